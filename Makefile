@@ -1,0 +1,56 @@
+# `make` prints what there is. ARGS="…" is handed on by the targets that say so.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+BIN := .venv/bin
+# Two, not one per core: the fault and speed tests measure time and start processes of their own.
+WORKERS ?= 2
+ARGS ?=
+
+.PHONY: help setup run test check fast lock replay-real bench-line wheel clean
+
+help: ## Print this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Make .venv from requirements.lock and install the pinned opa (quick when done)
+	@tools/setup
+	@tools/opa
+
+run: ## Run the sample fleet on this machine until Ctrl-C; ARGS go to `vedette run`
+	@tools/setup
+	@$(BIN)/python tools/run_demo.py $(ARGS)
+
+test: setup ## Set up, then the whole gate: what CI calls
+	@$(MAKE) --no-print-directory check
+
+check: ## The gate: ruff, mypy, import contracts, Rego by opa, pytest
+	@test -x $(BIN)/pytest || { echo "no .venv here. Mend: make setup" >&2; exit 3; }
+	@echo "== ruff";             $(BIN)/ruff format --check . && $(BIN)/ruff check .
+	@echo "== mypy --strict";    $(BIN)/mypy
+	@echo "== import contracts"; $(BIN)/lint-imports
+	@echo "== policies";         tools/check-policies
+	@echo "== pytest";           $(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
+
+fast: ## Unit and property tests only; ARGS go to pytest
+	@$(BIN)/pytest -q tests/unit tests/properties $(ARGS)
+
+lock: ## Compile requirements.lock again; ARGS="--upgrade" moves the pins
+	@tools/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 \
+	  --generate-hashes --no-header --no-emit-index-url --quiet $(ARGS) --output-file requirements.lock
+	@echo "requirements.lock is compiled; make setup installs it"
+
+replay-real: ## Replay the real data of VEDETTE_DATA through the whole line; ARGS go to the tool
+	@tools/setup
+	@$(BIN)/python tools/replay_real.py $(ARGS)
+
+bench-line: ## The same with the metric files only: events/s and CPU per event
+	@tools/setup
+	@$(BIN)/python tools/replay_real.py --only metrics $(ARGS)
+
+wheel: ## Build the wheel into dist/
+	@tools/setup
+	@$(BIN)/python -m hatchling build -t wheel
+
+clean: ## Remove build output and caches (never .vedette, which is state)
+	@rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@find src tests tools agents samples -name __pycache__ -type d -prune -exec rm -rf {} +

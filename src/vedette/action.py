@@ -1,0 +1,140 @@
+"""A Proposal (what a reasoner asks for) and the Action it becomes (what is decided and done)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vedette.digest import checked, sha256_hex, short_id, tame
+from vedette.errors import BadProposal
+from vedette.origin import Origin, Ref, Roots, bare_origin, known_values, resolve
+from vedette.tool import Tool
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One thing a reasoner wants done. It carries no identity, no permission and no origin.
+
+    `confidence` is the reasoner's calibrated probability that this is right, 0..1.
+    """
+
+    tool: str
+    args: Mapping[str, Any]
+    why: str = ""
+    confidence: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """An exact action: tool, arguments as they will be passed, and the origin of each.
+
+    `origins` maps a JSON Pointer into `args` to an origin; `sources` maps the same pointer to
+    the reference the value was drawn from, where it was drawn by reference.
+    """
+
+    run: str
+    turn: int
+    ordinal: int
+    tool: Tool
+    args: Mapping[str, Any]
+    origins: Mapping[str, Origin]
+    sources: Mapping[str, str]
+    why: str
+    confidence_milli: int
+    digest: str = field(default="")
+
+    @property
+    def id(self) -> str:
+        """Return the action's id: a function of (run, turn, ordinal) and nothing else."""
+        return action_id(self.run, self.turn, self.ordinal)
+
+    @property
+    def key(self) -> str:
+        """Return the idempotency key of the action's effect."""
+        return self.id.removeprefix("act_")
+
+
+def action_id(run: str, turn: int, ordinal: int) -> str:
+    """Return the id of the action at this place of a run.
+
+    It does not depend on the wording of the arguments: a model that words a call differently
+    after a crash gets the same id, and so the same effect.
+    """
+    return short_id("act", run, turn, ordinal)
+
+
+def bind(
+    proposal: Proposal, tool: Tool, roots: Roots, *, run: str, turn: int, ordinal: int
+) -> Action:
+    """Resolve a proposal into an exact Action.
+
+    Raises BadProposal for an argument the tool does not declare, a missing one, a reference that
+    leads nowhere, or a value of another type than declared.
+    """
+    unknown = sorted(set(proposal.args) - set(tool.args))
+    if unknown:
+        raise BadProposal(f"tool {tool.name} has no argument {unknown[0]!r}")
+    known: frozenset[str] | None = None
+    args: dict[str, Any] = {}
+    origins: dict[str, Origin] = {}
+    sources: dict[str, str] = {}
+    for name, kind in tool.args.items():
+        optional = kind.endswith("?")
+        if name not in proposal.args:
+            if optional:
+                continue
+            raise BadProposal(f"tool {tool.name} needs the argument {name!r}")
+        given = proposal.args[name]
+        pointer = "/" + name.replace("~", "~0").replace("/", "~1")
+        if isinstance(given, Ref):
+            value, origins[pointer] = resolve(given, roots)
+            sources[pointer] = given.pointer
+            args[name] = _typed(value, kind.removesuffix("?"), tool, name)
+        else:
+            args[name] = _typed(given, kind.removesuffix("?"), tool, name)
+            if known is None:
+                known = known_values(roots)
+            origins[pointer] = bare_origin(args[name], known)
+    digest = action_digest(tool, args)
+    return Action(
+        run=run,
+        turn=turn,
+        ordinal=ordinal,
+        tool=tool,
+        args=args,
+        origins=origins,
+        sources=sources,
+        why=proposal.why,
+        confidence_milli=max(0, min(1000, int(proposal.confidence * 1000))),
+        digest=digest,
+    )
+
+
+def action_bytes(tool: Tool, args: Mapping[str, Any]) -> bytes:
+    """Return the canonical bytes that an approval binds to. Raises BadProposal."""
+    try:
+        return checked({"args": tame(dict(args)), "tool": tool.name, "declared": tool.digest})
+    except ValueError as error:
+        raise BadProposal(f"arguments of {tool.name} have no canonical form: {error}") from error
+
+
+def action_digest(tool: Tool, args: Mapping[str, Any]) -> str:
+    """Return the digest of the exact action: tool, its declaration and all arguments."""
+    return sha256_hex(action_bytes(tool, args))
+
+
+def _typed(value: Any, kind: str, tool: Tool, name: str) -> Any:
+    fits = {
+        "string": lambda: isinstance(value, str),
+        "integer": lambda: isinstance(value, int) and not isinstance(value, bool),
+        "boolean": lambda: isinstance(value, bool),
+        "strings": lambda: (
+            isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
+        ),
+        "object": lambda: isinstance(value, Mapping),
+    }
+    if kind not in fits or not fits[kind]():
+        raise BadProposal(f"tool {tool.name}: argument {name!r} is not a {kind}")
+    tamed = tame(list(value) if isinstance(value, tuple) else value)
+    return tamed

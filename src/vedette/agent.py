@@ -1,0 +1,111 @@
+"""An Agent as declared, and the Fleet that `match` asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from vedette.budget import Budget
+from vedette.event import Event
+from vedette.identity import Identity
+from vedette.tool import Tool
+from vedette.trigger import TICK_TYPE, Schedule, Subscription
+
+Mode = Literal["observe", "ask", "act"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A memory scope that an agent asks to read: in which bank, and on which topics."""
+
+    bank: str
+    scope: str
+    topics: tuple[str, ...] = ()
+    limit: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A specialist: its charter is reviewed content, `release` is the digest of its folder.
+
+    `order_by` is the event attribute whose value is the key: events of one key are handled in
+    order. `collection` is where the agent's transactional tools keep rows, one per key.
+    `reasoner` is `judge` (the folder's judge.py) or `adk` (the folder's root_agent).
+    """
+
+    name: str
+    identity: Identity
+    title: str
+    owner: str
+    release: str
+    folder: str
+    instruction: str
+    charter: Mapping[str, Any]
+    subscriptions: tuple[Subscription, ...]
+    schedules: tuple[Schedule, ...]
+    tools: Mapping[str, Tool]
+    scopes: tuple[Scope, ...]
+    budget: Budget
+    requested_mode: Mode
+    order_by: Literal["subject", "id", "source"] = "subject"
+    collection: str | None = None
+    reasoner: Literal["judge", "adk"] = "judge"
+    max_turns: int = 1
+
+    def key_of(self, event: Event) -> str:
+        """Return the key under which this agent orders the event."""
+        return getattr(event, self.order_by) or ""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Why one agent wakes on one event, or why it does not."""
+
+    agent: str
+    wakes: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All agents of one store, by name."""
+
+    name: str
+    agents: Mapping[str, Agent]
+    max_hops: int = 8
+    _wakes: dict[tuple[str, str, str | None], tuple[str, ...]] = field(default_factory=dict)
+
+    def match(self, event: Event) -> list[Match]:
+        """Say for every agent whether the event wakes it, and why. A pure function."""
+        return [self._match_one(agent, event) for agent in self.agents.values()]
+
+    def wakes(self, event: Event) -> tuple[str, ...]:
+        """Return the names of the agents that the event wakes."""
+        if event.lineage or event.hops or event.type == TICK_TYPE:
+            return tuple(match.agent for match in self.match(event) if match.wakes)
+        known = (event.type, event.source, event.subject)
+        found = self._wakes.get(known)
+        if found is None:
+            found = tuple(match.agent for match in self.match(event) if match.wakes)
+            if len(self._wakes) < 65536:
+                self._wakes[known] = found
+        return found
+
+    def _match_one(self, agent: Agent, event: Event) -> Match:
+        if agent.name in event.lineage:
+            return Match(agent.name, False, "the event comes from one of its own effects")
+        if event.hops > self.max_hops:
+            return Match(agent.name, False, f"{event.hops} hops, the fleet takes {self.max_hops}")
+        if event.type == TICK_TYPE:
+            mine = event.source == schedule_source(self.name, agent.name)
+            return Match(agent.name, mine, "its own tick" if mine else "the tick of another agent")
+        whys = [subscription.why_not(event) for subscription in agent.subscriptions]
+        if any(why is None for why in whys):
+            return Match(agent.name, True, f"subscribed to {event.type}")
+        return Match(agent.name, False, "; ".join(why for why in whys if why) or "no subscription")
+
+
+def schedule_source(fleet: str, agent: str) -> str:
+    """Return the CloudEvents source of an agent's ticks."""
+    return f"vedette://{fleet}/schedule/{agent}"

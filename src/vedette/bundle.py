@@ -1,0 +1,48 @@
+"""A Bundle: the policy folder as one content-addressed thing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vedette.digest import canonical, sha256_hex
+
+ENTRYPOINT = "data.vedette.gateway.decision"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Rego modules and data files by their path in the folder, tests included.
+
+    Directories mirror packages; data stands in files named data.yaml or data.json and is mounted
+    under its directory, as OPA does with bundles.
+    """
+
+    files: Mapping[str, bytes]
+    digest: str
+
+    @classmethod
+    def of(cls, files: Mapping[str, bytes]) -> Bundle:
+        """Make a bundle; the digest covers every path and every byte."""
+        return cls(dict(files), bundle_digest(files))
+
+    def modules(self, *, tests: bool = False) -> dict[str, str]:
+        """Return the Rego modules by path, without tests unless asked for."""
+        return {
+            path: raw.decode("utf-8")
+            for path, raw in sorted(self.files.items())
+            if path.endswith(".rego") and (tests or not path.endswith("_test.rego"))
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A published bundle: `number` only grows; a rollback is a new number with old content."""
+
+    number: int
+    digest: str
+
+
+def bundle_digest(files: Mapping[str, bytes]) -> str:
+    """Return the digest of a bundle's paths and bytes."""
+    return sha256_hex(canonical({path: sha256_hex(raw) for path, raw in files.items()}))

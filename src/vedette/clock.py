@@ -1,0 +1,73 @@
+"""Time as a parameter: nobody but a Clock reads it.
+
+Instants are integer microseconds since the Unix epoch, UTC; durations are integer microseconds
+too, so that they survive canonical JSON unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+MICROS = 1_000_000
+
+
+class Clock(Protocol):
+    """What the engine knows of time."""
+
+    def now_us(self) -> int:
+        """Return the wall clock in microseconds since the epoch, UTC."""
+        ...
+
+    def monotonic_us(self) -> int:
+        """Return microseconds of a clock that never goes back; only differences mean anything."""
+        ...
+
+    async def sleep_until(self, at_us: int) -> None:
+        """Return when the wall clock has reached `at_us`; at once if it has already."""
+        ...
+
+
+class SystemClock:
+    """The clock of the machine."""
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def monotonic_us(self) -> int:
+        return time.monotonic_ns() // 1000
+
+    async def sleep_until(self, at_us: int) -> None:
+        while (left := at_us - self.now_us()) > 0:
+            await asyncio.sleep(min(left / MICROS, 3600))
+
+
+def iso(at_us: int) -> str:
+    """Write an instant as RFC 3339 in UTC with microseconds."""
+    whole, micros = divmod(at_us, MICROS)
+    return datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{micros:06d}Z"
+
+
+def from_iso(text: str) -> int:
+    """Read an RFC 3339 instant; without an offset it is taken as UTC. Raises ValueError."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    whole = moment.replace(microsecond=0)
+    return int(whole.timestamp()) * MICROS + moment.microsecond
+
+
+def duration_us(text: str) -> int:
+    """Read a duration such as `250ms`, `30s`, `5m`, `2h`, `7d` as microseconds.
+
+    Raises ValueError with the accepted form.
+    """
+    units = {"ms": 1000, "s": MICROS, "m": 60 * MICROS, "h": 3600 * MICROS, "d": 86400 * MICROS}
+    stripped = text.strip()
+    for unit in ("ms", "s", "m", "h", "d"):
+        number = stripped.removesuffix(unit)
+        if number != stripped and number.isdigit():
+            return int(number) * units[unit]
+    raise ValueError(f"{text!r} is not a duration; write a whole number and ms, s, m, h or d")

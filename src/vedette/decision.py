@@ -1,0 +1,167 @@
+"""The Question put to policy and the Decision that comes back: closed, typed, versioned shapes.
+
+Whatever does not have exactly this shape is a deny. AuthZEN's words carry the question: subject,
+action, resource, context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+QUESTION = "vedette.question/1"
+DECISION = "vedette.decision/1"
+
+Outcome = Literal["permit", "hold", "deny"]
+WaitFor = Literal["approval", "time", "resume"]
+
+# Obligations that the line knows how to fulfil. One it does not know is a deny.
+OBLIGATIONS = frozenset({"notify", "label_output"})
+
+# What an agent is told: enough to go on, not enough to probe the policy with.
+COARSE: Mapping[Outcome, str] = {
+    "permit": "permitted",
+    "hold": "waiting",
+    "deny": "not permitted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What policy decided. `rule` is the deciding rule, `reasons` all that spoke.
+
+    `wait` says what a hold waits for, `until_us` until when (0: until a person acts or the hold
+    expires). `would` is what the outcome would have been in mode act. `obligations` are all known.
+    """
+
+    outcome: Outcome
+    rule: str
+    reasons: tuple[str, ...]
+    wait: WaitFor | None = None
+    until_us: int = 0
+    would: Outcome | None = None
+    obligations: tuple[Mapping[str, str], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the decision as it is recorded."""
+        return {
+            "schema": DECISION,
+            "outcome": self.outcome,
+            "rule": self.rule,
+            "reasons": list(self.reasons),
+            "wait": self.wait,
+            "until": self.until_us,
+            "would": self.would,
+            "obligations": [dict(item) for item in self.obligations],
+        }
+
+
+def denied(rule: str, *reasons: str) -> Decision:
+    """Return the deny that the engine itself gives when policy gave no usable answer."""
+    return Decision("deny", rule, reasons or (rule,))
+
+
+_KEYS = {"schema", "outcome", "rule", "reasons", "wait", "until", "would", "obligations"}
+
+
+def read_decision(raw: object) -> Decision:
+    """Read what an engine answered. Anything but the exact shape is a deny; never raises."""
+    if not isinstance(raw, dict):
+        return denied("engine.undefined", "the policy gave no decision")
+    if set(raw) != _KEYS or raw["schema"] != DECISION:
+        return denied("engine.shape", "the policy's answer is not a " + DECISION)
+    outcome, rule, reasons = raw["outcome"], raw["rule"], raw["reasons"]
+    if outcome not in ("permit", "hold", "deny") or not isinstance(rule, str) or not rule:
+        return denied("engine.shape", "the policy's answer has no outcome or no rule")
+    if not isinstance(reasons, list) or not all(isinstance(item, str) for item in reasons):
+        return denied("engine.shape", "the policy's reasons are not texts")
+    wait, until, would = raw["wait"], raw["until"], raw["would"]
+    if wait not in (None, "approval", "time", "resume") or (outcome == "hold") != (
+        wait is not None
+    ):
+        return denied("engine.shape", "a hold must say what it waits for, and nothing else may")
+    if isinstance(until, bool) or not isinstance(until, int) or until < 0:
+        return denied("engine.shape", "the policy's 'until' is not an instant")
+    if wait == "time" and until == 0:
+        return denied("engine.shape", "a hold for time must say until when")
+    if would not in (None, "permit", "hold", "deny"):
+        return denied("engine.shape", "the policy's 'would' is not an outcome")
+    obligations = raw["obligations"]
+    if not isinstance(obligations, list):
+        return denied("engine.shape", "the policy's obligations are not a list")
+    for item in obligations:
+        if not isinstance(item, dict) or not all(isinstance(value, str) for value in item.values()):
+            return denied("engine.shape", "an obligation is not an object of texts")
+        if item.get("type") not in OBLIGATIONS:
+            return denied("engine.obligation", f"unknown obligation {item.get('type')!r}")
+    ordered = tuple(sorted(obligations, key=lambda item: sorted(item.items())))
+    return Decision(outcome, rule, tuple(sorted(reasons)), wait, until, would, ordered)
+
+
+_QUESTION: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
+    "subject": {"id": str, "agent": str, "release": str, "owner": str, "requested_mode": str},
+    "action": {
+        "tool": str,
+        "verb": str,
+        "digest": str,
+        "declared": str,
+        "settles": str,
+        "high_impact": bool,
+        "args": dict,
+        "origins": dict,
+        "sinks": list,
+    },
+    "resource": {"type": str, "id": str},
+    "context": {
+        "event": dict,
+        "confidence": int,
+        "memories": list,
+        "counters": dict,
+        "budget": dict,
+        "approvals": list,
+        "stopped": bool,
+        "turn": int,
+    },
+}
+_EVENT = {"type": str, "source": str, "hops": int, "lineage": list, "vouched": list}
+_COUNTERS = {"minute": int, "hour": int, "day": int, "run": int}
+_BUDGET = {"hour": int, "day": int, "run": int}
+_APPROVAL = {"action_digest": str, "by": str, "until": int}
+
+
+def check_question(question: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a question's shape, or None if it is a `vedette.question/1`."""
+    if set(question) != {"schema", "now", *_QUESTION} or question["schema"] != QUESTION:
+        return "the question is not a " + QUESTION
+    if not _is(question["now"], int):
+        return "/now is not an instant"
+    for part, fields in _QUESTION.items():
+        wrong = _shape(question[part], fields, f"/{part}")
+        if wrong:
+            return wrong
+    context = question["context"]
+    wrong = (
+        _shape(context["event"], _EVENT, "/context/event")
+        or _shape(context["counters"], _COUNTERS, "/context/counters")
+        or _shape(context["budget"], _BUDGET, "/context/budget")
+    )
+    for approval in context["approvals"]:
+        wrong = wrong or _shape(approval, _APPROVAL, "/context/approvals")
+    for pointer, origin in question["action"]["origins"].items():
+        if origin not in ("trusted", "registered", "derived", "untrusted"):
+            wrong = wrong or f"/action/origins{pointer} is not an origin"
+    return wrong
+
+
+def _shape(value: Any, fields: Mapping[str, Any], at: str) -> str | None:
+    if not isinstance(value, dict) or set(value) != set(fields):
+        return f"{at} has not exactly the fields {', '.join(sorted(fields))}"
+    for name, kind in fields.items():
+        if not _is(value[name], kind):
+            return f"{at}/{name} is not of its type"
+    return None
+
+
+def _is(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))

@@ -1,0 +1,72 @@
+"""Effects: the life of a change outside, and what a tool answers.
+
+intended --start--> started --answer--> done | failed
+intended --answer--> done | failed        (idempotent by key: a repeat is harmless)
+started --crash--> unknown --settle--> done | failed | intended (ask, then repeat)
+intended --policy changed--> cancelled    (decided again: no longer permitted)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from vedette.errors import Permanent
+
+EffectState = Literal["intended", "started", "done", "failed", "unknown", "cancelled"]
+
+_MOVES: dict[EffectState, frozenset[EffectState]] = {
+    "intended": frozenset({"started", "done", "failed", "cancelled"}),
+    "started": frozenset({"done", "failed", "unknown", "intended", "cancelled"}),
+    "unknown": frozenset({"done", "failed", "intended", "cancelled"}),
+    "done": frozenset(),
+    "failed": frozenset(),
+    "cancelled": frozenset(),
+}
+
+SETTLED: frozenset[EffectState] = frozenset({"done", "failed", "cancelled"})
+
+
+def move(present: EffectState, to: EffectState) -> EffectState:
+    """Return `to` if an effect may go from `present` there, else raise Permanent."""
+    if to not in _MOVES[present]:
+        raise Permanent(f"an effect that is {present} cannot become {to}")
+    return to
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a call: `done` with data, `failed` for good, or `retry` (try again later)."""
+
+    state: Literal["done", "failed", "retry"]
+    data: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a tool: exact arguments, the idempotency key, and where to (the target).
+
+    `lineage` names the agents whose effects led here, the calling agent last; a tool passes it on
+    with what it sends (`vedettelineage`), so that an agent's own effects never wake it.
+    """
+
+    tool: str
+    args: Mapping[str, Any]
+    key: str
+    agent: str
+    run: str
+    target: Mapping[str, Any]
+    lineage: tuple[str, ...]
+    attempt: int
+    timeout_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowWrite:
+    """One row of a fleet-owned collection, written in the step itself. `row` None deletes it."""
+
+    collection: str
+    key: str
+    row: Mapping[str, Any] | None

@@ -1,0 +1,105 @@
+"""Entries of the ledger: the closed list of kinds and fields, and their canonical bytes.
+
+Fields hold ids, digests, numbers and words from closed lists. Whatever a sender or a person wrote
+goes into the body, which can be erased; the entry keeps the body's salted digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vedette.digest import canonical
+
+VERSION = 1
+
+KINDS = frozenset(
+    {
+        "store.opened",  # a runner took the store (epoch)
+        "fleet.loaded",  # the releases of all agents and the versions of all banks
+        "policy.published",  # a bundle became the live revision
+        "policy.refused",  # a bundle was offered and refused; body: findings
+        "event.accepted",  # durable; `woke` says how many runs it made (0: it woke nobody)
+        "event.refused",  # delivered, not an event we can accept; body: what and why
+        "recall.decided",  # policy decided whether an agent may read a memory scope
+        "turn.reasoned",  # a reasoner answered; body: briefing citations, judgement, proposals
+        "action.refused",  # a proposal that is not an action; body: why
+        "action.decided",  # body: the exact question and the decision
+        "effect.intended",
+        "effect.started",
+        "effect.done",  # body: outcome
+        "effect.failed",
+        "effect.unknown",
+        "effect.cancelled",  # decided again and no longer permitted, before it started
+        "hold.approved",  # a person; body: reason
+        "hold.denied",
+        "hold.expired",
+        "hold.released",  # the time came, or the stop was lifted
+        "memory.proposed",  # a candidate; body: text
+        "budget.reserved",
+        "run.closed",
+        "run.dead",  # dead letter; body: reason
+        "stop.set",
+        "stop.lifted",
+        "body.erased",  # `erased` names the digests
+    }
+)
+
+# Every field an entry may have. v, seq, at, n and body are set when the entry gets its place.
+FIELDS = frozenset(
+    {
+        "v", "seq", "at", "kind", "run", "n", "cause", "body",
+        "event", "agent", "release", "turn", "action", "ordinal", "tool", "action_digest",
+        "outcome", "rule", "policy_rev", "bundle", "engine", "wait", "until", "would",
+        "effect_key", "tries", "memory", "actor", "label", "confidence_milli", "score_milli",
+        "threshold_milli", "proposals", "woke", "state", "epoch", "what", "erased", "releases",
+        "banks", "unit", "amount", "target", "hops", "settled",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Content beside an entry. `event` and `subject` let it be found, and erased, by either."""
+
+    data: bytes
+    event: str | None = None
+    subject: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An entry before it has its place.
+
+    `cause` is the seq of an earlier entry; `back` (>= 1) instead means the entry that many places
+    before this one in the same step. An accepted event and a person's command have neither.
+    """
+
+    kind: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    cause: int | None = None
+    back: int = 0
+    body: Body | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"{self.kind!r} is no kind of entry")
+        if not FIELDS.issuperset(self.fields):
+            raise ValueError(f"no entry has a field {sorted(set(self.fields) - FIELDS)[0]!r}")
+
+
+def seal(draft: Draft, *, seq: int, at_us: int, n: int | None, body: str | None) -> bytes:
+    """Return the canonical bytes of a draft at its place: stored as made, never made again."""
+    value: dict[str, Any] = {"v": VERSION, "seq": seq, "at": at_us, "kind": draft.kind}
+    for name, item in draft.fields.items():
+        if item is not None:
+            value[name] = item
+    if n is not None:
+        value["n"] = n
+    cause = seq - draft.back if draft.back else draft.cause
+    if cause is not None:
+        value["cause"] = cause
+    if body is not None:
+        value["body"] = body
+    return canonical(value)

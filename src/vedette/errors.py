@@ -1,0 +1,100 @@
+"""The error tree: what is wrong, where, and the mend.
+
+The only fork that code needs is permanent or temporary: a permanent error will come back
+however often the work is repeated, a temporary one may not.
+"""
+
+from __future__ import annotations
+
+
+class VedetteError(Exception):
+    """Something went wrong that a person can be told about.
+
+    `code` is stable and may be matched on; `where` names a file, line or field; `mend` says
+    what to change. All three are part of the message.
+    """
+
+    code = "error"
+
+    def __init__(self, what: str, *, where: str | None = None, mend: str | None = None) -> None:
+        self.what = what
+        self.where = where
+        self.mend = mend
+        text = f"{where}: {what}" if where else what
+        super().__init__(f"{text} ({mend})" if mend else text)
+
+    def to_json(self) -> dict[str, str | None]:
+        """Return the error as the object that `--json` prints."""
+        return {"code": self.code, "what": self.what, "where": self.where, "mend": self.mend}
+
+
+class Permanent(VedetteError):
+    """Repeating the work cannot help."""
+
+    code = "permanent"
+
+
+class Temporary(VedetteError):
+    """The same work may succeed later."""
+
+    code = "temporary"
+
+
+class BadFleet(Permanent):
+    """A file of the fleet (agent, memory bank, settings) is wrong."""
+
+    code = "bad-fleet"
+
+
+class BadPolicy(Permanent):
+    """A policy folder cannot become the live bundle."""
+
+    code = "bad-policy"
+
+
+class BadEvent(Permanent):
+    """What a source delivered is not an event we can accept."""
+
+    code = "bad-event"
+
+
+class BadProposal(Permanent):
+    """A reasoner proposed something that is not an action (unknown tool, lost reference)."""
+
+    code = "bad-proposal"
+
+
+class BadCommand(Permanent):
+    """A person asked for something that cannot be done as asked."""
+
+    code = "bad-command"
+
+
+class Forbidden(BadCommand):
+    """The principal may not give this command."""
+
+    code = "forbidden"
+
+
+class StoreFailed(Temporary):
+    """The store could not make a commit durable; nothing of that commit was answered."""
+
+    code = "store-failed"
+
+
+class StoreBusy(Permanent):
+    """Another runner owns this store."""
+
+    code = "store-busy"
+
+
+class BadStore(Permanent):
+    """The store is not one we can read (another version, another fleet, damaged)."""
+
+    code = "bad-store"
+
+
+class Unavailable(Temporary):
+    """A part that this needs is not there (no running fleet, no engine)."""
+
+    code = "unavailable"

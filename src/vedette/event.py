@@ -1,0 +1,105 @@
+"""An Event: what happened, in CloudEvents 1.0 words, and how far its sender vouches for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vedette.digest import canonical, short_id, tame
+from vedette.errors import BadEvent
+
+# Attributes of the envelope that a source may vouch for; the payload never is.
+ENVELOPE = frozenset({"source", "id", "type", "subject", "time"})
+
+# CloudEvents extension attributes that carry lineage between fleets and their targets.
+HOPS = "vedettehops"
+LINEAGE = "vedettelineage"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event. `(source, id)` is its key: a second delivery of the same key is the same event.
+
+    `hops` counts the agents whose effects led here, `lineage` names them, oldest first.
+    `vouched` names the envelope attributes that the source authenticated; only these are trusted.
+    """
+
+    source: str
+    id: str
+    type: str
+    subject: str | None = None
+    time: str | None = None
+    data: Any = None
+    hops: int = 0
+    lineage: tuple[str, ...] = ()
+    vouched: frozenset[str] = frozenset()
+    extensions: Mapping[str, str | int | bool] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Return the id under which the engine knows this event; a function of (source, id)."""
+        return short_id("evt", self.source, self.id)
+
+    def payload(self) -> bytes:
+        """Return the canonical bytes of the whole event: the body that the ledger digests."""
+        return canonical(
+            {
+                "data": tame(self.data),
+                "extensions": tame(dict(self.extensions)),
+                "hops": self.hops,
+                "id": self.id,
+                "lineage": list(self.lineage),
+                "source": self.source,
+                "subject": self.subject,
+                "time": self.time,
+                "type": self.type,
+                "vouched": sorted(self.vouched),
+            }
+        )
+
+    @classmethod
+    def from_payload(cls, value: Mapping[str, Any]) -> Event:
+        """Rebuild an event from the parsed bytes of `payload`.
+
+        Fractions in `data` come back as decimal strings: this is the form in which reasoners,
+        policies and the ledger see every event, on its first delivery too.
+        """
+        return cls(
+            source=value["source"],
+            id=value["id"],
+            type=value["type"],
+            subject=value["subject"],
+            time=value["time"],
+            data=value["data"],
+            hops=value["hops"],
+            lineage=tuple(value["lineage"]),
+            vouched=frozenset(value["vouched"]),
+            extensions=value["extensions"],
+        )
+
+
+def check_event(event: Event, *, max_bytes: int) -> bytes:
+    """Return the event's canonical payload, or raise BadEvent naming the attribute and the mend."""
+    for name in ("source", "id", "type"):
+        value = getattr(event, name)
+        if not isinstance(value, str) or not value.strip():
+            raise BadEvent(
+                f"attribute {name!r} is missing or empty", mend=f"give the event a {name}"
+            )
+        if len(value) > 1024:
+            raise BadEvent(f"attribute {name!r} is longer than 1024 characters", mend="shorten it")
+    if event.subject is not None and len(event.subject) > 1024:
+        raise BadEvent("attribute 'subject' is longer than 1024 characters", mend="shorten it")
+    if event.hops < 0 or event.hops < len(event.lineage):
+        raise BadEvent("attribute 'hops' is smaller than the lineage it counts", mend="send both")
+    try:
+        payload = event.payload()
+    except (ValueError, TypeError) as error:
+        raise BadEvent(f"data has no JSON form: {error}", mend="send JSON in UTF-8") from error
+    if len(payload) > max_bytes:
+        raise BadEvent(
+            f"event is {len(payload)} bytes, the limit is {max_bytes}",
+            mend="send a reference instead of the content, or raise max_event_bytes",
+        )
+    return payload

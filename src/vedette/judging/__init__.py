@@ -1,0 +1,67 @@
+"""The public kit that judges are built from.
+
+A judge is a local, deterministic model without a language model behind it: it settles the clear
+cases and says how sure it is. An agent's `judge.py` defines `Judge`, a subclass of the one here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vedette.action import Proposal
+from vedette.event import Event
+from vedette.memory import Briefing, Memory
+from vedette.origin import Ref
+
+__all__ = ["Briefing", "Event", "Judge", "Judgement", "Memory", "Proposal", "Ref"]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a judge makes of one event.
+
+    `confidence` is calibrated: of the cases judged at 0.9, nine in ten are right. `detail` holds
+    what `explain` shows (values drawn, nearest examples): JSON, floats allowed.
+    """
+
+    label: str
+    confidence: float
+    proposals: tuple[Proposal, ...] = ()
+    score: float | None = None
+    threshold: float | None = None
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Judge:
+    """Base of all judges: a judge without state overrides `judge` only.
+
+    State is kept per key (see `order_by` in agent.yaml). `observe` must be a function of the
+    state and the event alone, since after a crash the engine loads the last checkpoint and
+    observes again what came since. All opinion belongs into `judge`.
+    """
+
+    def __init__(self, charter: Mapping[str, Any], lessons: Sequence[Memory]) -> None:
+        self.charter = charter
+        self.lessons = lessons
+
+    def blank(self) -> Any:
+        """Return the state of a key that no event was seen of."""
+        return None
+
+    def observe(self, state: Any, event: Event) -> Any:
+        """Advance the state by one event and return what was seen of it."""
+        return None
+
+    def judge(self, seen: Any, briefing: Briefing) -> Judgement:
+        """Say what the event means and what should be done."""
+        raise NotImplementedError
+
+    def dump(self, state: Any) -> bytes:
+        """Return the state as bytes from which `load` makes an equal one."""
+        return b""
+
+    def load(self, blob: bytes) -> Any:
+        """Return the state that `dump` wrote."""
+        return self.blank()

@@ -1,0 +1,285 @@
+"""Ports: what the line asks of the world. Adapters need not import these; they only have to fit.
+
+No transaction object, no SQL and no vendor's type crosses a port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from vedette.action import Proposal
+from vedette.bundle import Bundle
+from vedette.effect import Call, Outcome, RowWrite
+from vedette.event import Event
+from vedette.memory import BankPlan, Briefing, Candidate, Memory
+from vedette.run import ActionRow, Committed, Lease, Run, Step
+from vedette.tool import Tool
+
+# --- sources ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """One delivery of a batch that is no event: what it was (bounded), where, why and the mend."""
+
+    where: str
+    why: str
+    raw: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What became of one delivery, told after the commit: the broker may forget it now."""
+
+    status: str  # accepted | duplicate | refused
+    event: str | None = None
+    runs: tuple[str, ...] = ()
+    error: str | None = None
+
+
+class Intake(Protocol):
+    """Where sources hand over. Returns only when everything is durable; awaits under load."""
+
+    async def accept(
+        self, deliveries: Sequence[Event | Refused], *, position: tuple[str, str] | None = None
+    ) -> list[Receipt]:
+        """Make a batch durable. `position` (source name, where to go on) moves with it."""
+        ...
+
+    def position(self, source: str) -> str | None:
+        """Return where the source was, as of the last durable batch."""
+        ...
+
+
+class Source(Protocol):
+    """Where events come from. `finite` sources end by returning from `deliver`."""
+
+    name: str
+    finite: bool
+
+    async def deliver(self, intake: Intake) -> None:
+        """Hand over batches until there is no more (finite) or until cancelled."""
+        ...
+
+
+# --- store -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """An event on its way in: its canonical payload, and for each agent it wakes the key."""
+
+    event: Event
+    payload: bytes
+    wakes: tuple[tuple[str, str], ...]
+    subject: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What the store made of an arrival: new runs, or none if the event was known already."""
+
+    event: str
+    duplicate: bool
+    runs: tuple[Run, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """What the store refuses older steps than: both only grow."""
+
+    policy_rev: int
+    stop_epoch: int
+
+
+class Store(Protocol):
+    """Durable state of one fleet. Every method that writes answers after COMMIT."""
+
+    epoch: int
+
+    async def accept(
+        self, arrivals: Sequence[Arrival | Refused], position: tuple[str, str] | None
+    ) -> list[Accepted]: ...
+
+    async def commit(self, step: Step) -> Committed: ...
+
+    async def publish(self, bundle: Bundle, drafts: Step) -> int: ...
+
+    async def stop(self, step: Step, scope: str, name: str, on: bool) -> int: ...
+
+    def backlog(self, after: int, limit: int) -> list[Run]:
+        """Return ready runs with position > `after`, oldest first."""
+        ...
+
+    def due(self, now_us: int, limit: int) -> list[Run]:
+        """Return waiting runs whose instant has come, or that a person woke."""
+        ...
+
+    def event(self, key: str) -> Event | None:
+        """Return an accepted event; None if its body was erased."""
+        ...
+
+    def actions(self, run: str) -> list[ActionRow]:
+        """Return the actions of a run, in order of turn and ordinal."""
+        ...
+
+    def turns(self, run: str) -> list[Mapping[str, Any]]:
+        """Return the recorded turns of a run, oldest first."""
+        ...
+
+    def row(self, collection: str, key: str) -> Mapping[str, Any] | None: ...
+
+    def history(
+        self, agent: str, key: str, before: int
+    ) -> tuple[bytes | None, int, list[tuple[int, Event]]]:
+        """Return the judge's last checkpoint for a key, its position, and what it has not seen.
+
+        The events are those observed after the checkpoint and before position `before`, in order.
+        """
+        ...
+
+
+# --- policy ----------------------------------------------------------------------------------
+
+
+class PolicyEngine(Protocol):
+    """Evaluates one bundle. A pure function of (bundle, question): it reads nothing else."""
+
+    name: str
+    digest: str
+
+    def decide(self, question: bytes) -> object:
+        """Return what the entry point says of a canonical question; None if undefined.
+
+        May raise anything; whatever is not an exact decision becomes a deny in the gateway.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing wrong with a bundle: where (file, line), what, and the mend."""
+
+    file: str
+    line: int
+    what: str
+    mend: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.what}" + (f" ({self.mend})" if self.mend else "")
+
+
+class PolicyStage(Protocol):
+    """Tries a bundle apart from the running fleet, where it cannot harm it."""
+
+    async def try_out(self, bundle: Bundle) -> list[Finding]:
+        """Return what is wrong with the bundle; an empty list admits it."""
+        ...
+
+    def load(self, bundle: Bundle) -> PolicyEngine:
+        """Make an engine of an admitted bundle. Raises BadPolicy."""
+        ...
+
+
+# --- memory ----------------------------------------------------------------------------------
+
+
+class BankStore(Protocol):
+    """Memory banks: a projection of reviewed files and of committed steps."""
+
+    def load(self, plans: Sequence[BankPlan]) -> Mapping[str, int]:
+        """Bring the banks to the reviewed files; return each bank's version."""
+        ...
+
+    def version(self, bank: str) -> int: ...
+
+    def recall(
+        self, bank: str, scope: str, topics: Sequence[str], text: str, now_us: int, limit: int
+    ) -> list[Memory]:
+        """Return the memories that matter most to `text`, best first; ties by id."""
+        ...
+
+    def lessons(self, bank: str, scope: str, now_us: int) -> list[Memory]:
+        """Return every active memory of a scope, by id: what a judge is trained on at load."""
+        ...
+
+    def propose(self, candidate: Candidate, now_us: int) -> None: ...
+
+
+# --- reasoning and performing ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """What a reasoner answers to a briefing.
+
+    `needs_state` asks for `restore` first: the reasoner's state for this key is not at
+    `briefing.previous`. `checkpoint` is due state to make durable with the decision. `final` says
+    that the run needs no further turn whatever comes of the proposals.
+    """
+
+    label: str = ""
+    confidence: float = 1.0
+    proposals: tuple[Proposal, ...] = ()
+    score: float | None = None
+    threshold: float | None = None
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    final: bool = True
+    observed: bool = True
+    checkpoint: bytes | None = None
+    needs_state: bool = False
+    model_calls: int = 0
+    candidates: tuple[Candidate, ...] = ()
+
+
+class Reasoner(Protocol):
+    """Turns briefings into proposals. A process boundary: serialisable in, serialisable out."""
+
+    async def reason(self, briefing: Briefing) -> Thought: ...
+
+    def restore(
+        self,
+        agent: str,
+        key: str,
+        checkpoint: bytes | None,
+        at: int,
+        since: Sequence[tuple[int, Event]],
+    ) -> None:
+        """Bring the state of a key to the last of `since`, from a checkpoint at position `at`."""
+        ...
+
+    def forget(self, agent: str, key: str) -> None:
+        """Drop the state of a key: what it learned last was not committed."""
+        ...
+
+
+class Performer(Protocol):
+    """Performs tools. It holds the hands; it decides nothing."""
+
+    def rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
+        """Return what a transactional tool writes; pure. Raises what the tool raises."""
+        ...
+
+    async def perform(self, tool: Tool, call: Call) -> Outcome:
+        """Call the tool once. Never raises for what the target did: that is an Outcome."""
+        ...
+
+    async def ask(self, tool: Tool, call: Call) -> Outcome | None:
+        """Ask a queryable target what came of `call.key`; None if it knows nothing of it."""
+        ...
+
+
+class Metrics(Protocol):
+    """Counts and observes. Names are documented in docs/telemetry.md."""
+
+    def count(self, name: str, amount: int = 1, **labels: str) -> None: ...
+
+    def gauge(self, name: str, value: float, **labels: str) -> None: ...
+
+    def observe(self, name: str, value: float, **labels: str) -> None: ...
+
+
+Lessons = Callable[[str], Sequence[Memory]]
+Perform = Callable[[Tool, Call], Awaitable[Outcome]]

@@ -1,0 +1,163 @@
+"""A Run: one agent handling one event. And the Step, the unit in which a run becomes durable.
+
+ready --lease--> (handled) --+--> done
+  ^                          +--> dead      (dead letter, with its reason)
+  |                          +--> waiting   (approval, time, budget, target, resume)
+  +--------- wake -----------------+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Literal
+
+from vedette.approval import HoldState
+from vedette.decision import Outcome as Decided
+from vedette.digest import short_id
+from vedette.effect import EffectState, RowWrite
+from vedette.entry import Draft
+from vedette.memory import Candidate
+
+RunState = Literal["ready", "waiting", "done", "dead"]
+
+
+def run_id(source: str, event_id: str, agent: str) -> str:
+    """Return the run id: a function of (source, event id, agent), so a redelivery finds the run.
+
+    It is deterministic rather than sortable; lists are sorted by seq.
+    """
+    return short_id("run", source, event_id, agent)
+
+
+@dataclass(slots=True)
+class Run:
+    """What the store knows of a run.
+
+    `position` (the seq of the accepted event) orders the runs of one key. `steps` counts the
+    commits, `entries` the ledger entries, `turn` the recorded turns, `last` is the seq of the
+    run's last entry: together they let a step say exactly what it expects to follow.
+    `observed` says that the judge's state includes this event.
+    """
+
+    id: str
+    event: str
+    agent: str
+    key: str
+    position: int
+    state: RunState = "ready"
+    steps: int = 0
+    entries: int = 0
+    turn: int = 0
+    last: int = 0
+    attempts: int = 0
+    wake_us: int = 0
+    waits: str | None = None
+    observed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to handle a run, fenced by the epoch of the worker that holds it."""
+
+    run: Run
+    epoch: int
+
+
+@dataclass(slots=True)
+class ActionRow:
+    """What the store knows of one action of a run: decision, hold and effect in one row.
+
+    `record` is the action's canonical JSON (arguments, origins, sources, why); `answer` the
+    outcome's. An action not decided yet, or to be decided again, has `decided` None.
+    """
+
+    id: str
+    run: str
+    turn: int
+    ordinal: int
+    agent: str
+    tool: str
+    digest: str
+    record: bytes
+    decided: Decided | None = None
+    rule: str = ""
+    policy_rev: int = 0
+    decisions: int = 0
+    hold: HoldState | None = None
+    waits: str | None = None
+    until_us: int = 0
+    approver: str | None = None
+    effect: EffectState | None = None
+    tries: int = 0
+    not_before_us: int = 0
+    answer: bytes | None = None
+    seq: int = 0
+
+    @property
+    def settled(self) -> bool:
+        """Say whether nothing more will happen to this action."""
+        if self.effect is not None:
+            return self.effect in ("done", "failed", "cancelled")
+        return self.decided == "deny"
+
+
+@dataclass(slots=True)
+class Step:
+    """All that one turn of the line makes durable, in one transaction.
+
+    `expects` is the run's step count before it: a step that comes twice is answered *duplicate*.
+    `epoch`, `policy_rev` and `stop_epoch` are those it was made under; the store refuses older
+    ones. A step without `run` (a person's command, a publication) is fenced by nothing.
+    """
+
+    drafts: list[Draft]
+    run: str | None = None
+    agent: str | None = None
+    expects: int = 0
+    entries_before: int = 0
+    epoch: int = 0
+    policy_rev: int | None = None
+    stop_epoch: int | None = None
+    state: RunState = "ready"
+    turn: int = 0
+    attempts: int = 0
+    wake_us: int = 0
+    waits: str | None = None
+    observed: bool = False
+    actions: list[ActionRow] = field(default_factory=list)
+    rows: list[RowWrite] = field(default_factory=list)
+    spend: Mapping[str, int] = field(default_factory=dict)
+    checkpoint: tuple[str, int, bytes] | None = None
+    candidates: list[Candidate] = field(default_factory=list)
+
+
+class Answer(Enum):
+    """What the store answers to a step, after COMMIT and never before."""
+
+    COMMITTED = "committed"
+    DUPLICATE = "duplicate"
+    FENCED_LEASE = "fenced: lease"
+    FENCED_POLICY = "fenced: policy"
+    FENCED_STOP = "fenced: stop"
+    OVER_BUDGET = "over budget"
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The answer to a step, with the seq of the last entry it wrote."""
+
+    answer: Answer
+    last: int = 0
+
+
+def fold(actions: list[ActionRow]) -> dict[str, Any]:
+    """Return how many actions stand where: permits, holds, denials, and settled effects."""
+    counts = {"permit": 0, "hold": 0, "deny": 0, "open": 0}
+    for action in actions:
+        if action.decided:
+            counts[action.decided] += 1
+        if not action.settled:
+            counts["open"] += 1
+    return counts

@@ -1,0 +1,61 @@
+"""A Tool as declared in agent.yaml: what it does to the world, and what is settled how.
+
+Declarations are data. The code that performs a tool lives in the agent's tools.py behind the
+Performer port and is never consulted about what the tool is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from vedette.digest import canonical, sha256_hex
+
+# How an unknown outcome (call started, no answer recorded) is settled.
+Settles = Literal["transactional", "idempotent", "queryable", "none"]
+SETTLES: tuple[Settles, ...] = ("transactional", "idempotent", "queryable", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One tool of one agent.
+
+    `sinks` are the arguments (JSON Pointers into the arguments) that decide who, where or which.
+    `output` labels what the tool answers: untrusted unless the declaration proves otherwise.
+    `timeout_us` bounds one call; `attempts` bounds how often a failed call is tried.
+    """
+
+    name: str
+    verb: str
+    resource: str
+    args: Mapping[str, str]
+    sinks: tuple[str, ...]
+    settles: Settles
+    function: str
+    query: str | None = None
+    inverse: str | None = None
+    target: str | None = None
+    output: Literal["trusted", "untrusted"] = "untrusted"
+    high_impact: bool = False
+    timeout_us: int = 10_000_000
+    attempts: int = 5
+
+    def facts(self) -> dict[str, object]:
+        """Return what policy and ledger see of the tool."""
+        return {
+            "name": self.name,
+            "verb": self.verb,
+            "resource": self.resource,
+            "args": dict(self.args),
+            "sinks": list(self.sinks),
+            "settles": self.settles,
+            "inverse": self.inverse,
+            "high_impact": self.high_impact,
+            "output": self.output,
+        }
+
+    @property
+    def digest(self) -> str:
+        """Return the digest of the declaration."""
+        return sha256_hex(canonical(self.facts()))

@@ -1,0 +1,52 @@
+"""Triggers: what wakes an agent. A Schedule makes ticks, a Subscription matches events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from vedette.event import Event
+
+Missed = Literal["skip", "latest", "all"]
+
+TICK_TYPE = "vedette.tick"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Wakes the agent on events whose attributes match all given patterns (fnmatch, case kept)."""
+
+    types: tuple[str, ...]
+    sources: tuple[str, ...] = ("*",)
+    subjects: tuple[str, ...] = ("*",)
+
+    def why_not(self, event: Event) -> str | None:
+        """Return which attribute does not match, or None if the event wakes the agent."""
+        if not any(fnmatchcase(event.type, pattern) for pattern in self.types):
+            return f"type {event.type!r} is not among {', '.join(self.types)}"
+        if not any(fnmatchcase(event.source, pattern) for pattern in self.sources):
+            return f"source {event.source!r} is not among {', '.join(self.sources)}"
+        if not any(fnmatchcase(event.subject or "", pattern) for pattern in self.subjects):
+            return f"subject {event.subject!r} is not among {', '.join(self.subjects)}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Wakes the agent at nominal instants.
+
+    Exactly one of `every_us` (a period, counted from the epoch), `cron` (five fields) and
+    `daily` (HH:MM local time) is given. `missed` says what becomes of instants that passed while
+    nothing ran, none of them older than `max_age_us`.
+    """
+
+    name: str
+    every_us: int | None = None
+    cron: str | None = None
+    daily: str | None = None
+    zone: str = "UTC"
+    missed: Missed = "latest"
+    max_age_us: int = 7 * 86_400_000_000
+    data: Mapping[str, object] = field(default_factory=dict)
