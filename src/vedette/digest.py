@@ -9,7 +9,6 @@ writes the same bytes as RFC 8785 (tests/properties/test_digest.py holds the two
 from __future__ import annotations
 
 import hashlib
-from base64 import b32encode
 from typing import Any
 
 import orjson
@@ -88,7 +87,7 @@ def salted(salt: bytes, data: bytes) -> str:
 
 
 def short_id(prefix: str, *parts: str | int) -> str:
-    """Return a URL-safe id that is a function of `parts` alone: 130 bits behind a prefix.
+    """Return a URL-safe id that is a function of `parts` alone: 128 bits behind a prefix.
 
     The parts are length-prefixed before hashing, so no two lists of parts share an id.
     """
@@ -97,4 +96,4 @@ def short_id(prefix: str, *parts: str | int) -> str:
         raw = str(part).encode("utf-8", "surrogatepass")
         hasher.update(len(raw).to_bytes(4, "big"))
         hasher.update(raw)
-    return f"{prefix}_{b32encode(hasher.digest()[:20]).decode()[:26].lower()}"
+    return f"{prefix}_{hasher.hexdigest()[:32]}"

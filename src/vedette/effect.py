@@ -37,9 +37,13 @@ def move(present: EffectState, to: EffectState) -> EffectState:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a call: `done` with data, `failed` for good, or `retry` (try again later)."""
+    """What came of a call.
 
-    state: Literal["done", "failed", "retry"]
+    `done` with data, `failed` for good, `retry` (the target said that nothing happened), or
+    `unknown` (no answer: it may or may not have happened).
+    """
+
+    state: Literal["done", "failed", "retry", "unknown"]
     data: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
 

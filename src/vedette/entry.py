@@ -61,10 +61,13 @@ FIELDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Content beside an entry. `event` and `subject` let it be found, and erased, by either."""
+    """Content beside an entry.
+
+    It is found, and erased, by the entry's event or by `subject` (the CloudEvents subject; for
+    mail the sender), which is kept with the body alone.
+    """
 
     data: bytes
-    event: str | None = None
     subject: str | None = None
 
 

@@ -5,16 +5,19 @@ No transaction object, no SQL and no vendor's type crosses a port.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from vedette.action import Proposal
+from vedette.approval import HoldState
 from vedette.bundle import Bundle
 from vedette.effect import Call, Outcome, RowWrite
+from vedette.entry import Draft
 from vedette.event import Event
 from vedette.memory import BankPlan, Briefing, Candidate, Memory
-from vedette.run import ActionRow, Committed, Lease, Run, Step
+from vedette.question import Decided, Situation
+from vedette.run import ActionRow, Committed, Run, Step
 from vedette.tool import Tool
 
 # --- sources ---------------------------------------------------------------------------------
@@ -86,18 +89,12 @@ class Accepted:
     runs: tuple[Run, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """What the store refuses older steps than: both only grow."""
-
-    policy_rev: int
-    stop_epoch: int
-
-
 class Store(Protocol):
     """Durable state of one fleet. Every method that writes answers after COMMIT."""
 
     epoch: int
+    policy_rev: int
+    stop_epoch: int
 
     async def accept(
         self, arrivals: Sequence[Arrival | Refused], position: tuple[str, str] | None
@@ -105,9 +102,33 @@ class Store(Protocol):
 
     async def commit(self, step: Step) -> Committed: ...
 
-    async def publish(self, bundle: Bundle, drafts: Step) -> int: ...
+    async def publish(self, bundle: Bundle, drafts: Sequence[Draft]) -> int:
+        """Make a bundle the live revision; no step made under an older one commits after this."""
+        ...
 
-    async def stop(self, step: Step, scope: str, name: str, on: bool) -> int: ...
+    async def stop(self, draft: Draft, scope: str, name: str, on: bool) -> int:
+        """Set or lift a stop; return the new stop epoch."""
+        ...
+
+    async def settle_hold(
+        self, action: str, to: HoldState, draft: Draft, *, approver: str | None, until_us: int
+    ) -> ActionRow:
+        """Move a hold, write the entry into its run and wake the run. Raises BadCommand."""
+        ...
+
+    async def note(self, drafts: Sequence[Draft], bundle: Bundle | None = None) -> int:
+        """Write entries that belong to no run; return the seq of the last."""
+        ...
+
+    def run(self, run: str) -> Run | None: ...
+
+    def position(self, source: str) -> str | None:
+        """Return where a source was as of its last durable batch."""
+        ...
+
+    def previous(self, agent: str, key: str, before: int) -> int:
+        """Return the position of the last observed event of a key before `before`; 0 if none."""
+        ...
 
     def backlog(self, after: int, limit: int) -> list[Run]:
         """Return ready runs with position > `after`, oldest first."""
@@ -169,6 +190,16 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.what}" + (f" ({self.mend})" if self.mend else "")
+
+
+class Gate(Protocol):
+    """What recall asks of the gateway."""
+
+    policy_rev: int
+
+    def may_read(self, situation: Situation, bank: str, scope: str) -> Decided:
+        """Decide whether an agent may read a memory scope."""
+        ...
 
 
 class PolicyStage(Protocol):
@@ -262,8 +293,14 @@ class Performer(Protocol):
         """Return what a transactional tool writes; pure. Raises what the tool raises."""
         ...
 
-    async def perform(self, tool: Tool, call: Call) -> Outcome:
-        """Call the tool once. Never raises for what the target did: that is an Outcome."""
+    async def perform(
+        self, tool: Tool, call: Call, may_start: Callable[[], bool]
+    ) -> Outcome | None:
+        """Call the tool once. Never raises for what the target did: that is an Outcome.
+
+        `may_start` is asked immediately before the call, wherever it runs; on no, the call is not
+        made and None is returned.
+        """
         ...
 
     async def ask(self, tool: Tool, call: Call) -> Outcome | None:
@@ -279,7 +316,3 @@ class Metrics(Protocol):
     def gauge(self, name: str, value: float, **labels: str) -> None: ...
 
     def observe(self, name: str, value: float, **labels: str) -> None: ...
-
-
-Lessons = Callable[[str], Sequence[Memory]]
-Perform = Callable[[Tool, Call], Awaitable[Outcome]]

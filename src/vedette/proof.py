@@ -25,6 +25,7 @@ _FRONTIER_VERSION = b"\x01"
 _ED25519 = b"\x01"
 _DASH = "\N{EM DASH} "
 _SIZE = re.compile(r"(?:0|[1-9][0-9]{0,17})\Z", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f]")
 _MAX_NOTE = 100_000
 
 
@@ -320,7 +321,7 @@ def parse_verifier_key(text: str) -> tuple[str, bytes]:
 def _check_text(text: str) -> None:
     if len(text) > _MAX_NOTE:
         raise ProofError(f"the note is longer than {_MAX_NOTE} characters")
-    if any(char < " " and char != "\n" for char in text):
+    if _CONTROL.search(text):
         raise ProofError("a note holds no control character but newline")
     try:
         text.encode()

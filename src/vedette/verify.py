@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Protocol
@@ -22,7 +22,6 @@ import orjson
 
 from vedette.digest import SALT_BYTES, checked, salted
 from vedette.proof import (
-    EMPTY_ROOT,
     Checkpoint,
     Frontier,
     ProofError,
@@ -36,6 +35,8 @@ WITNESS = "witness"
 ERASURE = "body.erased"
 
 _HEX = frozenset("0123456789abcdef")
+_FLAT = frozenset({str, int, bool, type(None)})
+_STRICT = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 
 
 class Code(StrEnum):
@@ -106,29 +107,17 @@ class Report:
         """Return the report as the object that `--json` prints."""
         return {
             "ok": self.ok,
-            "size": self.size,
+            **asdict(self),
             "root": self.root.hex(),
-            "runs": self.runs,
-            "checkpoints": self.checkpoints,
-            "witness_checkpoints": self.witness_checkpoints,
-            "signed": self.signed,
-            "witnessed": self.witnessed,
-            "bodies": self.bodies,
-            "erased": self.erased,
             "counts": {code.value: count for code, count in self.counts.items()},
-            "findings": [
-                {"code": found.code.value, "seq": found.seq, "sentence": found.sentence}
-                for found in self.findings
-            ],
+            "findings": [{**asdict(one), "code": one.code.value} for one in self.findings],
         }
 
 
 @dataclass(slots=True)
 class _Findings:
-    """The findings so far: all counted, the first `limit` of each code kept.
-
-    Deleting one early entry can make every later one wrong; keeping them all would take the
-    memory of the ledger.
+    """The findings so far: all counted, but only the first `limit` of each code kept, because
+    deleting one early entry can make every later one wrong.
     """
 
     limit: int
@@ -169,7 +158,7 @@ def verify_ledger(
     wanted = {point.size for points in signed.values() for point in points}
 
     tree = Frontier()
-    roots = {0: EMPTY_ROOT}
+    roots = {0: tree.root()}
     reader = _Entries(found, bodies)
     for seq, raw in entries:
         reader.read(seq, raw)
@@ -222,15 +211,11 @@ class _Entries:
             what = f"entry {seq} stands where entry {self._last + 1} should"
             self._found.add(Code.SEQ_GAP, seq, what)
         self._last = seq
-        try:
-            entry = orjson.loads(raw)
-            right = isinstance(entry, dict) and checked(entry) == raw
-        except (ValueError, TypeError, RecursionError):
-            right = False
-        if not right:
+        entry = _canonical_object(raw)
+        if entry is None:  # its fields could be read in more than one way
             what = f"the bytes of entry {seq} are not a JSON object in canonical form"
             self._found.add(Code.NOT_CANONICAL, seq, what)
-            return  # its fields could be read in more than one way
+            return
         if not _whole(entry.get("seq")) or entry["seq"] != seq:
             what = f"the bytes of entry {seq} say seq {_shown(entry.get('seq'))}"
             self._found.add(Code.SEQ_MISMATCH, seq, what)
@@ -285,6 +270,21 @@ class _Entries:
         for digest, seq in self._missing.items():
             what = f"body {digest} of entry {seq} is missing, and no later entry says it was erased"
             self._found.add(Code.BODY_MISSING, seq, what)
+
+
+def _canonical_object(raw: bytes) -> dict[str, Any] | None:
+    """Return the JSON object whose canonical bytes `raw` is; None if it is of none."""
+    try:
+        value = orjson.loads(raw)
+        if not isinstance(value, dict):
+            return None
+        if raw.isascii() and _FLAT.issuperset(map(type, value.values())):
+            right = orjson.dumps(value, option=_STRICT) == raw  # the common case, no walk
+        else:
+            right = checked(value) == raw
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return value if right else None
 
 
 def _whole(value: Any) -> bool:

@@ -14,6 +14,7 @@ from vedette.proof import (
     inclusion_proof,
     key_id,
     leaf_hash,
+    node_hash,
     parse_note,
     parse_verifier_key,
     sign_note,
@@ -145,6 +146,27 @@ def test_the_empty_tree_is_the_beginning_of_every_tree() -> None:
     assert not verify_consistency(0, 8, root, root, [])
     assert not verify_consistency(0, 8, EMPTY_ROOT, root, [root])
     assert not verify_consistency(3, 8, bytes.fromhex(ROOTS[3]), root, [])
+
+
+def test_a_proof_of_the_wrong_length_is_refused_even_if_its_root_was_made_for_it() -> None:
+    """Whoever may choose the root as well must not stretch or shorten a proof."""
+    roots = [bytes.fromhex(text) for text in ROOTS]
+    extra = LEAVES[7]
+    proof = inclusion_proof(LEAVES, 3)
+    assert not verify_inclusion(LEAVES[3], 3, 8, [*proof, extra], node_hash(extra, roots[8]))
+    assert not verify_inclusion(LEAVES[3], 3, 8, proof[:2], roots[4])
+    proof = [*consistency_proof(LEAVES, 6), extra]
+    old, new = node_hash(extra, roots[6]), node_hash(extra, roots[8])
+    assert not verify_consistency(6, 8, old, new, proof)
+    assert not verify_consistency(1, 8, roots[1], roots[2], [LEAVES[1]])
+
+
+def test_a_hash_of_another_length_is_refused_even_if_its_root_was_made_for_it() -> None:
+    short = LEAVES[1][:31]
+    assert not verify_inclusion(LEAVES[0], 0, 2, [short], node_hash(LEAVES[0], short))
+    assert not verify_consistency(1, 2, LEAVES[0], node_hash(LEAVES[0], short), [short])
+    assert verify_inclusion(LEAVES[0], 0, 2, LEAVES[1:2], node_hash(*LEAVES[:2]))
+    assert verify_consistency(1, 2, LEAVES[0], node_hash(*LEAVES[:2]), LEAVES[1:2])
 
 
 def test_proofs_outside_the_tree_are_refused() -> None:

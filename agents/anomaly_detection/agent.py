@@ -1,0 +1,19 @@
+"""The agent as ADK sees it: `adk web agents`, or `reasoner: adk` in agent.yaml."""
+
+import os
+from pathlib import Path
+
+from google.adk.agents import LlmAgent
+
+from vedette.adapters.adk_tools import declared_tools
+
+FOLDER = Path(__file__).resolve().parent
+
+# A call of a tool proposes; the gateway decides, and tools.py is never reached from here.
+root_agent = LlmAgent(
+    name="anomaly_detection",
+    model=os.environ.get("VEDETTE_MODEL", "gemini-2.5-flash"),
+    description="Watches metric streams and keeps their incidents.",
+    instruction=(FOLDER / "instruction.md").read_text(encoding="utf-8"),
+    tools=declared_tools(FOLDER),
+)

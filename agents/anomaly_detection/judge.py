@@ -1,0 +1,173 @@
+"""The judge of metric streams: opens, strengthens and ends one incident per series."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vedette.judging import Briefing, Event, Judge as Base, Judgement, Memory, Proposal, Ref
+from vedette.judging.calibration import Curve
+from vedette.judging.ranks import CALM_ROWS, PAUSE, VIEWS, WARM_UP, Ranks, Reading
+
+SERIES = Ref("/event/subject")
+AT = Ref("/event/time")
+ONCALL = Ref("/registry/webhooks/oncall")
+
+
+class Judge(Base):
+    """Says what the newest row of a series means for the series' incident.
+
+    The state is what the series looked like (`Ranks`); whether there is an incident is the row
+    that the fleet keeps. Memories are cited to whoever reads the incident; no threshold follows
+    from them.
+    """
+
+    def __init__(self, charter: Mapping[str, Any], lessons: Sequence[Memory]) -> None:
+        super().__init__(charter, lessons)
+        self.threshold = _number(charter, "threshold")
+        self.calm_below = _number(charter, "calm_below")
+        self.curve = Curve.read(charter["confidence"])
+        self.surer_by = _number(charter, "surer_by")
+        self.over = _number(charter, "confidence_over")
+        self.quiet = _number(charter, "confidence_quiet")
+
+    def blank(self) -> Ranks:
+        return Ranks()
+
+    def observe(self, state: Ranks, event: Event) -> Reading | None:
+        value = value_of(event)
+        return None if value is None else state.observe(value)
+
+    def dump(self, state: Ranks) -> bytes:
+        return state.dump()
+
+    def load(self, blob: bytes) -> Ranks:
+        return Ranks.load(blob)
+
+    def judge(self, seen: Reading | None, briefing: Briefing) -> Judgement:
+        if seen is None or not briefing.event.subject or not briefing.event.time:
+            return Judgement("unreadable", 1.0, detail={"why": _unreadable(seen, briefing.event)})
+        row = briefing.row if briefing.row.get("state") == "open" else {}
+        alarm = seen.alarm(self.threshold)
+        if alarm and not row:
+            return self._opened(seen, briefing)
+        if alarm and seen.score > float(row["peak"]):
+            return self._stronger(seen, briefing)
+        if row and seen.calm_peak < self.calm_below:
+            return self._ended(seen, briefing, row)
+        if row:
+            return self._say(seen, briefing, "ongoing", self.curve.at(float(row["peak"])))
+        if seen.rows <= WARM_UP:
+            return self._say(seen, briefing, "warming up", 1.0)
+        return self._say(seen, briefing, "quiet", self.quiet)
+
+    def _opened(self, seen: Reading, briefing: Briefing) -> Judgement:
+        confidence = self.curve.at(seen.score)
+        if seen.peak >= self.threshold and confidence < self.curve.at(seen.peak) + self.surer_by:
+            # Asked for within the pause and not opened: a person has it, or said no.
+            return self._say(seen, briefing, "asked already", confidence)
+        why = self._why(seen)
+        summary = f"{briefing.event.subject} left its history: {why}{_known(briefing)}"
+        proposals = (
+            Proposal("incident.open", {**_facts(seen), "summary": summary}, why, confidence),
+            _tell("open", summary, why, confidence),
+        )
+        return self._say(seen, briefing, "alarm", confidence, proposals)
+
+    def _stronger(self, seen: Reading, briefing: Briefing) -> Judgement:
+        confidence = self.curve.at(seen.score)
+        proposals = (Proposal("incident.update", _facts(seen), self._why(seen), confidence),)
+        return self._say(seen, briefing, "stronger", confidence, proposals)
+
+    def _ended(self, seen: Reading, briefing: Briefing, row: Mapping[str, Any]) -> Judgement:
+        why = f"{CALM_ROWS} rows below score {self.calm_below:g}"
+        summary = (
+            f"{briefing.event.subject} is calm again at {seen.value:.6g}: {why}; "
+            f"open since {row['opened_at']}, highest score {row['peak']}"
+        )
+        proposals = (
+            Proposal("incident.close", _facts(seen), why, self.over),
+            _tell("closed", summary, why, self.over),
+        )
+        return self._say(seen, briefing, "over", self.over, proposals)
+
+    def _why(self, seen: Reading) -> str:
+        first = max(range(len(VIEWS)), key=lambda view: seen.surprises[view])
+        return (
+            f"value {seen.value:.6g}, score {seen.score:.2f} at threshold {self.threshold:g}, "
+            f"most by its {VIEWS[first]} ({seen.ranks[first]} of {seen.compared} rows as extreme)"
+        )
+
+    def _say(
+        self,
+        seen: Reading,
+        briefing: Briefing,
+        label: str,
+        confidence: float,
+        proposals: tuple[Proposal, ...] = (),
+    ) -> Judgement:
+        return Judgement(
+            label, confidence, proposals, seen.score, self.threshold, self._detail(seen, briefing)
+        )
+
+    def _detail(self, seen: Reading, briefing: Briefing) -> dict[str, Any]:
+        views = {
+            name: {
+                "value": seen.values[view],
+                "as_extreme": seen.ranks[view],
+                "surprise": round(seen.surprises[view], 4),
+            }
+            for view, name in enumerate(VIEWS)
+        }
+        return {
+            "value": seen.value,
+            "views": views,
+            "compared": seen.compared,
+            "rows": seen.rows,
+            "highest_before": {"rows": PAUSE, "score": round(seen.peak, 4)},
+            "calm": {"rows": CALM_ROWS, "highest": round(seen.calm_peak, 4)},
+            "memories": [memory.cite() for memory in briefing.memories],
+        }
+
+
+def value_of(event: Event) -> float | None:
+    """Return the finite number of a `metric.point`; fractions come as decimal strings."""
+    value = event.data.get("value") if isinstance(event.data, Mapping) else None
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _facts(seen: Reading) -> dict[str, Any]:
+    return {"series": SERIES, "score": f"{seen.score:.3f}", "value": repr(seen.value), "at": AT}
+
+
+def _tell(state: str, summary: str, why: str, confidence: float) -> Proposal:
+    args = {"series": SERIES, "state": state, "summary": summary, "endpoint": ONCALL}
+    return Proposal("incident.notify", args, why, confidence)
+
+
+def _known(briefing: Briefing) -> str:
+    """Return what reviewed memories say of this very series, cited; people read it, not code."""
+    subject = str(briefing.event.subject)
+    told = [
+        f" [{memory.cite()}: {memory.text.strip().splitlines()[0][:200]}]"
+        for memory in briefing.memories
+        if memory.text.strip() and (subject in memory.text or subject in memory.topics)
+    ]
+    return "".join(told[:2])
+
+
+def _unreadable(seen: Reading | None, event: Event) -> str:
+    if seen is None:
+        return "data has no finite number 'value'"
+    return f"the event has no {'time' if event.subject else 'subject'}"
+
+
+def _number(charter: Mapping[str, Any], name: str) -> float:
+    return float(str(charter[name]))

@@ -1,0 +1,118 @@
+# What the agent was granted: this tool, for this verb on this type of resource, and in which mode.
+package vedette.grant
+
+granted := data.grants[input.subject.agent].tools[input.action.tool]
+
+in_force := data.grants[input.subject.agent].mode
+
+# Policy grants a mode and agent.yaml requests one: the more careful of the two. Silent: observe.
+mode := "act" if {
+	in_force == "act"
+	input.subject.requested_mode == "act"
+}
+
+else := "ask" if {
+	in_force in {"ask", "act"}
+	input.subject.requested_mode in {"ask", "act"}
+}
+
+else := "observe"
+
+active if mode in {"act", "ask"}
+
+# Reading a memory scope has no effect outside, so modes, limits and holds do not speak of it. A
+# declared tool of the same name never looks like this: its arguments have origins.
+reading if {
+	input.action.tool == "memory.read"
+	input.action.verb == "read"
+	input.resource.type == "memory"
+	input.action.sinks == []
+	input.action.origins == {}
+	input.action.high_impact == false
+	object.keys(input.action.args) == {"bank", "scope"}
+	is_string(input.action.args.bank)
+	is_string(input.action.args.scope)
+	input.resource.id == concat("/", [input.action.args.bank, input.action.args.scope])
+}
+
+may_read if {
+	reading
+	input.resource.id in data.grants[input.subject.agent].memory
+}
+
+listed if is_object(granted)
+
+verb if granted.verb == input.action.verb
+
+resource if granted.resource == input.resource.type
+
+bound if {
+	is_string(input.action.digest)
+	input.action.digest != ""
+	is_string(input.action.declared)
+	input.action.declared != ""
+	is_string(input.resource.id)
+}
+
+# The more careful of what policy says and what the tool declares.
+impact := "low" if {
+	granted.impact == "low"
+	input.action.high_impact == false
+}
+
+else := "high" if granted.impact in {"high", "low"}
+
+impact_known if is_string(impact)
+
+tool_granted if {
+	listed
+	verb
+	resource
+	bound
+	impact_known
+}
+
+reasons contains "grant.memory" if {
+	reading
+	not may_read
+}
+
+unlisted if {
+	not reading
+	not listed
+}
+
+reasons contains "grant.tool" if unlisted
+
+reasons contains "grant.verb" if {
+	listed
+	not verb
+}
+
+reasons contains "grant.resource" if {
+	listed
+	not resource
+}
+
+reasons contains "grant.unbound" if {
+	listed
+	not bound
+}
+
+reasons contains "grant.impact" if {
+	listed
+	not impact_known
+}
+
+# The proof but for the mode, so that observe can say what would be.
+would_ok if tool_granted
+
+else if may_read
+
+# The proof. Last in the file, so that no part of a cut file proves anything.
+ok if {
+	tool_granted
+	active
+}
+
+else if may_read

@@ -1,0 +1,54 @@
+# What must wait for a person, or for the fleet to be resumed.
+package vedette.holds
+
+running if input.context.stopped == false
+
+# The closest threshold that policy names for this agent and tool.
+least := data.limits.confidence_milli.agents[input.subject.agent].tools[input.action.tool] if for_tool
+
+else := data.limits.confidence_milli.agents[input.subject.agent]["default"] if for_agent
+
+else := data.limits.confidence_milli["default"] if data.vedette.identity.known
+
+for_tool if is_number(data.limits.confidence_milli.agents[input.subject.agent].tools[input.action.tool])
+
+for_agent if is_number(data.limits.confidence_milli.agents[input.subject.agent]["default"])
+
+sure if {
+	data.limits.complete == true
+	is_number(least)
+	is_number(input.context.confidence)
+	input.context.confidence >= least
+	input.context.confidence <= 1000
+}
+
+low_impact if data.vedette.grant.impact == "low"
+
+# Observe is decided in the gateway; here it counts as what it would be.
+unasked if data.vedette.grant.mode in {"act", "observe"}
+
+stops contains "stopped" if not running
+
+asks contains "mode.ask" if not unasked
+
+asks contains "impact.high" if not low_impact
+
+asks contains "confidence.low" if not sure
+
+asks contains reason if some reason in data.vedette.origins.holds
+
+# The proof. Last in the file, so that no part of a cut file proves anything.
+ok if data.vedette.grant.reading
+
+else if {
+	running
+	unasked
+	low_impact
+	sure
+	data.vedette.origins.proven
+}
+
+else if {
+	running
+	data.vedette.approval.ok
+}

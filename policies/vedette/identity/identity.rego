@@ -1,0 +1,59 @@
+# Who asks: a question of the known shape, from an agent that policy knows, under its own identity.
+package vedette.identity
+
+known if is_object(data.grants[input.subject.agent])
+
+# spiffe://FLEET/agent/NAME, and NAME is the agent itself.
+own_identity if {
+	is_string(input.subject.id)
+	parts := split(input.subject.id, "/")
+	count(parts) == 5
+	parts[0] == "spiffe:"
+	parts[1] == ""
+	parts[2] != ""
+	parts[3] == "agent"
+	parts[4] == input.subject.agent
+}
+
+released if {
+	is_string(input.subject.release)
+	input.subject.release != ""
+}
+
+owner_required if is_string(data.grants[input.subject.agent].owner)
+
+owned if input.subject.owner == data.grants[input.subject.agent].owner
+
+owned if {
+	known
+	not owner_required
+	is_string(input.subject.owner)
+}
+
+asked_properly if {
+	input.schema == "vedette.question/1"
+	is_number(input.now)
+	input.now > 0
+}
+
+reasons contains "identity.schema" if not asked_properly
+
+reasons contains "identity.agent" if not known
+
+reasons contains "identity.spiffe" if not own_identity
+
+reasons contains "identity.release" if not released
+
+reasons contains "identity.owner" if {
+	known
+	not owned
+}
+
+# The proof. Last in the file, so that no part of a cut file proves anything.
+ok if {
+	asked_properly
+	known
+	own_identity
+	released
+	owned
+}

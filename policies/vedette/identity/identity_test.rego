@@ -1,0 +1,64 @@
+package vedette.identity_test
+
+import data.vedette.identity
+
+question := {
+	"schema": "vedette.question/1",
+	"now": 1795257600000000,
+	"subject": {
+		"id": "spiffe://harbour/agent/watch",
+		"agent": "watch",
+		"release": "r1",
+		"owner": "watch@harbour.example",
+		"requested_mode": "act",
+	},
+}
+
+grants := {"watch": {"mode": "act", "tools": {}, "memory": []}}
+
+test_known_agent_is_proven if identity.ok with input as question with data.grants as grants
+
+test_unknown_agent_is_not if {
+	identity.reasons == {"identity.agent"} with input as question with data.grants as {"other": {}}
+}
+
+test_identity_of_another_is_not if {
+	borrowed := json.patch(question, [{
+		"op": "replace", "path": "/subject/id",
+		"value": "spiffe://harbour/agent/other",
+	}])
+	identity.reasons == {"identity.spiffe"} with input as borrowed with data.grants as grants
+}
+
+test_deeper_path_is_not_the_agent if {
+	deeper := json.patch(question, [{
+		"op": "replace", "path": "/subject/id",
+		"value": "spiffe://harbour/x/agent/watch",
+	}])
+	identity.reasons == {"identity.spiffe"} with input as deeper with data.grants as grants
+}
+
+test_release_is_required if {
+	bare := json.patch(question, [{"op": "replace", "path": "/subject/release", "value": ""}])
+	identity.reasons == {"identity.release"} with input as bare with data.grants as grants
+}
+
+test_owner_must_be_the_granted_one if {
+	owned := {"watch": {"owner": "someone@else.example"}}
+	identity.reasons == {"identity.owner"} with input as question with data.grants as owned
+}
+
+test_granted_owner_is_proven if {
+	owned := {"watch": {"owner": "watch@harbour.example"}}
+	identity.ok with input as question with data.grants as owned
+}
+
+test_other_schema_is_not if {
+	later := json.patch(question, [{"op": "replace", "path": "/schema", "value": "vedette.question/2"}])
+	identity.reasons == {"identity.schema"} with input as later with data.grants as grants
+}
+
+test_empty_question_is_not if {
+	found := identity.reasons with input as {} with data.grants as grants
+	found == {"identity.agent", "identity.release", "identity.schema", "identity.spiffe"}
+}

@@ -1,0 +1,114 @@
+# How far and how much: hops, actions of this run, actions in calendar windows.
+package vedette.limits
+
+whole if data.limits.complete == true
+
+reached if {
+	is_number(input.context.event.hops)
+	input.context.event.hops >= 0
+	input.context.event.hops <= data.limits.hops
+	is_number(data.limits.hops)
+}
+
+# Counters hold what was permitted so far, so at a limit there is no room left. Zero in a budget
+# means that agent.yaml asks for no limit of its own.
+in_run if {
+	is_number(input.context.counters.run)
+	is_number(input.context.budget.run)
+	input.context.counters.run >= 0
+	input.context.counters.run < input.context.budget.run
+}
+
+else if input.context.budget.run == 0
+
+allowed := data.limits.actions.agents[input.subject.agent] if named
+
+else := data.limits.actions["default"] if data.vedette.identity.known
+
+named if is_object(data.limits.actions.agents[input.subject.agent])
+
+counted if {
+	is_number(input.now)
+	used := input.context.counters
+	is_number(used.minute)
+	is_number(used.hour)
+	is_number(used.day)
+	used.minute >= 0
+	used.hour >= 0
+	used.day >= 0
+	is_number(allowed.minute)
+	is_number(allowed.hour)
+	is_number(allowed.day)
+	asked := input.context.budget
+	is_number(asked.hour)
+	is_number(asked.day)
+	asked.hour >= 0
+	asked.day >= 0
+}
+
+minute_free if input.context.counters.minute < allowed.minute
+
+hour_asked if input.context.counters.hour < input.context.budget.hour
+
+else if input.context.budget.hour == 0
+
+hour_free if {
+	hour_asked
+	input.context.counters.hour < allowed.hour
+}
+
+day_asked if input.context.counters.day < input.context.budget.day
+
+else if input.context.budget.day == 0
+
+day_free if {
+	day_asked
+	input.context.counters.day < allowed.day
+}
+
+# Enough to let time decide.
+holdable if {
+	whole
+	reached
+	in_run
+	counted
+}
+
+# The full windows, each with its length in microseconds.
+full contains {"window": "limits.minute", "length": 60000000} if not minute_free
+
+full contains {"window": "limits.hour", "length": 3600000000} if not hour_free
+
+full contains {"window": "limits.day", "length": 86400000000} if not day_free
+
+# The first instant at which every full window has begun anew.
+until := max([end |
+	some each in full
+	end := (input.now - (input.now % each.length)) + each.length
+]) if {
+	holdable
+	count(full) > 0
+}
+
+waits contains each.window if {
+	holdable
+	some each in full
+}
+
+reasons contains "limits.data" if not whole
+
+reasons contains "limits.hops" if not reached
+
+reasons contains "limits.run" if not in_run
+
+reasons contains "limits.unknown" if not counted
+
+# The proof. Last in the file, so that no part of a cut file proves anything.
+ok if data.vedette.grant.reading
+
+else if {
+	holdable
+	minute_free
+	hour_free
+	day_free
+}

@@ -1,0 +1,107 @@
+# Where the sinks' values come from. Content must not decide who, where or which.
+package vedette.origins
+
+complete if {
+	is_array(input.action.sinks)
+	is_object(input.action.origins)
+	is_object(input.action.args)
+}
+
+# Policy's own list counts too: a tool cannot leave a sink undeclared.
+sinks contains sink if some sink in input.action.sinks
+
+sinks contains sink if some sink, _ in data.sinks[input.action.tool]
+
+accepted contains sink if {
+	some sink in sinks
+	input.action.origins[sink] == "trusted"
+}
+
+accepted contains sink if {
+	some sink in sinks
+	input.action.origins[sink] in data.sinks[input.action.tool][sink].accepts
+}
+
+# What is left needs a closer look: optional arguments, and pointers into an argument.
+unclear := sinks - accepted
+
+argument := {sink: parts[1] |
+	some sink in unclear
+	is_string(sink)
+	parts := split(sink, "/")
+	parts[0] == ""
+}
+
+# An optional argument that was not given decides nothing.
+settled contains sink if {
+	some sink, escaped in argument
+	name := replace(replace(escaped, "~1", "/"), "~0", "~")
+	count({name} - object.keys(input.action.args)) == 1
+}
+
+# The engine labels whole arguments; a value inside one has that argument's origin.
+origin := {sink: found |
+	some sink, escaped in argument
+	found := input.action.origins[concat("", ["/", escaped])]
+	is_string(found)
+}
+
+settled contains sink if {
+	some sink, found in origin
+	found == "trusted"
+}
+
+settled contains sink if {
+	some sink, found in origin
+	found in data.sinks[input.action.tool][sink].accepts
+}
+
+unsettled := unclear - settled
+
+# Policy may let a person decide about the exact action instead.
+for_person contains sink if {
+	some sink in unsettled
+	origin[sink] in {"registered", "derived", "untrusted"}
+	data.sinks[input.action.tool][sink].otherwise == "hold"
+}
+
+refused := unsettled - for_person
+
+# Full reasons, for people: the origin and the sink it was meant for.
+reasons contains sprintf("origins.%s:%s", [origin[sink], sink]) if some sink in refused
+
+reasons contains sprintf("origins.unknown:%v", [sink]) if {
+	some sink in refused
+	count({sink} - object.keys(origin)) == 1
+}
+
+reasons contains "origins.shape" if not complete
+
+holds contains sprintf("origins.%s:%s", [origin[sink], sink]) if some sink in for_person
+
+# Every sink is filled from where policy allows.
+proven if {
+	complete
+	count(unclear) == 0
+}
+
+else if {
+	complete
+	count(unsettled) == 0
+}
+
+# Enough to let a person decide.
+holdable if proven
+
+else if {
+	complete
+	count(refused) == 0
+}
+
+# The proof. Last in the file, so that no part of a cut file proves anything.
+ok if proven
+
+else if {
+	holdable
+	data.vedette.approval.ok
+}

@@ -1,0 +1,105 @@
+"""The Reasoner port on local judges, in this process.
+
+A judge's state is held per (agent, key) together with the position of the last event it saw. If
+that is not what the briefing says, the state is asked for: the store gives the last checkpoint
+and what came since, and the judge observes it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vedette.event import Event
+from vedette.judging import Judge
+from vedette.memory import Briefing
+from vedette.ports import Thought
+
+CHECKPOINT_EVERY = 256
+
+
+@dataclass(slots=True)
+class _Held:
+    state: Any
+    at: int
+    since_checkpoint: int
+
+
+class LocalJudges:
+    """Runs each agent's judge. Judges are made on first use by `make`."""
+
+    def __init__(
+        self, make: Callable[[str], Judge], *, checkpoint_every: int = CHECKPOINT_EVERY
+    ) -> None:
+        self._make = make
+        self._every = checkpoint_every
+        self._judges: dict[str, Judge] = {}
+        self._stateful: dict[str, bool] = {}
+        self._held: dict[tuple[str, str], _Held] = {}
+
+    def judge(self, agent: str) -> Judge:
+        """Return the agent's judge, made and trained on first use."""
+        judge = self._judges.get(agent)
+        if judge is None:
+            judge = self._judges[agent] = self._make(agent)
+            self._stateful[agent] = type(judge).observe is not Judge.observe
+        return judge
+
+    async def reason(self, briefing: Briefing) -> Thought:
+        """Judge one event; ask for state if what is held is not at `briefing.previous`."""
+        judge = self.judge(briefing.agent)
+        if not self._stateful[briefing.agent]:
+            return _thought(judge.judge(None, briefing), None)
+        key = (briefing.agent, briefing.key)
+        held = self._held.get(key)
+        if held is None and briefing.previous == 0:
+            held = self._held[key] = _Held(judge.blank(), 0, 0)
+        if held is None or held.at != briefing.previous:
+            return Thought(needs_state=True, observed=False)
+        # Should the judge raise, its state is half-way: nobody may go on from it.
+        del self._held[key]
+        seen = judge.observe(held.state, briefing.event)
+        judgement = judge.judge(seen, briefing)
+        held.at = briefing.position
+        held.since_checkpoint += 1
+        checkpoint = None
+        if held.since_checkpoint >= self._every:
+            checkpoint, held.since_checkpoint = judge.dump(held.state), 0
+        self._held[key] = held
+        return _thought(judgement, checkpoint)
+
+    def restore(
+        self,
+        agent: str,
+        key: str,
+        checkpoint: bytes | None,
+        at: int,
+        since: Sequence[tuple[int, Event]],
+    ) -> None:
+        """Take up a key's state from its checkpoint and observe what came since."""
+        judge = self.judge(agent)
+        state = judge.blank() if checkpoint is None else judge.load(checkpoint)
+        for position, event in since:
+            judge.observe(state, event)
+            at = position
+        self._held[(agent, key)] = _Held(state, at, len(since))
+
+    def forget(self, agent: str, key: str) -> None:
+        """Drop a key's state: what it learned last was not committed."""
+        self._held.pop((agent, key), None)
+
+
+def _thought(judgement: Any, checkpoint: bytes | None) -> Thought:
+    detail: Mapping[str, Any] = judgement.detail
+    return Thought(
+        label=judgement.label,
+        confidence=judgement.confidence,
+        proposals=judgement.proposals,
+        score=judgement.score,
+        threshold=judgement.threshold,
+        detail=detail,
+        final=True,
+        observed=True,
+        checkpoint=checkpoint,
+    )

@@ -1,0 +1,405 @@
+"""The store on SQLite: WAL, full sync, one writer with group commit (see `writer`).
+
+The runner owns the file: it holds an exclusive lock beside it for as long as it lives, so a
+second runner is refused; anybody may open it read-only at any time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from vedette.adapters.sqlite.ledger import Ledger, check_witness
+from vedette.adapters.sqlite.reads import ACTION, Reads, to_action
+from vedette.adapters.sqlite.schema import open_database
+from vedette.adapters.sqlite.writer import Writer
+from vedette.approval import HoldState, move
+from vedette.budget import MINUTE_US
+from vedette.bundle import Bundle
+from vedette.digest import canonical
+from vedette.entry import Body, Draft
+from vedette.errors import BadCommand, BadStore, StoreBusy
+from vedette.ports import Accepted, Arrival, Refused
+from vedette.proof import SigningKey
+from vedette.run import ActionRow, Answer, Committed, Run, Step, run_id
+
+_RUN = "INSERT INTO run VALUES(?,?,?,?,?,'ready',0,0,0,?,0,0,NULL,0)"
+_STEP = (
+    "UPDATE run SET state=?, steps=steps+1, entries=?, turn=?, last=COALESCE(?,last), attempts=?, "
+    "wake_us=?, "
+    "waits=?, observed=? WHERE id=? AND steps=?"
+)
+_ACTION = f"INSERT OR REPLACE INTO action({ACTION}) VALUES({','.join('?' * 21)})"
+_SPEND = (
+    "INSERT INTO spend VALUES(?,?,?,?) ON CONFLICT(agent,unit,minute) "
+    "DO UPDATE SET amount=amount+excluded.amount"
+)
+
+
+class SqliteStore(Reads):
+    """One fleet's durable state. See `vedette.ports.Store`; all writes answer after COMMIT."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        fleet: str,
+        key: SigningKey,
+        key_name: str,
+        now_us: Callable[[], int],
+        synchronous: str = "FULL",
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._now_us = now_us
+        self._lock = _own(folder / "runner.lock")
+        self._write = open_database(folder / "store.db", write=True, synchronous=synchronous)
+        super().__init__(open_database(folder / "store.db", write=False))
+        named = self.meta("fleet")
+        if named not in (None, fleet):
+            raise BadStore(
+                f"this store belongs to the fleet {named!r}, not {fleet!r}",
+                where=str(folder),
+                mend="use another state folder or the fleet's own name",
+            )
+        check_witness(self._write, folder / "witness.log")
+        ledger = Ledger(
+            self._write,
+            origin=f"vedette/{fleet}",
+            key_name=key_name,
+            key=key,
+            witness=folder / "witness.log",
+            now_us=now_us,
+        )
+        self._ledger = ledger
+        self.epoch = int(self.meta("epoch") or 0) + 1
+        self.policy_rev, _ = self.revision()
+        self.stop_epoch = int(self.meta("stop_epoch") or 0)
+        with self._write:
+            self._set_meta("fleet", fleet)
+            self._set_meta("epoch", self.epoch)
+        self.writer = Writer(self._write, ledger)
+
+    def close(self) -> None:
+        """Commit what is queued, close the file and let the next runner in."""
+        self.writer.close()
+        self._connection.close()
+        self._write.close()
+        self._lock.close()
+
+    @property
+    def ready(self) -> bool:
+        """Say whether the last commit stood."""
+        return self.writer.ready
+
+    # --- accept -----------------------------------------------------------------------------
+
+    async def accept(
+        self, arrivals: Sequence[Arrival | Refused], position: tuple[str, str] | None
+    ) -> list[Accepted]:
+        """Make a batch durable: events, the runs they wake, refusals, the source's position."""
+        return await self.writer.submit(lambda: self._accept(arrivals, position))
+
+    def _accept(
+        self, arrivals: Sequence[Arrival | Refused], position: tuple[str, str] | None
+    ) -> list[Accepted]:
+        at_us = self._now_us()
+        accepted = [
+            self._refuse(arrival, at_us)
+            if isinstance(arrival, Refused)
+            else self._arrive(arrival, at_us)
+            for arrival in arrivals
+        ]
+        if position is not None:
+            self._write.execute("INSERT OR REPLACE INTO position VALUES(?,?)", position)
+        return accepted
+
+    def _arrive(self, arrival: Arrival, at_us: int) -> Accepted:
+        event = arrival.event
+        key = event.key
+        execute = self._write.execute
+        execute("INSERT OR IGNORE INTO event VALUES(?,?)", (key, self._ledger.head + 1))
+        if not self._write.changes():
+            return Accepted(key, True)
+        draft = Draft(
+            "event.accepted",
+            {"event": key, "woke": len(arrival.wakes), "hops": event.hops or None},
+            body=Body(arrival.payload, arrival.subject),
+        )
+        seq = self._ledger.append([draft], None, 0, at_us)
+        runs = []
+        for agent, order_key in arrival.wakes:
+            run = Run(run_id(event.source, event.id, agent), key, agent, order_key, seq, last=seq)
+            execute(_RUN, (run.id, key, agent, order_key, seq, seq))
+            runs.append(run)
+        return Accepted(key, False, tuple(runs))
+
+    def _refuse(self, refused: Refused, at_us: int) -> Accepted:
+        body = canonical(
+            {
+                "where": refused.where,
+                "why": refused.why,
+                "raw": refused.raw[:4096].decode("utf-8", "replace"),
+            }
+        )
+        draft = Draft("event.refused", {}, body=Body(body))
+        self._ledger.append([draft], None, 0, at_us)
+        return Accepted("", False)
+
+    # --- steps ------------------------------------------------------------------------------
+
+    async def commit(self, step: Step) -> Committed:
+        """Make a step durable, or say why not: see `Answer`."""
+        return await self.writer.submit(lambda: self._commit(step))
+
+    def _commit(self, step: Step) -> Committed:
+        refused = self._fence(step)
+        if refused is not None:
+            return Committed(refused)
+        first = self._ledger.head + 1
+        last = self._ledger.head + len(step.drafts) if step.drafts else None
+        if step.run is not None:
+            entries = step.entries_before + len(step.drafts)
+            self._write.execute(
+                _STEP,
+                (
+                    step.state, entries, step.turn, last, step.attempts, step.wake_us, step.waits,
+                    int(step.observed), step.run, step.expects,
+                ),
+            )  # fmt: skip
+            if not self._write.changes():
+                return Committed(Answer.DUPLICATE)
+        at_us = self._now_us()
+        self._ledger.append(step.drafts, step.run, step.entries_before, at_us)
+        self._write_content(step, first, at_us)
+        return Committed(Answer.COMMITTED, last or 0)
+
+    def _fence(self, step: Step) -> Answer | None:
+        if step.run is None:
+            return None
+        if step.epoch != self.epoch:
+            return Answer.FENCED_LEASE
+        if step.policy_rev is not None and step.policy_rev != self.policy_rev:
+            return Answer.FENCED_POLICY
+        if step.stop_epoch is not None and step.stop_epoch != self.stop_epoch:
+            return Answer.FENCED_STOP
+        return None
+
+    def _write_content(self, step: Step, first: int, at_us: int) -> None:
+        execute = self._write.execute
+        for action in step.actions:
+            action.seq = action.seq or first
+            execute(_ACTION, _action_row(action))
+        for write in step.rows:
+            if write.row is None:
+                execute(
+                    "DELETE FROM row WHERE collection=? AND key=?", (write.collection, write.key)
+                )
+            else:
+                execute(
+                    "INSERT OR REPLACE INTO row VALUES(?,?,?,?)",
+                    (write.collection, write.key, canonical(dict(write.row)), first),
+                )
+        for unit, amount in step.spend.items():
+            execute(_SPEND, (step.agent, unit, at_us // MINUTE_US, amount))
+        if step.checkpoint is not None:
+            key, position, blob = step.checkpoint
+            execute(
+                "INSERT OR REPLACE INTO state VALUES(?,?,?,?)", (step.agent, key, position, blob)
+            )
+        for offset, candidate in enumerate(step.candidates):
+            execute(
+                "INSERT INTO candidate VALUES(?,?,?,?,?,?)",
+                (
+                    first * 100 + offset, candidate.bank, candidate.scope, candidate.agent,
+                    candidate.run, candidate.event,
+                ),
+            )  # fmt: skip
+
+    # --- policy, stops, holds ---------------------------------------------------------------
+
+    async def publish(self, bundle: Bundle, drafts: Sequence[Draft]) -> int:
+        """Make a bundle the live revision; steps made under older ones are refused from here on.
+
+        `drafts` are written with the new number in their `policy_rev`. Returns the number.
+        """
+        return await self.writer.submit(lambda: self._publish(bundle, drafts))
+
+    def _publish(self, bundle: Bundle, drafts: Sequence[Draft]) -> int:
+        number = self.policy_rev + 1
+        self.keep_bundle(bundle)
+        placed = [
+            Draft(d.kind, {**d.fields, "policy_rev": number}, d.cause, d.back, d.body)
+            for d in drafts
+        ]
+        at_us = self._now_us()
+        seq = self._ledger.append(placed, None, 0, at_us)
+        self._write.execute(
+            "INSERT INTO policy VALUES(?,?,?,?)", (number, bundle.digest, seq, at_us)
+        )
+        # Only the writer's thread compares steps with this, so steps behind us see it at once.
+        self.policy_rev = number
+        return number
+
+    def keep_bundle(self, bundle: Bundle) -> None:
+        """Store a bundle's bytes, before its first use. On the writer's thread only."""
+        files = {path: raw.decode("utf-8") for path, raw in bundle.files.items()}
+        self._write.execute(
+            "INSERT OR IGNORE INTO bundle VALUES(?,?)", (bundle.digest, orjson.dumps(files))
+        )
+
+    async def stop(self, draft: Draft, scope: str, name: str, on: bool) -> int:
+        """Set or lift a stop; return the new stop epoch. Raises BadCommand if it is so already."""
+        return await self.writer.submit(lambda: self._stop(draft, scope, name, on))
+
+    def _stop(self, draft: Draft, scope: str, name: str, on: bool) -> int:
+        execute = self._write.execute
+        if on:
+            execute(
+                "INSERT OR IGNORE INTO stop VALUES(?,?,?)", (scope, name, self._ledger.head + 1)
+            )
+        else:
+            execute("DELETE FROM stop WHERE scope=? AND name=?", (scope, name))
+        if not self._write.changes():
+            raise BadCommand(f"{name or scope} is {'already' if on else 'not'} stopped")
+        self._ledger.append([draft], None, 0, self._now_us())
+        if not on:
+            # What waits for the stop to be lifted is due now; each is decided again.
+            execute("UPDATE run SET wake_us=1 WHERE state='waiting' AND waits='resume'")
+        self._set_meta("stop_epoch", self.stop_epoch + 1)
+        self.stop_epoch += 1
+        return self.stop_epoch
+
+    async def settle_hold(
+        self, action: str, to: HoldState, draft: Draft, *, approver: str | None, until_us: int
+    ) -> ActionRow:
+        """Move a hold, write the entry into its run and wake the run. Raises BadCommand."""
+        return await self.writer.submit(
+            lambda: self._settle_hold(action, to, draft, approver, until_us)
+        )
+
+    def _settle_hold(
+        self, action: str, to: HoldState, draft: Draft, approver: str | None, until_us: int
+    ) -> ActionRow:
+        execute = self._write.execute
+        rows = self._fetch(f"SELECT {ACTION} FROM action WHERE id=?", action)
+        if not rows or rows[0][12] is None:
+            raise BadCommand(f"there is no hold {action.replace('act_', 'hold_')}")
+        held = to_action(rows[0])
+        assert held.hold is not None
+        held.hold = move(held.hold, to)
+        held.approver, held.until_us = approver, until_us
+        entries, last = self._fetch("SELECT entries,last FROM run WHERE id=?", held.run)[0]
+        placed = Draft(draft.kind, draft.fields, last, 0, draft.body)
+        seq = self._ledger.append([placed], held.run, entries, self._now_us())
+        execute(_ACTION, _action_row(held))
+        execute(
+            "UPDATE run SET steps=steps+1, entries=entries+1, last=?, wake_us=1 WHERE id=?",
+            (seq, held.run),
+        )
+        return held
+
+    async def note(self, drafts: Sequence[Draft], bundle: Bundle | None = None) -> int:
+        """Write entries that belong to no run; return the seq of the last."""
+
+        def work() -> int:
+            if bundle is not None:
+                self.keep_bundle(bundle)
+            return self._ledger.append(list(drafts), None, 0, self._now_us())
+
+        return await self.writer.submit(work)
+
+    async def erase(self, *, event: str | None, subject: str | None, draft: Draft) -> list[str]:
+        """Delete the bodies found by event or by subject; return the digests the entries keep.
+
+        The entry that names them is written in the same commit. Action records of the same runs
+        lose their arguments; the index columns go with the body rows.
+        """
+        return await self.writer.submit(lambda: self._erase(event, subject, draft))
+
+    def _erase(self, event: str | None, subject: str | None, draft: Draft) -> list[str]:
+        execute = self._write.execute
+        where = "e.event=?" if event is not None else "b.subject=?"
+        found = self._fetch(
+            f"SELECT b.seq, e.bytes, e.event FROM body b JOIN entry e ON e.seq=b.seq WHERE {where}",
+            event if event is not None else subject,
+        )
+        if not found:
+            raise BadCommand(f"no body is found by {event or subject!r}")
+        positions = {
+            seq
+            for key in {row[2] for row in found if row[2]}
+            for (seq,) in self._fetch("SELECT seq FROM event WHERE key=?", key)
+        }
+        for seq in positions:
+            for run, state in self._fetch("SELECT id,state FROM run WHERE position=?", seq):
+                if state in ("ready", "waiting"):
+                    raise BadCommand(
+                        f"run {run} still needs this content",
+                        mend="settle its holds (approve, deny) or let it finish first",
+                    )
+        digests = sorted(str(orjson.loads(row[1])["body"]) for row in found)
+        for row in found:
+            execute("DELETE FROM body WHERE seq=?", (row[0],))
+        for seq in positions:
+            execute(
+                "UPDATE action SET record=NULL, answer=NULL "
+                "WHERE run IN (SELECT id FROM run WHERE position=?)",
+                (seq,),
+            )
+        placed = Draft(draft.kind, {**draft.fields, "erased": digests}, body=draft.body)
+        self._ledger.append([placed], None, 0, self._now_us())
+        return digests
+
+    def _fetch(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self._write.execute(sql, values).fetchall()
+
+    def _set_meta(self, name: str, value: Any) -> None:
+        self._write.execute("INSERT OR REPLACE INTO meta VALUES(?,?)", (name, value))
+
+
+def _action_row(action: ActionRow) -> tuple[Any, ...]:
+    return (
+        action.id, action.run, action.turn, action.ordinal, action.agent, action.tool,
+        action.digest, action.record, action.decided, action.rule, action.policy_rev,
+        action.decisions, action.hold, action.waits, action.until_us, action.approver,
+        action.effect, action.tries, action.not_before_us, action.answer, action.seq,
+    )  # fmt: skip
+
+
+def _own(path: Path) -> IO[str]:
+    """Hold the runner's lock. Raises StoreBusy if another runner holds it."""
+    file = path.open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        owner = file.read().strip() or "unknown"
+        file.close()
+        raise StoreBusy(
+            f"another runner (process {owner}) owns this store",
+            where=str(path.parent),
+            mend="stop it, or use another state folder",
+        ) from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+class OpenedStore(Reads):
+    """A store opened to read only, beside a running fleet or with none."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(open_database(folder / "store.db", write=False))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+
+__all__ = ["OpenedStore", "SqliteStore"]

@@ -1,0 +1,277 @@
+"""Reading rows back as nouns. Everything here is a query by an index; nothing writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from vedette.event import Event
+from vedette.run import ActionRow, Run
+
+if TYPE_CHECKING:
+    import apsw
+
+RUN = "id,event,agent,key,position,state,steps,entries,turn,last,attempts,wake_us,waits,observed"
+ACTION = (
+    "id,run,turn,ordinal,agent,tool,digest,record,decided,rule,policy_rev,decisions,hold,waits,"
+    "until_us,approver,effect,tries,not_before_us,answer,seq"
+)
+
+
+def to_run(row: tuple[Any, ...]) -> Run:
+    """Make a Run of a row selected as RUN."""
+    run = Run(*row)
+    run.observed = bool(run.observed)
+    return run
+
+
+def to_action(row: tuple[Any, ...]) -> ActionRow:
+    """Make an ActionRow of a row selected as ACTION; an erased record is empty."""
+    action = ActionRow(*row)
+    action.record = action.record or b""
+    return action
+
+
+class Reads:
+    """What can be asked of the store; shared by the runner and by read-only openers."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self._connection.execute(sql, values).fetchall()
+
+    # --- what the line asks -----------------------------------------------------------------
+
+    def run(self, run: str) -> Run | None:
+        """Return one run."""
+        rows = self._rows(f"SELECT {RUN} FROM run WHERE id=?", run)
+        return to_run(rows[0]) if rows else None
+
+    def backlog(self, after: int, limit: int) -> list[Run]:
+        """Return ready runs with position > `after`, oldest first."""
+        sql = f"SELECT {RUN} FROM run WHERE state='ready' AND position>? ORDER BY position LIMIT ?"
+        return [to_run(row) for row in self._rows(sql, after, limit)]
+
+    def due(self, now_us: int, limit: int) -> list[Run]:
+        """Return waiting runs whose instant has come."""
+        sql = (
+            f"SELECT {RUN} FROM run WHERE state='waiting' AND wake_us>0 AND wake_us<=? "
+            "ORDER BY wake_us LIMIT ?"
+        )
+        return [to_run(row) for row in self._rows(sql, now_us, limit)]
+
+    def event(self, key: str) -> Event | None:
+        """Return an accepted event; None if it is unknown or its body was erased."""
+        rows = self._rows(
+            "SELECT b.data FROM event e JOIN body b ON b.seq=e.seq WHERE e.key=?", key
+        )
+        return Event.from_payload(orjson.loads(rows[0][0])) if rows else None
+
+    def actions(self, run: str) -> list[ActionRow]:
+        """Return the actions of a run in order."""
+        sql = f"SELECT {ACTION} FROM action WHERE run=? ORDER BY turn, ordinal"
+        return [to_action(row) for row in self._rows(sql, run)]
+
+    def action(self, action: str) -> ActionRow | None:
+        """Return one action."""
+        rows = self._rows(f"SELECT {ACTION} FROM action WHERE id=?", action)
+        return to_action(rows[0]) if rows else None
+
+    def turns(self, run: str) -> list[Mapping[str, Any]]:
+        """Return the bodies of the run's recorded turns, oldest first."""
+        sql = (
+            "SELECT b.data FROM entry e JOIN body b ON b.seq=e.seq "
+            "WHERE e.run=? AND e.kind='turn.reasoned' ORDER BY e.seq"
+        )
+        return [orjson.loads(data) for (data,) in self._rows(sql, run)]
+
+    def row(self, collection: str, key: str) -> Mapping[str, Any] | None:
+        """Return one row of a fleet-owned collection."""
+        rows = self._rows("SELECT data FROM row WHERE collection=? AND key=?", collection, key)
+        return orjson.loads(rows[0][0]) if rows else None
+
+    def rows(self, collection: str, limit: int = 200) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return the rows of a collection by key."""
+        found = self._rows(
+            "SELECT key,data FROM row WHERE collection=? ORDER BY key LIMIT ?", collection, limit
+        )
+        return [(key, orjson.loads(data)) for key, data in found]
+
+    def previous(self, agent: str, key: str, before: int) -> int:
+        """Return the position of the last observed event of a key before `before`; 0 if none."""
+        sql = (
+            "SELECT position FROM run WHERE agent=? AND key=? AND position<? AND observed=1 "
+            "ORDER BY position DESC LIMIT 1"
+        )
+        rows = self._rows(sql, agent, key, before)
+        return int(rows[0][0]) if rows else 0
+
+    def history(
+        self, agent: str, key: str, before: int
+    ) -> tuple[bytes | None, int, list[tuple[int, Event]]]:
+        """Return the last checkpoint of a key, its position, and the events observed since."""
+        rows = self._rows(
+            "SELECT blob, position FROM state WHERE agent=? AND key=? AND position<?",
+            agent, key, before,
+        )  # fmt: skip
+        blob, at = rows[0] if rows else (None, 0)
+        since = self._rows(
+            "SELECT r.position, b.data FROM run r JOIN body b ON b.seq=r.position "
+            "WHERE r.agent=? AND r.key=? AND r.position>? AND r.position<? AND r.observed=1 "
+            "ORDER BY r.position",
+            agent, key, at, before,
+        )  # fmt: skip
+        return blob, at, [(pos, Event.from_payload(orjson.loads(data))) for pos, data in since]
+
+    def position(self, source: str) -> str | None:
+        """Return where a source was as of its last durable batch."""
+        rows = self._rows("SELECT value FROM position WHERE source=?", source)
+        return str(rows[0][0]) if rows else None
+
+    def spent(self, since_minute: int) -> list[tuple[str, str, int, int]]:
+        """Return (agent, unit, minute, amount) from a minute on."""
+        return [
+            (agent, unit, minute, amount)
+            for agent, unit, minute, amount in self._rows(
+                "SELECT agent,unit,minute,amount FROM spend WHERE minute>=?", since_minute
+            )
+        ]
+
+    # --- policy and stops -------------------------------------------------------------------
+
+    def meta(self, name: str) -> Any:
+        """Return a value of the meta table, or None."""
+        rows = self._rows("SELECT value FROM meta WHERE name=?", name)
+        return rows[0][0] if rows else None
+
+    def revision(self) -> tuple[int, str]:
+        """Return the live policy revision and its bundle digest; (0, '') before the first."""
+        rows = self._rows("SELECT number,digest FROM policy ORDER BY number DESC LIMIT 1")
+        return (rows[0][0], rows[0][1]) if rows else (0, "")
+
+    def bundle(self, digest: str) -> dict[str, bytes] | None:
+        """Return the files of a recorded bundle."""
+        rows = self._rows("SELECT files FROM bundle WHERE digest=?", digest)
+        if not rows:
+            return None
+        return {path: text.encode("utf-8") for path, text in orjson.loads(rows[0][0]).items()}
+
+    def stops(self) -> list[tuple[str, str]]:
+        """Return what is stopped: (scope, name) with scope all, agent or tool."""
+        return [(scope, name) for scope, name in self._rows("SELECT scope,name FROM stop")]
+
+    # --- pages for people (keyset, never OFFSET) --------------------------------------------
+
+    def head(self) -> int:
+        """Return the seq of the last entry."""
+        return int(self._rows("SELECT COALESCE(MAX(seq),0) FROM entry")[0][0])
+
+    def runs_page(
+        self, *, agent: str | None, state: str | None, before: int | None, limit: int
+    ) -> list[Run]:
+        """Return runs by position, newest first, before a position."""
+        where = ["position < ?"]
+        values: list[Any] = [before if before is not None else 2**62]
+        if agent is not None:
+            where.append("agent=?")
+            values.append(agent)
+        if state is not None:
+            where.append("state=?")
+            values.append(state)
+        sql = f"SELECT {RUN} FROM run WHERE {' AND '.join(where)} ORDER BY position DESC LIMIT ?"
+        return [to_run(row) for row in self._rows(sql, *values, limit)]
+
+    def holds_page(self, *, after: int, limit: int) -> list[ActionRow]:
+        """Return actions that wait for anything, oldest first, after a seq."""
+        sql = (
+            f"SELECT {ACTION} FROM action WHERE hold IN ('open','approved') AND seq>? "
+            "ORDER BY seq LIMIT ?"
+        )
+        return [to_action(row) for row in self._rows(sql, after, limit)]
+
+    def expired_holds(self, now_us: int, limit: int) -> list[ActionRow]:
+        """Return approval holds whose time is over."""
+        sql = (
+            f"SELECT {ACTION} FROM action WHERE hold IN ('open','approved') AND until_us>0 "
+            "AND until_us<=? AND waits='approval' ORDER BY until_us LIMIT ?"
+        )
+        return [to_action(row) for row in self._rows(sql, now_us, limit)]
+
+    def runs_of_event(self, event: str) -> list[Run]:
+        """Return the runs an event made."""
+        sql = f"SELECT {RUN} FROM run WHERE position=(SELECT seq FROM event WHERE key=?)"
+        return [to_run(row) for row in self._rows(sql, event)]
+
+    def entries(
+        self, column: str, value: str, limit: int = 1000
+    ) -> list[tuple[int, bytes, bytes | None]]:
+        """Return (seq, bytes, body) of the entries of a run, event or action, oldest first."""
+        if column not in ("run", "event", "action"):
+            raise ValueError(f"entries are not found by {column}")
+        sql = (
+            "SELECT e.seq, e.bytes, b.data FROM entry e LEFT JOIN body b ON b.seq=e.seq "
+            f"WHERE e.{column}=? ORDER BY e.seq LIMIT ?"
+        )
+        return [(seq, raw, data) for seq, raw, data in self._rows(sql, value, limit)]
+
+    def entry(self, seq: int) -> tuple[int, bytes, bytes | None] | None:
+        """Return (seq, bytes, body) of one entry."""
+        rows = self._rows(
+            "SELECT e.seq, e.bytes, b.data FROM entry e LEFT JOIN body b ON b.seq=e.seq "
+            "WHERE e.seq=?", seq,
+        )  # fmt: skip
+        return (rows[0][0], rows[0][1], rows[0][2]) if rows else None
+
+    def walk(
+        self, kinds: tuple[str, ...] | None = None, after: int = 0
+    ) -> Iterator[tuple[int, bytes, bytes | None, bytes | None]]:
+        """Yield (seq, bytes, salt, body) of all entries in order, or of some kinds."""
+        where = "e.seq>?"
+        if kinds is not None:
+            where += f" AND e.kind IN ({','.join('?' * len(kinds))})"
+        sql = (
+            "SELECT e.seq, e.bytes, b.salt, b.data FROM entry e LEFT JOIN body b ON b.seq=e.seq "
+            f"WHERE {where} ORDER BY e.seq"
+        )
+        yield from self._connection.execute(sql, (after, *(kinds or ())))
+
+    def columns(self) -> Iterator[tuple[Any, ...]]:
+        """Yield every entry with its typed columns, for checking them against the bytes."""
+        yield from self._connection.execute(
+            "SELECT seq,at,kind,run,event,agent,action,outcome,rule,policy_rev,actor,cause,bytes "
+            "FROM entry ORDER BY seq"
+        )
+
+    def notes(self) -> Iterator[str]:
+        """Yield the signed checkpoints in order."""
+        for (note,) in self._connection.execute("SELECT note FROM checkpoint ORDER BY size"):
+            yield note
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return, for each agent, runs by state, decisions by outcome and effects by state."""
+        table: dict[str, dict[str, int]] = {}
+        for sql, prefix in (
+            ("SELECT agent, state, COUNT(*) FROM run GROUP BY agent, state", "run"),
+            ("SELECT agent, decided, COUNT(*) FROM action GROUP BY agent, decided", "decided"),
+            ("SELECT agent, effect, COUNT(*) FROM action GROUP BY agent, effect", "effect"),
+            ("SELECT agent, hold, COUNT(*) FROM action GROUP BY agent, hold", "hold"),
+        ):
+            for agent, value, number in self._rows(sql):
+                if value is not None:
+                    table.setdefault(agent, {})[f"{prefix}.{value}"] = number
+        return table
+
+    def events_counted(self) -> tuple[int, int]:
+        """Return (events accepted, of which woke nobody)."""
+        accepted = self._rows("SELECT COUNT(*) FROM event")[0][0]
+        woke = self._rows("SELECT COUNT(DISTINCT event) FROM run")[0][0]
+        return int(accepted), int(accepted) - int(woke)
+
+    def prefixed(self, table: str, prefix: str) -> list[str]:
+        """Return up to 20 ids of runs, actions or events that begin with `prefix`."""
+        column = {"run": "id", "action": "id", "event": "key"}[table]
+        sql = f"SELECT {column} FROM {table} WHERE {column}>=? AND {column}<? LIMIT 20"
+        return [str(row[0]) for row in self._rows(sql, prefix, prefix + "\U0010ffff")]

@@ -1,0 +1,294 @@
+"""Memory banks in SQLite: a projection of reviewed files and of committed steps.
+
+The file is apart from the ledger and holds nothing that could not be made again: revisions come
+from the reviewed files, candidates from committed steps. So it is written with
+synchronous=NORMAL: a power cut may lose the last transactions, never damage the file, and the
+next `load` brings it up to date.
+
+Ranking is BM25 over plain postings (k1 = 1.2, b = 0.75; idf and mean length within one scope, so
+that no scope learns anything of another). A memory that is not active has no postings at all.
+The statements are meant to run on PostgreSQL too: no FTS5, no SQLite functions.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from importlib.metadata import version as library_version
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from vedette.adapters.sqlite_bank.sql import COUNT, FIELDS, FRESH, SCHEMA, ranking
+from vedette.adapters.sqlite_bank.terms import MAX_TERMS, indexed_text, query_terms, terms
+from vedette.digest import short_id
+from vedette.errors import BadStore, Permanent
+from vedette.memory import BankPlan, Candidate, Memory
+
+_FORMAT = 1
+_SIZES = (4, 8, 16, 32, MAX_TERMS)  # queries are padded to these, so few statements are prepared
+
+
+class SqliteBank:
+    """Fits `ports.BankStore`. One connection behind a lock; any thread may call."""
+
+    def __init__(self, path: Path | str) -> None:
+        """Open or create the file (`:memory:` for tests). Raises BadStore for another format."""
+        self._lock = threading.RLock()
+        try:
+            self._db = apsw.Connection(str(path))
+            self._db.set_busy_timeout(5000)
+            self._db.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")
+            _ensure_ln(self._db)
+            with self._db:
+                self._db.execute(SCHEMA)
+                self._check_format()
+        except apsw.Error as error:
+            mend = "move the file away; it is built again from memory/"
+            raise BadStore(f"is no bank store: {error}", where=str(path), mend=mend) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._db.close()
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def version(self, bank: str) -> int:
+        """Return the bank's version: it grows with every change; 0 for a bank never loaded."""
+        with self._lock:
+            row = self._db.execute("SELECT version FROM bank WHERE name = ?", (bank,)).fetchone()
+        return row[0] if row else 0
+
+    def recall(
+        self, bank: str, scope: str, topics: Sequence[str], text: str, now_us: int, limit: int
+    ) -> list[Memory]:
+        """Return the active memories of the scope that best match `text`; ties by id.
+
+        With `topics` only memories that have one of them. The first 60 distinct terms of `text`
+        count; a text without any word matches nothing.
+        """
+        wanted = query_terms(text)
+        if not wanted or limit < 1:
+            return []
+        size = next(size for size in _SIZES if size >= len(wanted))
+        wanted += wanted[-1:] * (size - len(wanted))
+        values: dict[str, Any] = {"b": bank, "s": scope, "now": now_us, "limit": limit}
+        values |= {f"t{index}": term for index, term in enumerate(wanted)}
+        values |= {f"u{index}": topic for index, topic in enumerate(topics)}
+        with self._lock:
+            count, mean = self._db.execute(COUNT, values).fetchall()[0]
+            if not count:
+                return []
+            values |= {"n": count, "mean": mean}
+            found = list(self._db.execute(ranking(size, len(topics)), values))
+        return [_memory(row) for row in found]
+
+    def lessons(self, bank: str, scope: str, now_us: int) -> list[Memory]:
+        """Return every active memory of a scope, by id."""
+        statement = (
+            f"SELECT {FIELDS} FROM memory"  # noqa: S608 - constants only
+            f" WHERE bank = :b AND scope = :s AND state = 'active' AND {FRESH} ORDER BY id"
+        )
+        with self._lock:
+            rows = list(self._db.execute(statement, {"b": bank, "s": scope, "now": now_us}))
+        return [_memory(row) for row in rows]
+
+    def cited(self, bank: str, id: str, revision: int) -> Memory | None:
+        """Return a memory as it was at a revision; None if there was none or it was erased."""
+        with self._lock:
+            row = self._db.execute(
+                "SELECT b.body FROM memory_rev r JOIN memory_body b"
+                " ON b.bank = r.bank AND b.id = r.id AND b.digest = r.digest"
+                " WHERE r.bank = ? AND r.id = ? AND r.revision = ? AND r.state = 'active'",
+                (bank, id, revision),
+            ).fetchone()
+        if row is None:
+            return None
+        return _memory([{**json.loads(row[0]), "revision": revision}[k] for k in _names()])
+
+    def revisions(self, bank: str, id: str) -> list[tuple[int, str, str, int]]:
+        """Return (revision, state, digest, bank version) of each change, oldest first."""
+        statement = (
+            "SELECT revision, state, digest, bank_version FROM memory_rev"
+            " WHERE bank = ? AND id = ? ORDER BY seq"
+        )
+        with self._lock:
+            return [(r[0], r[1], r[2], r[3]) for r in self._db.execute(statement, (bank, id))]
+
+    def candidates(self, bank: str) -> list[Candidate]:
+        """Return what agents proposed for a bank and nobody has decided, oldest first."""
+        statement = (
+            "SELECT bank, scope, text, topics, agent, run, event FROM candidate"
+            " WHERE bank = ? AND state = 'candidate' ORDER BY proposed_us, id"
+        )
+        with self._lock:
+            rows: list[Any] = list(self._db.execute(statement, (bank,)))
+        return [
+            Candidate(bank, scope, text, tuple(json.loads(topics)), agent, run, event)
+            for bank, scope, text, topics, agent, run, event in rows
+        ]
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def load(self, plans: Sequence[BankPlan]) -> dict[str, int]:
+        """Bring the banks to the reviewed files in one transaction; return each bank's version.
+
+        A new or changed memory gets its next revision, a removed one is retired; a bank that is
+        no longer there loses all its reviewed memories. The version grows once per changed bank.
+        What a person promoted (trust `learned`) stands in no file and is left alone.
+        """
+        versions = {}
+        with self._lock, self._db:
+            known = list(self._db.execute("SELECT name FROM bank"))
+            for plan in plans:
+                versions[plan.name] = self._load(plan.name, plan.memories, plan.digest)
+            for (name,) in known:
+                if name not in versions:
+                    versions[name] = self._load(name, (), "")
+        return versions
+
+    def propose(self, candidate: Candidate, now_us: int) -> None:
+        """Keep a candidate. It is in no index; the same one proposed twice is one.
+
+        Raises Permanent if the bank was never loaded.
+        """
+        if not self.version(candidate.bank):
+            raise Permanent(f"there is no bank {candidate.bank!r} to propose to")
+        of = candidate
+        key = short_id("cnd", of.bank, of.scope, of.agent, of.run, of.text)
+        values = (
+            key, of.bank, of.scope, of.text, json.dumps(of.topics), of.agent, of.run, of.event,
+            "candidate", now_us,
+        )  # fmt: skip
+        with self._lock:
+            self._db.execute(
+                "INSERT INTO candidate VALUES (?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING", values
+            )
+
+    def _load(self, bank: str, memories: Sequence[Memory], digest: str) -> int:
+        row = self._db.execute("SELECT version, digest FROM bank WHERE name = ?", (bank,))
+        before = row.fetchone() or (0, None)
+        if before[1] == digest:
+            return int(before[0])
+        version = int(before[0]) + 1
+        self._db.execute(
+            "INSERT INTO bank VALUES (?,?,?) ON CONFLICT (name)"
+            " DO UPDATE SET version = excluded.version, digest = excluded.digest",
+            (bank, version, digest),
+        )
+        held = {
+            row[0]: (row[1], row[2], row[3])
+            for row in self._db.execute(
+                "SELECT id, revision, state, digest FROM memory"
+                " WHERE bank = ? AND trust = 'reviewed'",
+                (bank,),
+            )
+        }
+        for memory in memories:
+            revision, state, present = held.pop(memory.id, (0, "", ""))
+            if (state, present) != ("active", memory.digest):
+                self._activate(memory, revision + 1, version)
+        for id, (revision, state, present) in held.items():
+            if state == "active":
+                self._retire(bank, id, revision + 1, present, version)
+        return version
+
+    def _activate(self, memory: Memory, revision: int, version: int) -> None:
+        bank, id = memory.bank, memory.id
+        topics = json.dumps(memory.topics)
+        counts = Counter(terms(indexed_text(memory)))
+        length = sum(counts.values())
+        row = (
+            bank, id, revision, "active", memory.scope, memory.kind, topics, memory.text,
+            memory.digest, memory.reviewed_by, memory.reviewed_on, memory.expires_us,
+            memory.label, memory.trust, length,
+        )  # fmt: skip
+        self._unlist(bank, id)
+        marks = ",".join("?" * len(row))
+        self._db.execute(f"INSERT OR REPLACE INTO memory VALUES ({marks})", row)  # noqa: S608
+        self._db.executemany(
+            "INSERT INTO memory_topic VALUES (?,?,?)",
+            [(bank, id, topic) for topic in dict.fromkeys(memory.topics)],
+        )
+        self._list(bank, id, memory.scope, memory.expires_us, counts)
+        body = {name: getattr(memory, name) for name in _names() if name != "revision"}
+        body["topics"] = topics
+        self._db.execute(
+            "INSERT INTO memory_body VALUES (?,?,?,?) ON CONFLICT DO NOTHING",
+            (bank, id, memory.digest, json.dumps(body, ensure_ascii=False)),
+        )
+        self._record(bank, id, revision, "active", memory.digest, version)
+
+    def _retire(self, bank: str, id: str, revision: int, digest: str, version: int) -> None:
+        self._unlist(bank, id)
+        self._db.execute(
+            "UPDATE memory SET state = 'retired', revision = ? WHERE bank = ? AND id = ?",
+            (revision, bank, id),
+        )
+        self._record(bank, id, revision, "retired", digest, version)
+
+    def _record(
+        self, bank: str, id: str, revision: int, state: str, digest: str, version: int
+    ) -> None:
+        self._db.execute(
+            "INSERT INTO memory_rev (bank, id, revision, state, digest, bank_version)"
+            " VALUES (?,?,?,?,?,?)",
+            (bank, id, revision, state, digest, version),
+        )
+
+    def _list(self, bank: str, id: str, scope: str, expires_us: int, counts: Counter[str]) -> None:
+        length = sum(counts.values())
+        self._db.executemany(
+            "INSERT INTO post VALUES (?,?,?,?,?,?,?)",
+            [(bank, scope, term, id, tf, length, expires_us) for term, tf in counts.items()],
+        )
+
+    def _unlist(self, bank: str, id: str) -> None:
+        for table in ("post", "memory_topic"):
+            statement = f"DELETE FROM {table} WHERE bank = ? AND memory_id = ?"  # noqa: S608
+            self._db.execute(statement, (bank, id))
+
+    def _check_format(self) -> None:
+        """Refuse another format; list every memory again if the stemmer is another one."""
+        rows: Any = self._db.execute("SELECT name, value FROM meta")
+        held: dict[str, str] = dict(rows)
+        if held.get("format", str(_FORMAT)) != str(_FORMAT):
+            mend = "use the program that wrote it, or move the file away"
+            raise BadStore(f"the bank store has format {held['format']}", mend=mend)
+        stemmer = library_version("snowballstemmer")
+        if held.get("stemmer", stemmer) != stemmer:
+            self._db.execute("DELETE FROM post")
+            select = f"SELECT {FIELDS} FROM memory WHERE state = 'active'"  # noqa: S608
+            for memory in [_memory(row) for row in self._db.execute(select)]:
+                counts = Counter(terms(indexed_text(memory)))
+                self._list(memory.bank, memory.id, memory.scope, memory.expires_us, counts)
+        self._db.executemany(
+            "INSERT OR REPLACE INTO meta VALUES (?,?)",
+            [("format", str(_FORMAT)), ("stemmer", stemmer)],
+        )
+
+
+def _names() -> list[str]:
+    return FIELDS.split(", ")
+
+
+def _memory(row: Sequence[Any]) -> Memory:
+    values = dict(zip(_names(), row, strict=True))
+    return Memory(**{**values, "topics": tuple(json.loads(values["topics"]))})
+
+
+def _ensure_ln(db: apsw.Connection) -> None:
+    """SQLite may be built without its mathematical functions."""
+
+    def ln(*values: Any) -> float:
+        return math.log(values[0])
+
+    try:
+        db.execute("SELECT ln(1.0)").fetchone()
+    except apsw.SQLError:
+        db.create_scalar_function("ln", ln, 1, deterministic=True)

@@ -1,0 +1,344 @@
+"""A Case: what the handler knows of one run, and the steps that make its progress durable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+
+from vedette.action import Action, action_digest
+from vedette.agent import Agent
+from vedette.digest import canonical, tame
+from vedette.entry import Body, Draft
+from vedette.errors import VedetteError
+from vedette.event import Event
+from vedette.hold import approval_of, wake_at
+from vedette.line import Line
+from vedette.memory import Briefing, Memory
+from vedette.origin import Roots
+from vedette.perform import answer_data
+from vedette.ports import Thought
+from vedette.question import Decided, Situation
+from vedette.run import ActionRow, Answer, Run, RunState, Step
+
+
+class Superseded(VedetteError):
+    """Somebody else moved this run on (another lease, a person's answer): look at it afresh."""
+
+    code = "superseded"
+
+
+class Fenced(VedetteError):
+    """Policy or a stop changed while the step was made: decide again."""
+
+    code = "fenced"
+
+
+@dataclass(slots=True)
+class Case:
+    """One run being handled. `rows` are all its actions, oldest first, as the store has them."""
+
+    line: Line
+    run: Run
+    epoch: int
+    agent: Agent
+    event: Event
+    rows: list[ActionRow]
+    final: bool = False
+    memories: tuple[Memory, ...] = ()
+    row: dict[str, Any] = field(default_factory=dict)
+    started: set[str] = field(default_factory=set)
+
+    @classmethod
+    def open(cls, line: Line, run: Run, epoch: int, event: Event) -> Case:
+        """Read what the store knows of a run."""
+        case = cls(line, run, epoch, line.agent(run.agent), event, [])
+        if run.turn:
+            case.rows = line.store.actions(run.id)
+            turns = line.store.turns(run.id)
+            case.final = bool(turns[-1]["final"]) if turns else True
+        return case
+
+    # --- where the run stands ---------------------------------------------------------------
+
+    @property
+    def owes_a_turn(self) -> bool:
+        """Say whether the reasoner is to be asked (first or again)."""
+        if self.run.turn == 0:
+            return True
+        return not self.final and all(row.settled for row in self.rows)
+
+    def to_decide(self, now_us: int) -> list[ActionRow]:
+        """Return the actions whose wait is over: approved, expired, time come, stop lifted."""
+        return [row for row in self.rows if self._decidable(row, now_us)]
+
+    def _decidable(self, row: ActionRow, now_us: int) -> bool:
+        if row.settled or row.effect in ("intended", "started"):
+            return False
+        if row.waits == "approval":
+            return row.hold == "approved" or row.hold == "denied" or row.until_us <= now_us
+        if row.waits == "time":
+            return row.not_before_us <= now_us
+        if row.waits == "resume":
+            return not self.line.stops.tool(self.agent.name, row.tool)
+        return row.decided is None
+
+    def to_perform(self, now_us: int) -> list[ActionRow]:
+        """Return the actions whose effect may be tried now."""
+        return [
+            row
+            for row in self.rows
+            if row.effect in ("intended", "started", "unknown")
+            and row.not_before_us <= now_us
+            and row.waits != "approval"
+        ]
+
+    def standing(self, rows: Sequence[ActionRow], final: bool, now_us: int) -> dict[str, Any]:
+        """Return the run's state, wake-up instant and wait, given its actions."""
+        if not rows or all(row.settled for row in rows):
+            state: RunState = "done" if final else "ready"
+            return {"state": state, "wake_us": 0, "waits": None}
+        waiting = replace(self, rows=list(rows))
+        if waiting.to_decide(now_us) or waiting.to_perform(now_us):
+            return {"state": "ready", "wake_us": 0, "waits": None}
+        open_rows = [row for row in rows if not row.settled]
+        ends = [row.until_us for row in open_rows if row.waits == "approval" and row.until_us]
+        wakes = [instant for instant in (wake_at(open_rows), *ends) if instant]
+        waits = next((row.waits for row in open_rows if row.waits), None)
+        return {"state": "waiting", "wake_us": min(wakes, default=0), "waits": waits}
+
+    # --- what the reasoner and the gateway are given ------------------------------------------
+
+    def briefing(self) -> Briefing:
+        """Return all that a reasoner sees of this run."""
+        line, run, agent = self.line, self.run, self.agent
+        if agent.collection:
+            self.row = line.row(agent.collection, run.key)
+        return Briefing(
+            run=run.id,
+            agent=agent.name,
+            key=run.key,
+            position=run.position,
+            previous=line.previous(agent.name, run.key, run.position),
+            turn=run.turn + 1,
+            event=self.event,
+            charter=agent.charter,
+            registry=line.registry,
+            memories=self.memories,
+            row=self.row,
+            turns=self.told_turns(),
+        )
+
+    def told_turns(self) -> tuple[dict[str, Any], ...]:
+        """Return the recorded turns as the reasoner may see them: coarse answers, labelled."""
+        if not self.run.turn:
+            return ()
+        told = []
+        for number, turn in enumerate(self.line.store.turns(self.run.id), start=1):
+            answers = [
+                {"tool": row.tool, "ordinal": row.ordinal, **coarse(row)}
+                for row in self.rows
+                if row.turn == number
+            ]
+            told.append(
+                {"proposals": turn["proposals"], "label": turn["label"], "answers": answers}
+            )
+        return tuple(told)
+
+    def roots(self) -> Roots:
+        """Return what a proposal may point at."""
+        event = self.event
+        answered = [row for row in self.rows if row.answer is not None]
+        return Roots(
+            event={
+                "source": event.source,
+                "id": event.id,
+                "type": event.type,
+                "subject": event.subject,
+                "time": event.time,
+                "data": event.data,
+            },
+            vouched=event.vouched,
+            charter=self.agent.charter,
+            registry=self.line.registry,
+            memory={m.id: {"text": m.text, "label": m.label} for m in self.memories},
+            trusted_memories=frozenset(m.id for m in self.memories),
+            outcome={str(at): answer_data(row) for at, row in enumerate(answered)},
+            trusted_outcomes=frozenset(
+                str(at)
+                for at, row in enumerate(answered)
+                if self.agent.tools[row.tool].output == "trusted"
+            ),
+            row=self.row,
+        )
+
+    def situation(self, rows: Sequence[ActionRow], row: ActionRow, now_us: int) -> Situation:
+        """Return what the engine knows while one action is decided."""
+        return Situation(
+            agent=self.agent,
+            event=self.event,
+            turn=row.turn,
+            now_us=now_us,
+            memories=self.memories,
+            actions_in_run=sum(
+                1 for other in rows if other.effect is not None and other is not row
+            ),
+            stopped=self.line.stops.tool(self.agent.name, row.tool),
+            approval=approval_of(row, now_us),
+        )
+
+    def action(self, row: ActionRow) -> Action:
+        """Rebuild the exact action of a row. Raises Superseded if its tool was declared anew."""
+        tool = self.agent.tools.get(row.tool)
+        record = orjson.loads(row.record) if row.record else None
+        if tool is None or record is None or action_digest(tool, record["args"]) != row.digest:
+            raise Superseded(f"the tool {row.tool} is not declared as it was when this was decided")
+        return Action(
+            run=row.run,
+            turn=row.turn,
+            ordinal=row.ordinal,
+            tool=tool,
+            args=record["args"],
+            origins=record["origins"],
+            sources=record["sources"],
+            why=record["why"],
+            confidence_milli=record["confidence"],
+            digest=row.digest,
+        )
+
+    # --- entries ----------------------------------------------------------------------------
+
+    def body(self, value: Any) -> Body:
+        """Return a body that is found by this run's event and subject."""
+        return self.body_of(canonical(tame(value)))
+
+    def body_of(self, data: bytes) -> Body:
+        return Body(data, subject_of(self.event))
+
+    def entry(self, kind: str, *, back: int = 0, body: Body | None = None, **fields: Any) -> Draft:
+        """Return a draft of one of this run's entries; it follows the run's last by default."""
+        base = {"event": self.run.event, "agent": self.agent.name}
+        return Draft(kind, {**base, **fields}, None if back else self.run.last, back, body)
+
+    def decided_entry(self, row: ActionRow, decided: Decided, back: int) -> Draft:
+        """Return the entry of a decision, with what is needed to make it again."""
+        decision = decided.decision
+        return self.entry(
+            "action.decided",
+            back=back,
+            body=self.body_of(decided.record()),
+            release=self.agent.release,
+            action=row.id,
+            action_digest=row.digest,
+            tool=row.tool,
+            outcome=decision.outcome,
+            rule=decision.rule,
+            policy_rev=decided.policy_rev,
+            bundle=decided.bundle,
+            engine=decided.engine,
+            wait=decision.wait,
+            until=decision.until_us or None,
+            would=decision.would,
+        )
+
+    def effect_entry(self, kind: str, row: ActionRow, back: int, body: Body | None = None) -> Draft:
+        """Return the entry of one change in an effect's life."""
+        return self.entry(
+            kind, back=back, body=body, action=row.id, tool=row.tool,
+            effect_key=row.id.removeprefix("act_"), policy_rev=row.policy_rev,
+            tries=row.tries or None,
+        )  # fmt: skip
+
+    def closed_entry(self, back: int, thought: Thought | None, settled: int) -> Draft:
+        """Return the run's last entry; for an uneventful run it is the only one."""
+        fields: dict[str, Any] = {"settled": settled}
+        if thought is not None:
+            fields |= judged(thought)
+        return self.entry("run.closed", back=back, **fields)
+
+    # --- steps ------------------------------------------------------------------------------
+
+    def step(
+        self, drafts: list[Draft], changed: list[ActionRow], now_us: int, **extra: Any
+    ) -> Step:
+        """Return a step that follows the run as it stands. `changed` are the actions it moves."""
+        after = self.merged(changed)
+        final = extra.pop("final", self.final)
+        return Step(
+            drafts=drafts,
+            run=self.run.id,
+            agent=self.agent.name,
+            expects=self.run.steps,
+            entries_before=self.run.entries,
+            epoch=self.epoch,
+            turn=extra.pop("turn", self.run.turn),
+            attempts=self.run.attempts,
+            observed=extra.pop("observed", self.run.observed),
+            actions=changed,
+            **self.standing(after, final, now_us),
+            **extra,
+        )
+
+    def merged(self, changed: Sequence[ActionRow]) -> list[ActionRow]:
+        """Return the run's actions with those of `changed` in the place of what they were."""
+        by_id = {row.id: row for row in changed}
+        return [by_id.pop(row.id, row) for row in self.rows] + list(by_id.values())
+
+    async def commit(self, step: Step) -> None:
+        """Make a step durable and move on. Raises Fenced or Superseded."""
+        committed = await self.line.store.commit(step)
+        if committed.answer in (Answer.FENCED_POLICY, Answer.FENCED_STOP):
+            raise Fenced("the live policy or a stop changed")
+        if committed.answer is not Answer.COMMITTED:
+            raise Superseded(f"the run was moved on by somebody else ({committed.answer.value})")
+        run = self.run
+        run.steps += 1
+        run.entries += len(step.drafts)
+        run.last = committed.last if step.drafts else run.last
+        run.state, run.turn, run.wake_us = step.state, step.turn, step.wake_us
+        run.waits, run.observed = step.waits, step.observed
+        self.rows = self.merged(step.actions)
+        self.line.wrote(step.rows)
+
+    def reload(self) -> None:
+        """Read the run again after a person's answer moved it on."""
+        fresh = self.line.store.run(self.run.id)
+        if fresh is None:
+            raise Superseded("the run is gone")
+        self.run = fresh
+        self.rows = self.line.store.actions(fresh.id)
+
+
+def judged(thought: Thought) -> dict[str, Any]:
+    """Return the numbers of a judgement that an entry may hold."""
+    fields: dict[str, Any] = {
+        "label": thought.label if thought.label.isascii() else None,
+        "confidence_milli": int(thought.confidence * 1000),
+    }
+    if thought.score is not None:
+        fields["score_milli"] = int(thought.score * 1000)
+    if thought.threshold is not None:
+        fields["threshold_milli"] = int(thought.threshold * 1000)
+    return fields
+
+
+def coarse(row: ActionRow) -> dict[str, Any]:
+    """Return what an agent is told of an action: enough to go on, too little to probe with."""
+    if row.effect == "done":
+        return {"status": "done", "data": answer_data(row)}
+    if row.effect in ("failed", "cancelled"):
+        return {"status": "failed"}
+    if row.decided == "deny":
+        return {"status": "not permitted"}
+    return {"status": "waiting"}
+
+
+def subject_of(event: Event) -> str | None:
+    """Return under which subject content is found: for mail its sender, else the event's own."""
+    if event.type.startswith("mail.") and isinstance(event.data, dict):
+        sender = event.data.get("from")
+        if isinstance(sender, str) and sender:
+            return sender.lower()
+    return event.subject

@@ -1,0 +1,159 @@
+"""The gateway: the one place where an action is decided. It decides and does nothing else.
+
+A decision is a pure function of (bundle, question). The question is built here, from what the
+engine itself knows of the run; an agent contributes its arguments and nothing more. Whatever
+goes wrong on the way to a decision is a deny.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vedette.action import Action
+from vedette.budget import DAY_US, HOUR_US, MINUTE_US, Counts
+from vedette.decision import QUESTION, Decision, check_question, denied, read_decision
+from vedette.digest import checked
+from vedette.ports import PolicyEngine
+from vedette.question import Decided, Situation
+
+ACTIONS = "actions"
+
+
+@dataclass(slots=True)
+class Gateway:
+    """Decides under the live revision. `swap` is the only thing that changes what is live."""
+
+    engine: PolicyEngine
+    policy_rev: int
+    counts: Counts = field(default_factory=Counts)
+
+    def swap(self, engine: PolicyEngine, policy_rev: int) -> None:
+        """Make another bundle live, between two decisions and never within one."""
+        self.engine, self.policy_rev = engine, policy_rev
+
+    def decide(self, action: Action, situation: Situation) -> Decided:
+        """Decide one action. Counts a permit at once, so that no two runs share a last place."""
+        question = self._question(
+            situation,
+            action={
+                "tool": action.tool.name,
+                "verb": action.tool.verb,
+                "digest": action.digest,
+                "declared": action.tool.digest,
+                "settles": action.tool.settles,
+                "high_impact": action.tool.high_impact,
+                "args": dict(action.args),
+                "origins": dict(action.origins),
+                "sinks": list(action.tool.sinks),
+            },
+            resource={
+                "type": action.tool.resource,
+                "id": action.tool.target or situation.agent.collection or action.tool.resource,
+            },
+            confidence=action.confidence_milli,
+        )
+        decided = self._ask(question)
+        if decided.decision.outcome == "permit":
+            self.counts.add(situation.agent.name, ACTIONS, situation.now_us)
+        return decided
+
+    def give_back(self, agent: str, counted_at_us: int) -> None:
+        """Take back the count of a permit whose step was refused."""
+        self.counts.add(agent, ACTIONS, counted_at_us, -1)
+
+    def may_read(self, situation: Situation, bank: str, scope: str) -> Decided:
+        """Decide whether an agent may read a memory scope."""
+        name = f"{bank}/{scope}"
+        question = self._question(
+            situation,
+            action={
+                "tool": "memory.read",
+                "verb": "read",
+                "digest": "",
+                "declared": "",
+                "settles": "none",
+                "high_impact": False,
+                "args": {"bank": bank, "scope": scope},
+                "origins": {},
+                "sinks": [],
+            },
+            resource={"type": "memory", "id": name},
+            confidence=1000,
+        )
+        return self._ask(question)
+
+    def _question(
+        self,
+        situation: Situation,
+        *,
+        action: Mapping[str, Any],
+        resource: Mapping[str, Any],
+        confidence: int,
+    ) -> dict[str, Any]:
+        agent, event, now = situation.agent, situation.event, situation.now_us
+        count = self.counts.total
+        approvals = []
+        if situation.approval is not None:
+            given = situation.approval
+            approvals.append(
+                {"action_digest": given.action_digest, "by": given.by, "until": given.until_us}
+            )
+        return {
+            "schema": QUESTION,
+            "now": now,
+            "subject": {
+                "id": agent.identity.spiffe_id,
+                "agent": agent.name,
+                "release": agent.release,
+                "owner": agent.owner,
+                "requested_mode": agent.requested_mode,
+            },
+            "action": action,
+            "resource": resource,
+            "context": {
+                "event": {
+                    "type": event.type,
+                    "source": event.source,
+                    "hops": event.hops,
+                    "lineage": list(event.lineage),
+                    "vouched": sorted(event.vouched),
+                },
+                "confidence": confidence,
+                "memories": [{"id": m.cite(), "trust": m.trust} for m in situation.memories],
+                "counters": {
+                    "minute": count(agent.name, ACTIONS, now, MINUTE_US),
+                    "hour": count(agent.name, ACTIONS, now, HOUR_US),
+                    "day": count(agent.name, ACTIONS, now, DAY_US),
+                    "run": situation.actions_in_run,
+                },
+                "budget": {
+                    "hour": agent.budget.actions_per_hour or 0,
+                    "day": agent.budget.actions_per_day or 0,
+                    "run": agent.budget.actions_per_run,
+                },
+                "approvals": approvals,
+                "stopped": situation.stopped,
+                "turn": situation.turn,
+            },
+        }
+
+    def _ask(self, question: dict[str, Any]) -> Decided:
+        engine, revision = self.engine, self.policy_rev
+        wrong = check_question(question)
+        try:
+            raw = checked(question)
+        except ValueError as error:
+            wrong, raw = str(error), b"{}"
+        decision = decide(engine, raw) if wrong is None else denied("engine.question", wrong)
+        return Decided(decision, raw, revision, engine.digest, engine.name)
+
+
+def decide(engine: PolicyEngine, question: bytes) -> Decision:
+    """Ask an engine; any error, and any answer that is not an exact decision, is a deny."""
+    try:
+        answer = engine.decide(question)
+    except Exception as error:
+        return denied("engine.error", f"the policy engine failed: {type(error).__name__}")
+    return read_decision(answer)

@@ -1,0 +1,460 @@
+"""One run, from lease to close. Read this file from the top.
+
+A run is one or more turns of reason, decide, commit, perform. Whatever was committed is never
+done again: a turn that is recorded is not asked again, an effect that is settled is not repeated,
+and a handler that starts in the middle finds in the store exactly where the run stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vedette import hold
+from vedette import perform as performing
+from vedette.action import Action, bind
+from vedette.budget import DAY_US, window_end
+from vedette.case import Case, Fenced, Superseded, judged, subject_of
+from vedette.decision import denied
+from vedette.digest import canonical, tame
+from vedette.effect import Outcome, RowWrite
+from vedette.entry import Body, Draft
+from vedette.errors import BadProposal, Permanent
+from vedette.event import Event
+from vedette.line import MODEL_CALLS, Line
+from vedette.memory import Briefing
+from vedette.origin import Ref
+from vedette.ports import Thought
+from vedette.run import ActionRow, Lease, Run, Step
+
+
+async def handle(line: Line, lease: Lease, event: Event | None = None) -> int | None:
+    """Take a run as far as it goes: to its close, or to where it waits.
+
+    Returns None, or the instant at which to try again if the agent's budget has no room yet.
+    Raises StoreFailed if a commit did not stand (nothing was lost; handle it again) and Permanent
+    for what can never succeed (the caller makes it a dead letter). `event` spares reading it again.
+    """
+    event = event or line.store.event(lease.run.event)
+    if event is None:
+        raise Permanent("the event's body was erased before the run ended")
+    case = Case.open(line, lease.run, lease.epoch, event)
+    while case.run.state != "done":
+        now = line.clock.now_us()
+        if case.owes_a_turn:
+            if not await reserve(line, case, now):
+                return window_end(now, DAY_US)
+            await take_turn(line, case)
+        elif case.to_decide(now):
+            await decide_again(line, case, case.to_decide(now))
+        elif performable := case.to_perform(now):
+            await perform(line, case, performable[0])
+        else:
+            await wait(case, now)
+            break
+    return None
+
+
+# --- reserve: the worst case is booked before anything is spent ------------------------------
+
+
+async def reserve(line: Line, case: Case, now: int) -> bool:
+    """Book a turn's worst case against the agent's budget; False if there is no room.
+
+    A judge spends nothing, so nothing is booked for it. What a model may spend is booked durably
+    before it is asked, and settled with the turn: a crash in between can only overcount.
+    """
+    agent = case.agent
+    if agent.reasoner == "judge":
+        return True
+    if case.run.turn >= agent.max_turns:
+        raise Permanent(f"the run wanted more than {agent.max_turns} turns")
+    if not line.reservable(agent, now):
+        return False
+    amount = agent.budget.model_calls_per_run
+    booked = case.entry("budget.reserved", unit=MODEL_CALLS, amount=amount)
+    line.gateway.counts.add(agent.name, MODEL_CALLS, now, amount)
+    await case.commit(case.step([booked], [], now, spend={MODEL_CALLS: amount}))
+    return True
+
+
+# --- a turn: recall, reason, decide, commit --------------------------------------------------
+
+
+async def take_turn(line: Line, case: Case) -> None:
+    """Ask the reasoner once and make durable what was decided of its proposals."""
+    now = line.clock.now_us()
+    case.memories, reads = line.recall.brief(case.agent, case.event, now)
+    briefing = case.briefing()
+    thought = await reason(line, case, briefing)
+    bound = bind_all(case, thought, briefing.turn)
+    while True:
+        now = line.clock.now_us()
+        step, counted = compose(line, case, thought, bound, reads, now)
+        try:
+            await case.commit(step)
+        except BaseException as error:
+            for _ in range(counted):
+                line.gateway.give_back(case.agent.name, now)
+            if isinstance(error, Fenced):
+                continue
+            raise
+        break
+    case.final = thought.final
+    if thought.observed:
+        line.heads[(case.agent.name, case.run.key)] = case.run.position
+    settle_spend(line, case, thought, now)
+    tell(line, case, step)
+
+
+async def reason(line: Line, case: Case, briefing: Briefing) -> Thought:
+    """Ask the reasoner, giving its judge the state it needs if it has lost it."""
+    reasoner = line.reasoner(case.agent)
+    thought = await reasoner.reason(briefing)
+    if thought.needs_state:
+        checkpoint, at, since = line.store.history(briefing.agent, briefing.key, briefing.position)
+        reasoner.restore(briefing.agent, briefing.key, checkpoint, at, since)
+        thought = await reasoner.reason(briefing)
+    if thought.needs_state:
+        raise Permanent(f"the judge of {briefing.agent} cannot take up its state")
+    return thought
+
+
+Bound = list[tuple[Action | None, str]]
+
+
+def bind_all(case: Case, thought: Thought, turn: int) -> Bound:
+    """Turn proposals into exact actions; one that is no action keeps the reason why."""
+    bound: Bound = []
+    if not thought.proposals:
+        return bound
+    roots = case.roots()
+    for ordinal, proposal in enumerate(thought.proposals):
+        try:
+            tool = case.agent.tools.get(proposal.tool)
+            if tool is None:
+                raise BadProposal(f"the agent declares no tool {proposal.tool!r}")
+            action = bind(proposal, tool, roots, run=case.run.id, turn=turn, ordinal=ordinal)
+            bound.append((action, ""))
+        except BadProposal as error:
+            bound.append((None, str(error)))
+    return bound
+
+
+def compose(
+    line: Line, case: Case, thought: Thought, bound: Bound, reads: list[Draft], now: int
+) -> tuple[Step, int]:
+    """Decide every action of a turn and write all of it into one step.
+
+    Returns the step and how many permits it counted against the rate limits.
+    """
+    turn = case.run.turn + 1
+    drafts = list(reads)
+    rows: list[ActionRow] = []
+    writes: list[RowWrite] = []
+    permits = 0
+    quiet = not bound and thought.final and case.run.turn == 0
+    if not quiet:
+        drafts.append(turn_entry(case, thought, turn))
+    turn_at = len(drafts)
+    for ordinal, (action, why) in enumerate(bound):
+        back = len(drafts) - turn_at + 1
+        if action is None:
+            told = case.body({"why": why})
+            drafts.append(
+                case.entry("action.refused", back=back, turn=turn, ordinal=ordinal, body=told)
+            )
+            continue
+        row = hold.new_row(action, case.agent.name)
+        rows.append(row)
+        drafts += decide(line, case, action, row, rows, writes, back, now)
+        permits += row.decided == "permit"
+    if thought.final and all(row.settled for row in [*case.rows, *rows]):
+        closing = thought if quiet else None
+        drafts.append(
+            case.closed_entry(0 if not drafts else 1, closing, len(case.rows) + len(rows))
+        )
+    checkpoint = None
+    if thought.checkpoint is not None:
+        checkpoint = (case.run.key, case.run.position, thought.checkpoint)
+    spend = {"actions": permits} if permits else {}
+    if case.agent.reasoner != "judge":
+        spend[MODEL_CALLS] = thought.model_calls - case.agent.budget.model_calls_per_run
+    step = case.step(
+        drafts, rows, now,
+        turn=turn, final=thought.final, rows=writes, spend=spend, checkpoint=checkpoint,
+        observed=case.run.observed or thought.observed,
+        policy_rev=line.gateway.policy_rev, stop_epoch=line.stops.epoch,
+        candidates=list(thought.candidates),
+    )  # fmt: skip
+    return step, permits
+
+
+# --- decide ----------------------------------------------------------------------------------
+
+
+def decide(
+    line: Line,
+    case: Case,
+    action: Action,
+    row: ActionRow,
+    rows: list[ActionRow],
+    writes: list[RowWrite],
+    back: int,
+    now: int,
+) -> list[Draft]:
+    """Ask the gateway about one action; write the answer into its row and return the entries."""
+    planned = row.effect is not None
+    decided = line.gateway.decide(action, case.situation([*case.rows, *rows], row, now))
+    hold.apply(row, decided.decision, decided.policy_rev, now)
+    drafts = [case.decided_entry(row, decided, back)]
+    if row.decided != "permit":
+        if planned:
+            drafts.append(case.effect_entry("effect.cancelled", row, 1))
+    elif action.tool.settles == "transactional":
+        drafts.append(write_rows(line, case, action, row, writes))
+    elif not planned:
+        drafts.append(case.effect_entry("effect.intended", row, 1))
+    return drafts
+
+
+def write_rows(
+    line: Line, case: Case, action: Action, row: ActionRow, writes: list[RowWrite]
+) -> Draft:
+    """Perform a transactional tool: its rows are part of the step, so nothing can be unknown."""
+    target = line.targets.get(action.tool.target or "", {})
+    call = performing.call_of(action, case.agent, case.event, target, 1)
+    current = case.row
+    for write in writes:
+        current = dict(write.row or {})
+    try:
+        written = line.performer.rows(action.tool, call, current)
+        for write in written:
+            if write.collection != case.agent.collection or write.key != case.run.key:
+                raise Permanent(f"{action.tool.name} wrote outside its own collection or key")
+    except Exception as error:
+        outcome = Outcome("failed", error=f"{type(error).__name__}: {error}")
+    else:
+        outcome = Outcome("done", {"rows": [dict(write.row or {}) for write in written]})
+        writes += written
+    row.effect = "done" if outcome.state == "done" else "failed"
+    row.answer = performing.answer_bytes(outcome)
+    return case.effect_entry(f"effect.{row.effect}", row, 1, case.body_of(row.answer))
+
+
+async def decide_again(line: Line, case: Case, due: list[ActionRow]) -> None:
+    """Decide actions whose wait is over, or whose policy or stop moved, under today's policy."""
+    while True:
+        now = line.clock.now_us()
+        drafts: list[Draft] = []
+        writes: list[RowWrite] = []
+        rows = [replace(row) for row in due]
+        permits = 0
+        if case.agent.collection:
+            case.row = line.row(case.agent.collection, case.run.key)
+        for row in rows:
+            if row.waits == "approval" and row.hold != "approved":
+                drafts += end_hold(case, row)
+                continue
+            try:
+                action = case.action(row)
+            except Superseded as error:
+                hold.apply(row, denied("engine.changed", str(error)), line.gateway.policy_rev, now)
+                drafts.append(case.effect_entry("effect.cancelled", row, 0))
+                continue
+            was_counted = row.effect is not None
+            drafts += decide(line, case, action, row, rows, writes, 0, now)
+            if row.decided == "permit":
+                permits += 1
+                if was_counted:
+                    line.gateway.give_back(case.agent.name, now)
+                    permits -= 1
+        if case.final and all(row.settled for row in case.merged(rows)):
+            drafts.append(case.closed_entry(1, None, len(case.rows)))
+        step = case.step(
+            drafts, rows, now, rows=writes, spend={"actions": permits} if permits else {},
+            policy_rev=line.gateway.policy_rev, stop_epoch=line.stops.epoch,
+        )  # fmt: skip
+        try:
+            await case.commit(step)
+        except BaseException as error:
+            for _ in range(permits):
+                line.gateway.give_back(case.agent.name, now)
+            if isinstance(error, Fenced):
+                continue
+            raise
+        tell(line, case, step)
+        return
+
+
+def end_hold(case: Case, row: ActionRow) -> list[Draft]:
+    """Deny an action whose hold a person denied or nobody answered in time."""
+    drafts = []
+    if row.hold != "denied":
+        row.hold = "expired"
+        drafts.append(case.entry("hold.expired", action=row.id, tool=row.tool))
+    row.decided, row.rule, row.waits = "deny", f"hold.{row.hold}", None
+    if row.effect is not None:
+        # An unknown effect that nobody will ask about any more: it stays as it was, unrepeated.
+        row.effect = "failed"
+        back = 1 if drafts else 0
+        drafts.append(case.effect_entry("effect.failed", row, back))
+    return drafts
+
+
+# --- perform ---------------------------------------------------------------------------------
+
+
+async def perform(line: Line, case: Case, row: ActionRow) -> None:
+    """Bring one permitted effect a step further: mark, call, or settle what is unknown."""
+
+    def may_start() -> bool:
+        live = line.gateway.policy_rev == row.policy_rev
+        return live and not line.stops.tool(case.agent.name, row.tool)
+
+    assert row.effect is not None
+    if not may_start() and row.effect != "started":
+        await decide_again(line, case, [row])
+        return
+    try:
+        action = case.action(row)
+    except Superseded:
+        await decide_again(line, case, [row])
+        return
+    tool = action.tool
+    target = line.targets.get(tool.target or "", {})
+    call = performing.call_of(action, case.agent, case.event, target, row.tries + 1)
+    before = performing.before_call(tool, row.effect, mine=row.id in case.started)
+    outcome: Outcome | None
+    if before == "start":
+        await mark(case, replace(row, effect="started"), "effect.started", now=line.clock.now_us())
+        case.started.add(row.id)
+        return
+    if before == "person":
+        unknown = replace(row, effect="unknown", hold="open", waits="approval", approver=None)
+        unknown.until_us = line.clock.now_us() + hold.EXPIRES_US
+        await mark(case, unknown, "effect.unknown", now=line.clock.now_us())
+        return
+    if before == "ask":
+        outcome = await performing.ask(line.performer, tool, call)
+        if outcome is None:
+            case.started.discard(row.id)
+            await mark(case, replace(row, effect="intended"), None, now=line.clock.now_us())
+            return
+    else:
+        async with line.calling(row.policy_rev):
+            outcome = await performing.make(line.performer, tool, call, may_start)
+        if outcome is None:
+            await decide_again(line, case, [row])
+            return
+    await settle(line, case, row, outcome)
+
+
+async def mark(case: Case, row: ActionRow, kind: str | None, *, now: int) -> None:
+    """Make one change in an effect's life durable by itself."""
+    drafts = [case.effect_entry(kind, row, 0)] if kind else []
+    await case.commit(case.step(drafts, [row], now))
+
+
+async def settle(line: Line, case: Case, row: ActionRow, outcome: Outcome) -> None:
+    """Record what came of a call. It happened, so no fence may refuse to record it."""
+    while True:
+        now = line.clock.now_us()
+        after = replace(row)
+        tool = case.agent.tools[row.tool]
+        state = performing.settle(after, tool, outcome, now)
+        drafts: list[Draft] = []
+        if state == "unknown" and row.effect != "unknown":
+            case.started.discard(row.id)
+            drafts.append(case.effect_entry("effect.unknown", after, 0))
+        elif state in ("done", "failed"):
+            answer = case.body_of(after.answer or b"{}")
+            drafts.append(case.effect_entry(f"effect.{state}", after, 0, answer))
+            if case.final and all(other.settled for other in case.merged([after])):
+                drafts.append(case.closed_entry(1, None, len(case.rows)))
+        step = case.step(drafts, [after], now)
+        try:
+            await case.commit(step)
+        except Superseded:
+            case.reload()
+            if any(r.id == row.id and r.effect in ("done", "failed") for r in case.rows):
+                raise
+            continue
+        line.metrics.count("effects", agent=case.agent.name, tool=row.tool, state=state)
+        return
+
+
+# --- wait, bury ------------------------------------------------------------------------------
+
+
+async def wait(case: Case, now: int) -> None:
+    """Leave a run that waits as it stands; correct what the store thinks it waits for."""
+    step = case.step([], [], now)
+    if (step.state, step.wake_us, step.waits) != (case.run.state, case.run.wake_us, case.run.waits):
+        await case.commit(step)
+
+
+async def bury(line: Line, run: Run, epoch: int, why: str) -> None:
+    """Make a run that cannot be handled a dead letter, with its reason."""
+    event = line.store.event(run.event)
+    told = Body(canonical({"why": why}), None if event is None else subject_of(event))
+    fields = {"event": run.event, "agent": run.agent}
+    drafts = [Draft("run.dead", fields, run.last, body=told)]
+    step = Step(
+        drafts=drafts, run=run.id, agent=run.agent, expects=run.steps, entries_before=run.entries,
+        epoch=epoch, state="dead", turn=run.turn, attempts=run.attempts + 1, observed=run.observed,
+    )  # fmt: skip
+    await line.store.commit(step)
+    line.metrics.count("runs", agent=run.agent, state="dead")
+
+
+# --- small print -----------------------------------------------------------------------------
+
+
+def turn_entry(case: Case, thought: Thought, turn: int) -> Draft:
+    """Return the entry of a recorded turn. What stands here is never asked again."""
+    body = {
+        "turn": turn,
+        "label": thought.label,
+        "confidence": thought.confidence,
+        "score": thought.score,
+        "threshold": thought.threshold,
+        "detail": dict(thought.detail),
+        "final": thought.final,
+        "memories": [memory.cite() for memory in case.memories],
+        "proposals": [
+            {
+                "tool": proposal.tool,
+                "args": {
+                    name: {"ref": value.pointer} if isinstance(value, Ref) else {"value": value}
+                    for name, value in proposal.args.items()
+                },
+                "why": proposal.why,
+                "confidence": proposal.confidence,
+            }
+            for proposal in thought.proposals
+        ],
+    }
+    return case.entry(
+        "turn.reasoned", turn=turn, release=case.agent.release, proposals=len(thought.proposals),
+        body=case.body_of(canonical(tame(body))), **judged(thought),
+    )  # fmt: skip
+
+
+def settle_spend(line: Line, case: Case, thought: Thought, now: int) -> None:
+    """Give back what a model turn booked and did not use."""
+    if case.agent.reasoner != "judge":
+        unused = case.agent.budget.model_calls_per_run - thought.model_calls
+        line.gateway.counts.add(case.agent.name, MODEL_CALLS, now, -unused)
+
+
+def tell(line: Line, case: Case, step: Step) -> None:
+    """Count what a committed step decided."""
+    agent = case.agent.name
+    for row in step.actions:
+        line.metrics.count(
+            "decisions", agent=agent, tool=row.tool, outcome=row.decided or "none", rule=row.rule
+        )
+        if row.effect in ("done", "failed"):
+            line.metrics.count("effects", agent=agent, tool=row.tool, state=row.effect)
+    if step.state == "done":
+        line.metrics.count("runs", agent=agent, state="done")

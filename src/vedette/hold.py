@@ -1,0 +1,85 @@
+"""Holds: what an action waits for, and what becomes of its row when it is decided.
+
+An approval is found only on the very action it was given for, only before its end, and only
+once: the step that acts on it marks it used.
+"""
+
+from __future__ import annotations
+
+from vedette.action import Action
+from vedette.decision import Decision
+from vedette.digest import checked
+from vedette.question import Approval
+from vedette.run import ActionRow
+
+# How long a person has to answer before silence is a no.
+EXPIRES_US = 72 * 3_600_000_000
+
+
+def new_row(action: Action, agent: str) -> ActionRow:
+    """Return the row of an action that was just bound, not decided yet."""
+    return ActionRow(
+        id=action.id,
+        run=action.run,
+        turn=action.turn,
+        ordinal=action.ordinal,
+        agent=agent,
+        tool=action.tool.name,
+        digest=action.digest,
+        record=checked(
+            {
+                "args": dict(action.args),
+                "confidence": action.confidence_milli,
+                "origins": dict(action.origins),
+                "sources": dict(action.sources),
+                "why": action.why,
+            }
+        ),
+    )
+
+
+def approval_of(row: ActionRow, now_us: int) -> Approval | None:
+    """Return the approval a person gave for exactly this action, if it still stands."""
+    if row.hold != "approved" or row.approver is None or row.until_us <= now_us:
+        return None
+    return Approval(row.digest, row.approver, row.until_us)
+
+
+def apply(row: ActionRow, decision: Decision, policy_rev: int, now_us: int) -> None:
+    """Write a decision into the action's row: permit plans the effect, hold opens a hold."""
+    row.decided, row.rule, row.policy_rev = decision.outcome, decision.rule, policy_rev
+    row.decisions += 1
+    if decision.outcome == "permit":
+        if row.hold is not None:
+            row.hold = "used" if row.hold == "approved" else "released"
+        row.waits, row.until_us = None, 0
+        row.effect = "intended"
+    elif decision.outcome == "hold":
+        # An approval already given stays with the action while it waits for something else.
+        if not (row.hold == "approved" and decision.wait != "approval"):
+            row.hold = "open"
+            row.approver = None
+            row.until_us = decision.until_us
+            if decision.wait == "approval":
+                row.until_us = decision.until_us or now_us + EXPIRES_US
+        row.waits = decision.wait
+        row.not_before_us = decision.until_us if decision.wait == "time" else 0
+        row.effect = None
+    else:
+        if row.hold is not None:
+            row.hold = "denied"
+        row.waits, row.until_us = None, 0
+        if row.effect is not None:
+            row.effect = "cancelled"
+
+
+def wake_at(rows: list[ActionRow]) -> int:
+    """Return the earliest instant at which something may happen to these actions; 0: no clock."""
+    instants = [
+        row.not_before_us
+        for row in rows
+        if not row.settled
+        and row.not_before_us > 0
+        and (row.waits == "time" or row.effect in ("intended", "started", "unknown"))
+    ]
+    return min(instants, default=0)

@@ -1,0 +1,71 @@
+"""Accept: the first step of the way. No delivery is answered before it is durable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+
+from vedette.case import subject_of
+from vedette.dispatch import Dispatcher
+from vedette.errors import BadEvent
+from vedette.event import Event, check_event
+from vedette.line import Line
+from vedette.ports import Arrival, Receipt, Refused
+
+
+class LineIntake:
+    """Checks, matches and stores what sources hand over; see `vedette.ports.Intake`."""
+
+    def __init__(self, line: Line, dispatcher: Dispatcher, *, max_event_bytes: int) -> None:
+        self._line = line
+        self._dispatcher = dispatcher
+        self._max_event_bytes = max_event_bytes
+
+    async def accept(
+        self, deliveries: Sequence[Event | Refused], *, position: tuple[str, str] | None = None
+    ) -> list[Receipt]:
+        """Make a batch durable; wait while the line has more than it can hold.
+
+        A delivery that is no event becomes a recorded refusal; the rest of its batch goes on.
+        Raises StoreFailed if nothing of the batch is durable: the source must deliver it again.
+        """
+        await self._dispatcher.space()
+        arrivals: list[Arrival | Refused] = [self._check(item) for item in deliveries]
+        accepted = await self._line.store.accept(arrivals, position)
+        receipts: list[Receipt] = []
+        for arrival, answer in zip(arrivals, accepted, strict=True):
+            if isinstance(arrival, Refused):
+                receipts.append(Receipt("refused", error=arrival.why))
+                self._line.metrics.count("events", outcome="refused")
+                continue
+            status = "duplicate" if answer.duplicate else "accepted"
+            runs = tuple(run.id for run in answer.runs)
+            receipts.append(Receipt(status, answer.event, runs))
+            if answer.runs:
+                self._dispatcher.offer(answer.runs, arrival.event)
+        self._count(receipts)
+        return receipts
+
+    def _check(self, item: Event | Refused) -> Arrival | Refused:
+        if isinstance(item, Refused):
+            return item
+        try:
+            payload = check_event(item, max_bytes=self._max_event_bytes)
+        except BadEvent as error:
+            return Refused(where=f"{item.source} {item.id}"[:2048], why=str(error))
+        fleet = self._line.fleet
+        wakes = tuple((name, fleet.agents[name].key_of(item)) for name in fleet.wakes(item))
+        # From here on everybody sees the event as it was stored: fractions as decimal strings.
+        stored = Event.from_payload(orjson.loads(payload))
+        return Arrival(stored, payload, wakes, subject_of(stored))
+
+    def _count(self, receipts: Sequence[Receipt]) -> None:
+        for outcome in ("accepted", "duplicate"):
+            number = sum(1 for receipt in receipts if receipt.status == outcome)
+            if number:
+                self._line.metrics.count("events", number, outcome=outcome)
+
+    def position(self, source: str) -> str | None:
+        """Return where a source was as of its last durable batch."""
+        return self._line.store.position(source)

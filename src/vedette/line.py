@@ -1,0 +1,98 @@
+"""The Line: everything that handling a run needs, wired once by `app`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from vedette.agent import Agent, Fleet
+from vedette.budget import DAY_US
+from vedette.clock import Clock
+from vedette.effect import RowWrite
+from vedette.errors import BadFleet
+from vedette.gateway import Gateway
+from vedette.ports import Metrics, Performer, Reasoner, Store
+from vedette.recall import Recall
+from vedette.stop import Stops
+
+MODEL_CALLS = "model_calls"
+
+
+@dataclass(slots=True)
+class Line:
+    """One fleet at work. Belongs to the event loop it was made on.
+
+    `heads` is the position of the last observed event of every (agent, key) seen so far.
+    """
+
+    fleet: Fleet
+    store: Store
+    gateway: Gateway
+    recall: Recall
+    reasoners: Mapping[str, Reasoner]
+    performer: Performer
+    clock: Clock
+    stops: Stops
+    metrics: Metrics
+    targets: Mapping[str, Mapping[str, Any]]
+    registry: Mapping[str, Any] = field(default_factory=dict)
+    heads: dict[tuple[str, str], int] = field(default_factory=dict)
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(32))
+    _rows: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    _in_flight: dict[object, int] = field(default_factory=dict)
+
+    def agent(self, name: str) -> Agent:
+        """Return an agent of the fleet. Raises BadFleet if a run outlived its agent."""
+        agent = self.fleet.agents.get(name)
+        if agent is None:
+            raise BadFleet(
+                f"a run belongs to the agent {name!r}, which the fleet no longer has",
+                mend="bring its folder back, or let the run be a dead letter",
+            )
+        return agent
+
+    def reasoner(self, agent: Agent) -> Reasoner:
+        """Return the reasoner that the agent declares."""
+        return self.reasoners[agent.reasoner]
+
+    def previous(self, agent: str, key: str, position: int) -> int:
+        """Return the position of the last observed event of a key before `position`."""
+        head = self.heads.get((agent, key))
+        if head is None:
+            head = self.heads[(agent, key)] = self.store.previous(agent, key, position)
+        return head
+
+    def row(self, collection: str, key: str) -> dict[str, Any]:
+        """Return a committed row of a fleet-owned collection; empty if there is none."""
+        known = self._rows.get((collection, key))
+        if known is None:
+            known = self._rows[(collection, key)] = self.store.row(collection, key) or {}
+        return dict(known)
+
+    def wrote(self, writes: Sequence[RowWrite]) -> None:
+        """Take over rows that were just committed."""
+        for write in writes:
+            self._rows[(write.collection, write.key)] = write.row or {}
+
+    def reservable(self, agent: Agent, now_us: int) -> bool:
+        """Say whether the worst case of one more turn still fits the agent's budget."""
+        spent = self.gateway.counts.total(agent.name, MODEL_CALLS, now_us, DAY_US)
+        return spent + agent.budget.model_calls_per_run <= agent.budget.model_calls_per_day
+
+    @asynccontextmanager
+    async def calling(self, policy_rev: int) -> AsyncIterator[None]:
+        """Hold a slot for one call; the call counts as in flight under `policy_rev`."""
+        async with self.slots:
+            mark = object()
+            self._in_flight[mark] = policy_rev
+            try:
+                yield
+            finally:
+                del self._in_flight[mark]
+
+    def in_flight_before(self, policy_rev: int) -> int:
+        """Return how many calls are on their way that started under an older revision."""
+        return sum(1 for revision in self._in_flight.values() if revision < policy_rev)

@@ -1,0 +1,292 @@
+"""Reads one agent's folder into an Agent, and says everything that is wrong with it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from vedette.agent import Agent, Scope
+from vedette.budget import Budget
+from vedette.clock import duration_us
+from vedette.digest import checked, tame
+from vedette.identity import Identity
+from vedette.load.agent_file import ARG_KINDS, AgentFile, ToolFile
+from vedette.load.folder import (
+    Code,
+    empty_problems,
+    eval_problems,
+    links,
+    name_problems,
+    read_code,
+    release_digest,
+)
+from vedette.load.problem import Problem, did_you_mean
+from vedette.load.shape import fit
+from vedette.load.triggers import read_triggers
+from vedette.load.yaml_file import Document, KeyPath, read_text, read_yaml
+from vedette.memory import BankPlan
+from vedette.tool import Tool
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What an agent is checked against: the fleet's name, its banks and its targets."""
+
+    fleet: str
+    banks: Mapping[str, BankPlan]
+    targets: frozenset[str]
+
+
+def read_agent(folder: Path, shown: str, around: Around) -> tuple[Agent | None, list[Problem]]:
+    """Return the agent of a folder, or None and every problem. `shown` is the folder's name."""
+    problems = [*name_problems(folder, shown), *links(folder, shown)]
+    if not (folder / "agent.yaml").is_file():
+        what = "has no agent.yaml"
+        return None, [*problems, Problem(shown, 0, "", what, "add one, or move the folder away")]
+    document, found = read_yaml(folder / "agent.yaml", f"{shown}/agent.yaml")
+    problems += found
+    shape, found = (None, []) if found else fit(AgentFile, document)
+    problems += found
+    code, found = _read_modules(folder, shown)
+    problems += found
+    instruction, found = _instruction(folder, shown)
+    problems += found
+    if shape is None:
+        return None, problems
+    if shape.name != folder.name:
+        what = f"is {shape.name!r}, but the folder is {folder.name!r}"
+        problems.append(document.problem(("name",), what, f"write name: {folder.name}"))
+    problems += _charter_problems(shape, document)
+    problems += _reasoner_problems(shape, document, code, shown)
+    problems += _scope_problems(shape, document, around)
+    problems += tool_problems(shape, document, code.get("tools"), around.targets)
+    problems += eval_problems(folder, shown, {tool.name: tool for tool in shape.tools})
+    subscriptions, schedules, found = read_triggers(shape, document)
+    problems += found
+    if any(not problem.warning for problem in problems):
+        return None, problems
+    agent = Agent(
+        name=shape.name,
+        identity=Identity(around.fleet, shape.name),
+        title=shape.title,
+        owner=shape.owner,
+        release=release_digest(folder),
+        folder=str(folder.resolve()),
+        instruction=instruction,
+        charter=shape.charter,
+        subscriptions=subscriptions,
+        schedules=schedules,
+        tools={tool.name: _tool(tool) for tool in shape.tools},
+        scopes=tuple(Scope(s.bank, s.scope, tuple(s.topics), s.limit) for s in shape.memory),
+        budget=Budget(**shape.budget.model_dump()),
+        requested_mode=shape.mode,
+        order_by=shape.order_by,
+        collection=shape.collection,
+        reasoner=shape.reasoner,
+        max_turns=shape.max_turns,
+    )
+    return agent, problems
+
+
+def _tool(shape: ToolFile) -> Tool:
+    values = shape.model_dump(exclude={"timeout", "sinks"})
+    return Tool(**values, sinks=tuple(shape.sinks), timeout_us=duration_us(shape.timeout))
+
+
+def _read_modules(folder: Path, shown: str) -> tuple[dict[str, Code], list[Problem]]:
+    problems = empty_problems(folder / "__init__.py", f"{shown}/__init__.py")
+    code: dict[str, Code] = {}
+    for path in sorted(folder.glob("*.py")):
+        if path.name != "__init__.py":
+            code[path.stem], found = read_code(path, f"{shown}/{path.name}")
+            problems += found
+    return code, problems
+
+
+def _instruction(folder: Path, shown: str) -> tuple[str, list[Problem]]:
+    file = f"{shown}/instruction.md"
+    text, problems = read_text(folder / "instruction.md", file)
+    if not problems and not text.strip():
+        mend = "say what the agent is for and what it must not do"
+        problems = [Problem(file, 0, "", "is empty", mend)]
+    return text, problems
+
+
+def _charter_problems(shape: AgentFile, document: Document) -> list[Problem]:
+    """Policies and the ledger see the charter in canonical form, so it must have one."""
+    problems = []
+    for key, value in shape.charter.items():
+        try:
+            checked({key: tame(value)})
+        except ValueError as error:
+            mend = "use ASCII keys, text, numbers, lists and mappings"
+            problems.append(document.problem(("charter", key), f"has no JSON form: {error}", mend))
+    return problems
+
+
+def _reasoner_problems(
+    shape: AgentFile, document: Document, code: Mapping[str, Code], shown: str
+) -> list[Problem]:
+    module, name = ("judge", "Judge") if shape.reasoner == "judge" else ("agent", "root_agent")
+    if module not in code:
+        what = f"{shape.reasoner!r} needs {shown}/{module}.py, which is not there"
+        return [document.problem(("reasoner",), what, f"add {module}.py with {name}")]
+    if name not in code[module].names:
+        mend = "add class Judge(vedette.judging.Judge)" if name == "Judge" else "assign root_agent"
+        return [Problem(code[module].file, 1, "", f"defines no {name}", mend)]
+    return []
+
+
+def _scope_problems(shape: AgentFile, document: Document, around: Around) -> list[Problem]:
+    problems = []
+    for index, wanted in enumerate(shape.memory):
+        at: KeyPath = ("memory", index)
+        bank = around.banks.get(wanted.bank)
+        if bank is None:
+            what = f"there is no bank {wanted.bank!r}"
+            mend = did_you_mean(wanted.bank, list(around.banks))
+            problems.append(document.problem((*at, "bank"), what, mend))
+            continue
+        if wanted.scope not in bank.scopes:
+            what = f"bank {bank.name!r} has no scope {wanted.scope!r}"
+            mend = did_you_mean(wanted.scope, list(bank.scopes))
+            problems.append(document.problem((*at, "scope"), what, mend))
+        elif shape.name not in bank.scopes[wanted.scope]:
+            what = f"bank {bank.name!r} does not list {shape.name!r} as reader of {wanted.scope!r}"
+            mend = f"add it to the readers in the bank's bank.yaml: {bank.name}"
+            problems.append(document.problem((*at, "scope"), what, mend))
+        for place, topic in enumerate(wanted.topics):
+            if topic not in bank.topics:
+                what = f"bank {bank.name!r} has no topic {topic!r}"
+                mend = did_you_mean(topic, bank.topics)
+                problems.append(document.problem((*at, "topics", place), what, mend))
+    return problems
+
+
+def tool_problems(
+    shape: AgentFile, document: Document, code: Code | None, targets: frozenset[str]
+) -> list[Problem]:
+    """Say everything that is wrong with the tools as declared, each for itself and together."""
+    problems: list[Problem] = []
+    tools: dict[str, ToolFile] = {}
+    for index, tool in enumerate(shape.tools):
+        at: KeyPath = ("tools", index)
+        if tool.name in tools:
+            what = f"{tool.name!r} is declared twice"
+            problems.append(document.problem((*at, "name"), what, "keep one of the two"))
+        tools[tool.name] = tool
+        problems += _args_problems(tool, document, at)
+        problems += _settles_problems(tool, shape, document, at)
+        problems += _code_problems(tool, document, at, code)
+        if tool.target is not None and tool.target not in targets:
+            what = f"vedette.toml has no table [targets.{tool.target}]"
+            mend = did_you_mean(tool.target, sorted(targets))
+            problems.append(document.problem((*at, "target"), what, mend))
+    for index, tool in enumerate(shape.tools):
+        problems += _inverse_problems(tool, tools, document, ("tools", index))
+    return problems
+
+
+def _args_problems(tool: ToolFile, document: Document, at: KeyPath) -> list[Problem]:
+    problems = []
+    for name, kind in tool.args.items():
+        if not name.isidentifier() or not name.isascii():
+            what, mend = f"{name!r} cannot name an argument", "use an ASCII identifier"
+            problems.append(document.problem((*at, "args", name), what, mend))
+        if kind.removesuffix("?") not in ARG_KINDS:
+            what = f"there is no type {kind!r}"
+            mend = did_you_mean(kind.removesuffix("?"), ARG_KINDS)
+            problems.append(document.problem((*at, "args", name), what, mend))
+    for place, pointer in enumerate(tool.sinks):
+        name = pointer[1:].split("/")[0]
+        if not pointer.startswith("/"):
+            what, mend = f"{pointer!r} is not a JSON Pointer", f"write /{pointer}"
+            problems.append(document.problem((*at, "sinks", place), what, mend))
+        elif name not in tool.args:
+            what = f"points at {name!r}, which is no argument of {tool.name!r}"
+            mend = did_you_mean(name, list(tool.args))
+            problems.append(document.problem((*at, "sinks", place), what, mend))
+    return problems
+
+
+def _settles_problems(
+    tool: ToolFile, shape: AgentFile, document: Document, at: KeyPath
+) -> list[Problem]:
+    problems = []
+    if tool.settles == "queryable" and tool.query is None:
+        mend = "add query: with a function of tools.py that asks the target, or choose none"
+        problems.append(document.problem((*at, "settles"), "queryable needs a query", mend))
+    if tool.settles != "queryable" and tool.query is not None:
+        what = f"a tool that settles {tool.settles} is never queried"
+        problems.append(document.problem((*at, "query"), what, "remove it"))
+    if tool.settles == "transactional" and shape.collection is None:
+        mend = "add collection: at the top of the file"
+        what = "transactional needs the agent's collection"
+        problems.append(document.problem((*at, "settles"), what, mend))
+    if tool.settles == "transactional" and tool.target is not None:
+        what = "a transactional tool writes the fleet's own rows and calls nothing"
+        problems.append(document.problem((*at, "target"), what, "remove it"))
+    return problems
+
+
+def _code_problems(
+    tool: ToolFile, document: Document, at: KeyPath, code: Code | None
+) -> list[Problem]:
+    problems = []
+    for key, name in (("function", tool.function), ("query", tool.query)):
+        if name is None:
+            continue
+        if code is None:
+            what = f"{name!r} is looked for in tools.py, which is not there"
+            problems.append(document.problem((*at, key), what, "add tools.py"))
+        elif name not in code.names:
+            what = f"tools.py defines no {name!r}"
+            mend = did_you_mean(name, [n for n in code.functions if not n.startswith("_")])
+            problems.append(document.problem((*at, key), what, mend))
+        elif name in code.functions:
+            problems += _signature_problems(tool, key, code, name)
+    return problems
+
+
+def _signature_problems(tool: ToolFile, key: str, code: Code, name: str) -> list[Problem]:
+    node = code.functions[name]
+    rows = tool.settles == "transactional" and key == "function"
+    wanted = ["call", "row"] if rows else ["call"]
+    if rows and isinstance(node, ast.AsyncFunctionDef):
+        what = f"{name!r} is async, but {tool.name!r} is transactional and only computes rows"
+        return [Problem(code.file, node.lineno, "", what, "make it a plain def")]
+    given = node.args
+    places = len(given.posonlyargs) + len(given.args)
+    needed = places - len(given.defaults)
+    strict = [a for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True) if d is None]
+    fits = needed <= len(wanted) and (places >= len(wanted) or given.vararg) and not strict
+    if fits:
+        return []
+    what = f"{name!r} must take ({', '.join(wanted)})"
+    return [Problem(code.file, node.lineno, "", what, f"{tool.name!r} settles {tool.settles}")]
+
+
+def _inverse_problems(
+    tool: ToolFile, tools: Mapping[str, ToolFile], document: Document, at: KeyPath
+) -> list[Problem]:
+    """The inverse is called with what the tool was called with, so that must be enough for it."""
+    if tool.inverse is None:
+        return []
+    inverse = tools.get(tool.inverse)
+    if inverse is None:
+        what = f"{tool.inverse!r} is not a tool of this agent"
+        mend = did_you_mean(tool.inverse, [name for name in tools if name != tool.name])
+        return [document.problem((*at, "inverse"), what, mend)]
+    problems = []
+    for name, kind in inverse.args.items():
+        own = tool.args.get(name)
+        if own is None and not kind.endswith("?"):
+            what = f"{inverse.name!r} needs {name!r}, which {tool.name!r} has not"
+            mend = "declare it here too, or make it optional there"
+            problems.append(document.problem((*at, "inverse"), what, mend))
+        elif own is not None and own.removesuffix("?") != kind.removesuffix("?"):
+            what = f"{name!r} is {own} here and {kind} in {inverse.name!r}"
+            problems.append(document.problem((*at, "inverse"), what, "give both one type"))
+    return problems

@@ -1,0 +1,150 @@
+"""The shape of agent.yaml, as models that check it and as JSON Schema for editors."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from vedette.clock import duration_us
+from vedette.load.shape import Shape
+
+SETTLES_MEND = "say how an unknown outcome is settled: transactional, idempotent, queryable or none"
+ARG_KINDS = ("string", "integer", "boolean", "strings", "object")
+
+_NAME = r"^[a-z][a-z0-9_]*$"
+_WORD = r"^[a-z][a-z0-9_.-]*$"
+
+
+def _duration(text: str) -> str:
+    try:
+        length = duration_us(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a duration | write for example 30s, 5m or 1h") from error
+    if length <= 0:
+        raise ValueError(f"{text!r} is no time at all | write for example 30s, 5m or 1h")
+    return text
+
+
+def _filled(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is empty | write it out")
+    return text
+
+
+Duration = Annotated[
+    str, AfterValidator(_duration), Field(description="a whole number and ms, s, m, h or d")
+]
+Filled = Annotated[str, AfterValidator(_filled)]
+OneOrMore = Annotated[Filled | list[Filled], Field(union_mode="left_to_right")]
+
+
+class TriggerFile(Shape):
+    """One trigger: exactly one of `on`, `every`, `cron` and `daily`."""
+
+    on: OneOrMore | None = Field(default=None, description="event type pattern or patterns")
+    source: OneOrMore | None = Field(default=None, description="event source pattern or patterns")
+    subject: OneOrMore | None = Field(default=None, description="event subject pattern or patterns")
+    every: Duration | None = Field(default=None, description="a period, counted from the epoch")
+    cron: Filled | None = Field(
+        default=None, description="five fields; weekdays by name (mon … sun)"
+    )
+    daily: Filled | None = Field(default=None, description="local time of day, HH:MM")
+    name: str | None = Field(default=None, description="names the schedule; part of its tick ids")
+    zone: Filled = Field(default="UTC", description="IANA time zone of a schedule")
+    missed: Literal["skip", "latest", "all"] = Field(
+        default="latest", description="what becomes of instants that passed while nothing ran"
+    )
+    max_age: Duration | None = Field(default=None, description="older missed instants are let go")
+    data: dict[str, Any] = Field(default_factory=dict, description="payload of the ticks")
+
+
+class ScopeFile(Shape):
+    """A memory scope that the agent asks to read."""
+
+    bank: Filled = Field(description="a folder of memory/")
+    scope: Filled = Field(description="a scope of that bank that lists this agent as reader")
+    topics: list[Filled] = Field(default_factory=list, description="only these topics")
+    limit: int = Field(
+        default=4, ge=1, le=50, description="how many memories a briefing takes at most"
+    )
+
+
+class BudgetFile(Shape):
+    """What the agent asks to spend; policy may grant less."""
+
+    actions_per_hour: int | None = Field(default=None, ge=1)
+    actions_per_day: int | None = Field(default=None, ge=1)
+    actions_per_run: int = Field(default=16, ge=1, le=1000)
+    model_calls_per_day: int = Field(default=0, ge=0)
+    model_calls_per_run: int = Field(default=8, ge=0)
+
+
+class ToolFile(Shape):
+    """One tool: what it does to the world. Declared here, performed by `function` of tools.py."""
+
+    name: str = Field(
+        description="for example incident.open", pattern=r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$"
+    )
+    verb: str = Field(description="the word that policy grants, for example open", pattern=_WORD)
+    resource: str = Field(description="the type of resource it acts on", pattern=_WORD)
+    args: dict[str, str] = Field(
+        default_factory=dict,
+        description="arguments: string, integer, boolean, strings or object; '?' for optional",
+    )
+    sinks: list[str] = Field(
+        description="JSON Pointers to the arguments that decide who, where or which; [] if none"
+    )
+    settles: Literal["transactional", "idempotent", "queryable", "none"] = Field(
+        description=SETTLES_MEND
+    )
+    function: str = Field(description="a function of tools.py")
+    query: str | None = Field(
+        default=None, description="a function of tools.py; for queryable tools only"
+    )
+    inverse: str | None = Field(
+        default=None, description="another tool of this agent that undoes it"
+    )
+    target: str | None = Field(default=None, description="a [targets.NAME] table of vedette.toml")
+    output: Literal["trusted", "untrusted"] = "untrusted"
+    high_impact: bool = False
+    timeout: Duration = "10s"
+    attempts: int = Field(default=5, ge=1, le=100)
+
+
+class AgentFile(Shape):
+    """agent.yaml: what an agent is and what it requests. Policy grants."""
+
+    version: Literal[1] = Field(description="write version: 1")
+    name: str = Field(description="the name of the folder")
+    title: Filled = Field(description="one line for people")
+    owner: Filled = Field(description="who answers for the agent")
+    reasoner: Literal["judge", "adk"] = "judge"
+    max_turns: int = Field(default=1, ge=1, le=64)
+    mode: Literal["observe", "ask", "act"] = Field(
+        default="observe", description="the mode it requests; policy grants"
+    )
+    order_by: Literal["subject", "id", "source"] = "subject"
+    collection: str | None = Field(
+        default=None,
+        description="where its transactional tools keep one row per key",
+        pattern=_NAME,
+    )
+    triggers: list[TriggerFile] = Field(min_length=1, description="say what wakes the agent")
+    memory: list[ScopeFile] = Field(default_factory=list)
+    charter: dict[str, Any] = Field(
+        default_factory=dict, description="free values; the trusted root /charter"
+    )
+    budget: BudgetFile = Field(default_factory=BudgetFile)
+    tools: list[ToolFile] = Field(description="the tools it may propose; [] if none")
+
+
+def agent_schema() -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of agent.yaml, for editors."""
+    schema = AgentFile.model_json_schema(by_alias=True)
+    kinds = ("on", "every", "cron", "daily")
+    schema["$defs"]["TriggerFile"]["oneOf"] = [{"required": [kind]} for kind in kinds]
+    kind = "|".join(ARG_KINDS)
+    values = {"type": "string", "pattern": rf"^({kind})\??$"}
+    schema["$defs"]["ToolFile"]["properties"]["args"]["additionalProperties"] = values
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

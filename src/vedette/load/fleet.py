@@ -1,0 +1,113 @@
+"""Reads and checks the whole fleet: agents, banks, and what they say of one another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from vedette.agent import Agent, Fleet
+from vedette.load.agent_check import Around, read_agent
+from vedette.load.bank_file import read_bank
+from vedette.load.folder import agent_folders
+from vedette.load.problem import Problem, in_order, refuse
+from vedette.load.settings import Settings
+from vedette.memory import BankPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A fleet that passed its checks. `findings` are warnings, worth showing to a person."""
+
+    fleet: Fleet
+    banks: tuple[BankPlan, ...]
+    findings: tuple[Problem, ...] = ()
+
+
+def load_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> Loaded:
+    """Read the fleet, or raise BadFleet with the first problem and how many more there are.
+
+    `root` is what file names in messages are relative to. `now_us` is the instant at which
+    expiry is looked at (0: not at all); nothing else depends on the time.
+    """
+    agents, banks, problems = _read(root, settings, now_us)
+    refuse(problems)
+    fleet = Fleet(settings.fleet, agents, settings.max_hops)
+    return Loaded(fleet, banks, tuple(problems))
+
+
+def check_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> list[Problem]:
+    """Return everything that is wrong with the fleet, by file and line. Imports no agent code."""
+    return _read(root, settings, now_us)[2]
+
+
+Read = tuple[Mapping[str, Agent], tuple[BankPlan, ...], list[Problem]]
+
+
+def _read(root: Path, settings: Settings, now_us: int) -> Read:
+    banks, problems = _banks(root, settings.memory, now_us)
+    agents: dict[str, Agent] = {}
+    around = Around(
+        settings.fleet, {bank.name: bank for bank in banks}, frozenset(settings.targets)
+    )
+    folders, found = _folders(root, settings.agents, "agent")
+    problems += found
+    for folder in folders:
+        agent, found = read_agent(folder, _shown(root, folder), around)
+        problems += found
+        if agent is not None:
+            agents[agent.name] = agent
+    names = {folder.name for folder in folders}
+    problems += _reader_problems(root, settings.memory, banks, names)
+    return agents, banks, in_order(problems)
+
+
+def _folders(root: Path, parent: Path, what: str) -> tuple[list[Path], list[Problem]]:
+    shown = _shown(root, parent)
+    if not parent.is_dir():
+        mend = "create it, or correct [content] in vedette.toml"
+        return [], [Problem(shown, 0, "", "there is no such folder", mend)]
+    folders = agent_folders(parent)
+    if not folders and what == "agent":
+        return [], [Problem(shown, 0, "", f"holds no {what}", "add a folder with agent.yaml")]
+    return folders, []
+
+
+def _banks(root: Path, parent: Path, now_us: int) -> tuple[tuple[BankPlan, ...], list[Problem]]:
+    folders, problems = _folders(root, parent, "bank")
+    banks = []
+    known: dict[str, str] = {}
+    for folder in folders:
+        bank, found = read_bank(folder, _shown(root, folder), now_us, known)
+        problems += found
+        if bank is not None:
+            banks.append(bank)
+    return tuple(banks), problems
+
+
+def _reader_problems(
+    root: Path, parent: Path, banks: tuple[BankPlan, ...], agents: set[str]
+) -> list[Problem]:
+    """A reader that is no agent is a right given to whoever takes the name next."""
+    return [
+        Problem(
+            f"{_shown(root, parent / bank.name)}/bank.yaml",
+            0,
+            f"scopes.{scope}.readers",
+            f"{reader!r} is no agent of this fleet",
+            "remove it until there is one",
+            warning=True,
+        )
+        for bank in banks
+        for scope, readers in bank.scopes.items()
+        for reader in readers
+        if reader not in agents
+    ]
+
+
+def _shown(root: Path, path: Path) -> str:
+    """Name a path relative to the root where it lies inside."""
+    try:
+        return path.relative_to(root).as_posix()
+    except ValueError:
+        return str(path)

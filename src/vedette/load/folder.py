@@ -1,0 +1,233 @@
+"""Checks what lies in an agent's folder beside agent.yaml, without importing any of it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import keyword
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vedette.digest import canonical, sha256_hex
+from vedette.identity import valid_name
+from vedette.load.problem import Problem, did_you_mean
+from vedette.load.yaml_file import Document, read_text, read_yaml
+
+# What tools leave behind in a folder; none of it is part of the agent.
+_DEBRIS = frozenset({"__pycache__", ".adk", ".DS_Store", ".mypy_cache", ".ruff_cache"})
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The names that a Python file binds at its top level, and the definitions behind them."""
+
+    file: str
+    names: Mapping[str, int] = field(default_factory=dict)
+    functions: Mapping[str, Function] = field(default_factory=dict)
+    classes: frozenset[str] = frozenset()
+
+
+def agent_folders(agents: Path) -> list[Path]:
+    """Return the folders under `agents` that should be agents, by name."""
+    return sorted(
+        child
+        for child in agents.iterdir()
+        if child.is_dir() and child.name not in _DEBRIS and not child.name.startswith(".")
+    )
+
+
+def folder_files(folder: Path) -> list[Path]:
+    """Return every file that is part of the agent, in order of its path."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file()
+        and path.suffix not in (".pyc", ".pyo")
+        and not _DEBRIS.intersection(path.relative_to(folder).parts)
+    )
+
+
+def release_digest(folder: Path) -> str:
+    """Return the digest over the paths and bytes of every file of the folder."""
+    files = {
+        path.relative_to(folder).as_posix(): sha256_hex(path.read_bytes())
+        for path in folder_files(folder)
+    }
+    return sha256_hex(canonical(files))
+
+
+def name_problems(folder: Path, file: str) -> list[Problem]:
+    """Say why a folder of this name cannot be an agent.
+
+    ADK imports agent folders by their bare names, so a name that another module already has
+    would shadow it, or be shadowed (research: `calendar` was never loaded at all).
+    """
+
+    def say(what: str, mend: str) -> list[Problem]:
+        return [Problem(file, 0, "", what, mend)]
+
+    name = folder.name
+    if not name.isidentifier() or keyword.iskeyword(name) or not valid_name(name):
+        words = "".join(c if c.isalnum() and c.isascii() else "_" for c in name.lower())
+        plain = words.strip("_0123456789")
+        mend = f"rename the folder, for example to {plain}" if valid_name(plain) else "rename it"
+        return say(f"folder name {name!r} is not a lower-case Python identifier", mend)
+    if name in sys.stdlib_module_names:
+        mend = f"rename the folder, for example to {name}_agent"
+        return say(f"folder name {name!r} shadows a module of the standard library", mend)
+    if _importable_elsewhere(name, folder):
+        mend = f"rename the folder, for example to {name}_agent"
+        return say(f"folder name {name!r} shadows an installed module", mend)
+    return []
+
+
+def _importable_elsewhere(name: str, folder: Path) -> bool:
+    """Say whether `import name` finds something that is not this folder. Imports nothing."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return name in sys.modules
+    if spec is None:
+        return False
+    places = [Path(place).resolve() for place in spec.submodule_search_locations or ()]
+    return places != [folder.resolve()]
+
+
+def read_code(path: Path, file: str) -> tuple[Code, list[Problem]]:
+    """Parse a Python file; a syntax error is a problem at its line."""
+    text, problems = read_text(path, file)
+    if problems:
+        return Code(file), problems
+    try:
+        tree = ast.parse(text, filename=file)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None) or 1
+        what = f"is not Python: {getattr(error, 'msg', str(error))}"
+        return Code(file), [Problem(file, line, "", what, "correct the syntax")]
+    names: dict[str, int] = {}
+    functions: dict[str, Function] = {}
+    classes = set()
+    for node in tree.body:
+        for bound in _bound(node):
+            names[bound] = node.lineno
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            functions[node.name] = node
+        elif isinstance(node, ast.ClassDef):
+            classes.add(node.name)
+    code = Code(file, names, functions, frozenset(classes))
+    return code, _import_problems(tree, path, file)
+
+
+def _bound(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [alias.asname or alias.name for alias in node.names]
+    if isinstance(node, ast.Assign):
+        return [target.id for target in node.targets if isinstance(target, ast.Name)]
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
+        return [node.target.id]
+    return []
+
+
+def _import_problems(tree: ast.Module, path: Path, file: str) -> list[Problem]:
+    """Siblings must be imported relatively: the folder is on nobody's search path."""
+    problems = []
+    siblings = {other.stem for other in path.parent.glob("*.py")} - {"__init__"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            wanted = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            wanted = [node.module or ""]
+        else:
+            continue
+        for name in wanted:
+            top = name.split(".")[0]
+            if top in siblings or top in ("agents", path.parent.name):
+                what = f"imports {name!r} absolutely, which is found under adk only or not at all"
+                mend = f"write from .{name.split('.')[-1]} import …"
+                problems.append(Problem(file, node.lineno, "", what, mend))
+    return problems
+
+
+def empty_problems(path: Path, file: str) -> list[Problem]:
+    """`__init__.py` is there for Python and holds no statement, so importing it does nothing."""
+    if not path.is_file():
+        return [Problem(file, 0, "", "is missing", "add an empty __init__.py")]
+    text, problems = read_text(path, file)
+    if problems:
+        return problems
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return [Problem(file, 1, "", "is not empty", "empty it")]
+    if not body:
+        return []
+    mend = "move it into agent.py, judge.py or tools.py"
+    return [Problem(file, body[0].lineno, "", "is not empty", mend)]
+
+
+def links(folder: Path, shown: str) -> list[Problem]:
+    """A link would make what runs differ from what was reviewed."""
+    return [
+        Problem(f"{shown}/{path.relative_to(folder).as_posix()}", 0, "", "is a link", "copy it in")
+        for path in sorted(folder.rglob("*"))
+        if path.is_symlink()
+    ]
+
+
+def eval_problems(folder: Path, shown: str, tools: Mapping[str, Any]) -> list[Problem]:
+    """Check that every file of evals/ is a list of cases that the runner of evals can take."""
+    problems: list[Problem] = []
+    names: dict[str, str] = {}
+    for path in sorted((folder / "evals").glob("*.y*ml")):
+        document, found = read_yaml(path, f"{shown}/evals/{path.name}")
+        problems += found
+        if found:
+            continue
+        if not isinstance(document.value, list) or not document.value:
+            problems.append(document.problem((), "is not a list of cases", "begin with - name: …"))
+            continue
+        for index, case in enumerate(document.value):
+            problems += _case_problems(document, index, case, names, tools)
+    return problems
+
+
+def _case_problems(
+    document: Document, index: int, case: Any, names: dict[str, str], tools: Mapping[str, Any]
+) -> list[Problem]:
+    if not isinstance(case, dict):
+        return [document.problem((index,), "is not a case", "give it name, event and expect")]
+    problems = []
+    name = case.get("name")
+    if not isinstance(name, str) or not name.strip():
+        problems.append(document.problem((index,), "has no name", "add name:"))
+    elif name in names:
+        what = f"the name {name!r} stands in {names[name]} already"
+        problems.append(document.problem((index, "name"), what, "say what is different"))
+    else:
+        names[name] = document.file
+    given = [key for key in ("event", "events", "series", "tick") if key in case]
+    if len(given) != 1:
+        what = f"has {' and '.join(given)}" if given else "has no event"
+        mend = "give exactly one of event, events, series and tick"
+        problems.append(document.problem((index,), what, mend))
+    expect = case.get("expect")
+    if not isinstance(expect, dict):
+        return [*problems, document.problem((index,), "expects nothing", "add expect:")]
+    for answer in ("permitted", "held", "denied"):
+        for place, tool in enumerate(_listed(expect.get(answer))):
+            if tool not in tools:
+                at = (index, "expect", answer, place)
+                what = f"{tool!r} is not a tool of this agent"
+                problems.append(document.problem(at, what, did_you_mean(tool, list(tools))))
+    return problems
+
+
+def _listed(value: Any) -> list[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

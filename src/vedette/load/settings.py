@@ -1,0 +1,311 @@
+"""Settings: vedette.toml with its defaults filled in and its paths resolved.
+
+Relative paths are relative to the folder of vedette.toml, `@state/…` lies in the state folder.
+Secrets stand in no file of the fleet: a table names the environment variable (`token_env`) or the
+file (`token_file`) that holds one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from glob import escape
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+from pydantic_settings import SettingsError
+
+from vedette.clock import duration_us
+from vedette.errors import BadFleet
+from vedette.load.problem import Problem, in_order, refuse
+from vedette.load.settings_file import (
+    ENV,
+    CsvFile,
+    HostFile,
+    JsonlFile,
+    MaildirFile,
+    SettingsFile,
+    toml_lines,
+)
+from vedette.load.shape import problem_of, sentence
+from vedette.load.yaml_file import Document, KeyPath, read_text
+
+_SECRET = re.compile(r"(^|_)(token|secret|password|passwd|passphrase|api_?key|credentials?)\Z")
+_TARGET = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
+_NEEDS = {"webhook": "url", "maildir": "path"}
+
+
+@dataclass(frozen=True, slots=True)
+class CsvSource:
+    """Replays CSV series. `path` is an absolute glob pattern, `rate` events per second or 0."""
+
+    name: str
+    path: str
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class JsonlSource:
+    """Replays CloudEvents. `path` is an absolute glob pattern, `rate` events per second or 0."""
+
+    name: str
+    path: str
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class MaildirSource:
+    """Watches a Maildir, filled from `copy_from` if it is not there yet."""
+
+    name: str
+    path: Path
+    copy_from: Path | None
+    every_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostSource:
+    """Reads this machine's metrics."""
+
+    name: str
+    every_us: int
+
+
+SourcePlan = CsvSource | JsonlSource | MaildirSource | HostSource
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """A sender over HTTP; its token is read when it is needed (see `read_secret`)."""
+
+    name: str
+    token_env: str | None = None
+    token_file: str | None = None
+
+    def token(self) -> str:
+        """Return the token. Raises BadFleet if it is not there."""
+        table = {"token_env": self.token_env, "token_file": self.token_file}
+        found = read_secret(table, "token", where=f"sender {self.name}")
+        if found is None:
+            raise BadFleet("has no token", where=f"sender {self.name}", mend="add token_env")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that vedette.toml says, with absolute paths.
+
+    `http` is None where nothing is served; `http_fallback` takes any free port if the one named
+    is taken. `targets` are the tables that calling tools get as `call.target`.
+    """
+
+    root: Path
+    fleet: str
+    state: Path
+    agents: Path
+    policies: Path
+    memory: Path
+    max_event_bytes: int = 262_144
+    max_hops: int = 8
+    http: tuple[str, int] | None = None
+    http_fallback: bool = False
+    senders: tuple[Sender, ...] = ()
+    targets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sources: tuple[SourcePlan, ...] = ()
+
+    @classmethod
+    def of(cls, root: Path, fleet: str = "fleet") -> Settings:
+        """Return settings with the usual folders under `root` and nothing else."""
+        root = root.resolve()
+        return cls(
+            root=root,
+            fleet=fleet,
+            state=root / ".vedette",
+            agents=root / "agents",
+            policies=root / "policies",
+            memory=root / "memory",
+        )
+
+
+def load_settings(path: Path) -> Settings:
+    """Read vedette.toml, or raise BadFleet with the first problem and how many more there are."""
+    settings, problems = read_settings(path)
+    refuse(problems)
+    if settings is None:
+        raise BadFleet("cannot be read", where=path.name)
+    return settings
+
+
+def read_settings(path: Path) -> tuple[Settings | None, list[Problem]]:
+    """Return the settings of a file, or None and everything that is wrong with it."""
+    text, problems = read_text(path, path.name)
+    if problems:
+        return None, problems
+    try:
+        value = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        number = int(line[1]) if line else text.count("\n") + 1
+        what = f"is not TOML: {str(error).split(' (at ')[0]}"
+        return None, [Problem(path.name, number, "", what, "correct the syntax")]
+    document = Document(path.name, value, toml_lines(text))
+    try:
+        shape = SettingsFile(**value)
+    except ValidationError as error:
+        return None, in_order([_shape_problem(document, found) for found in error.errors()])
+    except SettingsError as error:
+        return None, [Problem("environment", 0, "", str(error), f"correct the {ENV}… variable")]
+    problems = in_order(_problems(shape, document))
+    return (None, problems) if problems else (_settings(shape, path.resolve().parent), [])
+
+
+def read_secret(table: Mapping[str, Any], name: str, *, where: str) -> str | None:
+    """Return the secret that `NAME_env` or `NAME_file` of a table refers to, None if neither does.
+
+    Raises BadFleet if the variable or the file is not there or empty.
+    """
+    variable, file = table.get(f"{name}_env"), table.get(f"{name}_file")
+    if variable:
+        found = os.environ.get(str(variable), "")
+        if not found:
+            mend = f"set {variable}"
+            raise BadFleet(f"environment variable {variable} is not set", where=where, mend=mend)
+        return found
+    if not file:
+        return None
+    try:
+        found = Path(str(file)).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFleet(f"cannot read {file}", where=where, mend="put the secret there") from error
+    if not found:
+        raise BadFleet(f"{file} is empty", where=where, mend="put the secret there")
+    return found
+
+
+def _shape_problem(document: Document, found: Any) -> Problem:
+    """Say where a value stands that does not fit: in the file or in the environment."""
+    words = [str(part).upper() for part in found["loc"]]
+    for length in range(len(words), 0, -1):
+        variable = ENV + "__".join(words[:length])
+        if os.environ.get(variable):
+            what, mend = sentence(SettingsFile, found)
+            return Problem("environment", 0, variable, what, mend)
+    return problem_of(SettingsFile, document, found)
+
+
+def _problems(shape: SettingsFile, document: Document) -> list[Problem]:
+    problems: list[Problem] = []
+    for key, group in (("sources", shape.sources), ("senders", shape.serve.senders)):
+        seen: set[str] = set()
+        for index, item in enumerate(group):
+            at: KeyPath = (key, index) if key == "sources" else ("serve", key, index)
+            if item.name in seen:
+                what = f"{item.name!r} is the name of another one already"
+                problems.append(document.problem((*at, "name"), what, "give it its own name"))
+            seen.add(item.name)
+    for index, sender in enumerate(shape.serve.senders):
+        if (sender.token_env is None) == (sender.token_file is None):
+            what, mend = "needs its token", "give either token_env or token_file"
+            problems.append(document.problem(("serve", "senders", index), what, mend))
+    for name, table in shape.targets.items():
+        problems += _target_problems(name, table, document)
+    return problems
+
+
+def _target_problems(name: str, table: Mapping[str, Any], document: Document) -> list[Problem]:
+    at: KeyPath = ("targets", name)
+    kind = table.get("kind")
+    if not _TARGET.match(name):
+        return [document.problem(at, f"{name!r} cannot name a target", "use a-z, 0-9, _ and -")]
+    if not isinstance(kind, str) or not kind:
+        return [document.problem((*at, "kind"), "is missing", "for example webhook or maildir")]
+    problems = []
+    needed = _NEEDS.get(kind)
+    if needed and not (isinstance(table.get(needed), str) and table[needed]):
+        what = f"a {kind} needs a {needed}"
+        problems.append(document.problem((*at, needed), what, f"add {needed} ="))
+    for key, value in table.items():
+        if _SECRET.search(key.lower()):
+            what, mend = "a secret does not stand in a file of the fleet", f"write {key}_env ="
+            problems.append(document.problem((*at, key), what, mend))
+        if key == "url" and isinstance(value, str):
+            problems += _url_problems(value, document, (*at, key))
+    return problems
+
+
+def _url_problems(url: str, document: Document, at: KeyPath) -> list[Problem]:
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        return [document.problem(at, f"{url!r} is no URL", "write https://host/path")]
+    if not fits:
+        return [document.problem(at, f"{url!r} is no URL", "write https://host/path")]
+    if parts.password or parts.username:
+        mend = "write token_env = and take it out of the URL"
+        return [document.problem(at, "a secret does not stand in a file of the fleet", mend)]
+    return []
+
+
+def _settings(shape: SettingsFile, root: Path) -> Settings:
+    state = _within(root, shape.state)
+
+    def path(text: str) -> Path:
+        inside = text.removeprefix("@state/")
+        return state / inside if inside != text or text == "@state" else _within(root, text)
+
+    def pattern(text: str) -> str:
+        inside = text.removeprefix("@state/")
+        start = state if inside != text else root
+        return inside if Path(inside).is_absolute() else str(Path(escape(str(start))) / inside)
+
+    sources: list[SourcePlan] = []
+    for source in shape.sources:
+        if isinstance(source, CsvFile):
+            sources.append(CsvSource(source.name, pattern(source.path), source.rate))
+        elif isinstance(source, JsonlFile):
+            sources.append(JsonlSource(source.name, pattern(source.path), source.rate))
+        elif isinstance(source, MaildirFile):
+            origin = path(source.copy_from) if source.copy_from else None
+            every = duration_us(source.every)
+            sources.append(MaildirSource(source.name, path(source.path), origin, every))
+        elif isinstance(source, HostFile):
+            sources.append(HostSource(source.name, duration_us(source.every)))
+    host, _, port = shape.serve.http.rpartition(":")
+    return Settings(
+        root=root,
+        fleet=shape.fleet,
+        state=state,
+        agents=path(shape.content.agents),
+        policies=path(shape.content.policies),
+        memory=path(shape.content.memory),
+        max_event_bytes=shape.limits.max_event_bytes,
+        max_hops=shape.limits.max_hops,
+        http=(host.strip("[]"), int(port)) if host else None,
+        http_fallback=shape.serve.fallback,
+        senders=tuple(
+            Sender(s.name, s.token_env, str(path(s.token_file)) if s.token_file else None)
+            for s in shape.serve.senders
+        ),
+        targets={name: _target(table, path) for name, table in shape.targets.items()},
+        sources=tuple(sources),
+    )
+
+
+def _target(table: Mapping[str, Any], path: Any) -> dict[str, Any]:
+    """Resolve the paths of a target: `path` and whatever ends in `_file`."""
+    return {
+        key: str(path(value))
+        if isinstance(value, str) and (key == "path" or key.endswith("_file"))
+        else value
+        for key, value in table.items()
+    }
+
+
+def _within(root: Path, text: str) -> Path:
+    return root / Path(text).expanduser()

@@ -1,0 +1,185 @@
+"""Makes Subscriptions and Schedules of the triggers of agent.yaml."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from zoneinfo import ZoneInfo
+
+from vedette.clock import duration_us
+from vedette.digest import checked, tame
+from vedette.load.agent_file import AgentFile, TriggerFile
+from vedette.load.problem import Problem
+from vedette.load.yaml_file import Document, KeyPath
+from vedette.trigger import TICK_TYPE, Schedule, Subscription
+
+_KINDS = ("on", "every", "cron", "daily")
+_DAILY = re.compile(r"([01]\d|2[0-3]):[0-5]\d\Z")
+_NAME = re.compile(r"[a-z][a-z0-9_-]*\Z")
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_CRON = (
+    ("minute", 0, 59, ()),
+    ("hour", 0, 23, ()),
+    ("day of month", 1, 31, ()),
+    ("month", 1, 12, _MONTHS),
+    ("weekday", None, None, _DAYS),
+)
+
+Found = tuple[tuple[Subscription, ...], tuple[Schedule, ...], list[Problem]]
+
+
+def read_triggers(shape: AgentFile, document: Document) -> Found:
+    """Return the agent's subscriptions and schedules, and what is wrong with them."""
+    subscriptions: list[Subscription] = []
+    schedules: list[Schedule] = []
+    problems: list[Problem] = []
+    names: set[str] = set()
+    for index, trigger in enumerate(shape.triggers):
+        at: KeyPath = ("triggers", index)
+        given = [kind for kind in _KINDS if getattr(trigger, kind) is not None]
+        if len(given) != 1:
+            what = f"has {' and '.join(given)}" if given else "wakes on nothing"
+            mend = f"give exactly one of {', '.join(_KINDS)}"
+            problems.append(document.problem(at, what, mend))
+        elif trigger.on is not None:
+            problems += _subscription_problems(trigger, document, at)
+            subscriptions.append(_subscription(trigger))
+        else:
+            name = trigger.name or given[0]
+            problems += _schedule_problems(trigger, document, at)
+            if name in names:
+                what = f"two schedules are named {name!r}"
+                problems.append(document.problem(at, what, "give each a name of its own"))
+            names.add(name)
+            schedules.append(_schedule(trigger, name))
+    return tuple(subscriptions), tuple(schedules), problems
+
+
+def _many(value: str | list[str] | None) -> tuple[str, ...]:
+    if value is None:
+        return ("*",)
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _subscription(trigger: TriggerFile) -> Subscription:
+    return Subscription(_many(trigger.on), _many(trigger.source), _many(trigger.subject))
+
+
+def _subscription_problems(trigger: TriggerFile, document: Document, at: KeyPath) -> list[Problem]:
+    problems = []
+    for key in ("on", "source", "subject"):
+        if getattr(trigger, key) == []:
+            problems.append(document.problem((*at, key), "is an empty list", "name a pattern"))
+    if any(fnmatchcase(TICK_TYPE, kind) and "*" not in kind for kind in _many(trigger.on)):
+        what = "ticks are not subscribed to"
+        problems.append(document.problem((*at, "on"), what, "use every, cron or daily"))
+    for key in sorted(trigger.model_fields_set & {"name", "zone", "missed", "max_age", "data"}):
+        what = "belongs to a schedule, and this is a subscription"
+        problems.append(document.problem((*at, key), what, "remove it"))
+    return problems
+
+
+def _schedule(trigger: TriggerFile, name: str) -> Schedule:
+    every = duration_us(trigger.every) if trigger.every else None
+    schedule = Schedule(
+        name=name,
+        every_us=every,
+        cron=trigger.cron,
+        daily=trigger.daily,
+        zone=trigger.zone,
+        missed=trigger.missed,
+        data=tame(trigger.data),
+    )
+    if trigger.max_age is None:
+        return schedule
+    return Schedule(
+        name, every, trigger.cron, trigger.daily, trigger.zone, trigger.missed,
+        duration_us(trigger.max_age), schedule.data,
+    )  # fmt: skip
+
+
+def _schedule_problems(trigger: TriggerFile, document: Document, at: KeyPath) -> list[Problem]:
+    def say(key: str, what: str, mend: str) -> None:
+        problems.append(document.problem((*at, key), what, mend))
+
+    problems: list[Problem] = []
+    for key in sorted(trigger.model_fields_set & {"source", "subject"}):
+        say(key, "belongs to a subscription, and this is a schedule", "remove it")
+    if trigger.name is not None and not _NAME.match(trigger.name):
+        say("name", f"{trigger.name!r} cannot name a schedule", "use a-z, 0-9, _ and -")
+    if not zone_exists(trigger.zone):
+        say("zone", f"there is no time zone {trigger.zone!r}", "for example Europe/London or UTC")
+    if trigger.daily is not None and not _DAILY.match(trigger.daily):
+        say("daily", f"{trigger.daily!r} is no time of day", 'write it as "06:30"')
+    if trigger.every is not None and duration_us(trigger.every) < 1_000_000:
+        say("every", "is shorter than a second", "subscribe to events instead")
+    if trigger.cron is not None:
+        for what, mend in cron_problems(trigger.cron):
+            say("cron", what, mend)
+    try:
+        checked(tame(trigger.data))
+    except ValueError as error:
+        say("data", f"has no JSON form: {error}", "use text, whole numbers, lists and mappings")
+    return problems
+
+
+def zone_exists(name: str) -> bool:
+    """Say whether the time zone is known to this machine or to the tzdata package."""
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        return False
+    return True
+
+
+def cron_problems(text: str) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with a cron expression of five fields, and the mend.
+
+    Numeric weekdays are refused: cron counts them from Sunday, APScheduler from Monday, so
+    `0 0 * * 0` would silently run on another day. Day of month and weekday together are refused
+    for the same reason: cron takes either, APScheduler both.
+    """
+    fields = text.lower().split()
+    if len(fields) != len(_CRON):
+        yield (
+            f"{text!r} has {len(fields)} fields",
+            "five are needed: minute hour day-of-month month weekday",
+        )
+        return
+    for field, (name, low, high, words) in zip(fields, _CRON, strict=True):
+        for part in field.split(","):
+            what = _part_problem(part, low, high, words)
+            if what:
+                mend = "name weekdays: mon … sun" if name == "weekday" else "see crontab(5)"
+                yield f"{name} {part!r} {what}", mend
+    if fields[2] != "*" and fields[4] != "*":
+        yield "has both a day of month and a weekday", "make two triggers of it"
+
+
+def _part_problem(part: str, low: int | None, high: int | None, words: tuple[str, ...]) -> str:
+    """Say what is wrong with one part of a field: `*`, `7`, `1-5`, `mon-fri`, each with `/2`."""
+    span, slash, step = part.partition("/")
+    if slash and not (step.isdigit() and int(step) > 0):
+        return "has a step that is no positive number"
+    if span == "*":
+        return ""
+    ends = span.split("-")
+    if slash and len(ends) == 1:
+        return "has a step without a range"
+    if len(ends) > 2:
+        return "is not a range"
+    places = []
+    for end in ends:
+        if end in words:
+            places.append(words.index(end) + 1)
+        elif not end.isdigit():
+            return "is not known"
+        elif low is None or high is None:
+            return "is a number, and the days are counted differently by cron and by us"
+        elif not low <= int(end) <= high:
+            return f"is outside {low} to {high}"
+        else:
+            places.append(int(end))
+    return "runs backwards" if places != sorted(places) else ""

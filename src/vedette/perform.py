@@ -1,0 +1,130 @@
+"""Perform: the calls, and what becomes of an effect whose outcome is not known.
+
+This module decides nothing about permission. It is told that an effect may start; it says which
+durable mark the call needs before it, makes the call, and turns the answer into the next state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import orjson
+
+from vedette.action import Action
+from vedette.agent import Agent
+from vedette.digest import canonical, sha256_hex, tame
+from vedette.effect import Call, EffectState, Outcome, move
+from vedette.event import Event
+from vedette.ports import Performer
+from vedette.run import ActionRow
+from vedette.tool import Tool
+
+_FIRST_RETRY_US = 500_000
+_LAST_RETRY_US = 300_000_000
+
+# What a call needs first: nothing, a durable `started`, a question to the target, or a person.
+Before = Literal["call", "start", "ask", "person"]
+
+
+def before_call(tool: Tool, effect: EffectState, *, mine: bool) -> Before:
+    """Say what has to happen before the call may be made.
+
+    `mine` tells a `started` that this handler wrote itself a moment ago from one that was found
+    after a crash: the latter is an unknown outcome.
+    """
+    if tool.settles == "idempotent":
+        return "call"
+    if effect == "intended":
+        return "start"
+    if effect == "started" and mine:
+        return "call"
+    return "ask" if tool.settles == "queryable" else "person"
+
+
+def call_of(
+    action: Action, agent: Agent, event: Event, target: Mapping[str, Any], attempt: int
+) -> Call:
+    """Return the exact call of an action's tool."""
+    return Call(
+        tool=action.tool.name,
+        args=action.args,
+        key=action.key,
+        agent=agent.name,
+        run=action.run,
+        target=target,
+        lineage=(*event.lineage, agent.name),
+        attempt=attempt,
+        timeout_us=action.tool.timeout_us,
+    )
+
+
+async def make(
+    performer: Performer, tool: Tool, call: Call, may_start: Callable[[], bool]
+) -> Outcome | None:
+    """Make the call; None if it was not started.
+
+    A tool that raises broke off somewhere: where a repeat is harmless that is a failure, else
+    nobody knows what happened.
+    """
+    try:
+        return await performer.perform(tool, call, may_start)
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+        if tool.settles == "idempotent":
+            return Outcome("failed", error=told)
+        return Outcome("unknown", error=told)
+
+
+async def ask(performer: Performer, tool: Tool, call: Call) -> Outcome | None:
+    """Ask the target what came of an unknown call; None if it never happened."""
+    try:
+        return await performer.ask(tool, call)
+    except Exception as error:
+        return Outcome("retry", error=f"{type(error).__name__}: {error}")
+
+
+def settle(row: ActionRow, tool: Tool, outcome: Outcome, now_us: int) -> EffectState:
+    """Write an outcome into the action's row and return the effect's new state.
+
+    A `retry` plans the next try with exponential backoff; its jitter is drawn from the effect's
+    key, so that it is the same in every replay. Tries are bounded by the tool's declaration.
+    """
+    assert row.effect is not None
+    row.tries += 1
+    if outcome.state == "unknown" and tool.settles != "idempotent":
+        row.effect = "unknown" if row.effect == "unknown" else move(row.effect, "unknown")
+        row.not_before_us = now_us + _backoff(row) if tool.settles == "queryable" else 0
+        row.waits = None
+        return row.effect
+    if outcome.state in ("retry", "unknown") and row.tries < tool.attempts:
+        row.not_before_us = now_us + _backoff(row)
+        row.waits = "target"
+        if row.effect == "started":
+            # The target said itself that nothing happened; only silence would be unknown.
+            row.effect = move(row.effect, "intended")
+        return row.effect
+    state: EffectState = "done" if outcome.state == "done" else "failed"
+    row.effect = move(row.effect, state)
+    row.waits, row.not_before_us = None, 0
+    row.answer = answer_bytes(outcome)
+    return state
+
+
+def answer_bytes(outcome: Outcome) -> bytes:
+    """Return the canonical bytes of an outcome."""
+    return canonical(
+        {"data": tame(dict(outcome.data)), "error": outcome.error, "state": outcome.state}
+    )
+
+
+def answer_data(row: ActionRow) -> Mapping[str, Any]:
+    """Return what the tool answered; empty before it did."""
+    data: Mapping[str, Any] = orjson.loads(row.answer)["data"] if row.answer else {}
+    return data
+
+
+def _backoff(row: ActionRow) -> int:
+    wait = min(_LAST_RETRY_US, _FIRST_RETRY_US << min(row.tries, 16))
+    spread = int(sha256_hex(f"{row.id}/{row.tries}".encode())[:8], 16) / 0xFFFFFFFF
+    return int(wait * (0.5 + spread / 2))

@@ -1,0 +1,102 @@
+"""Recall: the memories a run is briefed with, each read decided by policy.
+
+Searching before every event costs more than the rest of the line, so answers are kept by (agent,
+scope, query, bank version, policy revision): a change of any of these is a new question. An
+agent that declares no topics is briefed by text, so its queries hardly repeat; the cache is
+bounded and drops the oldest.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+from vedette.agent import Agent, Scope
+from vedette.entry import Body, Draft
+from vedette.event import Event
+from vedette.memory import Memory
+from vedette.ports import BankStore, Gate
+from vedette.question import Decided, Situation
+
+_KEPT = 4096
+_FRESH_US = 60_000_000
+
+
+@dataclass(slots=True)
+class Recall:
+    """Reads banks for agents. `drafts` of new decisions wait to be written with the next step."""
+
+    banks: BankStore
+    gateway: Gate
+    _may: dict[tuple[str, str, str, int], bool] = field(default_factory=dict)
+    _known: OrderedDict[tuple[Any, ...], tuple[int, tuple[Memory, ...]]] = field(
+        default_factory=OrderedDict
+    )
+
+    def brief(
+        self, agent: Agent, event: Event, now_us: int
+    ) -> tuple[tuple[Memory, ...], list[Draft]]:
+        """Return the memories for this event and the entries of reads decided on the way."""
+        memories: list[Memory] = []
+        drafts: list[Draft] = []
+        for scope in agent.scopes:
+            if self._may_read(agent, event, scope, now_us, drafts):
+                memories.extend(self._search(agent, event, scope, now_us))
+        return tuple(memories), drafts
+
+    def _may_read(
+        self, agent: Agent, event: Event, scope: Scope, now_us: int, drafts: list[Draft]
+    ) -> bool:
+        asked = (agent.release, scope.bank, scope.scope, self.gateway.policy_rev)
+        known = self._may.get(asked)
+        if known is None:
+            decided = self.gateway.may_read(
+                Situation(agent, event, 1, now_us), scope.bank, scope.scope
+            )
+            known = self._may[asked] = decided.decision.outcome == "permit"
+            drafts.append(read_draft(agent, scope, decided))
+        return known
+
+    def _search(self, agent: Agent, event: Event, scope: Scope, now_us: int) -> tuple[Memory, ...]:
+        text = query_text(event)
+        version = self.banks.version(scope.bank)
+        key = (agent.name, scope, text, version, self.gateway.policy_rev)
+        found = self._known.get(key)
+        if found is not None and now_us - found[0] < _FRESH_US:
+            return found[1]
+        memories = tuple(
+            self.banks.recall(scope.bank, scope.scope, scope.topics, text, now_us, scope.limit)
+        )
+        self._known[key] = (now_us, memories)
+        if len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+        return memories
+
+
+def query_text(event: Event) -> str:
+    """Return the text a bank is searched with: subject line and text of a message, or the key."""
+    if isinstance(event.data, dict):
+        parts = [event.data.get("subject"), event.data.get("text")]
+        told = " ".join(part for part in parts if isinstance(part, str))
+        if told:
+            return told[:2000]
+    return f"{event.type} {event.subject or ''}"
+
+
+def read_draft(agent: Agent, scope: Scope, decided: Decided) -> Draft:
+    """Return the entry of a decided read."""
+    return Draft(
+        "recall.decided",
+        {
+            "agent": agent.name,
+            "release": agent.release,
+            "memory": f"{scope.bank}/{scope.scope}",
+            "outcome": decided.decision.outcome,
+            "rule": decided.decision.rule,
+            "policy_rev": decided.policy_rev,
+            "bundle": decided.bundle,
+            "engine": decided.engine,
+        },
+        body=Body(decided.record()),
+    )

@@ -1,0 +1,216 @@
+"""HTTP ingest: `POST /v1/events` takes CloudEvents and answers when they are durable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from hmac import compare_digest
+from typing import TYPE_CHECKING, Any
+
+from vedette import cloudevents
+from vedette.digest import sha256_hex
+from vedette.errors import BadEvent, BadFleet, Temporary
+from vedette.event import ENVELOPE, Event, check_event
+from vedette.ports import Intake
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+
+# Sources that adapters of this process make events under. A sender who could use one would
+# decide which of their ids are known already, and so which of their events are never handled.
+LOCAL_SOURCES = ("csv:", "jsonl:", "maildir:", "host:")
+
+# Ticks are made by the engine alone; nobody else may claim the instant it is.
+ENGINE_SOURCES, ENGINE_TYPES = "vedette:", "vedette."
+
+MIN_TOKEN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who may send with a token: only its SHA-256 is kept. `prefix` starts all its sources.
+
+    A token must be random (`secrets.token_urlsafe(32)`): a plain digest does not protect words.
+    End a prefix that is a URL with a slash, or another host's name may begin with it.
+    """
+
+    name: str
+    token_digest: str
+    prefix: str | None = None
+
+    @classmethod
+    def of(cls, name: str, token: str, prefix: str | None = None) -> Sender:
+        """Make a sender of the token itself. Raises BadFleet if anyone could guess it."""
+        if len(token.strip()) < MIN_TOKEN:
+            raise BadFleet(
+                f"the token has fewer than {MIN_TOKEN} characters",
+                where=f"sender {name!r}",
+                mend='make one: python -c "import secrets; print(secrets.token_urlsafe(32))"',
+            )
+        token = token.strip()
+        return cls(name, sha256_hex(token.encode()), prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class IngestLimits:
+    """What one request may hold, how many wait at a time, and whether anybody may send.
+
+    Events of nobody in particular (`anonymous`) are vouched for in no attribute.
+    """
+
+    max_body_bytes: int = 4_194_304
+    max_event_bytes: int = 262_144
+    max_events: int = 1000
+    max_waiting: int = 64
+    read_seconds: float = 10.0
+    retry_after_seconds: int = 1
+    anonymous: bool = False
+
+
+class _Refusal(Exception):
+    """The request ends here, with this status and error object."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        what: str,
+        *,
+        mend: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.status = status
+        self.error: dict[str, str | None]
+        self.error = {"code": code, "what": what, "where": None, "mend": mend}
+        self.headers = headers
+
+
+def routes(intake: Intake, senders: Sequence[Sender], limits: IngestLimits) -> list[Route]:
+    """Return the routes of the ingest.
+
+    202 with a receipt for each event, after the commit. 400 bad event, 401 no sender, 403 not the
+    sender's source, 408 body too slow, 413 too large, 415 no CloudEvent, 503 try later: then
+    nothing of the request was accepted, or (503) all of it may have been and may be sent again.
+    """
+    from starlette.routing import Route
+
+    ingest = _Ingest(intake, senders, limits)
+    return [Route("/v1/events", ingest.post, methods=["POST"])]
+
+
+class _Ingest:
+    def __init__(self, intake: Intake, senders: Sequence[Sender], limits: IngestLimits) -> None:
+        self._intake = intake
+        self._senders = tuple(senders)
+        self._limits = limits
+        self._waiting = 0
+
+    async def post(self, request: Request) -> Response:
+        from starlette.responses import JSONResponse
+
+        if self._waiting >= self._limits.max_waiting:
+            refusal = self._later("overloaded", f"{self._waiting} requests are waiting")
+            return JSONResponse({"error": refusal.error}, refusal.status, refusal.headers)
+        self._waiting += 1
+        try:
+            receipts = await self._accept(request)
+        except _Refusal as refusal:
+            return JSONResponse({"error": refusal.error}, refusal.status, refusal.headers)
+        except BadEvent as error:
+            return JSONResponse({"error": error.to_json()}, 400)
+        finally:
+            self._waiting -= 1
+        return JSONResponse({"receipts": receipts}, 202)
+
+    async def _accept(self, request: Request) -> list[dict[str, Any]]:
+        headers = request.headers.items()
+        sender = self._sender(request.headers.get("authorization"))
+        if "content-encoding" in request.headers or cloudevents.form_of(headers) is None:
+            mend = (
+                f"send {cloudevents.STRUCTURED} or {cloudevents.BATCH} in UTF-8, "
+                "or the attributes as ce-* headers; not compressed"
+            )
+            raise _Refusal(415, "not-a-cloudevent", "no CloudEvents content type", mend=mend)
+        body = await self._body(request)
+        vouched = ENVELOPE if sender else frozenset[str]()
+        events = cloudevents.parse(headers, body, vouched=vouched)
+        if len(events) > self._limits.max_events:
+            raise self._large(f"{len(events)} events in one batch", self._limits.max_events)
+        for at, event in enumerate(events):
+            self._check(event, sender, f"events[{at}]")
+        try:
+            receipts = await self._intake.accept(events)
+        except Temporary as error:
+            raise self._later(error.code, error.what) from error
+        return [asdict(receipt) for receipt in receipts]
+
+    def _sender(self, authorization: str | None) -> Sender | None:
+        scheme, _, token = (authorization or "").partition(" ")
+        digest = sha256_hex(token.strip().encode("utf-8", "surrogateescape"))
+        found: Sender | None = None
+        for sender in self._senders:  # all of them, so that the time tells nothing
+            if compare_digest(digest, sender.token_digest) and scheme.lower() == "bearer":
+                found = sender
+        if found is None and not self._limits.anonymous:
+            raise _Refusal(
+                401,
+                "no-sender",
+                "the request has no token, or one we do not know",
+                mend="send Authorization: Bearer TOKEN of a sender in vedette.toml",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        return found
+
+    def _check(self, event: Event, sender: Sender | None, where: str) -> None:
+        try:
+            check_event(event, max_bytes=self._limits.max_event_bytes)
+        except BadEvent as error:
+            raise BadEvent(error.what, where=where, mend=error.mend) from error
+        reserved = event.source.startswith(ENGINE_SOURCES) or event.type.startswith(ENGINE_TYPES)
+        if reserved or not self._may_use(event.source, sender):
+            refusal = _Refusal(
+                403,
+                "not-your-source",
+                f"source {event.source!r} and type {event.type!r} are not this sender's",
+                mend=f"begin the source with {sender.prefix!r}"
+                if sender and sender.prefix
+                else "use a source of your own",
+            )
+            refusal.error["where"] = where
+            raise refusal
+
+    def _may_use(self, source: str, sender: Sender | None) -> bool:
+        if sender is not None and sender.prefix:
+            return source.startswith(sender.prefix)
+        theirs = tuple(other.prefix for other in self._senders if other.prefix)
+        return not source.startswith((*LOCAL_SOURCES, *theirs))
+
+    async def _body(self, request: Request) -> bytes:
+        """Read the body, and no more of it than the limit."""
+        from starlette.requests import ClientDisconnect
+
+        limit = self._limits.max_body_bytes
+        announced = request.headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > limit:
+            raise self._large(f"a body of {announced} bytes", limit)
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._limits.read_seconds):
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > limit:
+                        raise self._large(f"a body of more than {limit} bytes", limit)
+        except (TimeoutError, ClientDisconnect) as error:
+            raise _Refusal(408, "too-slow", "the body did not come in time") from error
+        return bytes(body)
+
+    def _large(self, what: str, limit: int) -> _Refusal:
+        return _Refusal(413, "too-large", f"{what}, the limit is {limit}", mend="send less at once")
+
+    def _later(self, code: str, what: str) -> _Refusal:
+        again = {"Retry-After": str(self._limits.retry_after_seconds)}
+        return _Refusal(503, code, what, mend="send the same again later", headers=again)

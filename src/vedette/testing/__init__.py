@@ -1,0 +1,1 @@
+"""The public test kit: a clock that tests move, an intake that records."""

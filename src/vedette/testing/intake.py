@@ -1,0 +1,63 @@
+"""ListIntake: an Intake for tests of sources, which keeps all it was given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from vedette.errors import BadEvent
+from vedette.event import Event, check_event
+from vedette.ports import Receipt, Refused
+
+
+class ListIntake:
+    """Records deliveries, knows an event by its key, and keeps positions.
+
+    `failing` is raised by `accept` before anything is kept. While `gate` is not set, `accept`
+    waits, as a loaded fleet does.
+    """
+
+    def __init__(self, *, max_event_bytes: int = 262_144) -> None:
+        self.events: list[Event] = []
+        self.refused: list[Refused] = []
+        self.batches: list[list[Event | Refused]] = []
+        self.positions: dict[str, str] = {}
+        self.failing: Exception | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self._max_event_bytes = max_event_bytes
+        self._known: set[str] = set()
+
+    async def accept(
+        self, deliveries: Sequence[Event | Refused], *, position: tuple[str, str] | None = None
+    ) -> list[Receipt]:
+        """Keep a batch and its position; answer each delivery."""
+        await self.gate.wait()
+        if self.failing is not None:
+            raise self.failing
+        self.batches.append(list(deliveries))
+        receipts = [self._keep(delivery) for delivery in deliveries]
+        if position is not None:
+            self.positions[position[0]] = position[1]
+        return receipts
+
+    def position(self, source: str) -> str | None:
+        """Return the position that came with the last batch of `source`."""
+        return self.positions.get(source)
+
+    def _keep(self, delivery: Event | Refused) -> Receipt:
+        if isinstance(delivery, Refused):
+            self.refused.append(delivery)
+            return Receipt("refused", error=delivery.why)
+        try:
+            payload = check_event(delivery, max_bytes=self._max_event_bytes)
+        except BadEvent as error:
+            where = f"{delivery.source} {delivery.id}"
+            self.refused.append(Refused(where, str(error)))
+            return Receipt("refused", error=str(error))
+        if delivery.key in self._known:
+            return Receipt("duplicate", event=delivery.key)
+        assert payload
+        self._known.add(delivery.key)
+        self.events.append(delivery)
+        return Receipt("accepted", event=delivery.key)

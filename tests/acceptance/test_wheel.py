@@ -1,0 +1,189 @@
+"""The built wheel, installed away from the checkout, does what the checkout does.
+
+The environment is fresh and holds the wheel alone; the locked packages of the development
+environment are made visible to it by a path file, so nothing is downloaded. What the checkout
+lends by accident (content importable by name, a template found beside the source) is missing
+there, and would show.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import vedette
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTENT = ("agents", "memory", "policies", "samples", "tests")
+
+# The first test waits for the build, the environment and the installation.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A wheel and the fresh environment that it is installed in."""
+
+    wheel: Path
+    bin: Path
+    neutral: Path
+
+    def run(self, command: Sequence[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+        """Runs a program of the environment as a person outside the checkout would."""
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PYTHON", "PYTEST", "VEDETTE", "VIRTUAL_ENV", "COV_"))
+        }
+        return subprocess.run(
+            [str(self.bin / command[0]), *command[1:]],
+            cwd=cwd,
+            env=kept,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+
+def _do(command: Sequence[str | Path], cwd: Path) -> None:
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    base = tmp_path_factory.mktemp("wheel")
+    dist, environment, neutral = base / "dist", base / "environment", base / "neutral"
+    neutral.mkdir()
+    # In a copy of what git would check out: state and caches of this checkout must not be able
+    # to slip in, and the build must not need them.
+    source = _tracked(base / "source")
+    _do([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", dist], source)
+    (wheel,) = dist.glob("*.whl")
+    _do([sys.executable, "-m", "venv", "--without-pip", environment], base)
+    python = environment / "bin" / "python"
+    offline = ["--offline", "--no-index", "--no-deps", "--no-cache"]
+    _do([ROOT / "tools/uv", "pip", "install", *offline, "--python", python, wheel], base)
+    site = Path(
+        subprocess.run(
+            [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout.strip()
+    )
+    # Path files inside a folder that a path file adds are not read, so the editable
+    # installation of the development environment stays invisible.
+    (site / "locked.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
+    return Installed(wheel, environment / "bin", neutral)
+
+
+def _tracked(target: Path) -> Path:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        origin = ROOT / name
+        if not origin.is_file():
+            continue
+        copy = target / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(origin, copy, follow_symlinks=False)
+    return target
+
+
+def test_the_wheel_owns_one_name(installed: Installed) -> None:
+    with zipfile.ZipFile(installed.wheel) as archive:
+        names = archive.namelist()
+    tops = {name.partition("/")[0] for name in names}
+    assert tops == {"vedette", f"vedette-{vedette.__version__}.dist-info"}
+    assert "vedette/py.typed" in names
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+
+def test_the_wheel_carries_the_content_as_a_template(installed: Installed) -> None:
+    with zipfile.ZipFile(installed.wheel) as archive:
+        carried = set(archive.namelist())
+    content = [
+        path.relative_to(ROOT).as_posix()
+        for folder in ("agents", "policies", "memory")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".yaml", ".md", ".rego", ".py"}
+    ]
+    assert content
+    missing = [name for name in content if f"vedette/_template/{name}" not in carried]
+    assert missing == []
+    assert "vedette/_template/vedette.toml" in carried
+    unwanted = (".pyc", ".db", ".sqlite", ".pem")
+    assert [name for name in carried if name.endswith(unwanted)] == []
+
+
+def test_it_runs_from_the_wheel_and_not_from_the_checkout(installed: Installed) -> None:
+    where = installed.run(
+        ["python", "-c", "import vedette; print(vedette.__file__)"], installed.neutral
+    )
+    assert where.returncode == 0, where.stderr
+    assert Path(where.stdout.strip()).is_relative_to(installed.bin.parent)
+
+
+def test_content_is_not_importable_by_name(installed: Installed) -> None:
+    code = (
+        "import importlib.util, sys\n"
+        "print(*[name for name in sys.argv[1:] if importlib.util.find_spec(name)])"
+    )
+    names = (*CONTENT, "vedette")
+    found = installed.run(["python", "-c", code, *names], installed.neutral)
+    assert found.returncode == 0, found.stderr
+    # vedette is the control: the question can be answered with yes.
+    assert found.stdout.split() == ["vedette"]
+
+
+def test_version(installed: Installed) -> None:
+    done = installed.run(["vedette", "--version"], installed.neutral)
+    assert done.returncode == 0, done.stderr
+    assert vedette.__version__ in done.stdout
+
+
+def test_init_writes_a_fleet_that_check_accepts(installed: Installed, tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet"
+    made = installed.run(["vedette", "init", str(fleet)], installed.neutral)
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert (fleet / "vedette.toml").is_file()
+    for folder in ("agents", "policies", "memory"):
+        assert any((fleet / folder).rglob("*")), folder
+    checked = installed.run(["vedette", "check"], fleet)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_check_is_not_content_with_anything(installed: Installed, tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet"
+    made = installed.run(["vedette", "init", str(fleet)], installed.neutral)
+    assert made.returncode == 0, made.stdout + made.stderr
+    broken = min(fleet.glob("agents/*/agent.yaml"))
+    broken.write_text("name: [\n", "utf-8")
+    checked = installed.run(["vedette", "check"], fleet)
+    assert checked.returncode != 0
+    assert "agent.yaml" in checked.stdout + checked.stderr

@@ -1,0 +1,76 @@
+"""ManualClock: who sleeps, who wakes, in which order."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from vedette.clock import Clock
+from vedette.testing.clock import ManualClock, settle
+
+T0 = 1_000_000
+
+
+async def sleeper(clock: Clock, name: str, at_us: int, seen: list[tuple[str, int]]) -> None:
+    await clock.sleep_until(at_us)
+    seen.append((name, clock.now_us()))
+
+
+async def test_sleepers_wake_in_the_order_of_their_instants_then_of_their_calls() -> None:
+    clock = ManualClock(T0)
+    seen: list[tuple[str, int]] = []
+    async with asyncio.TaskGroup() as group:
+        for name, at_us in (("late", T0 + 30), ("one", T0 + 10), ("two", T0 + 10)):
+            group.create_task(sleeper(clock, name, at_us, seen))
+        await settle()
+        assert clock.sleepers == 3
+        clock.advance(9)
+        await settle()
+        assert seen == []
+        clock.advance(100)
+    assert seen == [("one", T0 + 109), ("two", T0 + 109), ("late", T0 + 109)]
+
+
+async def test_elapse_lets_each_wake_at_its_own_instant_and_sleep_again() -> None:
+    clock = ManualClock(T0)
+    seen: list[int] = []
+
+    async def beat() -> None:
+        for _ in range(3):
+            await clock.sleep_until(clock.now_us() + 10)
+            seen.append(clock.now_us())
+
+    task = asyncio.create_task(beat())
+    await clock.elapse(25)
+    assert seen == [T0 + 10, T0 + 20]
+    assert clock.now_us() == T0 + 25
+    await clock.elapse(5)
+    await task
+    assert seen == [T0 + 10, T0 + 20, T0 + 30]
+
+
+async def test_what_has_passed_is_not_slept_for() -> None:
+    clock = ManualClock(T0)
+    await clock.sleep_until(T0)
+    await clock.sleep_until(T0 - 5)
+
+
+async def test_a_cancelled_sleeper_is_forgotten() -> None:
+    clock = ManualClock(T0)
+    task = asyncio.create_task(clock.sleep_until(T0 + 10))
+    await settle()
+    task.cancel()
+    await settle()
+    assert clock.sleepers == 0
+    await clock.elapse(20)
+    assert clock.now_us() == T0 + 20
+
+
+def test_the_wall_clock_may_be_set_and_the_monotonic_stays() -> None:
+    clock = ManualClock(T0)
+    clock.advance(5)
+    clock.set_wall(3)
+    assert (clock.now_us(), clock.monotonic_us()) == (3, 5)
+    with pytest.raises(ValueError, match="does not go back"):
+        clock.advance(-1)
