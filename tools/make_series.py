@@ -20,7 +20,15 @@ SERIES: dict[str, tuple[int, dict[str, float]]] = {
     # Shore power of berth 3, kW, rows every 5 minutes with a daily cycle; two short surges.
     "berth_power": (
         5,
-        {"n": 2000, "seed": 11, "base": 140, "noise": 4, "cycle": 288, "cycle_size": 30, "digits": 2}
+        {
+            "n": 2000,
+            "seed": 11,
+            "base": 140,
+            "noise": 4,
+            "cycle": 288,
+            "cycle_size": 30,
+            "digits": 2,
+        }
         | {"spike_at": 1450, "spike_rows": 2, "spike": 75},
     ),
     # Booking site, milliseconds, every minute: noise that lasts, then slowly slower.

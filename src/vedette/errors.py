@@ -70,6 +70,12 @@ class BadCommand(Permanent):
     code = "bad-command"
 
 
+class AlreadyDone(BadCommand):
+    """A command of this id was carried out before; it is not done again."""
+
+    code = "already-done"
+
+
 class Forbidden(BadCommand):
     """The principal may not give this command."""
 

@@ -102,18 +102,35 @@ class Store(Protocol):
 
     async def commit(self, step: Step) -> Committed: ...
 
-    async def publish(self, bundle: Bundle, drafts: Sequence[Draft]) -> int:
+    async def publish(
+        self, bundle: Bundle, drafts: Sequence[Draft], *, command: str | None = None
+    ) -> int:
         """Make a bundle the live revision; no step made under an older one commits after this."""
         ...
 
-    async def stop(self, draft: Draft, scope: str, name: str, on: bool) -> int:
+    async def stop(
+        self, draft: Draft, scope: str, name: str, on: bool, *, command: str | None = None
+    ) -> int:
         """Set or lift a stop; return the new stop epoch."""
         ...
 
     async def settle_hold(
-        self, action: str, to: HoldState, draft: Draft, *, approver: str | None, until_us: int
+        self,
+        action: str,
+        to: HoldState,
+        draft: Draft,
+        *,
+        approver: str | None,
+        until_us: int,
+        command: str | None = None,
     ) -> ActionRow:
         """Move a hold, write the entry into its run and wake the run. Raises BadCommand."""
+        ...
+
+    async def erase(
+        self, *, event: str | None, subject: str | None, draft: Draft, command: str | None = None
+    ) -> list[str]:
+        """Delete the bodies found by event or subject; return their digests. Raises BadCommand."""
         ...
 
     async def note(self, drafts: Sequence[Draft], bundle: Bundle | None = None) -> int:
@@ -121,6 +138,12 @@ class Store(Protocol):
         ...
 
     def run(self, run: str) -> Run | None: ...
+
+    def action(self, action: str) -> ActionRow | None: ...
+
+    def stops(self) -> list[tuple[str, str]]:
+        """Return what is stopped: (scope, name) with scope all, agent or tool."""
+        ...
 
     def position(self, source: str) -> str | None:
         """Return where a source was as of its last durable batch."""

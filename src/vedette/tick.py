@@ -97,9 +97,8 @@ def due(
         late = newest is not None and newest < now_us - ON_TIME_US
         skipped = late and schedule.missed == "skip"
         instants = [] if newest is None or skipped else [newest]
-    dated = runs_once_a_day(schedule)
-    zone = ZoneInfo(schedule.zone)
-    return [Tick(agent, schedule, at, _local_date(zone, at) if dated else None) for at in instants]
+    zone = ZoneInfo(schedule.zone) if runs_once_a_day(schedule) else None
+    return [Tick(agent, schedule, at, zone and _local_date(zone, at)) for at in instants]
 
 
 def runs_once_a_day(schedule: Schedule) -> bool:
@@ -114,6 +113,10 @@ def calendar_of(schedule: Schedule, cron: NextWall | None = None) -> Calendar:
     they repeat is due twice, as `*/30` must be, but for a schedule that runs once a day only the
     first time. Raises ValueError naming the field if the schedule has no calendar.
     """
+    try:
+        zone = ZoneInfo(schedule.zone)
+    except (KeyError, ValueError, OSError) as error:
+        raise ValueError(f"zone: {schedule.zone!r} is not an IANA time zone") from error
     if schedule.every_us is not None:
         every_us = schedule.every_us
         if every_us <= 0:
@@ -123,10 +126,6 @@ def calendar_of(schedule: Schedule, cron: NextWall | None = None) -> Calendar:
         cron = _daily(schedule.daily)
     elif schedule.cron is None or cron is None:
         raise ValueError(f"schedule {schedule.name!r} has none of every, cron and daily")
-    try:
-        zone = ZoneInfo(schedule.zone)
-    except (KeyError, ValueError, OSError) as error:
-        raise ValueError(f"zone: {schedule.zone!r} is not an IANA time zone") from error
     calendar = _in_zone(cron, zone)
     return _first_of_repeated(calendar, zone) if runs_once_a_day(schedule) else calendar
 

@@ -298,9 +298,10 @@ def test_no_body_makes_anything_but_events_or_bad_event(body: bytes) -> None:
             pass
 
 
+texts = st.text("a1 é😀\ud800\x00\x85<,%:TZ-", max_size=8)
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=10,
 )
 

@@ -42,7 +42,7 @@ def question(agent: str, tool: str, grant: Mapping[str, Any], sinks: list[str]) 
             "settles": "idempotent",
             "high_impact": False,
             "args": args,
-            "origins": {sink: "trusted" for sink in sinks},
+            "origins": dict.fromkeys(sinks, "trusted"),
             "sinks": sinks,
         },
         "resource": {"type": grant.get("resource", "thing"), "id": "golden"},

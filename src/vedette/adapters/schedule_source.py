@@ -122,14 +122,20 @@ def cron_walls(expression: str) -> NextWall:
     """Return the wall-clock times that a cron expression of five fields matches.
 
     It is APScheduler's arithmetic, run as if in UTC: that way it never meets a change of the
-    clocks, which it gets wrong. Raises ValueError if the expression is not one.
+    clocks, which it gets wrong. Raises ValueError if the expression is not one
+    or never matches.
     """
     from apscheduler.triggers.cron import CronTrigger
 
     if _WEEKDAY_NUMBER.search((expression.split() or [""])[-1]):
         # APScheduler counts from Monday, cron from Sunday: nobody could tell which is meant.
         raise ValueError(f"cron: {expression!r} has a weekday by number; write sun, mon, …")
-    trigger = CronTrigger.from_crontab(expression, timezone=UTC)
+    try:
+        trigger = CronTrigger.from_crontab(expression, timezone=UTC)
+    except ValueError as error:
+        raise ValueError(f"cron: {expression!r}: {error}") from error
+    if trigger.get_next_fire_time(None, _EPOCH) is None:
+        raise ValueError(f"cron: {expression!r} never comes")
 
     def next_wall(wall_us: int) -> int | None:
         found = trigger.get_next_fire_time(None, _moment(wall_us + 1))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +64,31 @@ class Curve:
 def fit_curve(scores: Sequence[float], right: Sequence[bool], *, least: int = 10) -> Curve:
     """Fit a curve to judged cases by pooling adjacent violators (Ayer and others, 1955).
 
-    Groups of fewer than `least` cases are pooled with a neighbour, and each group's share of
+    The curve is level over each group's scores and rises between groups. Groups of fewer than `least` cases are pooled with a neighbour, and each group's share of
     right cases is drawn towards one half by one case of each kind (Laplace), so that a handful of
     lucky cases never reads as certainty. Raises ValueError without cases or with unequal lengths.
     """
     if not scores or len(scores) != len(right):
         raise ValueError("a curve is fitted to as many verdicts as scores, and at least one")
     # Equal scores are one group from the start, or their order would matter.
-    groups: list[list[float]] = []
-    for score, hit in sorted(zip(scores, map(float, right), strict=True)):
-        if groups and groups[-1][3] == score:
-            groups[-1] = _pool(groups[-1], [1.0, hit, score, score])
+    groups: list[_Group] = []
+    for score, hit in sorted(zip(scores, map(int, right), strict=True)):
+        case = _Group(1, hit, score, score)
+        if groups and groups[-1].high == score:
+            groups[-1] = groups[-1].with_next(case)
         else:
-            groups.append([1.0, hit, score, score])
-    groups = _violators(_least(groups, least))
-    points = [(total / count, (hits + 1.0) / (count + 2.0)) for count, hits, total, _ in groups]
-    # Shrinking a small group may put it below its neighbour again.
-    rising = [points[0]]
-    for score, probability in points[1:]:
-        rising.append((score, max(probability, rising[-1][1])))
-    return Curve(tuple(rising))
+            groups.append(case)
+    points: list[tuple[float, float]] = []
+    for group in _large(_rising(groups), least):
+        # Shrinking a small group may put it below its neighbour again.
+        share = max((group.right + 1) / (group.cases + 2), points[-1][1] if points else 0.0)
+        points.append((group.low, share))
+        if group.high > group.low:
+            points.append((group.high, share))
+    return Curve(tuple(points))
 
 
-def expected_error(
-    confidences: Sequence[float], right: Sequence[bool], *, bins: int = 10
-) -> float:
+def expected_error(confidences: Sequence[float], right: Sequence[bool], *, bins: int = 10) -> float:
     """Return the expected calibration error: the mean gap between confidence and share right.
 
     Cases are put into `bins` bins of equal width; each bin counts by its cases. 0 is perfect.
@@ -102,29 +103,39 @@ def expected_error(
     return sum(abs(said - was) for said, was in sums) / len(confidences)
 
 
-def _pool(left: list[float], right: list[float]) -> list[float]:
-    """Groups are [cases, right cases, sum of scores, highest score]."""
-    return [left[0] + right[0], left[1] + right[1], left[2] + right[2], right[3]]
+class _Group(NamedTuple):
+    """Cases of neighbouring scores, from `low` to `high`, that share one probability."""
+
+    cases: int
+    right: int
+    low: float
+    high: float
+
+    def with_next(self, other: _Group) -> _Group:
+        return _Group(self.cases + other.cases, self.right + other.right, self.low, other.high)
 
 
-def _least(groups: list[list[float]], least: int) -> list[list[float]]:
-    pooled: list[list[float]] = []
+def _rising(groups: Sequence[_Group]) -> list[_Group]:
+    pooled: list[_Group] = []
     for group in groups:
-        if pooled and pooled[-1][0] < least:
-            pooled[-1] = _pool(pooled[-1], group)
-        else:
-            pooled.append(group)
-    if len(pooled) > 1 and pooled[-1][0] < least:
-        last = pooled.pop()
-        pooled[-1] = _pool(pooled[-1], last)
+        pooled.append(group)
+        while len(pooled) > 1 and (
+            pooled[-2].right * pooled[-1].cases >= pooled[-1].right * pooled[-2].cases
+        ):
+            last = pooled.pop()
+            pooled[-1] = pooled[-1].with_next(last)
     return pooled
 
 
-def _violators(groups: list[list[float]]) -> list[list[float]]:
-    pooled: list[list[float]] = []
+def _large(groups: Sequence[_Group], least: int) -> list[_Group]:
+    """Pool groups that are too small with the next one, the last with the one before."""
+    pooled: list[_Group] = []
     for group in groups:
-        pooled.append(group)
-        while len(pooled) > 1 and pooled[-2][1] * pooled[-1][0] >= pooled[-1][1] * pooled[-2][0]:
-            last = pooled.pop()
-            pooled[-1] = _pool(pooled[-1], last)
+        if pooled and pooled[-1].cases < least:
+            pooled[-1] = pooled[-1].with_next(group)
+        else:
+            pooled.append(group)
+    if len(pooled) > 1 and pooled[-1].cases < least:
+        last = pooled.pop()
+        pooled[-1] = pooled[-1].with_next(last)
     return pooled

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from zlib import crc32
@@ -74,14 +74,19 @@ class Prediction:
 class ExampleBank:
     """Predicts a label from the most similar examples. Deterministic; thread-safe once built."""
 
-    def __init__(self, examples: Sequence[Example]) -> None:
+    def __init__(self, examples: Sequence[Example], about: Mapping[str, str] | None = None) -> None:
         """Train on `examples` (cubic in their number; 1,000 take about half a second).
 
+        `about` says in words what a label is for; it counts as one more example of the label,
+        which helps most while examples are few, but the calibration rests on `examples` alone.
         Raises ValueError without examples.
         """
         if not examples:
             raise ValueError("an example bank needs examples")
-        self.examples = tuple(sorted(examples, key=lambda example: example.id))
+        described = [Example(f"about:{k}", k, text) for k, text in sorted((about or {}).items())]
+        # The real examples come first: rows up to `_real` are what is calibrated on.
+        self.examples = (*sorted(examples, key=lambda example: example.id), *described)
+        self._real = len(examples)
         self.labels = tuple(sorted({example.label for example in self.examples}))
         self._words: dict[str, array[int]] = {}
         rows = [self._counts(example.text) for example in self.examples]
@@ -91,20 +96,29 @@ class ExampleBank:
         self._fit(kernel)
 
     @classmethod
-    def of(cls, lessons: Sequence[Memory]) -> ExampleBank:
+    def of(cls, lessons: Sequence[Memory], about: Mapping[str, str] | None = None) -> ExampleBank:
         """Build a bank of the memories that are labelled examples."""
         return cls(
             [
                 Example(lesson.id, lesson.label, lesson.text)
                 for lesson in lessons
                 if lesson.kind == "example" and lesson.label
-            ]
+            ],
+            about,
         )
 
-    def predict(self, text: str, *, nearest: int = 3) -> Prediction:
-        """Return the label of `text` with a calibrated confidence and what speaks for it."""
+    def predict(
+        self, text: str, *, evidence: Mapping[str, float] | None = None, nearest: int = 3
+    ) -> Prediction:
+        """Return the label of `text` with a calibrated confidence and what speaks for it.
+
+        `evidence` is added to the score of a label: what is known of the case beside its text.
+        """
         similar = self._similar(self._weigh(self._counts(text)))
         scores = similar @ self._alpha
+        for label, amount in (evidence or {}).items():
+            if label in self.labels:
+                scores[self.labels.index(label)] += amount
         order = np.argsort(-scores, kind="stable")
         best = int(order[0])
         close = np.argsort(-similar, kind="stable")[:nearest]
@@ -135,7 +149,7 @@ class ExampleBank:
                 nearest=(),
                 similarity=float(self._loo_similar[i]),
             )
-            for i, row in enumerate(self._loo)
+            for i, row in enumerate(self._loo[: self._real])
         )
 
     # --- training ----------------------------------------------------------------------------
@@ -174,12 +188,12 @@ class ExampleBank:
         self._loo: Floats = target - self._alpha / np.diag(inverse)[:, None]
         others = kernel - 2 * np.eye(size)
         self._loo_similar: Floats = others.max(axis=1) if size > 1 else np.zeros(1)
-        right = self._loo.argmax(axis=1) == labels
+        right = (self._loo.argmax(axis=1) == labels)[: self._real]
         # What is far from every example is unlike all that the calibration was fitted on.
-        self._near = float(np.quantile(np.clip(self._loo_similar, 0, 1), 0.1))
-        self._map = _logistic(np.stack([_facts(row) for row in self._loo]), right)
+        self._near = float(np.quantile(np.clip(self._loo_similar[: self._real], 0, 1), 0.1))
+        self._map = _logistic(np.stack([_facts(row) for row in self._loo[: self._real]]), right)
         # Rule of succession: n examples without an error do not prove more than this.
-        self._ceiling = (size + 1) / (size + 2)
+        self._ceiling = (self._real + 1) / (self._real + 2)
 
     def _confidence(self, scores: Floats, similarity: float) -> float:
         logit = float(_facts(scores) @ self._map)

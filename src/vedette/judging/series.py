@@ -38,7 +38,9 @@ def generate(spec: Mapping[str, Any]) -> list[float]:
     """
     unknown = sorted(set(spec) - _KEYS)
     if unknown:
-        raise ValueError(f"series: unknown key {unknown[0]!r}; known are {', '.join(sorted(_KEYS))}")
+        raise ValueError(
+            f"series: unknown key {unknown[0]!r}; known are {', '.join(sorted(_KEYS))}"
+        )
     if not isinstance(spec.get("n"), int):
         raise ValueError("series: 'n', the number of rows, is missing")
     count: int = spec["n"]

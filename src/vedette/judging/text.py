@@ -55,9 +55,7 @@ _LATIN_LOOKALIKES = {
     '"': "“”„«»",
     "-": "‐‑‒–—−",
 }
-_CONFUSABLE = {
-    ord(twin): letter for letter, twins in _LATIN_LOOKALIKES.items() for twin in twins
-}
+_CONFUSABLE = {ord(twin): letter for letter, twins in _LATIN_LOOKALIKES.items() for twin in twins}
 
 # A word, a number, or one of the marks that say something about a mail (money, shouting).
 _TOKEN = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?|\d+|[!?%$£€@#]")

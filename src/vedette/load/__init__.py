@@ -10,10 +10,10 @@ from vedette.load.fleet import Loaded, check_fleet, load_fleet
 from vedette.load.modules import build_judge, load_module
 from vedette.load.problem import Problem
 from vedette.load.settings import (
-    CsvSource,
-    HostSource,
-    JsonlSource,
-    MaildirSource,
+    CsvPlan,
+    HostPlan,
+    JsonlPlan,
+    MaildirPlan,
     Sender,
     Settings,
     SourcePlan,
@@ -24,12 +24,12 @@ from vedette.load.settings import (
 from vedette.load.yaml_file import Document, parse_yaml, read_yaml
 
 __all__ = [
-    "CsvSource",
+    "CsvPlan",
     "Document",
-    "HostSource",
-    "JsonlSource",
+    "HostPlan",
+    "JsonlPlan",
     "Loaded",
-    "MaildirSource",
+    "MaildirPlan",
     "Problem",
     "Sender",
     "Settings",

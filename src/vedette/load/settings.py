@@ -41,7 +41,7 @@ _NEEDS = {"webhook": "url", "maildir": "path"}
 
 
 @dataclass(frozen=True, slots=True)
-class CsvSource:
+class CsvPlan:
     """Replays CSV series. `path` is an absolute glob pattern, `rate` events per second or 0."""
 
     name: str
@@ -50,16 +50,17 @@ class CsvSource:
 
 
 @dataclass(frozen=True, slots=True)
-class JsonlSource:
-    """Replays CloudEvents. `path` is an absolute glob pattern, `rate` events per second or 0."""
+class JsonlPlan:
+    """Replays CloudEvents, or with `type` the bare data of such. Otherwise as `CsvPlan`."""
 
     name: str
     path: str
     rate: float
+    type: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class MaildirSource:
+class MaildirPlan:
     """Watches a Maildir, filled from `copy_from` if it is not there yet."""
 
     name: str
@@ -69,14 +70,14 @@ class MaildirSource:
 
 
 @dataclass(frozen=True, slots=True)
-class HostSource:
+class HostPlan:
     """Reads this machine's metrics."""
 
     name: str
     every_us: int
 
 
-SourcePlan = CsvSource | JsonlSource | MaildirSource | HostSource
+SourcePlan = CsvPlan | JsonlPlan | MaildirPlan | HostPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,15 +268,15 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
     sources: list[SourcePlan] = []
     for source in shape.sources:
         if isinstance(source, CsvFile):
-            sources.append(CsvSource(source.name, pattern(source.path), source.rate))
+            sources.append(CsvPlan(source.name, pattern(source.path), source.rate))
         elif isinstance(source, JsonlFile):
-            sources.append(JsonlSource(source.name, pattern(source.path), source.rate))
+            sources.append(JsonlPlan(source.name, pattern(source.path), source.rate, source.type))
         elif isinstance(source, MaildirFile):
             origin = path(source.copy_from) if source.copy_from else None
             every = duration_us(source.every)
-            sources.append(MaildirSource(source.name, path(source.path), origin, every))
+            sources.append(MaildirPlan(source.name, path(source.path), origin, every))
         elif isinstance(source, HostFile):
-            sources.append(HostSource(source.name, duration_us(source.every)))
+            sources.append(HostPlan(source.name, duration_us(source.every)))
     host, _, port = shape.serve.http.rpartition(":")
     return Settings(
         root=root,

@@ -94,7 +94,7 @@ class CsvFile(Part):
 
 
 class JsonlFile(Part):
-    """CloudEvents out of files with one JSON object per line."""
+    """CloudEvents out of files with one JSON object per line; with `type`, their bare data."""
 
     kind: Literal["jsonl"]
     name: str = Field(description="names the source", pattern=_NAME)
@@ -102,6 +102,7 @@ class JsonlFile(Part):
     rate: Number = Field(
         default=0.0, ge=0, description="events per second; 0 is as fast as possible"
     )
+    type: str | None = Field(default=None, description="the type of events given as bare data")
 
 
 class MaildirFile(Part):

@@ -10,7 +10,7 @@ import fcntl
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import orjson
 
@@ -23,10 +23,12 @@ from vedette.budget import MINUTE_US
 from vedette.bundle import Bundle
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
-from vedette.errors import BadCommand, BadStore, StoreBusy
+from vedette.errors import AlreadyDone, BadCommand, BadStore, StoreBusy
 from vedette.ports import Accepted, Arrival, Refused
 from vedette.proof import SigningKey
 from vedette.run import ActionRow, Answer, Committed, Run, Step, run_id
+
+T = TypeVar("T")
 
 _RUN = "INSERT INTO run VALUES(?,?,?,?,?,'ready',0,0,0,?,0,0,NULL,0)"
 _STEP = (
@@ -222,12 +224,14 @@ class SqliteStore(Reads):
 
     # --- policy, stops, holds ---------------------------------------------------------------
 
-    async def publish(self, bundle: Bundle, drafts: Sequence[Draft]) -> int:
+    async def publish(
+        self, bundle: Bundle, drafts: Sequence[Draft], *, command: str | None = None
+    ) -> int:
         """Make a bundle the live revision; steps made under older ones are refused from here on.
 
         `drafts` are written with the new number in their `policy_rev`. Returns the number.
         """
-        return await self.writer.submit(lambda: self._publish(bundle, drafts))
+        return await self.writer.submit(self._once(command, lambda: self._publish(bundle, drafts)))
 
     def _publish(self, bundle: Bundle, drafts: Sequence[Draft]) -> int:
         number = self.policy_rev + 1
@@ -252,9 +256,13 @@ class SqliteStore(Reads):
             "INSERT OR IGNORE INTO bundle VALUES(?,?)", (bundle.digest, orjson.dumps(files))
         )
 
-    async def stop(self, draft: Draft, scope: str, name: str, on: bool) -> int:
+    async def stop(
+        self, draft: Draft, scope: str, name: str, on: bool, *, command: str | None = None
+    ) -> int:
         """Set or lift a stop; return the new stop epoch. Raises BadCommand if it is so already."""
-        return await self.writer.submit(lambda: self._stop(draft, scope, name, on))
+        return await self.writer.submit(
+            self._once(command, lambda: self._stop(draft, scope, name, on))
+        )
 
     def _stop(self, draft: Draft, scope: str, name: str, on: bool) -> int:
         execute = self._write.execute
@@ -275,11 +283,18 @@ class SqliteStore(Reads):
         return self.stop_epoch
 
     async def settle_hold(
-        self, action: str, to: HoldState, draft: Draft, *, approver: str | None, until_us: int
+        self,
+        action: str,
+        to: HoldState,
+        draft: Draft,
+        *,
+        approver: str | None,
+        until_us: int,
+        command: str | None = None,
     ) -> ActionRow:
         """Move a hold, write the entry into its run and wake the run. Raises BadCommand."""
         return await self.writer.submit(
-            lambda: self._settle_hold(action, to, draft, approver, until_us)
+            self._once(command, lambda: self._settle_hold(action, to, draft, approver, until_us))
         )
 
     def _settle_hold(
@@ -313,13 +328,17 @@ class SqliteStore(Reads):
 
         return await self.writer.submit(work)
 
-    async def erase(self, *, event: str | None, subject: str | None, draft: Draft) -> list[str]:
+    async def erase(
+        self, *, event: str | None, subject: str | None, draft: Draft, command: str | None = None
+    ) -> list[str]:
         """Delete the bodies found by event or by subject; return the digests the entries keep.
 
         The entry that names them is written in the same commit. Action records of the same runs
         lose their arguments; the index columns go with the body rows.
         """
-        return await self.writer.submit(lambda: self._erase(event, subject, draft))
+        return await self.writer.submit(
+            self._once(command, lambda: self._erase(event, subject, draft))
+        )
 
     def _erase(self, event: str | None, subject: str | None, draft: Draft) -> list[str]:
         execute = self._write.execute
@@ -354,6 +373,21 @@ class SqliteStore(Reads):
         placed = Draft(draft.kind, {**draft.fields, "erased": digests}, body=draft.body)
         self._ledger.append([placed], None, 0, self._now_us())
         return digests
+
+    def _once(self, command: str | None, work: Callable[[], T]) -> Callable[[], T]:
+        """Return `work` so that a second command of the same id does nothing but say so."""
+        if command is None:
+            return work
+
+        def guarded() -> T:
+            self._write.execute(
+                "INSERT OR IGNORE INTO command VALUES(?,?)", (command, self._ledger.head + 1)
+            )
+            if not self._write.changes():
+                raise AlreadyDone(f"command {command} was carried out before")
+            return work()
+
+        return guarded
 
     def _fetch(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._write.execute(sql, values).fetchall()

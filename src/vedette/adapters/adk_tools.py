@@ -1,0 +1,309 @@
+"""Tools as an ADK agent sees them: declarations without hands.
+
+`declared_tools(folder)` turns the `tools:` of an agent.yaml into ADK tools. Calling one performs
+nothing: it only says that something was proposed. Under `vedette run` the call becomes a Proposal
+at the gateway; under `adk web agents` it is answered with `{"status": "proposed"}` and that is all.
+
+This module imports ADK. It is imported by the `agent.py` of agents and, once it needs ADK, by the
+reasoner; by nobody else.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.adk.agents.callback_context import CallbackContext
+from google.adk.models.base_llm import BaseLlm
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.adk.plugins.base_plugin import BasePlugin
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.tool_context import ToolContext
+from google.genai import types
+
+from vedette.errors import BadFleet, Permanent
+from vedette.load.agent_file import ARG_KINDS, AgentFile, ToolFile
+from vedette.load.folder import read_code
+from vedette.load.problem import refuse
+from vedette.load.shape import fit
+from vedette.load.yaml_file import read_yaml
+from vedette.origin import Ref
+
+# How a model writes a reference: this, then a JSON Pointer without its first slash.
+REF = "ref:/"
+PROPOSED = {"status": "proposed"}
+
+_SCHEMAS: dict[str, dict[str, Any]] = {
+    "string": {"type": "string"},
+    "integer": {"type": "integer"},
+    "boolean": {"type": "boolean"},
+    "strings": {"type": "array", "items": {"type": "string"}},
+    "object": {"type": "object"},
+}
+_HOW = """\
+Calling this proposes it; whether it happens is decided by policy and told in the answer.
+Any text may be given as it is, or as a reference: `ref:/event/data/from` stands for the value at
+that place of the data you were given (/event, /charter, /registry, /memory, /outcome, /row). For
+a list of texts, a reference to a list is given as its only item. Give a reference wherever the
+value stands in the data: it is copied exactly, and policy knows where it comes from."""
+
+
+def function_name(tool: str) -> str:
+    """Return the name under which ADK knows a tool: ADK takes identifiers only."""
+    return tool.replace(".", "_")
+
+
+class DeclaredTool(BaseTool):  # type: ignore[misc, unused-ignore]
+    """One declared tool. It holds no hands: `run_async` reports a proposal and nothing else.
+
+    `tool` is the declared name (`mail.file`), `kinds` maps its arguments to their types.
+    """
+
+    def __init__(self, shape: ToolFile, about: str) -> None:
+        super().__init__(name=function_name(shape.name), description=_describe(shape, about))
+        self.tool = shape.name
+        self.kinds = dict(shape.args)
+
+    def _get_declaration(self) -> types.FunctionDeclaration:
+        properties = {name: _SCHEMAS[kind.removesuffix("?")] for name, kind in self.kinds.items()}
+        needed = [name for name, kind in self.kinds.items() if not kind.endswith("?")]
+        schema = {"type": "object", "properties": properties, "required": needed}
+        return types.FunctionDeclaration(
+            name=self.name, description=self.description, parameters_json_schema=schema
+        )
+
+    async def run_async(self, *, args: dict[str, Any], tool_context: ToolContext) -> Any:
+        """Report that something was proposed; do nothing."""
+        return dict(PROPOSED)
+
+    def read(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a model's call as those of a Proposal."""
+        return {name: _read(value, self.kinds.get(name, "")) for name, value in args.items()}
+
+    def write(self, args: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """Return recorded arguments (`{"ref": …}` or `{"value": …}`) as the model gave them."""
+        return {name: _write(given, self.kinds.get(name, "")) for name, given in args.items()}
+
+
+def declared_tools(folder: Path | str) -> list[BaseTool]:
+    """Return the tools that the agent.yaml of a folder declares.
+
+    Raises BadFleet with file and line if the file has another shape, or if two tools would have
+    the same name in ADK (`mail.file` and `mail_file`).
+    """
+    return list(read_declared(Path(folder)))
+
+
+def read_declared(folder: Path) -> list[DeclaredTool]:
+    """Return the same as `declared_tools`, by their own type."""
+    file = f"{folder.name}/agent.yaml"
+    document, problems = read_yaml(folder / "agent.yaml", file)
+    refuse(problems)
+    shape, problems = fit(AgentFile, document)
+    refuse(problems)
+    assert shape is not None
+    abouts = _abouts(folder)
+    found: dict[str, DeclaredTool] = {}
+    for index, tool in enumerate(shape.tools):
+        for name, kind in tool.args.items():
+            if kind.removesuffix("?") not in ARG_KINDS:
+                what, at = f"there is no type {kind!r}", ("tools", index, "args", name)
+                refuse([document.problem(at, what, f"there are: {', '.join(ARG_KINDS)}")])
+        made = DeclaredTool(tool, abouts.get(tool.function, ""))
+        twin = found.get(made.name)
+        if twin is not None:
+            what = f"{tool.name!r} and {twin.tool!r} are both {made.name!r} in ADK"
+            refuse([document.problem(("tools", index, "name"), what, "rename one of the two")])
+        found[made.name] = made
+    return list(found.values())
+
+
+def _abouts(folder: Path) -> dict[str, str]:
+    """Return the first paragraph of each docstring in tools.py, without importing it."""
+    path = folder / "tools.py"
+    if not path.is_file():
+        return {}
+    code, problems = read_code(path, f"{folder.name}/tools.py")
+    refuse(problems)
+    texts = {name: ast.get_docstring(node) or "" for name, node in code.functions.items()}
+    return {name: " ".join(text.split("\n\n")[0].split()) for name, text in texts.items()}
+
+
+def _describe(shape: ToolFile, about: str) -> str:
+    said = [about or f"{shape.verb} ({shape.resource})."]
+    sinks = ", ".join(pointer.removeprefix("/") for pointer in shape.sinks)
+    if sinks:
+        said.append(f"What it acts on is decided by: {sinks}.")
+    if shape.high_impact:
+        said.append("It has high impact and waits for a person.")
+    return " ".join(said) + "\n" + _HOW
+
+
+def _read(value: Any, kind: str) -> Any:
+    if isinstance(value, str) and value.startswith(REF):
+        return Ref(value[len(REF) - 1 :])
+    if kind.startswith("strings") and isinstance(value, list) and len(value) == 1:
+        only = _read(value[0], "string")
+        return only if isinstance(only, Ref) else value
+    if kind.startswith("integer") and isinstance(value, float) and value.is_integer():
+        # Some models' wire formats know numbers only as floats.
+        return int(value)
+    return value
+
+
+def _write(given: Mapping[str, Any], kind: str) -> Any:
+    if "ref" not in given:
+        return given.get("value")
+    text = REF + str(given["ref"]).removeprefix("/")
+    return [text] if kind.startswith("strings") else text
+
+
+# --- the first gate, and what it saw ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One call that the model made: ADK's id and name for it, and its arguments."""
+
+    id: str
+    function: str
+    args: Mapping[str, Any]
+
+
+class Capture(BasePlugin):  # type: ignore[misc, unused-ignore]
+    """Takes down every tool call of one turn and answers it, so that no tool ever runs.
+
+    One instance serves one turn. `model_calls` counts what was asked of the model. `why` says
+    what was refused, should the request to the model carry anything but declared functions.
+    """
+
+    def __init__(self, functions: frozenset[str]) -> None:
+        super().__init__(name="vedette_capture")
+        self.asked: list[Asked] = []
+        self.model_calls = 0
+        self.why = ""
+        self._functions = functions
+
+    async def before_model_callback(
+        self, *, callback_context: CallbackContext, llm_request: LlmRequest
+    ) -> LlmResponse | None:
+        """Count the call; refuse a request that offers the model more than what is declared."""
+        for tool in llm_request.config.tools or []:
+            declared = getattr(tool, "function_declarations", None) or []
+            names = {declaration.name for declaration in declared}
+            given = tool.model_dump(exclude_none=True) if isinstance(tool, types.Tool) else {}
+            if set(given) != {"function_declarations"} or not names <= self._functions:
+                self.why = "the model would have been offered tools that are not declared"
+                raise Permanent(self.why)
+        self.model_calls += 1
+        return None
+
+    async def before_tool_callback(
+        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
+    ) -> dict[str, Any]:
+        """Take down one call, declared or made up; ADK runs no tool and asks no more."""
+        self.asked.append(Asked(tool_context.function_call_id or "", tool.name, tool_args))
+        tool_context.actions.skip_summarization = True
+        return dict(PROPOSED)
+
+
+# --- a model made of a function ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a model is asked, as plain data: instruction, contents as JSON, functions by name."""
+
+    instruction: str
+    contents: list[dict[str, Any]]
+    functions: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a model says: a text, and calls by ADK's function name."""
+
+    text: str = ""
+    calls: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+
+
+class FunctionModel(BaseLlm):  # type: ignore[misc, unused-ignore]
+    """A model for ADK whose replies come from a Python function: for tests and rehearsals."""
+
+    answer: Callable[[Request], Awaitable[Reply]]
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse, None]:
+        """Ask the function once and yield its reply as ADK's own."""
+        config = llm_request.config
+        functions = {
+            str(declaration.name): str(declaration.description)
+            for tool in config.tools or []
+            for declaration in getattr(tool, "function_declarations", None) or []
+        }
+        contents = [
+            content.model_dump(mode="json", exclude_none=True) for content in llm_request.contents
+        ]
+        reply = await self.answer(Request(str(config.system_instruction), contents, functions))
+        parts = [types.Part(text=reply.text)] if reply.text else []
+        for name, args in reply.calls:
+            call = types.FunctionCall(name=name, args=dict(args))
+            parts.append(types.Part(function_call=call))
+        yield LlmResponse(
+            content=types.Content(role="model", parts=parts),
+            usage_metadata=types.GenerateContentResponseUsageMetadata(
+                prompt_token_count=sum(len(str(content)) for content in contents) // 4,
+                candidates_token_count=1,
+            ),
+        )
+
+
+# --- what a root_agent may be -----------------------------------------------------------------
+
+_FREE = frozenset(
+    {"name", "description", "model", "instruction", "static_instruction", "tools",
+     "global_instruction", "generate_content_config", "planner", "disallow_transfer_to_parent",
+     "disallow_transfer_to_peers"}
+)  # fmt: skip
+
+
+def check_root_agent(root: object, folder: Path, tools: Mapping[str, DeclaredTool]) -> None:
+    """Raise BadFleet if a root_agent could do more than propose what agent.yaml declares.
+
+    Sub-agents, callbacks, code executors, output schemas (ADK adds a tool for them), built-in
+    tools, toolsets and plain functions all act, or offer the model something, without passing
+    the plugin. Whatever ADK adds in later versions is refused too: a field must be known here.
+    """
+    from google.adk.agents.llm_agent import LlmAgent
+    from google.adk.planners.built_in_planner import BuiltInPlanner
+
+    def no(what: str, mend: str) -> BadFleet:
+        return BadFleet(what, where=f"{folder.name}/agent.py", mend=mend)
+
+    if type(root) is not LlmAgent:
+        raise no(f"root_agent is a {type(root).__name__}", "make it a plain LlmAgent")
+    if root.name != folder.name:
+        raise no(f"root_agent is named {root.name!r}", f"write name={folder.name!r}")
+    for name, info in LlmAgent.model_fields.items():
+        value = getattr(root, name)
+        if name not in _FREE and value != info.get_default(call_default_factory=True):
+            mend = "leave it out; an agent only proposes the tools that agent.yaml declares"
+            raise no(f"root_agent sets {name}", mend)
+    if root.planner is not None and type(root.planner) is not BuiltInPlanner:
+        raise no(f"root_agent has a {type(root.planner).__name__}", "leave out planner")
+    config = root.generate_content_config
+    if config is not None and (config.tools or config.tool_config):
+        raise no("root_agent sets tools in generate_content_config", "leave them out")
+    for tool in root.tools:
+        if type(tool) is not DeclaredTool:
+            what = f"root_agent has the tool {getattr(tool, 'name', None) or repr(tool)}"
+            raise no(f"{what}, which is not declared", "write tools=declared_tools(HERE)")
+        twin = tools.get(tool.name)
+        if twin is None or (twin.tool, twin.kinds) != (tool.tool, tool.kinds):
+            what = f"root_agent has the tool {tool.tool!r}, which agent.yaml does not declare so"
+            raise no(what, "write tools=declared_tools(HERE)")

@@ -1,0 +1,327 @@
+"""The portable profile: the Rego that every engine we use decides alike, checked on syntax trees.
+
+Pure: it gets parsed modules and the data document, and returns findings. What it
+refuses is refused because engines were seen to differ on it, or to crash (docs/design/policy.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from vedette.adapters.policy_syntax import Module, Ref, Rule, nodes, ref_of, refs
+from vedette.ports import Finding
+
+Known = Mapping[tuple[str, ...], set[str]]
+At = Callable[..., Finding]
+
+PROOFS = ("identity", "grant", "origins", "limits", "holds")
+
+# Pure functions that OPA, regorus' interpreter and its compiled programs all have, and agree on.
+BUILTINS = frozenset(
+    """abs array.concat array.reverse array.slice base64.decode base64.encode base64.is_valid
+    bits.and bits.lsh bits.negate bits.or bits.rsh bits.xor concat contains count endswith
+    format_int glob.match indexof intersection is_array is_boolean is_null is_number is_object
+    is_set is_string lower max min net.cidr_contains object.filter object.get object.keys
+    object.remove object.subset object.union product regex.match replace sort split sprintf
+    startswith strings.any_prefix_match strings.any_suffix_match substring sum to_number trim
+    trim_left trim_prefix trim_right trim_space trim_suffix type_name union upper""".split()  # noqa: SIM905 - a list of 60 lines says no more
+)
+
+# Functions that tests may use besides: they run on the interpreter and on OPA only.
+TEST_BUILTINS = BUILTINS | {"json.patch", "json.remove", "json.filter", "object.union_n"}
+
+
+def check(modules: Sequence[Module], data: Mapping[str, Any]) -> list[Finding]:
+    """Return everything in the modules that is outside the profile or leads nowhere."""
+    known = _rules_by_package(modules)
+    findings: list[Finding] = []
+    for module in modules:
+        findings += _placed(module)
+        findings += _imports_lead_somewhere(module, known, data)
+        for rule in module.rules:
+            findings += _rule(module, rule, known, data)
+    findings += _overlaps(modules, data)
+    findings += _circles(modules, known)
+    findings += _required(modules, known)
+    return findings
+
+
+# --- the profile ------------------------------------------------------------------------------
+
+
+def _rule(module: Module, rule: Rule, known: Known, data: Mapping[str, Any]) -> list[Finding]:
+    def at(line: int, what: str, mend: str = "") -> Finding:
+        return Finding(module.path, line, what, mend)
+
+    found: list[Finding] = []
+    kind, body = next(iter(rule.node.items()))
+    if kind == "Default" and rule.function:
+        found.append(at(rule.line, f"default function {rule.name}", "give it an `else`"))
+    head = body if kind == "Default" else next(iter(body["head"].values()))
+    if "Var" not in head["refr"]:
+        mend = "name the rule with one word; collect objects with {key: value | …}"
+        found.append(at(rule.line, f"rule {rule.name} has a reference as its head", mend))
+    for number in nodes(rule.node, "Number"):
+        if not isinstance(number["value"], int):
+            what = f"{number['value']} is not a whole number"
+            found.append(at(number["span"]["line"], what, "use a smaller unit"))
+    for operation in nodes(rule.node, "ArithExpr"):
+        if operation["op"] == "Div":
+            found.append(at(operation["span"]["line"], "division makes fractions", "multiply"))
+    if not module.test:
+        found += _shipped_only(module, rule, at)
+    for call in nodes(rule.node, "Call"):
+        found += _call(module, rule, call, known, at)
+    for each in _checked_refs(module, rule):
+        found += _leads_somewhere(module, each, known, data, at)
+    return found
+
+
+def _shipped_only(module: Module, rule: Rule, at: At) -> Iterator[Finding]:
+    for negation in nodes(rule.node, "NotExpr"):
+        named = ref_of(negation["expr"])
+        if (
+            named is None
+            or named.dynamic
+            or (named.steps and named.root != "data" and named.root not in module.aliases)
+            or (named.root in rule.locals and not named.steps)
+            or named.root == "input"
+        ):
+            mend = "name the condition as a rule and negate the name"
+            yield at(negation["span"]["line"] if "span" in negation else rule.line, _NOT, mend)
+    for mods in nodes(rule.node, "with_mods"):
+        line = next((each.line for mod in mods for each in refs(mod["refr"])), rule.line)
+        yield at(line, "`with` stands outside a test", "take the value as a parameter")
+
+
+_NOT = "`not` before something that is no name: it would hold whenever a field is absent"
+
+
+def _call(module: Module, rule: Rule, call: Any, known: Known, at: At) -> Iterator[Finding]:
+    function = ref_of(call["fcn"])
+    if function is None:
+        return
+    name = ".".join((function.root, *function.steps))
+    if function.root == "data" or function.root in module.aliases:
+        return  # that it leads somewhere is checked as for any reference
+    if not function.steps and function.root in known.get(module.package, set()):
+        return
+    if name not in (TEST_BUILTINS if module.test else BUILTINS):
+        yield at(
+            function.line,
+            f"{name} is neither a function of this package nor in the portable profile",
+            "see docs/design/policy.md for what is",
+        )
+
+
+def _checked_refs(module: Module, rule: Rule) -> Iterator[Ref]:
+    # A test may replace any data, so what `with` names in it need not exist.
+    targets = {
+        (each.root, each.steps, each.line)
+        for mods in nodes(rule.node, "with_mods")
+        for mod in mods
+        for each in refs(mod["refr"])
+    }
+    for each in refs(rule.node):
+        if not module.test or (each.root, each.steps, each.line) not in targets:
+            yield each
+
+
+def expand(module: Module, ref: Ref) -> tuple[str, ...] | None:
+    """Return the path below `data` that a reference means, None if it is not about data."""
+    path = (ref.root, *ref.steps)
+    if ref.root in module.aliases:
+        path = (*module.aliases[ref.root], *ref.steps)
+    return path[1:] if path[0] == "data" else None
+
+
+def _leads_somewhere(
+    module: Module,
+    ref: Ref,
+    known: Known,
+    data: Mapping[str, Any],
+    at: At,
+) -> Iterator[Finding]:
+    path = expand(module, ref)
+    if path is None:
+        return
+    if not path:
+        yield at(ref.line, "`data` as a whole is named", "name what you need of it")
+        return
+    end = lost(path, known, data)
+    if end is None or (module.test and path[0] in data):
+        return
+    yield at(
+        ref.line,
+        f"data.{'.'.join(path)} does not exist: there is no rule and no data at {end!r}",
+        "check the spelling, or add the data",
+    )
+
+
+def lost(path: tuple[str, ...], known: Known, data: Mapping[str, Any]) -> str | None:
+    """Return the step at which a path below `data` leads nowhere, None if it leads somewhere."""
+    for package, rules in known.items():
+        size = len(package)
+        if path[:size] == package[: len(path)] and len(path) <= size:
+            return None
+        if path[:size] == package and path[size] in rules:
+            return None
+    value: Any = data
+    for step in path:
+        if not isinstance(value, Mapping) or step not in value:
+            return step
+        value = value[step]
+    return None
+
+
+# --- the bundle as a whole --------------------------------------------------------------------
+
+
+def _rules_by_package(modules: Sequence[Module]) -> dict[tuple[str, ...], set[str]]:
+    known: dict[tuple[str, ...], set[str]] = {}
+    for module in modules:
+        known.setdefault(module.package, set()).update(rule.name for rule in module.rules)
+    return known
+
+
+def _placed(module: Module) -> Iterator[Finding]:
+    folder = tuple(module.path.split("/")[:-1])
+    package = module.package
+    if module.test and package and package[-1].endswith("_test"):
+        package = (*package[:-1], package[-1].removesuffix("_test"))
+    if package != folder:
+        yield Finding(
+            module.path,
+            module.package_line,
+            f"package {'.'.join(module.package)} stands in folder {'/'.join(folder) or '.'}",
+            "folders mirror packages",
+        )
+
+
+def _imports_lead_somewhere(
+    module: Module, known: Known, data: Mapping[str, Any]
+) -> Iterator[Finding]:
+    for path, line in module.imports:
+        if path in (("rego", "v1"),) or path[0] == "input":
+            continue
+        if path[0] != "data" or len(path) < 2:
+            what = f"import of {'.'.join(path)}"
+            yield Finding(module.path, line, what, "import data.… or input.… only")
+        elif (end := lost(path[1:], known, data)) is not None:
+            yield Finding(
+                module.path,
+                line,
+                f"{'.'.join(path)} does not exist: there is no rule and no data at {end!r}",
+                "check the spelling",
+            )
+
+
+def _overlaps(modules: Sequence[Module], data: Mapping[str, Any]) -> Iterator[Finding]:
+    for module in modules:
+        value: Any = data
+        for step in module.package:
+            value = value.get(step) if isinstance(value, Mapping) else None
+        if value is not None:
+            yield Finding(
+                module.path,
+                module.package_line,
+                f"package {'.'.join(module.package)} and a data file share a path",
+                "move the data to another folder",
+            )
+
+
+def _circles(modules: Sequence[Module], known: Known) -> Iterator[Finding]:
+    """Find recursion: both engines crash the process on some forms of it."""
+    places: dict[tuple[str, ...], tuple[str, int]] = {}
+    edges: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+    for module in modules:
+        for rule in module.rules:
+            name = (*module.package, rule.name)
+            places.setdefault(name, (module.path, rule.line))
+            targets = edges.setdefault(name, set())
+            for each in _body_refs(rule):
+                targets.update(_targets(module, rule, each, known))
+    state: dict[tuple[str, ...], int] = {}
+    for start in sorted(edges):
+        circle = _circle_from(start, edges, state)
+        if circle:
+            path, line = places[circle[0]]
+            way = " → ".join(".".join(name) for name in (*circle, circle[0]))
+            yield Finding(path, line, f"recursion: {way}", "rules must not depend on themselves")
+
+
+def _body_refs(rule: Rule) -> Iterator[Ref]:
+    kind, body = next(iter(rule.node.items()))
+    if kind == "Default":
+        yield from refs(body["value"])
+        return
+    head = next(iter(body["head"].values()))
+    yield from refs([value for name, value in head.items() if name not in ("refr", "args")])
+    yield from refs(body["bodies"])
+
+
+def _targets(module: Module, rule: Rule, ref: Ref, known: Known) -> Iterator[tuple[str, ...]]:
+    if ref.root not in rule.locals and ref.root in known[module.package]:
+        yield (*module.package, ref.root)
+    path = expand(module, ref)
+    if path is None:
+        return
+    for package, rules in known.items():
+        size = len(package)
+        if len(path) > size and path[:size] == package and path[size] in rules:
+            yield (*package, path[size])
+        elif len(path) <= size and package[: len(path)] == path:
+            yield from ((*package, name) for name in rules)
+
+
+def _circle_from(
+    start: tuple[str, ...],
+    edges: Mapping[tuple[str, ...], set[tuple[str, ...]]],
+    state: dict[tuple[str, ...], int],
+) -> list[tuple[str, ...]]:
+    """Return a circle reachable from `start`; 1 in `state`: on the way, 2: known to be clear."""
+    if state.get(start):
+        return []
+    way: list[tuple[str, ...]] = [start]
+    left = [iter(sorted(edges.get(start, ())))]
+    state[start] = 1
+    while way:
+        following = next(left[-1], None)
+        if following is None:
+            state[way.pop()] = 2
+            left.pop()
+        elif state.get(following) == 1:
+            circle = way[way.index(following) :]
+            state.update(dict.fromkeys(way, 2))
+            return circle
+        elif not state.get(following):
+            state[following] = 1
+            way.append(following)
+            left.append(iter(sorted(edges.get(following, ()))))
+    return []
+
+
+def _required(modules: Sequence[Module], known: Known) -> Iterator[Finding]:
+    wanted = [(("vedette", proof), "ok") for proof in PROOFS]
+    for package, rule in (*wanted, (("vedette", "gateway"), "decision")):
+        folder = "/".join(package)
+        files = [module for module in modules if module.package == package and not module.test]
+        if not files:
+            yield Finding(f"{folder}/", 1, f"package {'.'.join(package)} is missing", "restore it")
+        elif rule not in known[package]:
+            last = files[-1]
+            line = last.rules[-1].line if last.rules else last.package_line
+            yield Finding(
+                last.path,
+                line,
+                f"package {'.'.join(package)} has no rule {rule}",
+                "the file may be cut; restore it",
+            )
+        elif not any(
+            rule.name.startswith("test_")
+            for module in modules
+            if module.test and module.path.rpartition("/")[0] == folder
+            for rule in module.rules
+        ):
+            yield Finding(files[0].path, 1, "no tests beside it", f"add {folder}/…_test.rego")

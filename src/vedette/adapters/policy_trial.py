@@ -1,0 +1,225 @@
+"""Tries one bundle, in a process of its own: `python -m vedette.adapters.policy_trial`.
+
+The bundle comes on standard input. Each line on standard output is a JSON object: `{"at": …}`
+before a step that may crash the process, so that the parent can say where it was, and at last
+`{"findings": […]}`. The parent gives the deadline; the limits on memory and CPU are set here.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import resource
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from vedette.adapters.policy_data import mount
+from vedette.adapters.policy_golden import golden, must_deny
+from vedette.adapters.policy_profile import check
+from vedette.adapters.policy_syntax import Module, read_modules
+from vedette.adapters.regorus_engine import EngineFailed, PlainEngine, RegorusEngine
+from vedette.bundle import ENTRYPOINT, Bundle
+from vedette.decision import Decision, denied, read_decision
+from vedette.errors import BadPolicy
+from vedette.ports import Finding
+
+MEMORY_BYTES = 1 << 30
+CPU_SECONDS = 20
+
+_PLACE = re.compile(r"--> (?P<file>[^\n]+?):(?P<line>\d+):\d+\n")
+_MESSAGE = re.compile(r"^error: (?P<what>.+)", re.MULTILINE | re.DOTALL)
+
+
+def main() -> int:
+    """Read a bundle, try it, print the findings."""
+    _limit()
+    raw = orjson.loads(sys.stdin.buffer.read())
+    bundle = Bundle.of({path: base64.b64decode(text) for path, text in raw.items()})
+    found = try_here(bundle)
+    _say({"findings": [[each.file, each.line, each.what, each.mend] for each in found]})
+    return 0
+
+
+def try_here(bundle: Bundle) -> list[Finding]:
+    """Return what is wrong with a bundle. May crash the process, as the vendor may."""
+    try:
+        data = mount(bundle.files)
+        manifest = list(_manifest(bundle, data))
+    except BadPolicy as error:
+        return [_of_error(error)]
+    _at("", "parsing")
+    try:
+        plain = _parse(bundle)
+    except _Unparsed as error:
+        return error.findings
+    modules = read_modules(plain.syntax())
+    found = manifest + check(modules, data)
+    if found:
+        return _sorted(found)
+    _at("", "analysing the rules")
+    try:
+        plain.decide(b"{}")
+    except EngineFailed as error:
+        return [_of_engine(str(error))]
+    found = list(_tests(plain, modules))
+    return _sorted(found) if found else _compared(bundle, plain, data)
+
+
+class _Unparsed(Exception):
+    def __init__(self, findings: list[Finding]) -> None:
+        super().__init__(str(findings))
+        self.findings = findings
+
+
+def _parse(bundle: Bundle) -> PlainEngine:
+    """Parse all modules; on an error parse each alone, so that every broken file is named."""
+    try:
+        return PlainEngine(bundle, tests=True)
+    except (EngineFailed, BadPolicy) as error:
+        findings: list[Finding] = []
+        for path, raw in sorted(bundle.files.items()):
+            if not path.endswith(".rego"):
+                continue
+            _at(path, "parsing")
+            try:
+                PlainEngine(Bundle.of({path: raw}), tests=True)
+            except EngineFailed as alone:
+                findings.append(_of_engine(str(alone), path))
+        raise _Unparsed(findings or [_of_engine(str(error))]) from error
+
+
+def _manifest(bundle: Bundle, data: Mapping[str, Any]) -> Iterator[Finding]:
+    raw = bundle.files.get(".manifest")
+    if raw is None:
+        yield Finding(".manifest", 1, "there is no .manifest", "name roots and rego_version 1")
+        return
+    try:
+        manifest = orjson.loads(raw)
+        roots, version = manifest["roots"], manifest["rego_version"]
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        line = error.lineno if isinstance(error, orjson.JSONDecodeError) else 1
+        yield Finding(".manifest", line, f"not a manifest: {error}", "name roots and rego_version")
+        return
+    if version != 1:
+        yield Finding(".manifest", 1, f"rego_version {version!r}", "use 1")
+    if not isinstance(roots, list) or not all(isinstance(root, str) for root in roots):
+        yield Finding(".manifest", 1, "roots is not a list of texts", "")
+        return
+    folders = {path.rpartition("/")[0] for path in bundle.files if path != ".manifest"}
+    for folder in sorted(folders):
+        if not any(root in ("", folder) or folder.startswith(root + "/") for root in roots):
+            yield Finding(".manifest", 1, f"no root covers {folder or '.'}/", "add it to roots")
+
+
+def _tests(plain: PlainEngine, modules: list[Module]) -> Iterator[Finding]:
+    for module in modules:
+        for rule in module.rules:
+            if not module.test or not rule.name.startswith("test_"):
+                continue
+            _at(f"{module.path}:{rule.line}", f"running {rule.name}")
+            path = ".".join(("data", *module.package, rule.name))
+            try:
+                answer = plain.rule(path)
+            except EngineFailed as error:
+                yield Finding(module.path, rule.line, f"{rule.name} failed: {_first(error)}")
+                continue
+            if answer is not True:
+                says = "is undefined" if answer is None else f"is {answer!r}"
+                yield Finding(module.path, rule.line, f"{rule.name} failed: it {says}", "")
+
+
+def _compared(bundle: Bundle, plain: PlainEngine, data: Mapping[str, Any]) -> list[Finding]:
+    where = _entry_file(bundle)
+    _at(where, "compiling")
+    try:
+        compiled = RegorusEngine(bundle)
+    except BadPolicy as error:
+        return [_of_engine(error.what, where)]
+    found: list[Finding] = []
+    for name, question in golden(data):
+        _at(where, f"deciding: {name}")
+        first, failed = _decide(plain, question)
+        second, _ = _decide(compiled, question)
+        same = second.outcome == "deny" if failed else first == second
+        if not same:
+            says = failed or f"{first.outcome} by {first.rule}"
+            what = f"the engines differ on {name!r}: {says}, and {second.outcome} by {second.rule}"
+            found.append(Finding(where, 1, what, "keep within the portable profile"))
+    for name, question in must_deny(data):
+        _at(where, f"deciding: {name}")
+        for engine in (plain, compiled):
+            decision, _ = _decide(engine, question)
+            if decision.outcome != "deny":
+                what = f"{name} is not denied but {decision.outcome} by {decision.rule}"
+                found.append(Finding(where, 1, what, "deny what proves nothing"))
+                break
+    return found
+
+
+def _decide(engine: PlainEngine | RegorusEngine, question: object) -> tuple[Decision, str]:
+    try:
+        return read_decision(engine.decide(orjson.dumps(question))), ""
+    except EngineFailed as error:
+        return denied("engine.failed"), _first(error)
+
+
+def _entry_file(bundle: Bundle) -> str:
+    folder = "/".join(ENTRYPOINT.split(".")[1:-1]) + "/"
+    files = [path for path in bundle.modules() if path.startswith(folder)]
+    return files[0] if files else folder
+
+
+# --- words ------------------------------------------------------------------------------------
+
+
+def _of_engine(message: str, path: str = "") -> Finding:
+    place = _PLACE.search(message)
+    said = _MESSAGE.search(message)
+    what = " ".join((said["what"] if said else message).split())[:400]
+    if place:
+        return Finding(place["file"], int(place["line"]), what)
+    return Finding(path or "policies", 1, what)
+
+
+def _of_error(error: BadPolicy) -> Finding:
+    file, _, line = (error.where or "policies:1").rpartition(":")
+    return Finding(file, int(line) if line.isdigit() else 1, error.what, error.mend or "")
+
+
+def _first(error: EngineFailed) -> str:
+    found = _of_engine(str(error))
+    return f"{found.file}:{found.line}: {found.what}" if found.file != "policies" else found.what
+
+
+def _sorted(findings: list[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda each: (each.file, each.line, each.what))
+
+
+def _at(file: str, step: str) -> None:
+    _say({"at": file, "step": step})
+
+
+def _say(what: Mapping[str, Any]) -> None:
+    sys.stdout.buffer.write(orjson.dumps(what) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _limit() -> None:
+    for kind, most in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, CPU_SECONDS),
+        (resource.RLIMIT_AS, MEMORY_BYTES),
+    ):
+        _, hard = resource.getrlimit(kind)
+        least = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        try:
+            resource.setrlimit(kind, (least, hard))
+        except (ValueError, OSError):
+            continue  # macOS refuses RLIMIT_AS; the parent's deadline still stands
+
+
+if __name__ == "__main__":
+    sys.exit(main())

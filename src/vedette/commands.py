@@ -1,0 +1,191 @@
+"""Commands: what people may do, in one place for the CLI, the API and the console.
+
+Every command names its principal and a reason, both recorded; a repeated `command_id` is answered
+and not done again. A command is refused with BadCommand or Forbidden and then changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vedette.approval import HoldState
+from vedette.bundle import Bundle
+from vedette.digest import canonical
+from vedette.entry import Body, Draft
+from vedette.errors import BadCommand, Forbidden
+from vedette.event import Event
+from vedette.hold import EXPIRES_US
+from vedette.identity import Principal
+from vedette.line import Line
+from vedette.ports import Intake
+from vedette.rollout import Rollout
+from vedette.stop import scope_of
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Who wants something, why, and under which id (a repeat of the id is the same order)."""
+
+    principal: Principal
+    reason: str
+    command_id: str | None = None
+
+    def body(self, **more: Any) -> Body:
+        """Return the body of the entry that records the order: what a person wrote."""
+        return Body(canonical({"reason": self.reason, **more}))
+
+
+@dataclass(slots=True)
+class Commands:
+    """The commands of one fleet. `read_bundle` reads a policy folder."""
+
+    line: Line
+    intake: Intake
+    rollout: Rollout
+    read_bundle: Callable[[Path], Bundle]
+
+    # --- events -----------------------------------------------------------------------------
+
+    async def send(self, order: Order, events: Sequence[Event]) -> dict[str, Any]:
+        """Hand events to the fleet as a person's; their envelope is vouched for by the person."""
+        receipts = await self.intake.accept(events)
+        return {
+            "receipts": [
+                {"status": r.status, "event": r.event, "runs": list(r.runs), "error": r.error}
+                for r in receipts
+            ]
+        }
+
+    def would_wake(self, event: Event) -> dict[str, Any]:
+        """Say who would wake, and why, without accepting anything."""
+        return {
+            "event": event.key,
+            "agents": [
+                {"agent": match.agent, "wakes": match.wakes, "why": match.why}
+                for match in self.line.fleet.match(event)
+            ],
+        }
+
+    # --- holds ------------------------------------------------------------------------------
+
+    async def approve(self, order: Order, hold: str, digest: str | None = None) -> dict[str, Any]:
+        """Approve exactly the action that is held. It is decided again before it is done."""
+        return await self._answer(order, hold, "approved", digest)
+
+    async def deny(self, order: Order, hold: str, digest: str | None = None) -> dict[str, Any]:
+        """Deny what is held, for good."""
+        return await self._answer(order, hold, "denied", digest)
+
+    async def _answer(
+        self, order: Order, hold: str, to: HoldState, digest: str | None
+    ) -> dict[str, Any]:
+        self._person(order)
+        action = f"act_{hold.removeprefix('hold_').removeprefix('act_')}"
+        held = self.line.store.action(action)
+        if held is None or held.hold is None:
+            raise BadCommand(f"there is no hold {hold!r}", mend="see `vedette hold list`")
+        if digest is not None and digest != held.digest:
+            raise BadCommand(
+                f"hold {hold} is for the action {held.digest[:12]}, not {digest[:12]}",
+                mend="look at it again with `vedette hold list`",
+            )
+        until = 0
+        if to == "approved":
+            until = held.until_us or self.line.clock.now_us() + EXPIRES_US
+        draft = Draft(
+            f"hold.{to}",
+            {
+                "agent": held.agent,
+                "action": held.id,
+                "action_digest": held.digest,
+                "tool": held.tool,
+                "actor": str(order.principal),
+                "until": until or None,
+            },
+            body=order.body(),
+        )
+        row = await self.line.store.settle_hold(
+            held.id, to, draft, approver=str(order.principal), until_us=until,
+            command=order.command_id,
+        )  # fmt: skip
+        return {"hold": hold, "state": row.hold, "run": row.run, "tool": row.tool}
+
+    # --- stops ------------------------------------------------------------------------------
+
+    async def stop(
+        self, order: Order, *, agent: str | None = None, tool: str | None = None, all: bool = False
+    ) -> dict[str, Any]:
+        """Stop an agent, a tool or everything; in force when this returns, and after restarts."""
+        return await self._stop(order, scope_of(agent, tool, all), True)
+
+    async def resume(
+        self, order: Order, *, agent: str | None = None, tool: str | None = None, all: bool = False
+    ) -> dict[str, Any]:
+        """Lift a stop."""
+        return await self._stop(order, scope_of(agent, tool, all), False)
+
+    async def _stop(self, order: Order, what: tuple[str, str], on: bool) -> dict[str, Any]:
+        self._person(order)
+        scope, name = what
+        self._known(scope, name)
+        began = self.line.clock.monotonic_us()
+        draft = Draft(
+            "stop.set" if on else "stop.lifted",
+            {"what": f"{scope}:{name}", "actor": str(order.principal)},
+            body=order.body(),
+        )
+        epoch = await self.line.store.stop(draft, scope, name, on, command=order.command_id)
+        self.line.stops.restore(epoch, self.line.store.stops())
+        return {
+            "stopped": [f"{s}:{n}" for s, n in self.line.stops.listed()],
+            "took_us": self.line.clock.monotonic_us() - began,
+        }
+
+    def _known(self, scope: str, name: str) -> None:
+        agents = self.line.fleet.agents
+        if scope == "agent" and name not in agents:
+            raise BadCommand(f"there is no agent {name!r}", mend=f"one of: {', '.join(agents)}")
+        tools = sorted({tool for agent in agents.values() for tool in agent.tools})
+        if scope == "tool" and name not in tools:
+            raise BadCommand(f"there is no tool {name!r}", mend=f"one of: {', '.join(tools)}")
+
+    # --- policy -----------------------------------------------------------------------------
+
+    async def policy_apply(self, order: Order, folder: Path) -> dict[str, Any]:
+        """Make a policy folder live; when this returns no older revision can commit any more."""
+        self._person(order)
+        bundle: Bundle = self.read_bundle(folder)
+        done = await self.rollout.publish(bundle, order.principal, order.reason, order.command_id)
+        return {
+            "ok": done.ok,
+            "revision": done.revision.number,
+            "digest": done.revision.digest,
+            "changed": done.changed,
+            "took_us": done.took_us,
+            "still_calling": done.still_calling,
+            "findings": [str(finding) for finding in done.findings],
+        }
+
+    # --- content ----------------------------------------------------------------------------
+
+    async def erase(
+        self, order: Order, *, event: str | None = None, subject: str | None = None
+    ) -> dict[str, Any]:
+        """Erase the content of an event, or all under a subject. The proof still holds."""
+        self._person(order)
+        if (event is None) == (subject is None):
+            raise BadCommand("say what to erase", mend="give --event ID or --subject WHO")
+        draft = Draft("body.erased", {"actor": str(order.principal)}, body=order.body())
+        erased = await self.line.store.erase(
+            event=event, subject=subject, draft=draft, command=order.command_id
+        )
+        return {"erased": erased}
+
+    def _person(self, order: Order) -> None:
+        if order.principal.kind != "person":
+            raise Forbidden(f"{order.principal} may not give commands", mend="a person must")
+        if not order.reason.strip():
+            raise BadCommand("a reason is missing", mend="add --reason 'why'")

@@ -1,0 +1,89 @@
+"""Rollout: how another bundle becomes the live one, without a redeploy.
+
+Tried out apart from the fleet; made the live revision by the store, which from then on refuses
+steps made under older ones; made live in the gateway; and answered only when no call that
+started under an older revision is still on its way. A bundle that is refused changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vedette.bundle import Bundle, Revision
+from vedette.clock import Clock
+from vedette.digest import canonical
+from vedette.entry import Body, Draft
+from vedette.identity import Principal
+from vedette.ports import Finding, PolicyEngine, PolicyStage, Store
+
+_DRAIN_US = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What came of a publication.
+
+    `took_us` is the time from the wish to the answer; `still_calling` how many calls of older
+    revisions had not ended when the bound for waiting was reached (0 is the rule).
+    """
+
+    revision: Revision
+    changed: bool
+    took_us: int
+    still_calling: int = 0
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Say whether the bundle is live."""
+        return not self.findings
+
+
+@dataclass(slots=True)
+class Rollout:
+    """Publishes bundles, one after the other."""
+
+    store: Store
+    stage: PolicyStage
+    clock: Clock
+    live: Revision
+    swap: Callable[[PolicyEngine, Revision], None]
+    in_flight_before: Callable[[int], int]
+    _one_at_a_time: asyncio.Lock
+
+    async def publish(
+        self, bundle: Bundle, who: Principal, reason: str, command: str | None = None
+    ) -> Published:
+        """Make `bundle` live, or say why not; the last good one stays."""
+        async with self._one_at_a_time:
+            began = self.clock.monotonic_us()
+            if bundle.digest == self.live.digest:
+                return Published(self.live, False, 0)
+            findings = await self.stage.try_out(bundle)
+            if findings:
+                await self.store.note([_refused(bundle, findings, who)])
+                return Published(self.live, False, 0, findings=tuple(findings))
+            engine = self.stage.load(bundle)
+            body = Body(canonical({"reason": reason}))
+            fields = {"bundle": bundle.digest, "engine": engine.name, "actor": str(who)}
+            draft = Draft("policy.published", fields, body=body)
+            number = await self.store.publish(bundle, [draft], command=command)
+            self.live = Revision(number, bundle.digest)
+            self.swap(engine, self.live)
+            left = await self._drain(number)
+            return Published(self.live, True, self.clock.monotonic_us() - began, left)
+
+    async def _drain(self, number: int) -> int:
+        end = self.clock.monotonic_us() + _DRAIN_US
+        while self.in_flight_before(number) and self.clock.monotonic_us() < end:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        return self.in_flight_before(number)
+
+
+def _refused(bundle: Bundle, findings: list[Finding], who: Principal) -> Draft:
+    body = canonical({"findings": [str(finding) for finding in findings[:100]]})
+    fields: Mapping[str, Any] = {"bundle": bundle.digest, "actor": str(who)}
+    return Draft("policy.refused", fields, body=Body(body))
