@@ -16,7 +16,7 @@ from vedette.judging.series import generate
 START = datetime(2026, 3, 2, tzinfo=UTC)
 
 # name: (minutes between rows, what is in it)
-SERIES: dict[str, tuple[int, dict[str, float]]] = {
+SERIES: dict[str, tuple[int, dict[str, int | float]]] = {
     # Shore power of berth 3, kW, rows every 5 minutes with a daily cycle; two short surges.
     "berth_power": (
         5,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vedette.judging import Briefing, Event, Judge as Base, Judgement, Memory, Proposal, Ref
+from vedette.judging import Briefing, Event, Judgement, Memory, Proposal, Ref
+from vedette.judging import Judge as Base
 from vedette.judging.calibration import Curve
 from vedette.judging.ranks import CALM_ROWS, PAUSE, VIEWS, WARM_UP, Ranks, Reading
 
@@ -64,7 +66,7 @@ class Judge(Base):
 
     def _opened(self, seen: Reading, briefing: Briefing) -> Judgement:
         confidence = self.curve.at(seen.score)
-        if seen.peak >= self.threshold and confidence < self.curve.at(seen.peak) + self.surer_by:
+        if seen.peak >= self.threshold and self._step(seen.score) == self._step(seen.peak):
             # Asked for within the pause and not opened: a person has it, or said no.
             return self._say(seen, briefing, "asked already", confidence)
         why = self._why(seen)
@@ -74,6 +76,10 @@ class Judge(Base):
             _tell("open", summary, why, confidence),
         )
         return self._say(seen, briefing, "alarm", confidence, proposals)
+
+    def _step(self, score: float) -> int:
+        # Steps and not a difference: a score that creeps up still crosses the policy's bar once.
+        return int(self.curve.at(score) / self.surer_by + 1e-9)
 
     def _stronger(self, seen: Reading, briefing: Briefing) -> Judgement:
         confidence = self.curve.at(seen.score)
@@ -96,7 +102,8 @@ class Judge(Base):
         first = max(range(len(VIEWS)), key=lambda view: seen.surprises[view])
         return (
             f"value {seen.value:.6g}, score {seen.score:.2f} at threshold {self.threshold:g}, "
-            f"most by its {VIEWS[first]} ({seen.ranks[first]} of {seen.compared} rows as extreme)"
+            f"most by its {VIEWS[first]} "
+            f"({seen.ranks[first]} of {seen.compared[first]} rows as extreme)"
         )
 
     def _say(
@@ -116,6 +123,7 @@ class Judge(Base):
             name: {
                 "value": seen.values[view],
                 "as_extreme": seen.ranks[view],
+                "compared": seen.compared[view],
                 "surprise": round(seen.surprises[view], 4),
             }
             for view, name in enumerate(VIEWS)
@@ -123,7 +131,6 @@ class Judge(Base):
         return {
             "value": seen.value,
             "views": views,
-            "compared": seen.compared,
             "rows": seen.rows,
             "highest_before": {"rows": PAUSE, "score": round(seen.peak, 4)},
             "calm": {"rows": CALM_ROWS, "highest": round(seen.calm_peak, 4)},
@@ -153,12 +160,12 @@ def _tell(state: str, summary: str, why: str, confidence: float) -> Proposal:
 
 
 def _known(briefing: Briefing) -> str:
-    """Return what reviewed memories say of this very series, cited; people read it, not code."""
-    subject = str(briefing.event.subject)
+    """Return what reviewed memories say of this kind of series, cited: for people to read."""
+    words = set(re.split(r"[^a-z0-9]+", str(briefing.event.subject).lower()))
     told = [
-        f" [{memory.cite()}: {memory.text.strip().splitlines()[0][:200]}]"
+        f" [{memory.cite()}: {' '.join(memory.text.split())[:200]}]"
         for memory in briefing.memories
-        if memory.text.strip() and (subject in memory.text or subject in memory.topics)
+        if words.intersection(memory.topics)
     ]
     return "".join(told[:2])
 

@@ -111,8 +111,10 @@ def _outcome(status: int, answer: bytes) -> Outcome:
         if isinstance(told.get("id"), str | int):
             data["id"] = str(told["id"])[:200]
         return Outcome("done", data)
-    state = "retry" if status >= 500 or status in _LATER else "failed"
-    return Outcome(state, {"status": status}, f"the webhook answered {status}")
+    error = f"the webhook answered {status}"
+    if status >= 500 or status in _LATER:
+        return Outcome("retry", {"status": status}, error)
+    return Outcome("failed", {"status": status}, error)
 
 
 def _json_object(answer: bytes) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 from vedette.judging.text import clean
 
@@ -23,6 +24,7 @@ _VERB = re.compile(
     re.IGNORECASE,
 )
 _TOWARDS = re.compile(r"\b(?:to|at|cc)\b|:\s*$", re.IGNORECASE)
+_STOP = re.compile(r"[.!?]\s")
 _REACH = 220  # characters between the verb and the address
 _ASKS = re.compile(
     r"\?|\bplease (?:answer|reply|confirm|tell|let|advise|send)\b|\blet me know\b|\bby return\b",
@@ -52,18 +54,24 @@ def requests(text: str, ignore: frozenset[str], limit: int = 3) -> list[Request]
             continue
         before = seen[max(0, match.start() - _REACH) : match.start()]
         before = before.rsplit("\n\n", 1)[-1]
-        verbs = list(_VERB.finditer(before))
-        if not verbs:
-            continue
-        # The nearest verb: "send them to" and not the "export" of the sentence before.
-        verb = verbs[-1]
-        if not _TOWARDS.search(before[verb.end() :]):
+        verb = _verb(before)
+        if verb is None or not _TOWARDS.search(before[verb.end() :]):
             continue
         words = " ".join((before[verb.start() :] + address).split())
         found[address.lower()] = Request(verb[1].lower(), address, words[:200])
         if len(found) >= limit:
             break
     return list(found.values())
+
+
+def _verb(before: str) -> re.Match[str] | None:
+    """Return the first verb of the nearest sentence that has one."""
+    verbs = list(_VERB.finditer(before))
+    for earlier, later in pairwise(verbs):
+        if _STOP.search(before, earlier.end(), later.start()) is None:
+            continue
+        verbs = verbs[verbs.index(later) :]
+    return verbs[0] if verbs else None
 
 
 def asks(text: str) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vedette.judging import Briefing, Judge as BaseJudge, Judgement, Memory, Proposal, Ref
+from vedette.judging import Briefing, Judgement, Memory, Proposal, Ref
+from vedette.judging import Judge as BaseJudge
 from vedette.judging.examples import ExampleBank, Prediction
 
 from .intent import Request, asks, requests

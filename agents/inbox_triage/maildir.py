@@ -117,7 +117,7 @@ class Maildir:
             # Some network file systems have no links; a rename there shows the whole file too.
             if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
                 raise
-            os.rename(temporary, target)
+            temporary.rename(target)
         _sync(target.parent)
         for leftover in sorted(staging.glob(f"{unique}.*")):
             leftover.unlink(missing_ok=True)
@@ -126,7 +126,7 @@ class Maildir:
 
     def _folders(self) -> Iterator[str]:
         yield ""
-        for name in sorted(os.listdir(self._root)):
+        for name in sorted(_names(self._root)):
             if name.startswith(".") and (self._root / name / "cur").is_dir():
                 yield name[1:]
 
@@ -135,11 +135,7 @@ class Maildir:
         if (new / unique).is_file():
             return Found(folder, "new", unique)
         for place in ("cur", "new"):
-            try:
-                names = os.listdir(self._path(folder, place))
-            except FileNotFoundError:
-                continue
-            for name in names:
+            for name in _names(self._path(folder, place)):
                 if name == unique or name.startswith(unique + ":"):
                     return Found(folder, place, name)
         return None
@@ -148,7 +144,7 @@ class Maildir:
         source = self._path(found.folder, found.place) / found.file
         target = self._path(wanted.folder, wanted.place) / wanted.file
         try:
-            os.rename(source, target)
+            source.rename(target)
         except FileNotFoundError:
             return False
         _sync(target.parent)
@@ -191,6 +187,14 @@ def check_unique(unique: str) -> str:
     if not _UNIQUE.fullmatch(unique):
         raise Refused(f"message {unique!r} is not the unique name of a mail")
     return unique
+
+
+def _names(path: Path) -> list[str]:
+    try:
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries]
+    except FileNotFoundError:
+        return []
 
 
 def _sync(path: Path) -> None:

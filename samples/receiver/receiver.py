@@ -168,11 +168,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, value: Any) -> None:
         raw = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(raw)))
-        self.end_headers()
-        self.wfile.write(raw)
+        try:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(raw)))
+            self.end_headers()
+            self.wfile.write(raw)
+        except OSError:
+            # The caller did not wait; what it asked for is on record.
+            self.close_connection = True
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: the record is the log."""

@@ -13,10 +13,9 @@ from typing import Any
 
 from vedette.action import Action
 from vedette.budget import DAY_US, HOUR_US, MINUTE_US, Counts
-from vedette.decision import QUESTION, Decision, check_question, denied, read_decision
-from vedette.digest import checked
+from vedette.decision import QUESTION
 from vedette.ports import PolicyEngine
-from vedette.question import Decided, Situation
+from vedette.question import Decided, Situation, ask
 
 ACTIONS = "actions"
 
@@ -141,19 +140,5 @@ class Gateway:
 
     def _ask(self, question: dict[str, Any]) -> Decided:
         engine, revision = self.engine, self.policy_rev
-        wrong = check_question(question)
-        try:
-            raw = checked(question)
-        except ValueError as error:
-            wrong, raw = str(error), b"{}"
-        decision = decide(engine, raw) if wrong is None else denied("engine.question", wrong)
+        decision, raw = ask(engine, question)
         return Decided(decision, raw, revision, engine.digest, engine.name)
-
-
-def decide(engine: PolicyEngine, question: bytes) -> Decision:
-    """Ask an engine; any error, and any answer that is not an exact decision, is a deny."""
-    try:
-        answer = engine.decide(question)
-    except Exception as error:
-        return denied("engine.error", f"the policy engine failed: {type(error).__name__}")
-    return read_decision(answer)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from vedette.agent import Agent
-from vedette.decision import Decision
-from vedette.digest import canonical
+from vedette.decision import Decision, check_question, denied, read_decision
+from vedette.digest import canonical, checked
 from vedette.event import Event
 from vedette.memory import Memory
 
@@ -51,3 +52,30 @@ class Decided:
             canonical(self.decision.to_json()),
             self.question,
         )
+
+
+class Answers(Protocol):
+    """What deciding needs of a policy engine."""
+
+    def decide(self, question: bytes) -> object: ...
+
+
+def ask(engine: Answers, question: Mapping[str, Any]) -> tuple[Decision, bytes]:
+    """Put a question to an engine; return the decision and the exact bytes that were asked.
+
+    The gateway and `replay` both ask through here. Whatever goes wrong is a deny: a question of
+    another shape, an engine that fails, an answer that is not an exact decision.
+    """
+    try:
+        raw = checked(dict(question))
+    except ValueError:
+        # What has no canonical form cannot be recorded; the empty question stands for it.
+        question, raw = {}, b"{}"
+    wrong = check_question(question)
+    if wrong is not None:
+        return denied("engine.question", wrong), raw
+    try:
+        answer = engine.decide(raw)
+    except Exception as error:
+        return denied("engine.error", f"the policy engine failed: {type(error).__name__}"), raw
+    return read_decision(answer), raw

@@ -57,7 +57,7 @@ def function_name(tool: str) -> str:
     return tool.replace(".", "_")
 
 
-class DeclaredTool(BaseTool):  # type: ignore[misc, unused-ignore]
+class DeclaredTool(BaseTool):
     """One declared tool. It holds no hands: `run_async` reports a proposal and nothing else.
 
     `tool` is the declared name (`mail.file`), `kinds` maps its arguments to their types.
@@ -174,7 +174,7 @@ class Asked:
     args: Mapping[str, Any]
 
 
-class Capture(BasePlugin):  # type: ignore[misc, unused-ignore]
+class Capture(BasePlugin):
     """Takes down every tool call of one turn and answers it, so that no tool ever runs.
 
     One instance serves one turn. `model_calls` counts what was asked of the model. `why` says
@@ -231,7 +231,7 @@ class Reply:
     calls: tuple[tuple[str, Mapping[str, Any]], ...] = ()
 
 
-class FunctionModel(BaseLlm):  # type: ignore[misc, unused-ignore]
+class FunctionModel(BaseLlm):
     """A model for ADK whose replies come from a Python function: for tests and rehearsals."""
 
     answer: Callable[[Request], Awaitable[Reply]]
@@ -294,6 +294,9 @@ def check_root_agent(root: object, folder: Path, tools: Mapping[str, DeclaredToo
         if name not in _FREE and value != info.get_default(call_default_factory=True):
             mend = "leave it out; an agent only proposes the tools that agent.yaml declares"
             raise no(f"root_agent sets {name}", mend)
+    for name in ("instruction", "global_instruction", "static_instruction"):
+        if not isinstance(getattr(root, name), str | None):
+            raise no(f"root_agent computes its {name}", "give a text")
     if root.planner is not None and type(root.planner) is not BuiltInPlanner:
         raise no(f"root_agent has a {type(root.planner).__name__}", "leave out planner")
     config = root.generate_content_config

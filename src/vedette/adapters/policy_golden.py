@@ -14,8 +14,9 @@ from typing import Any
 from vedette.decision import QUESTION
 
 NOW_US = 1_795_257_600_123_456
-_MOST = 240
-_WITH_ALL = 3  # agents that get every variation; the others get a few each
+_MOST = 500  # whatever the number of agents; the interpreter takes 1-3 ms for each
+_VARIED = 3  # actions that are asked with every origin
+_EVERY = 2  # of the variations of one action, so that a trial stays short
 
 Question = dict[str, Any]
 Named = tuple[str, Any]
@@ -71,7 +72,7 @@ def reading(agent: str, owner: str, scope: str) -> Question:
 
 
 def golden(data: Mapping[str, Any]) -> list[Named]:
-    """Return named questions about the agents in `data.grants`, at most 240."""
+    """Return named questions about the agents in `data.grants`, at most 500."""
     return list(islice(_golden(data), _MOST))
 
 
@@ -97,20 +98,23 @@ def must_deny(data: Mapping[str, Any]) -> list[Named]:
 
 
 def _golden(data: Mapping[str, Any]) -> Iterator[Named]:
-    grants = data.get("grants")
-    all_sinks = data.get("sinks")
-    for number, (agent, given) in enumerate(sorted(_object(grants).items())):
+    plain = list(_granted(data))
+    yield from plain
+    for name, asked in plain[:: len(plain) // _VARIED + 1]:
+        yield from _origins(name, asked)
+    for name, asked in plain[:1]:
+        yield from islice(_variations(name, asked), 0, None, _EVERY)
+
+
+def _granted(data: Mapping[str, Any]) -> Iterator[Named]:
+    all_sinks = _object(data.get("sinks"))
+    for agent, given in sorted(_object(data.get("grants")).items()):
         granted = _object(given)
         owner = granted.get("owner", "owner@golden.example")
-        tools = sorted(_object(granted.get("tools")).items())
-        for place, (tool, grant) in enumerate(tools):
-            sinks = sorted(_object(_object(all_sinks).get(tool)))
+        for tool, grant in sorted(_object(granted.get("tools")).items()):
+            sinks = sorted(_object(all_sinks.get(tool)))
             asked = question(agent, tool, {**_object(grant), "owner": owner}, sinks)
             yield f"{agent} {tool}", asked
-            if place < 2 or number < _WITH_ALL:
-                yield from _origins(f"{agent} {tool}", asked)
-            if place == 0 and number < _WITH_ALL:
-                yield from _variations(f"{agent} {tool}", asked)
         for scope in (*_texts(granted.get("memory")), "no/such"):
             yield f"{agent} reads {scope}", reading(agent, owner, scope)
 

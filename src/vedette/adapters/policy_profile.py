@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from vedette.adapters.policy_syntax import Module, Ref, Rule, nodes, ref_of, refs
-from vedette.ports import Finding
+from vedette.adapters.policy_syntax import Fault, Module, Ref, Rule, gather, ref_of
 
 Known = Mapping[tuple[str, ...], set[str]]
-At = Callable[..., Finding]
+At = Callable[..., Fault]
 
 PROOFS = ("identity", "grant", "origins", "limits", "holds")
 
@@ -32,10 +31,10 @@ BUILTINS = frozenset(
 TEST_BUILTINS = BUILTINS | {"json.patch", "json.remove", "json.filter", "object.union_n"}
 
 
-def check(modules: Sequence[Module], data: Mapping[str, Any]) -> list[Finding]:
+def check(modules: Sequence[Module], data: Mapping[str, Any]) -> list[Fault]:
     """Return everything in the modules that is outside the profile or leads nowhere."""
     known = _rules_by_package(modules)
-    findings: list[Finding] = []
+    findings: list[Fault] = []
     for module in modules:
         findings += _placed(module)
         findings += _imports_lead_somewhere(module, known, data)
@@ -50,55 +49,54 @@ def check(modules: Sequence[Module], data: Mapping[str, Any]) -> list[Finding]:
 # --- the profile ------------------------------------------------------------------------------
 
 
-def _rule(module: Module, rule: Rule, known: Known, data: Mapping[str, Any]) -> list[Finding]:
-    def at(line: int, what: str, mend: str = "") -> Finding:
-        return Finding(module.path, line, what, mend)
+def _rule(module: Module, rule: Rule, known: Known, data: Mapping[str, Any]) -> Iterator[Fault]:
+    def at(line: int, what: str, mend: str = "") -> Fault:
+        return Fault(module.path, line, what, mend)
 
-    found: list[Finding] = []
-    kind, body = next(iter(rule.node.items()))
-    if kind == "Default" and rule.function:
-        found.append(at(rule.line, f"default function {rule.name}", "give it an `else`"))
-    head = body if kind == "Default" else next(iter(body["head"].values()))
-    if "Var" not in head["refr"]:
+    if rule.kind == "Default" and rule.function:
+        yield at(rule.line, f"default function {rule.name}", "give it an `else`")
+    if "Var" not in rule.head["refr"]:
         mend = "name the rule with one word; collect objects with {key: value | …}"
-        found.append(at(rule.line, f"rule {rule.name} has a reference as its head", mend))
-    for number in nodes(rule.node, "Number"):
+        yield at(rule.line, f"rule {rule.name} has a reference as its head", mend)
+    for number in rule.nodes["Number"]:
         if not isinstance(number["value"], int):
             what = f"{number['value']} is not a whole number"
-            found.append(at(number["span"]["line"], what, "use a smaller unit"))
-    for operation in nodes(rule.node, "ArithExpr"):
+            yield at(number["span"]["line"], what, "use a smaller unit")
+    for operation in rule.nodes["ArithExpr"]:
         if operation["op"] == "Div":
-            found.append(at(operation["span"]["line"], "division makes fractions", "multiply"))
+            yield at(operation["span"]["line"], "division makes fractions", "multiply")
     if not module.test:
-        found += _shipped_only(module, rule, at)
-    for call in nodes(rule.node, "Call"):
-        found += _call(module, rule, call, known, at)
+        yield from _outside_tests(module, rule, at)
+    for call in rule.nodes["Call"]:
+        yield from _call(module, call, known, at)
     for each in _checked_refs(module, rule):
-        found += _leads_somewhere(module, each, known, data, at)
-    return found
+        yield from _leads_somewhere(module, each, known, data, at)
 
 
-def _shipped_only(module: Module, rule: Rule, at: At) -> Iterator[Finding]:
-    for negation in nodes(rule.node, "NotExpr"):
+def _outside_tests(module: Module, rule: Rule, at: At) -> Iterator[Fault]:
+    for negation in rule.nodes["NotExpr"]:
         named = ref_of(negation["expr"])
-        if (
-            named is None
-            or named.dynamic
-            or (named.steps and named.root != "data" and named.root not in module.aliases)
-            or (named.root in rule.locals and not named.steps)
-            or named.root == "input"
-        ):
+        if named is None or not _is_name(module, rule, named):
             mend = "name the condition as a rule and negate the name"
-            yield at(negation["span"]["line"] if "span" in negation else rule.line, _NOT, mend)
-    for mods in nodes(rule.node, "with_mods"):
-        line = next((each.line for mod in mods for each in refs(mod["refr"])), rule.line)
+            line = negation["span"]["line"] if "span" in negation else rule.line
+            yield at(line, _NOT, mend)
+    for mods in rule.nodes["with_mods"]:
+        line = next((each.line for each in gather(mods)[1]), rule.line)
         yield at(line, "`with` stands outside a test", "take the value as a parameter")
+
+
+def _is_name(module: Module, rule: Rule, ref: Ref) -> bool:
+    if ref.dynamic or ref.root == "input":
+        return False
+    if ref.steps:
+        return ref.root == "data" or module.aliases.get(ref.root, ("",))[0] == "data"
+    return ref.root not in rule.locals
 
 
 _NOT = "`not` before something that is no name: it would hold whenever a field is absent"
 
 
-def _call(module: Module, rule: Rule, call: Any, known: Known, at: At) -> Iterator[Finding]:
+def _call(module: Module, call: Any, known: Known, at: At) -> Iterator[Fault]:
     function = ref_of(call["fcn"])
     if function is None:
         return
@@ -117,15 +115,14 @@ def _call(module: Module, rule: Rule, call: Any, known: Known, at: At) -> Iterat
 
 def _checked_refs(module: Module, rule: Rule) -> Iterator[Ref]:
     # A test may replace any data, so what `with` names in it need not exist.
-    targets = {
-        (each.root, each.steps, each.line)
-        for mods in nodes(rule.node, "with_mods")
+    replaced = {
+        each
+        for mods in rule.nodes["with_mods"]
         for mod in mods
-        for each in refs(mod["refr"])
+        for each in gather(mod["refr"])[1]
+        if module.test
     }
-    for each in refs(rule.node):
-        if not module.test or (each.root, each.steps, each.line) not in targets:
-            yield each
+    return (each for each in rule.refs if each not in replaced)
 
 
 def expand(module: Module, ref: Ref) -> tuple[str, ...] | None:
@@ -142,7 +139,7 @@ def _leads_somewhere(
     known: Known,
     data: Mapping[str, Any],
     at: At,
-) -> Iterator[Finding]:
+) -> Iterator[Fault]:
     path = expand(module, ref)
     if path is None:
         return
@@ -185,13 +182,13 @@ def _rules_by_package(modules: Sequence[Module]) -> dict[tuple[str, ...], set[st
     return known
 
 
-def _placed(module: Module) -> Iterator[Finding]:
+def _placed(module: Module) -> Iterator[Fault]:
     folder = tuple(module.path.split("/")[:-1])
     package = module.package
     if module.test and package and package[-1].endswith("_test"):
         package = (*package[:-1], package[-1].removesuffix("_test"))
     if package != folder:
-        yield Finding(
+        yield Fault(
             module.path,
             module.package_line,
             f"package {'.'.join(module.package)} stands in folder {'/'.join(folder) or '.'}",
@@ -201,15 +198,15 @@ def _placed(module: Module) -> Iterator[Finding]:
 
 def _imports_lead_somewhere(
     module: Module, known: Known, data: Mapping[str, Any]
-) -> Iterator[Finding]:
+) -> Iterator[Fault]:
     for path, line in module.imports:
         if path in (("rego", "v1"),) or path[0] == "input":
             continue
         if path[0] != "data" or len(path) < 2:
             what = f"import of {'.'.join(path)}"
-            yield Finding(module.path, line, what, "import data.… or input.… only")
+            yield Fault(module.path, line, what, "import data.… or input.… only")
         elif (end := lost(path[1:], known, data)) is not None:
-            yield Finding(
+            yield Fault(
                 module.path,
                 line,
                 f"{'.'.join(path)} does not exist: there is no rule and no data at {end!r}",
@@ -217,13 +214,13 @@ def _imports_lead_somewhere(
             )
 
 
-def _overlaps(modules: Sequence[Module], data: Mapping[str, Any]) -> Iterator[Finding]:
+def _overlaps(modules: Sequence[Module], data: Mapping[str, Any]) -> Iterator[Fault]:
     for module in modules:
         value: Any = data
         for step in module.package:
             value = value.get(step) if isinstance(value, Mapping) else None
         if value is not None:
-            yield Finding(
+            yield Fault(
                 module.path,
                 module.package_line,
                 f"package {'.'.join(module.package)} and a data file share a path",
@@ -231,7 +228,7 @@ def _overlaps(modules: Sequence[Module], data: Mapping[str, Any]) -> Iterator[Fi
             )
 
 
-def _circles(modules: Sequence[Module], known: Known) -> Iterator[Finding]:
+def _circles(modules: Sequence[Module], known: Known) -> Iterator[Fault]:
     """Find recursion: both engines crash the process on some forms of it."""
     places: dict[tuple[str, ...], tuple[str, int]] = {}
     edges: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
@@ -240,7 +237,7 @@ def _circles(modules: Sequence[Module], known: Known) -> Iterator[Finding]:
             name = (*module.package, rule.name)
             places.setdefault(name, (module.path, rule.line))
             targets = edges.setdefault(name, set())
-            for each in _body_refs(rule):
+            for each in rule.refs:
                 targets.update(_targets(module, rule, each, known))
     state: dict[tuple[str, ...], int] = {}
     for start in sorted(edges):
@@ -248,17 +245,7 @@ def _circles(modules: Sequence[Module], known: Known) -> Iterator[Finding]:
         if circle:
             path, line = places[circle[0]]
             way = " → ".join(".".join(name) for name in (*circle, circle[0]))
-            yield Finding(path, line, f"recursion: {way}", "rules must not depend on themselves")
-
-
-def _body_refs(rule: Rule) -> Iterator[Ref]:
-    kind, body = next(iter(rule.node.items()))
-    if kind == "Default":
-        yield from refs(body["value"])
-        return
-    head = next(iter(body["head"].values()))
-    yield from refs([value for name, value in head.items() if name not in ("refr", "args")])
-    yield from refs(body["bodies"])
+            yield Fault(path, line, f"recursion: {way}", "rules must not depend on themselves")
 
 
 def _targets(module: Module, rule: Rule, ref: Ref, known: Known) -> Iterator[tuple[str, ...]]:
@@ -302,17 +289,17 @@ def _circle_from(
     return []
 
 
-def _required(modules: Sequence[Module], known: Known) -> Iterator[Finding]:
+def _required(modules: Sequence[Module], known: Known) -> Iterator[Fault]:
     wanted = [(("vedette", proof), "ok") for proof in PROOFS]
     for package, rule in (*wanted, (("vedette", "gateway"), "decision")):
         folder = "/".join(package)
         files = [module for module in modules if module.package == package and not module.test]
         if not files:
-            yield Finding(f"{folder}/", 1, f"package {'.'.join(package)} is missing", "restore it")
+            yield Fault(f"{folder}/", 1, f"package {'.'.join(package)} is missing", "restore it")
         elif rule not in known[package]:
             last = files[-1]
             line = last.rules[-1].line if last.rules else last.package_line
-            yield Finding(
+            yield Fault(
                 last.path,
                 line,
                 f"package {'.'.join(package)} has no rule {rule}",
@@ -324,4 +311,4 @@ def _required(modules: Sequence[Module], known: Known) -> Iterator[Finding]:
             if module.test and module.path.rpartition("/")[0] == folder
             for rule in module.rules
         ):
-            yield Finding(files[0].path, 1, "no tests beside it", f"add {folder}/…_test.rego")
+            yield Fault(files[0].path, 1, "no tests beside it", f"add {folder}/…_test.rego")

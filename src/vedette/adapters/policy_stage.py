@@ -184,5 +184,4 @@ def _environment() -> dict[str, str]:
     return {name: os.environ[name] for name in kept if name in os.environ} | {
         "RUST_BACKTRACE": "0",
         "RUST_LIB_BACKTRACE": "0",
-        "PYTHONDONTWRITEBYTECODE": "1",
     }

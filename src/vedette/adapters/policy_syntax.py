@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 Node = Any
+
+
+class Fault(NamedTuple):
+    """A Finding, in a form that costs the throw-away process no import of the nouns."""
+
+    file: str
+    line: int
+    what: str
+    mend: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +30,20 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One definition of a rule: its name, line, and the names it binds locally."""
+    """One definition of a rule.
+
+    `locals` are the names it binds itself, `refs` all references of its value and bodies, `nodes`
+    its nodes of the kinds in KINDS.
+    """
 
     name: str
     line: int
-    node: Node
+    kind: str
+    head: Node
     function: bool
     locals: frozenset[str]
+    refs: tuple[Ref, ...]
+    nodes: Mapping[str, list[Node]]
 
 
 @dataclass(slots=True)
@@ -47,15 +63,29 @@ class Module:
         return self.path.endswith("_test.rego")
 
 
+KINDS = (
+    "Number",
+    "ArithExpr",
+    "NotExpr",
+    "with_mods",
+    "Call",
+    "SomeIn",
+    "SomeVars",
+    "Every",
+    "AssignExpr",
+)
+_DULL = frozenset({"span", "eidx", "sidx", "qidx", "op", "field"})
+
+
 def read_modules(syntax: Sequence[Mapping[str, Any]]) -> list[Module]:
     """Make modules of the vendor's syntax trees."""
-    return [_module(item) for item in syntax]
+    return [_module(item["ast"], item["source"]) for item in syntax]
 
 
-def _module(item: Mapping[str, Any]) -> Module:
-    tree = item["ast"]
+def _module(tree: Node, source: Mapping[str, str]) -> Module:
+    raw = source["contents"].encode("utf-8")
     package = ref_of(tree["package"]["refr"])
-    module = Module(item["source"]["file"], (), 1)
+    module = Module(source["file"], (), 1)
     if package is not None:
         module.package = (package.root, *package.steps)
         module.package_line = package.line
@@ -65,48 +95,81 @@ def _module(item: Mapping[str, Any]) -> Module:
             continue
         path = (found.root, *found.steps)
         module.imports.append((path, found.line))
-        alias = _text(item, each["as"]) if each.get("as") else path[-1]
+        alias = _text(raw, each["as"]) if each.get("as") else path[-1]
         module.aliases[alias] = path
     for each in tree["rules"]:
-        module.rules.append(_read_rule(item, each))
+        module.rules.append(_rule(raw, each))
     return module
 
 
-def _read_rule(item: Mapping[str, Any], node: Node) -> Rule:
+def _rule(raw: bytes, node: Node) -> Rule:
     kind, body = next(iter(node.items()))
-    head = body if kind == "Default" else next(iter(body["head"].values()))
-    refr = head["refr"]
-    root = ref_of(refr)
-    function = "Func" in body.get("head", {}) or bool(kind == "Default" and body.get("args"))
+    if kind == "Default":
+        head, args = body, body.get("args") or []
+        function, rest = bool(args), [body["value"]]
+    else:
+        shape, head = next(iter(body["head"].items()))
+        args = head.get("args") or []
+        function = shape == "Func"
+        rest = [value for name, value in head.items() if name not in ("refr", "args")]
+        rest.append(body["bodies"])
+    nodes, refs = gather(rest)
+    root = ref_of(head["refr"])
     return Rule(
         root.root if root else "",
         body["span"]["line"],
-        node,
+        kind,
+        head,
         function,
-        frozenset(_bound(item, body)),
+        frozenset((*_vars(args), *_bound(raw, nodes))),
+        tuple(refs),
+        nodes,
     )
 
 
-def _bound(item: Mapping[str, Any], node: Node) -> Iterator[str]:
-    """Yield the names that a rule binds itself: arguments, `some`, `every`, `:=` in bodies."""
-    if isinstance(node, list):
-        for inner in node:
-            yield from _bound(item, inner)
-        return
-    if not isinstance(node, dict):
-        return
-    for kind, inner in node.items():
-        if kind == "Func":
-            yield from _vars(inner["args"])
-        elif kind == "SomeIn":
-            yield from _vars([inner["key"], inner["value"]])
-        elif kind == "SomeVars":
-            yield from (_text(item, span) for span in inner["vars"])
-        elif kind == "Every":
-            yield from (_text(item, inner[name]) for name in ("key", "value") if inner[name])
-        elif kind == "AssignExpr" and inner["op"] == "ColEq":
-            yield from _vars(inner["lhs"])
-        yield from _bound(item, inner)
+def gather(start: Node) -> tuple[dict[str, list[Node]], list[Ref]]:
+    """Return the nodes of the kinds in KINDS within a node, and every reference.
+
+    References inside the brackets of others are found as well.
+    """
+    nodes: dict[str, list[Node]] = {kind: [] for kind in KINDS}
+    refs: list[Ref] = []
+    left: list[Node] = [start]
+    while left:
+        node = left.pop()
+        if isinstance(node, list):
+            left.extend(node)
+            continue
+        if not isinstance(node, dict):
+            continue
+        found = ref_of(node) if _is_ref(node) else None
+        if found is not None:
+            refs.append(found)
+            while "Var" not in node:
+                if "RefBrack" in node:
+                    left.append(node["RefBrack"]["index"])
+                    node = node["RefBrack"]["refr"]
+                else:
+                    node = node["RefDot"]["refr"]
+            continue
+        for kind, inner in node.items():
+            if kind in nodes:
+                nodes[kind].append(inner)
+            if kind not in _DULL:
+                left.append(inner)
+    return nodes, refs
+
+
+def _bound(raw: bytes, nodes: Mapping[str, list[Node]]) -> Iterator[str]:
+    for node in nodes["SomeIn"]:
+        yield from _vars([node["key"], node["value"]])
+    for node in nodes["SomeVars"]:
+        yield from (_text(raw, span) for span in node["vars"])
+    for node in nodes["Every"]:
+        yield from (_text(raw, node[name]) for name in ("key", "value") if node[name])
+    for node in nodes["AssignExpr"]:
+        if node["op"] == "ColEq":
+            yield from _vars(node["lhs"])
 
 
 def _vars(node: Node) -> Iterator[str]:
@@ -117,12 +180,11 @@ def _vars(node: Node) -> Iterator[str]:
         for kind, inner in node.items():
             if kind == "Var":
                 yield str(inner["value"])
-            else:
+            elif kind not in _DULL:
                 yield from _vars(inner)
 
 
-def _text(item: Mapping[str, Any], span: Mapping[str, int]) -> str:
-    raw: bytes = item["source"]["contents"].encode("utf-8")
+def _text(raw: bytes, span: Mapping[str, int]) -> str:
     return raw[span["start"] : span["end"]].decode("utf-8", "replace")
 
 
@@ -131,14 +193,13 @@ def ref_of(node: Node) -> Ref | None:
     steps: list[str | None] = []
     while isinstance(node, dict):
         if "Var" in node:
-            found = steps[::-1]
+            var = node["Var"]
             constant: list[str] = []
-            for step in found:
+            for step in reversed(steps):
                 if step is None:
                     break
                 constant.append(step)
-            var = node["Var"]
-            dynamic = len(constant) < len(found)
+            dynamic = len(constant) < len(steps)
             return Ref(str(var["value"]), tuple(constant), dynamic, var["span"]["line"])
         if "RefDot" in node:
             steps.append(str(node["RefDot"]["field"][1]))
@@ -153,39 +214,5 @@ def ref_of(node: Node) -> Ref | None:
     return None
 
 
-def refs(node: Node) -> Iterator[Ref]:
-    """Yield every reference within a node, also those inside the brackets of others."""
-    if isinstance(node, list):
-        for inner in node:
-            yield from refs(inner)
-        return
-    if not isinstance(node, dict):
-        return
-    found = ref_of(node) if _is_ref(node) else None
-    if found is not None:
-        yield found
-        while "Var" not in node:
-            if "RefBrack" in node:
-                yield from refs(node["RefBrack"]["index"])
-                node = node["RefBrack"]["refr"]
-            else:
-                node = node["RefDot"]["refr"]
-        return
-    for inner in node.values():
-        yield from refs(inner)
-
-
 def _is_ref(node: Mapping[str, Any]) -> bool:
     return "Var" in node or "RefDot" in node or "RefBrack" in node
-
-
-def nodes(node: Node, kind: str) -> Iterator[Node]:
-    """Yield every node of a kind within a node."""
-    if isinstance(node, list):
-        for inner in node:
-            yield from nodes(inner, kind)
-    elif isinstance(node, dict):
-        if kind in node:
-            yield node[kind]
-        for inner in node.values():
-            yield from nodes(inner, kind)

@@ -19,12 +19,11 @@ import orjson
 from vedette.adapters.policy_data import mount
 from vedette.adapters.policy_golden import golden, must_deny
 from vedette.adapters.policy_profile import check
-from vedette.adapters.policy_syntax import Module, read_modules
+from vedette.adapters.policy_syntax import Fault, Module, read_modules
 from vedette.adapters.regorus_engine import EngineFailed, PlainEngine, RegorusEngine
 from vedette.bundle import ENTRYPOINT, Bundle
 from vedette.decision import Decision, denied, read_decision
 from vedette.errors import BadPolicy
-from vedette.ports import Finding
 
 MEMORY_BYTES = 1 << 30
 CPU_SECONDS = 20
@@ -39,11 +38,11 @@ def main() -> int:
     raw = orjson.loads(sys.stdin.buffer.read())
     bundle = Bundle.of({path: base64.b64decode(text) for path, text in raw.items()})
     found = try_here(bundle)
-    _say({"findings": [[each.file, each.line, each.what, each.mend] for each in found]})
+    _say({"findings": [list(each) for each in found]})
     return 0
 
 
-def try_here(bundle: Bundle) -> list[Finding]:
+def try_here(bundle: Bundle) -> list[Fault]:
     """Return what is wrong with a bundle. May crash the process, as the vendor may."""
     try:
         data = mount(bundle.files)
@@ -69,7 +68,7 @@ def try_here(bundle: Bundle) -> list[Finding]:
 
 
 class _Unparsed(Exception):
-    def __init__(self, findings: list[Finding]) -> None:
+    def __init__(self, findings: list[Fault]) -> None:
         super().__init__(str(findings))
         self.findings = findings
 
@@ -79,7 +78,7 @@ def _parse(bundle: Bundle) -> PlainEngine:
     try:
         return PlainEngine(bundle, tests=True)
     except (EngineFailed, BadPolicy) as error:
-        findings: list[Finding] = []
+        findings: list[Fault] = []
         for path, raw in sorted(bundle.files.items()):
             if not path.endswith(".rego"):
                 continue
@@ -91,30 +90,30 @@ def _parse(bundle: Bundle) -> PlainEngine:
         raise _Unparsed(findings or [_of_engine(str(error))]) from error
 
 
-def _manifest(bundle: Bundle, data: Mapping[str, Any]) -> Iterator[Finding]:
+def _manifest(bundle: Bundle, data: Mapping[str, Any]) -> Iterator[Fault]:
     raw = bundle.files.get(".manifest")
     if raw is None:
-        yield Finding(".manifest", 1, "there is no .manifest", "name roots and rego_version 1")
+        yield Fault(".manifest", 1, "there is no .manifest", "name roots and rego_version 1")
         return
     try:
         manifest = orjson.loads(raw)
         roots, version = manifest["roots"], manifest["rego_version"]
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         line = error.lineno if isinstance(error, orjson.JSONDecodeError) else 1
-        yield Finding(".manifest", line, f"not a manifest: {error}", "name roots and rego_version")
+        yield Fault(".manifest", line, f"not a manifest: {error}", "name roots and rego_version")
         return
     if version != 1:
-        yield Finding(".manifest", 1, f"rego_version {version!r}", "use 1")
+        yield Fault(".manifest", 1, f"rego_version {version!r}", "use 1")
     if not isinstance(roots, list) or not all(isinstance(root, str) for root in roots):
-        yield Finding(".manifest", 1, "roots is not a list of texts", "")
+        yield Fault(".manifest", 1, "roots is not a list of texts", "")
         return
     folders = {path.rpartition("/")[0] for path in bundle.files if path != ".manifest"}
     for folder in sorted(folders):
         if not any(root in ("", folder) or folder.startswith(root + "/") for root in roots):
-            yield Finding(".manifest", 1, f"no root covers {folder or '.'}/", "add it to roots")
+            yield Fault(".manifest", 1, f"no root covers {folder or '.'}/", "add it to roots")
 
 
-def _tests(plain: PlainEngine, modules: list[Module]) -> Iterator[Finding]:
+def _tests(plain: PlainEngine, modules: list[Module]) -> Iterator[Fault]:
     for module in modules:
         for rule in module.rules:
             if not module.test or not rule.name.startswith("test_"):
@@ -124,21 +123,21 @@ def _tests(plain: PlainEngine, modules: list[Module]) -> Iterator[Finding]:
             try:
                 answer = plain.rule(path)
             except EngineFailed as error:
-                yield Finding(module.path, rule.line, f"{rule.name} failed: {_first(error)}")
+                yield Fault(module.path, rule.line, f"{rule.name} failed: {_first(error)}")
                 continue
             if answer is not True:
                 says = "is undefined" if answer is None else f"is {answer!r}"
-                yield Finding(module.path, rule.line, f"{rule.name} failed: it {says}", "")
+                yield Fault(module.path, rule.line, f"{rule.name} failed: it {says}", "")
 
 
-def _compared(bundle: Bundle, plain: PlainEngine, data: Mapping[str, Any]) -> list[Finding]:
+def _compared(bundle: Bundle, plain: PlainEngine, data: Mapping[str, Any]) -> list[Fault]:
     where = _entry_file(bundle)
     _at(where, "compiling")
     try:
         compiled = RegorusEngine(bundle)
     except BadPolicy as error:
         return [_of_engine(error.what, where)]
-    found: list[Finding] = []
+    found: list[Fault] = []
     for name, question in golden(data):
         _at(where, f"deciding: {name}")
         first, failed = _decide(plain, question)
@@ -147,14 +146,14 @@ def _compared(bundle: Bundle, plain: PlainEngine, data: Mapping[str, Any]) -> li
         if not same:
             says = failed or f"{first.outcome} by {first.rule}"
             what = f"the engines differ on {name!r}: {says}, and {second.outcome} by {second.rule}"
-            found.append(Finding(where, 1, what, "keep within the portable profile"))
+            found.append(Fault(where, 1, what, "keep within the portable profile"))
     for name, question in must_deny(data):
         _at(where, f"deciding: {name}")
         for engine in (plain, compiled):
             decision, _ = _decide(engine, question)
             if decision.outcome != "deny":
                 what = f"{name} is not denied but {decision.outcome} by {decision.rule}"
-                found.append(Finding(where, 1, what, "deny what proves nothing"))
+                found.append(Fault(where, 1, what, "deny what proves nothing"))
                 break
     return found
 
@@ -175,18 +174,18 @@ def _entry_file(bundle: Bundle) -> str:
 # --- words ------------------------------------------------------------------------------------
 
 
-def _of_engine(message: str, path: str = "") -> Finding:
+def _of_engine(message: str, path: str = "") -> Fault:
     place = _PLACE.search(message)
     said = _MESSAGE.search(message)
     what = " ".join((said["what"] if said else message).split())[:400]
     if place:
-        return Finding(place["file"], int(place["line"]), what)
-    return Finding(path or "policies", 1, what)
+        return Fault(place["file"], int(place["line"]), what)
+    return Fault(path or "policies", 1, what)
 
 
-def _of_error(error: BadPolicy) -> Finding:
+def _of_error(error: BadPolicy) -> Fault:
     file, _, line = (error.where or "policies:1").rpartition(":")
-    return Finding(file, int(line) if line.isdigit() else 1, error.what, error.mend or "")
+    return Fault(file, int(line) if line.isdigit() else 1, error.what, error.mend or "")
 
 
 def _first(error: EngineFailed) -> str:
@@ -194,7 +193,7 @@ def _first(error: EngineFailed) -> str:
     return f"{found.file}:{found.line}: {found.what}" if found.file != "policies" else found.what
 
 
-def _sorted(findings: list[Finding]) -> list[Finding]:
+def _sorted(findings: list[Fault]) -> list[Fault]:
     return sorted(findings, key=lambda each: (each.file, each.line, each.what))
 
 

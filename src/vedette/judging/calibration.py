@@ -64,9 +64,10 @@ class Curve:
 def fit_curve(scores: Sequence[float], right: Sequence[bool], *, least: int = 10) -> Curve:
     """Fit a curve to judged cases by pooling adjacent violators (Ayer and others, 1955).
 
-    The curve is level over each group's scores and rises between groups. Groups of fewer than `least` cases are pooled with a neighbour, and each group's share of
-    right cases is drawn towards one half by one case of each kind (Laplace), so that a handful of
-    lucky cases never reads as certainty. Raises ValueError without cases or with unequal lengths.
+    The curve is level over each group's scores and rises between groups. Groups of fewer than
+    `least` cases are pooled with a neighbour, and each group's share of right cases is drawn
+    towards one half by one case of each kind (Laplace), so that a handful of lucky cases never
+    reads as certainty. Raises ValueError without cases or with unequal lengths.
     """
     if not scores or len(scores) != len(right):
         raise ValueError("a curve is fitted to as many verdicts as scores, and at least one")

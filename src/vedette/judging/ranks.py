@@ -54,8 +54,9 @@ class Reading(NamedTuple):
     """What one row looked like. `rows` counts the rows seen, this one included.
 
     `values` are the four views' values, `ranks` how many of the `compared` values before were at
-    least as extreme, `surprises` -log10 of that share with the bonus, all in the order of VIEWS. `peak` is the highest score of the PAUSE rows before, `calm_peak` the highest of the
-    last CALM_ROWS rows, this one included.
+    least as extreme, `surprises` -log10 of that share with the bonus, all in the order of VIEWS.
+    `peak` is the highest score of the PAUSE rows before, `calm_peak` the highest of the last
+    CALM_ROWS rows, this one included.
     """
 
     value: float

@@ -133,7 +133,7 @@ def _reasoner_problems(
     if module not in code:
         what = f"{shape.reasoner!r} needs {shown}/{module}.py, which is not there"
         return [document.problem(("reasoner",), what, f"add {module}.py with {name}")]
-    if name not in code[module].names:
+    if name not in code[module].names and not code[module].broken:
         mend = "add class Judge(vedette.judging.Judge)" if name == "Judge" else "assign root_agent"
         return [Problem(code[module].file, 1, "", f"defines no {name}", mend)]
     return []
@@ -234,7 +234,9 @@ def _settles_problems(
 def _code_problems(
     tool: ToolFile, document: Document, at: KeyPath, code: Code | None
 ) -> list[Problem]:
-    problems = []
+    problems: list[Problem] = []
+    if code is not None and code.broken:
+        return problems
     for key, name in (("function", tool.function), ("query", tool.query)):
         if name is None:
             continue

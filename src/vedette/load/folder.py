@@ -24,12 +24,15 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The names that a Python file binds at its top level, and the definitions behind them."""
+    """The names that a Python file binds at its top level, and the definitions behind them.
+
+    Of a file that could not be parsed (`broken`) nothing is known.
+    """
 
     file: str
     names: Mapping[str, int] = field(default_factory=dict)
     functions: Mapping[str, Function] = field(default_factory=dict)
-    classes: frozenset[str] = frozenset()
+    broken: bool = False
 
 
 def agent_folders(agents: Path) -> list[Path]:
@@ -102,25 +105,21 @@ def read_code(path: Path, file: str) -> tuple[Code, list[Problem]]:
     """Parse a Python file; a syntax error is a problem at its line."""
     text, problems = read_text(path, file)
     if problems:
-        return Code(file), problems
+        return Code(file, broken=True), problems
     try:
         tree = ast.parse(text, filename=file)
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
         what = f"is not Python: {getattr(error, 'msg', str(error))}"
-        return Code(file), [Problem(file, line, "", what, "correct the syntax")]
+        return Code(file, broken=True), [Problem(file, line, "", what, "correct the syntax")]
     names: dict[str, int] = {}
     functions: dict[str, Function] = {}
-    classes = set()
     for node in tree.body:
         for bound in _bound(node):
             names[bound] = node.lineno
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             functions[node.name] = node
-        elif isinstance(node, ast.ClassDef):
-            classes.add(node.name)
-    code = Code(file, names, functions, frozenset(classes))
-    return code, _import_problems(tree, path, file)
+    return Code(file, names, functions), _import_problems(tree, path, file)
 
 
 def _bound(node: ast.stmt) -> list[str]:
@@ -138,7 +137,8 @@ def _bound(node: ast.stmt) -> list[str]:
 def _import_problems(tree: ast.Module, path: Path, file: str) -> list[Problem]:
     """Siblings must be imported relatively: the folder is on nobody's search path."""
     problems = []
-    siblings = {other.stem for other in path.parent.glob("*.py")} - {"__init__"}
+    own = {other.stem for other in path.parent.glob("*.py")} | {"agents", path.parent.name}
+    own -= {"__init__", "vedette", *sys.stdlib_module_names}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             wanted = [alias.name for alias in node.names]
@@ -147,8 +147,7 @@ def _import_problems(tree: ast.Module, path: Path, file: str) -> list[Problem]:
         else:
             continue
         for name in wanted:
-            top = name.split(".")[0]
-            if top in siblings or top in ("agents", path.parent.name):
+            if name.split(".")[0] in own:
                 what = f"imports {name!r} absolutely, which is found under adk only or not at all"
                 mend = f"write from .{name.split('.')[-1]} import …"
                 problems.append(Problem(file, node.lineno, "", what, mend))

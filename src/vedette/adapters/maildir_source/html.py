@@ -7,8 +7,11 @@ from html import unescape
 
 _KEPT = 20_000  # characters kept of what follows a tag that never closes
 _BLOCKS = frozenset(
-    "address article blockquote body br dd div dl dt footer form h1 h2 h3 h4 h5 h6 head header hr "
-    "html li ol option p pre section select table td textarea th title tr ul".split()
+    re.findall(
+        r"\w+",
+        "address article blockquote body br dd div dl dt footer form h1 h2 h3 h4 h5 h6 head header "
+        "hr html li ol option p pre section select table td textarea th title tr ul",
+    )
 )
 # Elements whose content is code or is not shown as part of the mail.
 _SILENT = frozenset({"script", "style", "title"})

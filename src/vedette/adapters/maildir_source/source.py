@@ -85,7 +85,8 @@ class MaildirSource:
         found: dict[str, Path] = {}
         for folder in ("new", "cur"):
             try:
-                names = os.listdir(self._path / folder)
+                with os.scandir(self._path / folder) as entries:
+                    names = [entry.name for entry in entries]
             except FileNotFoundError:
                 continue
             for name in names:

@@ -270,6 +270,27 @@ class Reads:
         woke = self._rows("SELECT COUNT(DISTINCT event) FROM run")[0][0]
         return int(accepted), int(accepted) - int(woke)
 
+    def soon(self) -> bool:
+        """Say whether a run waits for an instant near enough to stay up for (a retry, a limit)."""
+        sql = (
+            "SELECT 1 FROM run WHERE state='waiting' AND wake_us>0 "
+            "AND waits IN ('target','time') LIMIT 1"
+        )
+        return bool(self._rows(sql))
+
+    def examples(self) -> dict[str, str]:
+        """Return an id of each kind worth looking at: a denied run, an open hold, an effect."""
+        found = {}
+        for name, sql in (
+            ("denied", "SELECT run FROM action WHERE decided='deny' LIMIT 1"),
+            ("hold", "SELECT id FROM action WHERE hold='open' LIMIT 1"),
+            ("effect", "SELECT run FROM action WHERE effect='done' ORDER BY run LIMIT 1"),
+        ):
+            rows = self._rows(sql)
+            if rows:
+                found[name] = str(rows[0][0]).replace("act_", "hold_")
+        return found
+
     def prefixed(self, table: str, prefix: str) -> list[str]:
         """Return up to 20 ids of runs, actions or events that begin with `prefix`."""
         column = {"run": "id", "action": "id", "event": "key"}[table]

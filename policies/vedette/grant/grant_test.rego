@@ -1,0 +1,118 @@
+package vedette.grant_test
+
+import data.vedette.grant
+
+question := {
+	"subject": {"agent": "watch", "requested_mode": "act"},
+	"action": {
+		"tool": "bell.ring",
+		"verb": "ring",
+		"digest": "d1",
+		"declared": "d2",
+		"high_impact": false,
+		"args": {},
+		"origins": {},
+		"sinks": [],
+	},
+	"resource": {"type": "bell", "id": "b1"},
+}
+
+given := {"watch": {
+	"mode": "act",
+	"tools": {"bell.ring": {"verb": "ring", "resource": "bell", "impact": "low"}},
+	"memory": ["logs/night"],
+}}
+
+changed(path, value) := json.patch(question, [{"op": "replace", "path": path, "value": value}])
+
+regranted(path, value) := json.patch(given, [{"op": "add", "path": path, "value": value}])
+
+test_granted_tool_is_proven if grant.ok with input as question with data.grants as given
+
+test_other_tool_is_not if {
+	asked := changed("/action/tool", "bell.melt")
+	grant.reasons == {"grant.tool"} with input as asked with data.grants as given
+	not grant.ok with input as asked with data.grants as given
+}
+
+test_other_verb_is_not if {
+	asked := changed("/action/verb", "melt")
+	grant.reasons == {"grant.verb"} with input as asked with data.grants as given
+	not grant.ok with input as asked with data.grants as given
+}
+
+test_other_resource_is_not if {
+	asked := changed("/resource/type", "tower")
+	grant.reasons == {"grant.resource"} with input as asked with data.grants as given
+	not grant.ok with input as asked with data.grants as given
+}
+
+test_action_without_digest_is_not if {
+	asked := changed("/action/digest", "")
+	grant.reasons == {"grant.unbound"} with input as asked with data.grants as given
+}
+
+test_grant_without_impact_is_not if {
+	bare := {"watch": {"mode": "act", "tools": {"bell.ring": {"verb": "ring", "resource": "bell"}}}}
+	grant.reasons == {"grant.impact"} with input as question with data.grants as bare
+	not grant.ok with input as question with data.grants as bare
+}
+
+test_impact_declared_high_is_high if {
+	asked := changed("/action/high_impact", true)
+	grant.impact == "high" with input as asked with data.grants as given
+}
+
+test_impact_granted_high_is_high if {
+	high := regranted("/watch/tools/bell.ring/impact", "high")
+	grant.impact == "high" with input as question with data.grants as high
+}
+
+test_silent_mode_observes if {
+	silent := json.remove(given, ["watch/mode"])
+	grant.mode == "observe" with input as question with data.grants as silent
+	not grant.ok with input as question with data.grants as silent
+	grant.would_ok with input as question with data.grants as silent
+}
+
+test_unknown_mode_observes if {
+	odd := regranted("/watch/mode", "ACT")
+	grant.mode == "observe" with input as question with data.grants as odd
+}
+
+test_more_careful_mode_is_in_force if {
+	grant.mode == "ask" with input as changed("/subject/requested_mode", "ask") with data.grants as given
+	grant.mode == "observe" with input as changed("/subject/requested_mode", "observe") with data.grants as given
+	grant.mode == "ask" with input as question with data.grants as regranted("/watch/mode", "ask")
+	grant.mode == "observe" with input as question with data.grants as regranted("/watch/mode", "observe")
+}
+
+reading(bank, scope) := object.union(question, {
+	"action": {"tool": "memory.read", "verb": "read", "args": {"bank": bank, "scope": scope}},
+	"resource": {"type": "memory", "id": concat("/", [bank, scope])},
+})
+
+test_listed_scope_may_be_read if {
+	grant.ok with input as reading("logs", "night") with data.grants as given
+}
+
+test_reading_in_observe if {
+	silent := json.remove(given, ["watch/mode"])
+	grant.ok with input as reading("logs", "night") with data.grants as silent
+}
+
+test_other_scope_may_not_be_read if {
+	grant.reasons == {"grant.memory"} with input as reading("logs", "day") with data.grants as given
+	not grant.ok with input as reading("logs", "day") with data.grants as given
+}
+
+test_scope_in_arguments_must_be_the_resource if {
+	asked := json.patch(reading("logs", "night"), [{"op": "replace", "path": "/action/args/scope", "value": "day"}])
+	not grant.reading with input as asked with data.grants as given
+	not grant.ok with input as asked with data.grants as given
+}
+
+test_declared_tool_of_that_name_is_no_reading if {
+	asked := json.patch(reading("logs", "night"), [{"op": "replace", "path": "/action/origins", "value": {"/bank": "trusted"}}])
+	not grant.ok with input as asked with data.grants as given
+}

@@ -1,0 +1,88 @@
+package vedette.holds_test
+
+import data.vedette.holds
+
+question := {
+	"now": 1000,
+	"subject": {"agent": "watch", "requested_mode": "act"},
+	"action": {
+		"tool": "bell.ring",
+		"digest": "d1",
+		"high_impact": false,
+		"args": {},
+		"origins": {},
+		"sinks": [],
+	},
+	"context": {"stopped": false, "confidence": 900, "approvals": []},
+}
+
+given := {"watch": {"mode": "act", "tools": {"bell.ring": {"impact": "low"}}}}
+
+sure := {"confidence_milli": {"default": 800, "agents": {}}, "complete": true}
+
+approval := [{"op": "replace", "path": "/context/approvals", "value": [{
+	"action_digest": "d1",
+	"by": "person:ada",
+	"until": 2000,
+}]}]
+
+changed(path, value) := json.patch(question, [{"op": "replace", "path": path, "value": value}])
+
+test_clear_case_is_proven if {
+	holds.ok with input as question with data.grants as given with data.limits as sure with data.sinks as {}
+}
+
+test_unsure_asks if {
+	asked := changed("/context/confidence", 799)
+	holds.asks == {"confidence.low"} with input as asked with data.grants as given with data.limits as sure
+		with data.sinks as {}
+	not holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as {}
+}
+
+test_threshold_itself_is_sure if {
+	asked := changed("/context/confidence", 800)
+	holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as {}
+}
+
+test_confidence_as_text_asks if {
+	asked := changed("/context/confidence", "1000")
+	not holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as {}
+}
+
+test_threshold_of_agent_and_tool if {
+	own := {
+		"confidence_milli": {"default": 800, "agents": {"watch": {"default": 850, "tools": {"bell.ring": 950}}}},
+		"complete": true,
+	}
+	holds.least == 950 with input as question with data.limits as own with data.grants as given
+	holds.least == 850 with input as changed("/action/tool", "bell.oil") with data.limits as own
+		with data.grants as given
+}
+
+test_high_impact_asks if {
+	asked := changed("/action/high_impact", true)
+	holds.asks == {"impact.high"} with input as asked with data.grants as given with data.limits as sure
+		with data.sinks as {}
+}
+
+test_mode_ask_asks if {
+	asked := changed("/subject/requested_mode", "ask")
+	holds.asks == {"mode.ask"} with input as asked with data.grants as given with data.limits as sure
+		with data.sinks as {}
+}
+
+test_approval_answers if {
+	asked := json.patch(changed("/action/high_impact", true), approval)
+	holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as {}
+}
+
+test_approval_does_not_answer_a_stop if {
+	asked := json.patch(changed("/context/stopped", true), approval)
+	holds.stops == {"stopped"} with input as asked
+	not holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as {}
+}
+
+test_stopped_must_be_false_to_go_on if {
+	asked := changed("/context/stopped", 0)
+	not holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as {}
+}

@@ -1,0 +1,108 @@
+package vedette.limits_test
+
+import data.vedette.limits
+
+# Ten seconds into a minute that begins an hour.
+question := {
+	"now": 1795257610000000,
+	"subject": {"agent": "watch"},
+	"action": {"tool": "bell.ring"},
+	"context": {
+		"event": {"hops": 0},
+		"counters": {"minute": 0, "hour": 0, "day": 0, "run": 0},
+		"budget": {"hour": 0, "day": 0, "run": 0},
+	},
+}
+
+most := {
+	"hops": 8,
+	"actions": {"default": {"minute": 2, "hour": 4, "day": 8}, "agents": {}},
+	"confidence_milli": {"default": 800, "agents": {}},
+	"complete": true,
+}
+
+known := {"watch": {}}
+
+changed(path, value) := json.patch(question, [{"op": "replace", "path": path, "value": value}])
+
+test_below_all_is_proven if {
+	limits.ok with input as question with data.limits as most with data.grants as known
+}
+
+test_hops_up_to_the_limit if {
+	limits.ok with input as changed("/context/event/hops", 8) with data.limits as most with data.grants as known
+	asked := changed("/context/event/hops", 9)
+	limits.reasons == {"limits.hops"} with input as asked with data.limits as most with data.grants as known
+	not limits.holdable with input as asked with data.limits as most with data.grants as known
+}
+
+test_hops_as_text_or_negative_prove_nothing if {
+	every hops in ["0", -1, null, true] {
+		not limits.ok with input as changed("/context/event/hops", hops) with data.limits as most
+			with data.grants as known
+	}
+}
+
+test_full_minute_waits_for_the_next if {
+	asked := changed("/context/counters/minute", 2)
+	not limits.ok with input as asked with data.limits as most with data.grants as known
+	limits.holdable with input as asked with data.limits as most with data.grants as known
+	limits.waits == {"limits.minute"} with input as asked with data.limits as most with data.grants as known
+	limits.until == 1795257660000000 with input as asked with data.limits as most with data.grants as known
+}
+
+test_last_of_a_minute_is_free if {
+	limits.ok with input as changed("/context/counters/minute", 1) with data.limits as most with data.grants as known
+}
+
+test_longest_full_window_decides if {
+	asked := changed("/context/counters", {"minute": 2, "hour": 4, "day": 4, "run": 0})
+	limits.waits == {"limits.hour", "limits.minute"} with input as asked with data.limits as most with data.grants as known
+	limits.until == 1795258800000000 with input as asked with data.limits as most with data.grants as known
+}
+
+test_own_budget_counts_too if {
+	asked := json.patch(question, [
+		{"op": "replace", "path": "/context/counters/day", "value": 3},
+		{"op": "replace", "path": "/context/budget/day", "value": 3},
+	])
+	limits.waits == {"limits.day"} with input as asked with data.limits as most with data.grants as known
+	limits.until == 1795305600000000 with input as asked with data.limits as most with data.grants as known
+}
+
+test_own_budget_cannot_widen if {
+	asked := json.patch(question, [
+		{"op": "replace", "path": "/context/counters/day", "value": 8},
+		{"op": "replace", "path": "/context/budget/day", "value": 1000},
+	])
+	not limits.ok with input as asked with data.limits as most with data.grants as known
+}
+
+test_run_budget_denies if {
+	asked := json.patch(question, [
+		{"op": "replace", "path": "/context/counters/run", "value": 3},
+		{"op": "replace", "path": "/context/budget/run", "value": 3},
+	])
+	limits.reasons == {"limits.run"} with input as asked with data.limits as most with data.grants as known
+	not limits.holdable with input as asked with data.limits as most with data.grants as known
+}
+
+test_agents_own_limit_is_used if {
+	own := object.union(most, {"actions": {"agents": {"watch": {"minute": 1, "hour": 1, "day": 1}}}})
+	asked := changed("/context/counters/minute", 1)
+	not limits.ok with input as asked with data.limits as own with data.grants as known
+	limits.ok with input as asked with data.limits as most with data.grants as known
+}
+
+test_counters_of_other_types_prove_nothing if {
+	every value in ["0", -1, null] {
+		asked := changed("/context/counters/hour", value)
+		not limits.ok with input as asked with data.limits as most with data.grants as known
+		not limits.holdable with input as asked with data.limits as most with data.grants as known
+	}
+}
+
+test_cut_limits_prove_nothing if {
+	cut := json.remove(most, ["complete"])
+	not limits.ok with input as question with data.limits as cut with data.grants as known
+}

@@ -1,0 +1,100 @@
+package vedette.origins_test
+
+import data.vedette.origins
+
+question(given) := {
+	"now": 1000,
+	"action": {
+		"tool": "letter.send",
+		"digest": "d1",
+		"args": {"to": "x", "text": "y"},
+		"origins": {"/to": given, "/text": "untrusted"},
+		"sinks": ["/to"],
+	},
+	"context": {"approvals": []},
+}
+
+plain := {}
+
+widened := {"letter.send": {"/to": {"accepts": ["trusted", "registered"], "otherwise": "deny"}}}
+
+asking := {"letter.send": {"/to": {"accepts": ["trusted"], "otherwise": "hold"}}}
+
+test_trusted_sink_is_proven if origins.ok with input as question("trusted") with data.sinks as plain
+
+test_other_origins_are_not if {
+	every given in ["registered", "derived", "untrusted"] {
+		reason := concat("", ["origins.", given, ":/to"])
+		origins.reasons == {reason} with input as question(given) with data.sinks as plain
+		not origins.ok with input as question(given) with data.sinks as plain
+		not origins.holdable with input as question(given) with data.sinks as plain
+	}
+}
+
+test_policy_may_take_registered if {
+	origins.ok with input as question("registered") with data.sinks as widened
+	not origins.ok with input as question("derived") with data.sinks as widened
+	not origins.ok with input as question("untrusted") with data.sinks as widened
+}
+
+test_policy_may_ask_a_person if {
+	not origins.ok with input as question("untrusted") with data.sinks as asking
+	origins.holdable with input as question("untrusted") with data.sinks as asking
+	origins.holds == {"origins.untrusted:/to"} with input as question("untrusted") with data.sinks as asking
+	origins.reasons == set() with input as question("untrusted") with data.sinks as asking
+}
+
+test_approval_answers_what_was_asked if {
+	approved := object.union(question("untrusted"), {"context": {"approvals": [{
+		"action_digest": "d1",
+		"by": "person:ada",
+		"until": 1001,
+	}]}})
+	origins.ok with input as approved with data.sinks as asking
+	not origins.ok with input as approved with data.sinks as plain
+}
+
+test_origin_that_is_none_is_not_asked_about if {
+	odd := question("of old")
+	not origins.holdable with input as odd with data.sinks as asking
+}
+
+test_sink_without_origin_is_not_proven if {
+	bare := json.patch(question("trusted"), [{"op": "replace", "path": "/action/origins", "value": {}}])
+	origins.reasons == {"origins.unknown:/to"} with input as bare with data.sinks as plain
+	not origins.ok with input as bare with data.sinks as plain
+}
+
+test_absent_optional_argument_decides_nothing if {
+	absent := json.patch(question("trusted"), [
+		{"op": "replace", "path": "/action/origins", "value": {}},
+		{"op": "replace", "path": "/action/args", "value": {"text": "y"}},
+	])
+	origins.ok with input as absent with data.sinks as plain
+}
+
+test_sink_inside_an_argument_has_its_origin if {
+	inside := json.patch(question("trusted"), [{"op": "add", "path": "/action/sinks/-", "value": "/to/street"}])
+	origins.ok with input as inside with data.sinks as plain
+	tainted := json.patch(question("untrusted"), [{"op": "add", "path": "/action/sinks/-", "value": "/to/street"}])
+	origins.reasons == {"origins.untrusted:/to", "origins.untrusted:/to/street"} with input as tainted
+		with data.sinks as plain
+}
+
+test_sink_that_is_no_pointer_is_not_proven if {
+	odd := json.patch(question("trusted"), [{"op": "add", "path": "/action/sinks/-", "value": "to"}])
+	not origins.ok with input as odd with data.sinks as plain
+	worse := json.patch(question("trusted"), [{"op": "add", "path": "/action/sinks/-", "value": 7}])
+	not origins.ok with input as worse with data.sinks as plain
+}
+
+test_policy_names_a_sink_the_tool_left_out if {
+	undeclared := json.patch(question("untrusted"), [{"op": "replace", "path": "/action/sinks", "value": []}])
+	not origins.ok with input as undeclared with data.sinks as widened
+	origins.ok with input as undeclared with data.sinks as plain
+}
+
+test_shape_is_required if {
+	not origins.ok with input as {"action": {"sinks": []}} with data.sinks as plain
+	not origins.ok with input as {} with data.sinks as plain
+}

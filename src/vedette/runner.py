@@ -1,0 +1,234 @@
+"""Sets an opened fleet to work: sources, dispatcher, policy watcher, servers."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+from vedette.app import App
+from vedette.errors import BadPolicy, StoreFailed, VedetteError
+from vedette.identity import ENGINE
+from vedette.ports import Source
+
+if TYPE_CHECKING:
+    from vedette.load import SourcePlan
+
+TICK_S = 0.25
+RETRY_US = 1_000_000
+
+
+class Running:
+    """One run of a fleet. `troubles` are what a person should see, newest last."""
+
+    def __init__(self, app: App, *, until_idle: bool) -> None:
+        self.app = app
+        self.until_idle = until_idle
+        self.stopping = asyncio.Event()
+        self.troubles: list[str] = []
+        self.address: str | None = None
+        self.began_us = app.line.clock.monotonic_us()
+        self.began_cpu = time.process_time()
+        self.sources: list[Source] = []
+        self.open_sources = 0
+
+    # --- life -------------------------------------------------------------------------------
+
+    async def run(self, on_tick: Callable[[Running], None] | None = None) -> None:
+        """Work until stopped, or until nothing is left to do (`until_idle`)."""
+        from vedette.serve.http import serve_http
+        from vedette.serve.local import serve_local
+
+        app = self.app
+        self._catch_signals()
+        self.sources = list(make_sources(app, until_idle=self.until_idle))
+        self.open_sources = sum(source.finite for source in self.sources)
+        async with AsyncExitStack() as stack:
+            app.dispatcher.start()
+            await stack.enter_async_context(serve_local(app, app.settings.state))
+            self.address = await stack.enter_async_context(serve_http(app))
+            tasks = [asyncio.create_task(self._deliver(source)) for source in self.sources]
+            tasks.append(asyncio.create_task(self._watch_policy()))
+            try:
+                while not self.stopping.is_set():
+                    self._gauges()
+                    if on_tick is not None:
+                        on_tick(self)
+                    if self.until_idle and self._idle():
+                        break
+                    await self._pause()
+            finally:
+                self.stopping.set()
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        if on_tick is not None:
+            on_tick(self)
+
+    def stop(self) -> None:
+        """Ask the run to end; what is not committed is found again by the next one."""
+        self.stopping.set()
+
+    def _catch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.stop)
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(TICK_S):
+                await self.stopping.wait()
+        except TimeoutError:
+            return
+
+    def _idle(self) -> bool:
+        if self.open_sources or not self.app.dispatcher.idle:
+            return False
+        return not self.app.store.soon()
+
+    def _gauges(self) -> None:
+        app = self.app
+        app.metrics.gauge("pending_runs", app.dispatcher.pending)
+        app.metrics.gauge("ledger_head", app.store.head())
+        app.metrics.gauge("stops", len(app.line.stops.listed()))
+
+    # --- sources ----------------------------------------------------------------------------
+
+    async def _deliver(self, source: Source) -> None:
+        """Let a source deliver; start it again after a failure that may pass."""
+        clock = self.app.line.clock
+        try:
+            while True:
+                try:
+                    await source.deliver(self.app.intake)
+                    return
+                except StoreFailed as error:
+                    self.trouble(f"{source.name}: {error}")
+                except VedetteError as error:
+                    self.trouble(f"{source.name} ended: {error}")
+                    return
+                except Exception as error:
+                    # A source is the edge of the world: whatever breaks there must not end the
+                    # fleet, and what was not accepted is delivered again.
+                    self.trouble(f"{source.name}: {type(error).__name__}: {error}")
+                await clock.sleep_until(clock.now_us() + RETRY_US)
+        finally:
+            self.open_sources -= source.finite
+
+    def trouble(self, told: str) -> None:
+        """Keep something that a person should see."""
+        self.troubles.append(told)
+        del self.troubles[:-100]
+
+    # --- policy -----------------------------------------------------------------------------
+
+    async def _watch_policy(self) -> None:
+        """Offer the policy folder whenever it was saved; a refusal keeps the last good one."""
+        from vedette.adapters.policy_watch import saved
+
+        folder = self.app.settings.policies
+        async for _ in saved(folder, self.stopping):
+            await self.offer_policy()
+
+    async def offer_policy(self) -> None:
+        """Read the policy folder and make it live if it differs and is admitted."""
+        from vedette.adapters.policy_stage import read_bundle
+
+        app = self.app
+        try:
+            bundle = await asyncio.to_thread(read_bundle, app.settings.policies)
+            done = await app.rollout.publish(bundle, ENGINE, "the policy folder was saved")
+        except BadPolicy as error:
+            self.trouble(f"policy refused, revision {app.rollout.live.number} stays: {error}")
+            app.metrics.count("policy_refused")
+            return
+        if not done.ok:
+            app.metrics.count("policy_refused")
+            self.trouble(
+                f"policy refused, revision {done.revision.number} stays: {done.findings[0]}"
+            )
+        elif done.changed:
+            app.metrics.count("policy_published")
+            app.metrics.observe("publish_seconds", done.took_us / 1e6)
+            self.trouble(f"policy revision {done.revision.number} is live")
+
+
+def make_sources(app: App, *, until_idle: bool) -> Iterator[Source]:
+    """Make the sources that the settings name, and the fleet's schedules."""
+    clock = app.line.clock
+    for plan in app.settings.sources:
+        yield make_source(plan, app, until_idle=until_idle)
+    if any(agent.schedules for agent in app.line.fleet.agents.values()):
+        from vedette.adapters.schedule_source import ScheduleSource
+
+        yield ScheduleSource(app.line.fleet, clock)
+
+
+def make_source(plan: SourcePlan, app: App, *, until_idle: bool) -> Source:
+    """Make one source of its table in vedette.toml."""
+    from vedette.load import CsvPlan, HostPlan, JsonlPlan
+
+    clock, limit = app.line.clock, app.settings.max_event_bytes
+    if isinstance(plan, CsvPlan):
+        from vedette.adapters.file_source import CsvSource
+
+        return CsvSource(plan.name, plan.path, clock, rate=plan.rate, max_bytes=limit)
+    if isinstance(plan, JsonlPlan):
+        from vedette.adapters.file_source import JsonlSource
+
+        return JsonlSource(plan.name, plan.path, clock, rate=plan.rate, max_bytes=limit)
+    if isinstance(plan, HostPlan):
+        from vedette.adapters.host_source import HostSource
+
+        return HostSource(plan.name, clock, plan.every_us)
+    from vedette.adapters.maildir_source import MaildirSource
+
+    return MaildirSource(
+        plan.name, plan.path, clock=clock, copy_from=plan.copy_from, watch=not until_idle,
+        poll_us=plan.every_us,
+    )  # fmt: skip
+
+
+def summary(running: Running) -> dict[str, Any]:
+    """Return what the run came to: counts per agent, and three ids to look at next."""
+    app = running.app
+    seconds = (app.line.clock.monotonic_us() - running.began_us) / 1e6
+    cpu = time.process_time() - running.began_cpu
+    accepted, nobody = app.store.events_counted()
+    new = app.metrics.total("events", outcome="accepted")
+    agents = {}
+    counts = app.store.counts()
+    for name in app.line.fleet.agents:
+        found = counts.get(name, {})
+        agents[name] = {
+            "runs": sum(v for k, v in found.items() if k.startswith("run.")),
+            "waiting": found.get("run.waiting", 0),
+            "dead": found.get("run.dead", 0),
+            "actions": sum(v for k, v in found.items() if k.startswith("decided.")),
+            "permits": found.get("decided.permit", 0),
+            "holds": found.get("decided.hold", 0),
+            "denials": found.get("decided.deny", 0),
+            "would": app.metrics.total("would", agent=name),
+            "effects": found.get("effect.done", 0),
+            "failed": found.get("effect.failed", 0),
+        }
+    return {
+        "agents": agents,
+        "events": {
+            "accepted": accepted,
+            "woke_nobody": nobody,
+            "this_run": new,
+            "duplicates": app.metrics.total("events", outcome="duplicate"),
+            "refused": app.metrics.total("events", outcome="refused"),
+        },
+        "seconds": round(seconds, 3),
+        "events_per_second": round(new / seconds, 1) if seconds else 0.0,
+        "cpu_us_per_event": round(cpu / new * 1e6, 1) if new else 0.0,
+        "policy_revision": app.rollout.live.number,
+        "address": running.address,
+        "troubles": running.troubles[-10:],
+        "try_next": app.store.examples(),
+    }

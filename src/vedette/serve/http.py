@@ -1,0 +1,111 @@
+"""What the fleet serves over HTTP: ingest, /metrics, /healthz, /readyz."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from vedette.errors import BadFleet
+from vedette.serve.ingest import IngestLimits, Sender, routes
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from vedette.app import App
+
+
+def application(app: App) -> Starlette:
+    """Return the ASGI application of one opened fleet."""
+    from starlette.applications import Starlette
+    from starlette.responses import JSONResponse, PlainTextResponse
+    from starlette.responses import Response as Answer
+    from starlette.routing import Route
+
+    async def metrics(request: Request) -> Response:
+        body, content_type = app.metrics.scrape()
+        return Answer(body, media_type=content_type)
+
+    async def healthz(request: Request) -> Response:
+        return PlainTextResponse("alive\n")
+
+    async def readyz(request: Request) -> Response:
+        """Ready means: the last commit stood and a policy is live."""
+        why = []
+        if not app.store.ready:
+            why.append(f"store: {app.store.writer.failure}")
+        if app.line.gateway.policy_rev == 0:
+            why.append("policy: no revision is live")
+        return JSONResponse({"ready": not why, "why": why}, 503 if why else 200)
+
+    senders = [Sender.of(sender.name, sender.token()) for sender in app.settings.senders]
+    limits = IngestLimits(
+        max_event_bytes=app.settings.max_event_bytes,
+        anonymous=getattr(app.settings, "anonymous", False),
+    )
+    return Starlette(
+        routes=[
+            *routes(app.intake, senders, limits),
+            Route("/metrics", metrics),
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+        ]
+    )
+
+
+@asynccontextmanager
+async def serve_http(app: App) -> AsyncIterator[str | None]:
+    """Serve for as long as the context lasts; yields the address, None if none is configured.
+
+    Raises BadFleet if the port is taken and no other may be used.
+    """
+    if app.settings.http is None:
+        yield None
+        return
+    import uvicorn
+
+    bound = _bind(*app.settings.http, fallback=app.settings.http_fallback)
+    config = uvicorn.Config(
+        application(app), log_config=None, lifespan="off", access_log=False, ws="none"
+    )
+    server = uvicorn.Server(config)
+    server.capture_signals = _NoSignals  # type: ignore[method-assign, assignment]
+    task = asyncio.create_task(server.serve(sockets=[bound]))
+    host, port = bound.getsockname()[:2]
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        server.should_exit = True
+        server.force_exit = True
+        await task
+        bound.close()
+
+
+def _bind(host: str, port: int, *, fallback: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        if not fallback:
+            bound.close()
+            raise BadFleet(
+                f"cannot serve on {host}:{port}: {error.strerror}",
+                where="vedette.toml: serve.http",
+                mend="choose another port, or port 0 for any free one",
+            ) from error
+        bound.bind((host, 0))
+    return bound
+
+
+class _NoSignals:
+    """The runner handles signals for the whole fleet; the server must not take them over."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *args: object) -> None: ...

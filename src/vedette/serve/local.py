@@ -1,0 +1,256 @@
+"""The local API: commands over a Unix socket that only the fleet's owner can open.
+
+Who gives a command is what the kernel says of the peer; nothing in a request can change it.
+
+POST /v1/commands/VERB  {"command_id"?, "reason"?, "args"?} -> 200 {"result": …}
+GET  /v1/health         -> 200 {"fleet", "pid", "ready"}
+GET  /v1/status         -> 200 {"result": …}
+Errors are {"error": {code, what, where, mend}} with 400 (not as asked), 403 (not you), 404 (no
+such verb), 409 (done before under this command_id) or 503 (not now).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from vedette.commands import Commands, Order
+from vedette.errors import (
+    AlreadyDone,
+    BadCommand,
+    Forbidden,
+    StoreBusy,
+    Temporary,
+    Unavailable,
+    VedetteError,
+)
+from vedette.identity import Principal
+from vedette.serve.endpoint import close, listen, peer_uid, person
+from vedette.serve.orders import VERBS, carry_out
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+
+MAX_BODY_BYTES = 8 << 20
+PEER = "peer_uid"
+
+
+class Served(Protocol):
+    """What the local API needs of an opened fleet (see `vedette.app.App`)."""
+
+    @property
+    def commands(self) -> Commands: ...
+
+
+def routes(
+    commands: Commands,
+    *,
+    health: Callable[[], Mapping[str, Any]] = dict,
+    status: Callable[[], Mapping[str, Any]] = dict,
+    owner_uid: int | None = None,
+) -> list[Route]:
+    """Return the routes. Only `owner_uid` (default: who runs this process) and root may pass."""
+    from starlette.routing import Route
+
+    door = _Door(commands, health, status, os.geteuid() if owner_uid is None else owner_uid)
+    return [
+        Route("/v1/commands/{verb}", door.command, methods=["POST"]),
+        Route("/v1/health", door.health, methods=["GET"]),
+        Route("/v1/status", door.status, methods=["GET"]),
+    ]
+
+
+class _Door:
+    def __init__(
+        self,
+        commands: Commands,
+        health: Callable[[], Mapping[str, Any]],
+        status: Callable[[], Mapping[str, Any]],
+        owner_uid: int,
+    ) -> None:
+        self._commands = commands
+        self._health = health
+        self._status = status
+        self._owner_uid = owner_uid
+
+    def _person(self, request: Request) -> Principal:
+        uid = getattr(request.state, PEER, None)
+        if uid is None:
+            raise Forbidden("who you are cannot be told")
+        if uid not in (self._owner_uid, 0):
+            raise Forbidden(f"{person(uid)} does not own this fleet", mend="ask its owner")
+        return person(uid)
+
+    async def command(self, request: Request) -> Response:
+        return await self._answer(request, self._command)
+
+    async def health(self, request: Request) -> Response:
+        async def look(_request: Request) -> Mapping[str, Any]:
+            return self._health()
+
+        return await self._answer(request, look, wrap=False)
+
+    async def status(self, request: Request) -> Response:
+        async def look(_request: Request) -> Mapping[str, Any]:
+            return self._status()
+
+        return await self._answer(request, look)
+
+    async def _answer(self, request: Request, work: Any, *, wrap: bool = True) -> Response:
+        from starlette.responses import Response
+
+        status, value = 200, None
+        try:
+            self._person(request)
+            value = await work(request)
+            answer: Any = {"result": value} if wrap else value
+        except VedetteError as error:
+            status, answer = status_of(error), {"error": error.to_json()}
+        except _NoVerb as error:
+            status, answer = 404, {"error": error.told}
+        body = json.dumps(answer, default=str, ensure_ascii=False).encode("utf-8", "replace")
+        return Response(body, status, media_type="application/json")
+
+    async def _command(self, request: Request) -> Mapping[str, Any]:
+        verb = request.path_params["verb"]
+        if verb not in VERBS:
+            raise _NoVerb(verb)
+        asked = await _body(request)
+        order = Order(self._person(request), asked["reason"], asked["command_id"])
+        # The work goes on if the client hangs up: half a command is worse than an unread answer.
+        return await asyncio.shield(carry_out(self._commands, verb, order, asked["args"]))
+
+
+class _NoVerb(Exception):
+    def __init__(self, verb: str) -> None:
+        super().__init__(verb)
+        mend = f"there are: {', '.join(VERBS)}"
+        self.told = {
+            "code": "no-such-verb", "what": f"no verb {verb!r}", "where": None, "mend": mend,
+        }  # fmt: skip
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    raw = bytearray()
+    async for chunk in request.stream():
+        raw += chunk
+        if len(raw) > MAX_BODY_BYTES:
+            raise BadCommand(f"more than {MAX_BODY_BYTES} bytes", mend="send less at once")
+    try:
+        asked = json.loads(raw) if raw else {}
+    except (ValueError, RecursionError) as error:
+        raise BadCommand(f"the request is not JSON: {error}") from error
+    if not isinstance(asked, dict) or not set(asked) <= {"command_id", "reason", "args"}:
+        raise BadCommand("a command is an object of command_id, reason and args")
+    reason, command_id, args = asked.get("reason"), asked.get("command_id"), asked.get("args")
+    if not isinstance(reason, str | None) or not isinstance(command_id, str | None):
+        raise BadCommand("command_id and reason are texts")
+    if not isinstance(args, dict | None):
+        raise BadCommand("args is an object")
+    if command_id is not None and not 1 <= len(command_id) <= 200:
+        raise BadCommand("command_id has 1 to 200 characters")
+    return {"reason": reason or "", "command_id": command_id, "args": args or {}}
+
+
+def status_of(error: VedetteError) -> int:
+    """Return the HTTP status of an error."""
+    if isinstance(error, AlreadyDone):
+        return 409
+    if isinstance(error, Forbidden):
+        return 403
+    return 503 if isinstance(error, Temporary | StoreBusy) else 400
+
+
+@asynccontextmanager
+async def serve_local(app: Served, state: Path) -> AsyncIterator[Path]:
+    """Serve the local API of an opened fleet in its state folder for as long as the block runs.
+
+    Yields the socket's path. Raises Unavailable if it cannot listen.
+    """
+    from starlette.applications import Starlette
+
+    api = Starlette(
+        routes=routes(
+            app.commands, health=lambda: _health(app), status=lambda: _status(app.commands)
+        )
+    )
+    async with _serving(api, state) as path:
+        yield path
+
+
+def _health(app: Served) -> dict[str, Any]:
+    line = app.commands.line
+    ready = bool(getattr(line.store, "ready", True))
+    return {"fleet": line.fleet.name, "pid": os.getpid(), "ready": ready}
+
+
+def _status(commands: Commands) -> dict[str, Any]:
+    line = commands.line
+    live = commands.rollout.live
+    return {
+        "fleet": line.fleet.name,
+        "agents": sorted(line.fleet.agents),
+        "pid": os.getpid(),
+        "policy": {"revision": live.number, "digest": live.digest},
+        "stopped": [f"{scope}:{name}" for scope, name in line.stops.listed()],
+    }
+
+
+@asynccontextmanager
+async def _serving(api: Any, state: Path) -> AsyncIterator[Path]:
+    import uvicorn
+
+    opened, path = listen(state)
+    config = uvicorn.Config(
+        api,
+        http=_protocol(),
+        ws="none",
+        lifespan="off",
+        loop="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=5,
+    )
+    server = uvicorn.Server(config)
+    # Not `serve`: it would take over the runner's signals.
+    task = asyncio.create_task(server._serve(sockets=[opened]))
+    try:
+        while not server.started:
+            if task.done():
+                await task
+                raise Unavailable("the local API did not start", where=str(path))
+            await asyncio.sleep(0.005)  # uvicorn offers nothing to await
+        yield path
+    finally:
+        server.should_exit = True
+        try:
+            await task
+        finally:
+            opened.close()
+            close(state, path)
+
+
+def _protocol() -> type[asyncio.Protocol]:
+    """Return uvicorn's HTTP protocol with the peer's user id put into each request's state."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class PeerProtocol(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            connection: socket.socket = transport.get_extra_info("socket")
+            try:
+                self.app_state = {**self.app_state, PEER: peer_uid(connection)}
+            except Forbidden:
+                # No user id in the state: every request of this connection is refused.
+                return
+
+    return PeerProtocol

@@ -1,0 +1,89 @@
+"""Orders as data: a verb and its arguments in JSON, handed to Commands.
+
+The same for whoever comes over the local socket and for the CLI when no fleet runs, so that a
+command means the same either way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vedette.cloudevents import from_json
+from vedette.commands import Commands, Order
+from vedette.errors import BadCommand
+from vedette.event import ENVELOPE, Event
+
+# What a verb takes: the type of each argument. All may be left out; the command says what it needs.
+VERBS: Mapping[str, Mapping[str, type]] = {
+    "send": {"events": list},
+    "would_wake": {"event": dict},
+    "approve": {"hold": str, "digest": str},
+    "deny": {"hold": str, "digest": str},
+    "stop": {"agent": str, "tool": str, "all": bool},
+    "resume": {"agent": str, "tool": str, "all": bool},
+    "policy_apply": {"folder": str},
+    "erase": {"event": str, "subject": str},
+}
+
+_NEEDED = {
+    "send": "events",
+    "would_wake": "event",
+    "approve": "hold",
+    "deny": "hold",
+    "policy_apply": "folder",
+}
+
+
+async def carry_out(
+    commands: Commands, verb: str, order: Order, args: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Carry out one command. Raises BadCommand for arguments it does not take, and its errors."""
+    given = _checked(verb, args)
+    if verb == "send":
+        return await commands.send(order, [event_of(item) for item in given["events"]])
+    if verb == "would_wake":
+        return commands.would_wake(event_of(given["event"]))
+    if verb == "policy_apply":
+        return await commands.policy_apply(order, Path(given["folder"]))
+    if verb == "approve":
+        return await commands.approve(order, given["hold"], given.get("digest"))
+    if verb == "deny":
+        return await commands.deny(order, given["hold"], given.get("digest"))
+    if verb == "stop":
+        return await commands.stop(order, **given)
+    if verb == "resume":
+        return await commands.resume(order, **given)
+    return await commands.erase(order, **given)
+
+
+def _checked(verb: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    taken = VERBS[verb]
+    given = {name: value for name, value in args.items() if value is not None}
+    for name, value in given.items():
+        if name not in taken:
+            raise BadCommand(f"{verb} takes no argument {name!r}", mend=f"it takes {list(taken)}")
+        if not isinstance(value, taken[name]):
+            raise BadCommand(f"{verb}: {name} must be a {taken[name].__name__}")
+    needed = _NEEDED.get(verb)
+    if needed and needed not in given:
+        raise BadCommand(f"{verb}: {needed} is missing", mend=f"give {needed}")
+    if verb == "policy_apply" and not Path(given["folder"]).is_absolute():
+        raise BadCommand("the folder must be an absolute path", where=given["folder"])
+    return given
+
+
+def event_of(value: Any) -> Event:
+    """Return a CloudEvent in JSON as an event whose envelope a person vouches for.
+
+    Raises BadEvent; and BadCommand for what only the engine may say.
+    """
+    event = from_json(json.dumps(value).encode("utf-8"), vouched=ENVELOPE)
+    if event.source.startswith("vedette:") or event.type.startswith("vedette."):
+        raise BadCommand(
+            f"source {event.source!r} with type {event.type!r} is the engine's own",
+            mend="send it under a source and a type of yours",
+        )
+    return event

@@ -1,0 +1,173 @@
+"""A model and a reasoner that follow a script, for tests and rehearsals without a model's key.
+
+`ScriptedModel` speaks through ADK's own Runner (see `vedette.adapters.adk_reasoner`).
+`ScriptedReasoner` fits the Reasoner port itself and needs no ADK.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from vedette.event import Event
+from vedette.memory import Briefing
+from vedette.ports import Thought
+
+if TYPE_CHECKING:
+    from google.adk.models.base_llm import BaseLlm
+
+    from vedette.adapters.adk_tools import Reply, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """A tool call of the script: the tool as declared (`mail.file`), and its arguments.
+
+    A reference is written as a model writes it: `ref:/event/data/from`.
+    """
+
+    tool: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Hang:
+    """An answer that never comes."""
+
+
+# One turn of a script: a text, calls (and texts) together, an error to raise, or no answer.
+Line = str | Calls | Sequence["str | Calls"] | Exception | type[Hang]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the model was asked, as plain data.
+
+    `turn` counts from 0. `texts` are the user's texts, `calls` the model's own earlier calls
+    `(function, args)` and `answers` what it was told of them, oldest first.
+    """
+
+    turn: int
+    instruction: str
+    functions: Mapping[str, str]
+    texts: tuple[str, ...]
+    calls: tuple[tuple[str, Mapping[str, Any]], ...]
+    answers: tuple[Mapping[str, Any], ...]
+
+
+class ScriptedModel:
+    """Plays a script through ADK, one entry per turn; after the last it says "done".
+
+    Which turn it is shows in what it is asked, as with any model: asked again after a crash, it
+    answers the same turn again. With `reword` (names of arguments) it never says the same twice:
+    every text given bare in one of these arguments ends in another number each time it is asked,
+    counting on from `asked_before`, which a test that starts anew after a crash sets higher.
+    Hand `model_for` to AdkReasoner. `asked` holds all that it was asked.
+    """
+
+    def __init__(
+        self,
+        script: Sequence[Line] | Callable[[Asked], Line],
+        *,
+        reword: Sequence[str] = (),
+        asked_before: int = 0,
+    ) -> None:
+        self.asked: list[Asked] = []
+        self._script = script
+        self._reword = frozenset(reword)
+        self._before = asked_before
+
+    def model_for(self, agent: str) -> BaseLlm:
+        """Return this script as a model for ADK. Imports ADK."""
+        from vedette.adapters.adk_tools import FunctionModel
+
+        return FunctionModel(model=f"scripted-{agent}", answer=self._answer)
+
+    async def _answer(self, request: Request) -> Reply:
+        asked = _asked(request)
+        self.asked.append(asked)
+        number = self._before + len(self.asked)
+        if callable(self._script):
+            line = self._script(asked)
+        else:
+            line = self._script[asked.turn] if asked.turn < len(self._script) else "done"
+        if line is Hang:
+            await asyncio.Event().wait()
+        if isinstance(line, Exception):
+            raise line
+        assert not isinstance(line, type)
+        return self._reply([line] if isinstance(line, str | Calls) else line, number)
+
+    def _reply(self, said: Sequence[str | Calls], number: int) -> Reply:
+        from vedette.adapters.adk_tools import Reply, function_name
+
+        texts = [part for part in said if isinstance(part, str)]
+        calls = tuple(
+            (function_name(part.tool), self._worded(part.args, number))
+            for part in said
+            if isinstance(part, Calls)
+        )
+        return Reply("\n".join(texts), calls)
+
+    def _worded(self, args: Mapping[str, Any], number: int) -> dict[str, Any]:
+        return {
+            name: f"{value} ({number})"
+            if name in self._reword and isinstance(value, str) and not value.startswith("ref:/")
+            else value
+            for name, value in args.items()
+        }
+
+
+def _asked(request: Request) -> Asked:
+    parts = [(content.get("role"), part) for content in request.contents
+             for part in content.get("parts", [])]  # fmt: skip
+    calls = [part["function_call"] for _, part in parts if "function_call" in part]
+    answers = [part["function_response"] for _, part in parts if "function_response" in part]
+    return Asked(
+        turn=sum(content.get("role") == "model" for content in request.contents),
+        instruction=request.instruction,
+        functions=request.functions,
+        texts=tuple(part["text"] for role, part in parts if role == "user" and "text" in part),
+        calls=tuple((call["name"], call.get("args", {})) for call in calls),
+        answers=tuple(answer.get("response", {}) for answer in answers),
+    )
+
+
+Plan = Sequence[Thought | Callable[[Briefing], Thought]]
+
+
+class ScriptedReasoner:
+    """Answers turn n of every run with entry n of the plan; after the last, with nothing more.
+
+    `plans` is one plan for all agents, or one for each by name. `briefings` holds what it saw.
+    """
+
+    def __init__(self, plans: Plan | Mapping[str, Plan]) -> None:
+        self.briefings: list[Briefing] = []
+        self.forgotten: list[tuple[str, str]] = []
+        self._plans = plans
+
+    async def reason(self, briefing: Briefing) -> Thought:
+        """Return what the plan has for this turn."""
+        self.briefings.append(briefing)
+        plans = self._plans
+        plan = plans.get(briefing.agent, ()) if isinstance(plans, Mapping) else plans
+        if briefing.turn > len(plan):
+            return Thought(label="done", final=True)
+        entry = plan[briefing.turn - 1]
+        return entry if isinstance(entry, Thought) else entry(briefing)
+
+    def restore(
+        self,
+        agent: str,
+        key: str,
+        checkpoint: bytes | None,
+        at: int,
+        since: Sequence[tuple[int, Event]],
+    ) -> None:
+        """Do nothing: a script keeps no state."""
+
+    def forget(self, agent: str, key: str) -> None:
+        """Note that the line dropped the state of a key."""
+        self.forgotten.append((agent, key))

@@ -1,0 +1,229 @@
+"""The contract of every BankStore: revisions, scopes, expiry, ranking, candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import apsw
+import pytest
+
+from vedette.adapters.sqlite_bank import SqliteBank
+from vedette.adapters.sqlite_bank.terms import MAX_TERMS, query_terms
+from vedette.errors import BadStore, Permanent
+from vedette.memory import BankPlan, Candidate, Memory
+
+NOW = 1_780_000_000_000_000
+TEXTS = {
+    "berth-large": "Ships over thirty metres are given the large berth on the north pier.",
+    "berth-small": "Small boats lie at the south pier.",
+    "invoices": "Invoices go to the folder Invoices; the accountant reads it on Mondays.",
+    "storm": "In a storm nobody is given a berth on the north pier.",
+}
+
+
+def memory(id: str, text: str, scope: str = "desk", topics: tuple[str, ...] = ()) -> Memory:
+    return Memory(
+        id=id,
+        bank="harbour",
+        revision=0,
+        scope=scope,
+        kind="fact",
+        topics=topics,
+        text=text,
+        digest=f"{scope}:{text}",
+        reviewed_by="desk@harbourlights.example",
+        reviewed_on="2026-03-01",
+    )
+
+
+def plan(*memories: Memory, name: str = "harbour") -> BankPlan:
+    held = tuple(replace(one, bank=name) for one in memories)
+    digest = repr(held)
+    return BankPlan(name, "tests", {"desk": (), "vault": ()}, (), 365, held, digest)
+
+
+def usual() -> list[Memory]:
+    return [memory(id, text) for id, text in TEXTS.items()]
+
+
+@pytest.fixture
+def bank(tmp_path: Path) -> Iterator[SqliteBank]:
+    store = SqliteBank(tmp_path / "banks.db")
+    yield store
+    store.close()
+
+
+def ids(found: list[Memory]) -> list[str]:
+    return [one.id for one in found]
+
+
+def recall(bank: SqliteBank, text: str, *topics: str, scope: str = "desk") -> list[str]:
+    return ids(bank.recall("harbour", scope, topics, text, NOW, 10))
+
+
+def test_the_best_match_comes_first_and_words_are_stemmed(bank: SqliteBank) -> None:
+    bank.load([plan(*usual())])
+    assert recall(bank, "Where do I file an INVOICE?") == ["invoices"]
+    assert recall(bank, "a large ship at the pier")[0] == "berth-large"
+    assert recall(bank, "xylophone") == []
+    assert recall(bank, "") == []
+    assert len(bank.recall("harbour", "desk", (), "north pier berth", NOW, 1)) == 1
+
+
+def test_ties_go_by_id_and_answers_repeat(bank: SqliteBank) -> None:
+    same = [memory(id, "The tide turns at noon.") for id in ("c", "a", "d", "b")]
+    bank.load([plan(*same, *usual())])
+    assert recall(bank, "tide turning noon") == ["a", "b", "c", "d"]
+    asked = {tuple(recall(bank, "pier berth storm tide")) for _ in range(20)}
+    assert len(asked) == 1
+
+
+def test_words_of_other_scripts_are_found(bank: SqliteBank) -> None:
+    bank.load([plan(memory("de", "Schlüssel für die Hütte"), memory("ja", "港の規則は厳しい"))])
+    assert recall(bank, "SCHLÜSSEL?") == ["de"]
+    assert recall(bank, "規則") == ["ja"]
+
+
+def test_nothing_of_another_scope_or_bank_is_found_or_counted(bank: SqliteBank) -> None:
+    bank.load([plan(*usual(), memory("secret", "The storm pier code is 7.", scope="vault"))])
+    alone = recall(bank, "storm pier code")
+    assert "secret" not in alone
+    assert recall(bank, "storm pier code", scope="vault") == ["secret"]
+    assert ids(bank.lessons("harbour", "desk", NOW)) == sorted(TEXTS)
+    crowd = [memory(f"v{n}", "storm pier code", scope="vault") for n in range(30)]
+    bank.load([plan(*usual(), *crowd), plan(*crowd, name="other")])
+    assert recall(bank, "storm pier code") == alone
+
+
+def test_topics_narrow_what_is_found(bank: SqliteBank) -> None:
+    one = memory("one", "The pier is closed.", topics=("works", "pier"))
+    bank.load([plan(one, memory("two", "The pier is open.", topics=("hours",)))])
+    assert recall(bank, "pier") == ["one", "two"]
+    assert recall(bank, "pier", "works") == ["one"]
+    assert recall(bank, "pier", "hours", "works") == ["one", "two"]
+    assert recall(bank, "pier", "ships") == []
+
+
+def test_an_expired_memory_is_gone_from_that_instant(bank: SqliteBank) -> None:
+    until = replace(memory("until", "The bridge is closed."), expires_us=NOW)
+    bank.load([plan(until)])
+    before = bank.recall("harbour", "desk", (), "bridge", NOW - 1, 5)
+    assert ids(before) == ["until"]
+    assert bank.recall("harbour", "desk", (), "bridge", NOW, 5) == []
+    assert ids(bank.lessons("harbour", "desk", NOW - 1)) == ["until"]
+    assert bank.lessons("harbour", "desk", NOW) == []
+
+
+def test_revisions_follow_the_files(bank: SqliteBank) -> None:
+    assert bank.version("harbour") == 0
+    first = memory("tide", "The tide turns at noon.")
+    assert bank.load([plan(first, *usual())]) == {"harbour": 1}
+    assert bank.load([plan(first, *usual())]) == {"harbour": 1}
+    second = memory("tide", "The tide turns at one.")
+    assert bank.load([plan(second, *usual())]) == {"harbour": 2}
+    (found,) = bank.recall("harbour", "desk", (), "tide", NOW, 5)
+    assert (found.text, found.cite()) == (second.text, "harbour/tide@2")
+    assert {one.revision for one in bank.lessons("harbour", "desk", NOW)} == {1, 2}
+    assert bank.load([plan(*usual())]) == {"harbour": 3}
+    assert recall(bank, "tide") == []
+    assert bank.load([plan(first, *usual())]) == {"harbour": 4}
+    assert bank.revisions("harbour", "tide") == [
+        (1, "active", first.digest, 1),
+        (2, "active", second.digest, 2),
+        (3, "retired", second.digest, 3),
+        (4, "active", first.digest, 4),
+    ]
+    assert bank.version("harbour") == 4
+    assert bank.version("nobody") == 0
+
+
+def test_what_was_cited_can_be_shown_later(bank: SqliteBank) -> None:
+    first = memory("tide", "The tide turns at noon.", topics=("tides",))
+    bank.load([plan(first)])
+    bank.load([plan(memory("tide", "The tide turns at one."))])
+    assert bank.cited("harbour", "tide", 1) == replace(first, revision=1)
+    assert bank.cited("harbour", "tide", 3) is None
+
+
+def test_a_bank_that_is_gone_is_retired(bank: SqliteBank) -> None:
+    bank.load([plan(*usual()), plan(memory("x", "The pier."), name="other")])
+    assert bank.load([plan(*usual())]) == {"harbour": 1, "other": 2}
+    assert bank.recall("other", "desk", (), "pier", NOW, 5) == []
+
+
+def test_a_load_that_fails_changes_nothing(bank: SqliteBank) -> None:
+    bank.load([plan(*usual())])
+    broken = replace(memory("bad", "x"), expires_us="never")  # type: ignore[arg-type]
+    with pytest.raises((apsw.Error, TypeError, ValueError, AttributeError)):
+        bank.load([plan(memory("new", "new pier")), plan(replace(broken, text=None), name="b")])  # type: ignore[arg-type]
+    assert bank.version("harbour") == 1
+    assert recall(bank, "invoice") == ["invoices"]
+    assert recall(bank, "new") == []
+
+
+def test_revisions_cannot_be_rewritten(bank: SqliteBank, tmp_path: Path) -> None:
+    bank.load([plan(*usual())])
+    other = apsw.Connection(str(tmp_path / "banks.db"))
+    for statement in ("DELETE FROM memory_rev", "UPDATE memory_rev SET revision = 9"):
+        with pytest.raises(apsw.ConstraintError, match="append-only"):
+            other.execute(statement)
+    other.close()
+
+
+def test_a_candidate_changes_nothing(bank: SqliteBank) -> None:
+    bank.load([plan(*usual())])
+    wish = Candidate("harbour", "desk", "Forward storms.", ("x",), "watch", "run_1", "evt_1")
+    for _ in range(2):
+        bank.propose(wish, NOW)
+    assert bank.candidates("harbour") == [wish]
+    assert recall(bank, "forward") == []
+    assert "Forward storms." not in [m.text for m in bank.lessons("harbour", "desk", NOW)]
+    assert bank.version("harbour") == 1
+    with pytest.raises(Permanent, match="no bank"):
+        bank.propose(replace(wish, bank="nowhere"), NOW)
+
+
+def test_everything_is_there_after_opening_again(tmp_path: Path) -> None:
+    file = tmp_path / "banks.db"
+    store = SqliteBank(file)
+    store.load([plan(*usual())])
+    before = store.recall("harbour", "desk", (), "north pier", NOW, 5)
+    store.close()
+    again = SqliteBank(file)
+    assert again.load([plan(*usual())]) == {"harbour": 1}
+    assert again.recall("harbour", "desk", (), "north pier", NOW, 5) == before
+    again.close()
+
+
+def test_postings_are_made_again_for_another_stemmer(tmp_path: Path) -> None:
+    file = tmp_path / "banks.db"
+    store = SqliteBank(file)
+    store.load([plan(*usual())])
+    store.close()
+    spoilt = apsw.Connection(str(file))
+    spoilt.execute("DELETE FROM post; UPDATE meta SET value = 'older' WHERE name = 'stemmer'")
+    spoilt.close()
+    again = SqliteBank(file)
+    assert recall(again, "invoice") == ["invoices"]
+    again.close()
+
+
+def test_a_file_of_another_kind_or_format_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("not a database, but long enough to be taken for one" * 9)
+    with pytest.raises(BadStore, match="is no bank store"):
+        SqliteBank(tmp_path / "text.db")
+    SqliteBank(tmp_path / "new.db").close()
+    newer = apsw.Connection(str(tmp_path / "new.db"))
+    newer.execute("UPDATE meta SET value = '2' WHERE name = 'format'")
+    newer.close()
+    with pytest.raises(BadStore, match="has format 2"):
+        SqliteBank(tmp_path / "new.db")
+
+
+def test_a_query_is_bounded_and_has_no_function_words() -> None:
+    assert query_terms("What is the tide?") == ["tide"]
+    assert query_terms("to be or not to be") == ["to", "be", "or", "not"]
+    assert len(query_terms(" ".join(f"word{n}" for n in range(500)))) == MAX_TERMS
+    assert query_terms("x" * 5000) == []

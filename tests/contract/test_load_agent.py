@@ -1,0 +1,479 @@
+"""Loading agents: what is wrong is said with file, line, field and the mend, and all at once.
+
+Each case takes a fleet that passes every check, makes one thing wrong and names what must be
+said. `test_the_fleet_of_these_tests_is_right` is the control: without a change nothing is said.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vedette.errors import BadFleet
+from vedette.load import (
+    Loaded,
+    Problem,
+    Settings,
+    agent_schema,
+    build_judge,
+    check_fleet,
+    load_fleet,
+    load_module,
+)
+
+AGENT = """\
+version: 1
+name: harbour_watch
+title: Watches the harbour
+owner: desk@harbourlights.example
+mode: act
+order_by: id
+collection: sightings
+triggers:
+  - on: ship.seen
+    source: ["radar:*", "lookout:*"]
+  - daily: "06:30"
+    zone: Europe/London
+memory:
+  - bank: harbour
+    scope: watch
+    topics: [ships]
+charter:
+  berths: {small: A1, large: B7}
+  threshold: 0.25
+budget: {actions_per_hour: 20}
+tools:
+  - name: berth.assign
+    verb: assign
+    resource: berth
+    args: {ship: string, berth: string, note: "string?"}
+    sinks: [/berth]
+    settles: transactional
+    function: assign
+    inverse: berth.free
+  - name: berth.free
+    verb: free
+    resource: berth
+    args: {berth: string}
+    sinks: [/berth]
+    settles: transactional
+    function: free
+  - name: master.call
+    verb: call
+    resource: radio
+    args: {ship: string}
+    sinks: [/ship]
+    settles: queryable
+    function: call_master
+    query: was_called
+    target: radio
+    timeout: 3s
+"""
+
+JUDGE = """\
+from vedette.judging import Judge as Base
+from vedette.judging import Judgement
+
+from .words import LABEL
+
+
+class Judge(Base):
+    def judge(self, seen, briefing):
+        return Judgement(LABEL, 1.0)
+"""
+
+TOOLS = """\
+def assign(call, row):
+    return []
+
+
+def free(call, row):
+    return []
+
+
+async def call_master(call):
+    return None
+
+
+def was_called(call):
+    return None
+"""
+
+EVALS = """\
+- name: a ship is given a berth
+  event: {type: ship.seen, source: "radar:1", id: e1, data: {name: Anna}}
+  expect: {permitted: [berth.assign], held: [], denied: []}
+"""
+
+BANK = """\
+bank: harbour
+purpose: What the desk knows of ships
+scopes:
+  - {name: watch, readers: [harbour_watch]}
+  - {name: office, readers: []}
+topics: [ships]
+"""
+
+MEMORY = """\
+---
+id: anna-is-large
+scope: watch
+topics: [ships]
+kind: fact
+reviewed_by: desk@harbourlights.example
+reviewed_on: 2026-03-01
+---
+The Anna needs a large berth.
+"""
+
+
+@dataclass
+class Small:
+    """A small fleet in a folder that a test may spoil."""
+
+    root: Path
+    settings: Settings
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "agents" / "harbour_watch"
+
+    def put(self, path: str, text: str) -> None:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+    def change(self, old: str, new: str, file: str = "agents/harbour_watch/agent.yaml") -> None:
+        text = (self.root / file).read_text(encoding="utf-8")
+        assert text.count(old) >= 1, f"{old!r} is not in {file}"
+        self.put(file, text.replace(old, new, 1))
+
+    def check(self) -> list[Problem]:
+        return check_fleet(self.root, self.settings)
+
+    def load(self) -> Loaded:
+        return load_fleet(self.root, self.settings)
+
+    def said(self) -> str:
+        problems = self.check()
+        assert len(problems) == 1, [str(problem) for problem in problems]
+        return str(problems[0])
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Small:
+    root = tmp_path / "fleet"
+    settings = Settings.of(root, "harbour")
+    settings = Settings(
+        root=settings.root,
+        fleet="harbour",
+        state=settings.state,
+        agents=settings.agents,
+        policies=settings.policies,
+        memory=settings.memory,
+        targets={"radio": {"kind": "webhook", "url": "http://127.0.0.1:1/"}},
+    )
+    made = Small(settings.root, settings)
+    at = "agents/harbour_watch"
+    made.put(f"{at}/agent.yaml", AGENT)
+    made.put(f"{at}/__init__.py", "")
+    made.put(f"{at}/instruction.md", "Give every ship a berth.\n")
+    made.put(f"{at}/judge.py", JUDGE)
+    made.put(f"{at}/words.py", 'LABEL = "ship"\n')
+    made.put(f"{at}/tools.py", TOOLS)
+    made.put(f"{at}/evals/ships.yaml", EVALS)
+    made.put("memory/harbour/bank.yaml", BANK)
+    made.put("memory/harbour/anna.md", MEMORY)
+    return made
+
+
+def line_of(text: str, part: str) -> int:
+    return text[: text.index(part)].count("\n") + 1
+
+
+def test_the_fleet_of_these_tests_is_right(small: Small) -> None:
+    assert small.check() == []
+    loaded = small.load()
+    agent = loaded.fleet.agents["harbour_watch"]
+    assert agent.identity.spiffe_id == "spiffe://harbour/agent/harbour_watch"
+    assert agent.subscriptions[0].sources == ("radar:*", "lookout:*")
+    assert (agent.schedules[0].daily, agent.schedules[0].zone) == ("06:30", "Europe/London")
+    assert agent.tools["master.call"].timeout_us == 3_000_000
+    assert agent.tools["berth.assign"].sinks == ("/berth",)
+    assert agent.charter == {"berths": {"small": "A1", "large": "B7"}, "threshold": 0.25}
+    assert (agent.requested_mode, agent.order_by, agent.collection) == ("act", "id", "sightings")
+    assert agent.budget.actions_per_hour == 20
+    assert agent.instruction == "Give every ship a berth.\n"
+    assert [memory.id for memory in loaded.banks[0].memories] == ["anna-is-large"]
+
+
+YAML = "agents/harbour_watch/agent.yaml"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field", "what", "mend"),
+    [
+        ("    settles: queryable\n", "", "tools[2].settles", "is missing", "transactional"),
+        ("settles: queryable", "setles: none", "tools[2].setles", "unknown key", "'settles'"),
+        ("settles: queryable", "settles: nobody", "tools[2].settles", "'nobody'", "none"),
+        ("settles: queryable", "settles: idempotent", "tools[2].query", "never queried", "remove"),
+        ("    query: was_called\n", "", "tools[2].settles", "needs a query", "add query:"),
+        ("collection: sightings\n", "", "tools[0].settles", "collection", "add collection:"),
+        ("sinks: [/ship]", "sinks: [ship]", "tools[2].sinks[0]", "JSON Pointer", "/ship"),
+        ("sinks: [/ship]", "sinks: [/shap]", "tools[2].sinks[0]", "no argument", "'ship'"),
+        ("    sinks: [/ship]\n", "", "tools[2].sinks", "is missing", "JSON Pointers"),
+        ("{ship: string}", "{ship: strnig}", "tools[2].args.ship", "no type", "'string'"),
+        ("function: call_master", "function: call", "tools[2].function", "defines no", "call"),
+        ("target: radio", "target: radoi", "tools[2].target", "no table", "'radio'"),
+        ("inverse: berth.free", "inverse: berth.fre", "tools[0].inverse", "not a", "'berth.free'"),
+        ("{berth: string}", "{berth: integer}", "tools[0].inverse", "integer", "one type"),
+        ("{berth: string}", "{berth: string, who: string}", "tools[0].inverse", "'who'", "option"),
+        ("timeout: 3s", "timeout: 3 bells", "tools[2].timeout", "not a duration", "30s"),
+        ("name: berth.free", "name: berth.assign", "tools[1].name", "twice", "keep one"),
+        ("mode: act", "mode: acts", "mode", "'acts'", "'act'"),
+        ("order_by: id", "orderby: id", "orderby", "unknown key", "'order_by'"),
+        ("version: 1", "version: 2", "version", "2", "1"),
+        ("title: Watches the harbour", "title: 7", "title", "must be text", "quotes"),
+        ("owner: desk@harbourlights.example\n", "", "owner", "is missing", "answers"),
+        ("name: harbour_watch", "name: harbor_watch", "name", "the folder is", "harbour_watch"),
+        ("hour: 20", "hour: 0", "budget.actions_per_hour", "at least 1", ""),
+        ("hour: 20", "hour: many", "budget.actions_per_hour", "whole number", ""),
+        ("on: ship.seen", "on: vedette.tick", "triggers[0].on", "ticks", "every"),
+        ("- on: ship.seen\n    s", "- s", "triggers[0]", "wakes on nothing", "exactly one"),
+        ('daily: "06:30"', 'daily: "25:30"', "triggers[1].daily", "time of day", "06:30"),
+        ("Europe/London", "Europe/Lundon", "triggers[1].zone", "no time zone", "Europe/London"),
+        ("bank: harbour", "bank: harbor", "memory[0].bank", "no bank", "'harbour'"),
+        ("scope: watch", "scope: wach", "memory[0].scope", "no scope", "'watch'"),
+        ("scope: watch", "scope: office", "memory[0].scope", "as reader", "bank.yaml"),
+        ("[ships]", "[boats]", "memory[0].topics[0]", "no topic", "ships"),
+        ("charter:", "reasoner: adk\ncharter:", "reasoner", "agent.py", "root_agent"),
+        ("  threshold: 0.25", "  threshold: .nan", "charter.threshold", "JSON", "use"),
+        ("title: W", "name: x\ntitle: W", "", 'key "name" is given twice', "keep one"),
+        ("title: W", "title: &a W", "", "anchors", "write the value out"),
+        ("title: W", "title: !!str W", "", "tag", "plain"),
+        ("title: W", "title: : W", "", "is not YAML", ""),
+        ("triggers:", "triggers: [", "", "is not YAML", ""),
+    ],
+)
+def test_a_malformed_agent_yaml(
+    small: Small, old: str, new: str, field: str, what: str, mend: str
+) -> None:
+    small.change(old, new)
+    problems = small.check()
+    found = [p for p in problems if p.field == field and p.file == YAML]
+    assert found, [str(problem) for problem in problems]
+    assert what in found[0].what
+    assert mend in found[0].mend
+    text = (small.folder / "agent.yaml").read_text()
+    assert 1 <= found[0].line <= text.count("\n") + 1
+    with pytest.raises(BadFleet, match=r"agent\.yaml:\d+"):
+        small.load()
+
+
+@pytest.mark.parametrize(
+    ("cron", "what"),
+    [
+        ("0 6 * * 0", "counted differently"),
+        ("0 6 * * 1-5", "counted differently"),
+        ("0 6 * *", "4 fields"),
+        ("60 6 * * *", "outside 0 to 59"),
+        ("0 6 * * monday", "not known"),
+        ("0 6 1 * mon", "both a day of month and a weekday"),
+        ("*/0 6 * * *", "no positive number"),
+        ("0 9-6 * * *", "runs backwards"),
+    ],
+)
+def test_a_cron_that_would_fire_on_another_day(small: Small, cron: str, what: str) -> None:
+    small.change('daily: "06:30"', f'cron: "{cron}"')
+    assert what in small.said()
+
+
+@pytest.mark.parametrize("cron", ["0 6 * * mon", "*/15 6-18 * * mon-fri", "0 0 1,15 jan-mar *"])
+def test_a_cron_that_is_right(small: Small, cron: str) -> None:
+    small.change('daily: "06:30"', f'cron: "{cron}"')
+    assert small.load().fleet.agents["harbour_watch"].schedules[0].cron == cron
+
+
+def test_line_and_text_of_a_problem_are_exact(small: Small) -> None:
+    small.change("    settles: queryable\n", "    setles: queryable\n")
+    line = line_of(AGENT, "    settles: queryable")
+    said = [str(problem) for problem in small.check()]
+    assert said[1] == (f"{YAML}:{line}: tools[2].setles: unknown key (did you mean 'settles'?)")
+    start = line_of(AGENT, "  - name: master.call")
+    assert said[0].startswith(f"{YAML}:{start}: tools[2].settles: is missing (say how an unknown")
+
+
+def test_all_problems_are_found_at_once_and_load_names_the_first(small: Small) -> None:
+    small.change("mode: act", "mode: acts")
+    small.change("target: radio", "target: radios")
+    small.put("agents/harbour_watch/instruction.md", " \n")
+    small.change("kind: fact", "kind: rumour", "memory/harbour/anna.md")
+    files = {problem.file for problem in small.check()}
+    assert files == {YAML, "agents/harbour_watch/instruction.md", "memory/harbour/anna.md"}
+    with pytest.raises(BadFleet, match="2 more") as caught:
+        small.load()
+    assert caught.value.where == f"{YAML}:5: mode"
+    assert caught.value.mend == "did you mean 'act'?"
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("calendar", "standard library"),
+        ("json", "standard library"),
+        ("pytest", "installed module"),
+        ("vedette", "installed module"),
+        ("front-desk", "identifier"),
+        ("class", "identifier"),
+        ("Watch", "identifier"),
+    ],
+)
+def test_a_folder_name_that_shadows_a_module(small: Small, name: str, what: str) -> None:
+    before = set(sys.modules)
+    small.folder.rename(small.folder.parent / name)
+    small.change("name: harbour_watch", f"name: {name}", f"agents/{name}/agent.yaml")
+    small.change("[harbour_watch]", f"[{name}]", "memory/harbour/bank.yaml")
+    said = small.said()
+    assert what in said
+    assert said.startswith(f"agents/{name}: folder name")
+    assert "rename" in said
+    assert name in before or name not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "at", "what"),
+    [
+        ("__init__.py", "# nothing\nimport os\n", ":2", "is not empty"),
+        ("instruction.md", "\n", "", "is empty"),
+        ("judge.py", "class Jugde:\n    pass\n", ":1", "defines no Judge"),
+        ("judge.py", "class Judge\n", ":1", "is not Python"),
+        ("judge.py", "from tools import free\nclass Judge: ...\n", ":1", "absolutely"),
+        ("tools.py", TOOLS.replace("(call, row)", "(call)", 1), ":1", "must take (call, row)"),
+        ("tools.py", TOOLS.replace("(call)", "(call, x)", 1), ":9", "must take (call)"),
+        ("tools.py", TOOLS.replace("def ass", "async def ass"), ":1", "plain def"),
+        ("evals/ships.yaml", "- name: x\n  expect: {}\n", ":1", "has no event"),
+        ("evals/ships.yaml", "{}\n", ":1", "not a list"),
+        ("evals/ships.yaml", EVALS.replace("berth.a", "berth.b"), ":3", "not a tool"),
+        ("evals/more.yaml", EVALS, ":1", "stands in"),
+        ("evals/ships.yaml", EVALS.replace("expect", "expct"), ":1", "expects nothing"),
+    ],
+)
+def test_a_wrong_file_beside_agent_yaml(
+    small: Small, file: str, text: str, at: str, what: str
+) -> None:
+    small.put(f"agents/harbour_watch/{file}", text)
+    said = small.said()
+    place = "evals/ships.yaml" if file == "evals/more.yaml" else file
+    assert said.startswith(f"agents/harbour_watch/{place}{at}:")
+    assert what in said
+
+
+@pytest.mark.parametrize("file", ["__init__.py", "instruction.md", "judge.py"])
+def test_a_missing_file(small: Small, file: str) -> None:
+    (small.folder / file).unlink()
+    assert file in small.said()
+
+
+def test_what_is_not_utf8_and_what_is_a_link(small: Small) -> None:
+    (small.folder / "instruction.md").write_bytes(b"one\ntwo \xff\n")
+    assert "instruction.md:2: is not UTF-8" in small.said()
+    (small.folder / "instruction.md").unlink()
+    (small.root / "elsewhere.md").write_text("Do as you like.")
+    (small.folder / "instruction.md").symlink_to(small.root / "elsewhere.md")
+    assert "instruction.md: is a link" in small.said()
+
+
+def test_an_empty_fleet_and_a_folder_without_agent_yaml(small: Small) -> None:
+    small.put("agents/drafts/notes.txt", "later")
+    assert "agents/drafts: has no agent.yaml" in small.said()
+    (small.root / "agents").rename(small.root / "agenda")
+    errors = [str(p) for p in small.check() if not p.warning]
+    assert errors == [
+        "agents: there is no such folder (create it, or correct [content] in vedette.toml)"
+    ]
+
+
+def test_a_reader_that_is_no_agent_is_a_warning(small: Small) -> None:
+    small.change("readers: []", "readers: [ghost]", "memory/harbour/bank.yaml")
+    problem = small.check()[0]
+    assert problem.warning
+    assert "ghost" in str(problem)
+    assert small.load().findings == (problem,)
+
+
+def test_the_release_covers_every_file_and_no_debris(small: Small) -> None:
+    def release() -> str:
+        return small.load().fleet.agents["harbour_watch"].release
+
+    first = release()
+    small.put("agents/harbour_watch/__pycache__/judge.cpython-311.pyc", "debris")
+    assert release() == first
+    small.put("agents/harbour_watch/words.py", 'LABEL = "boat"\n')
+    second = release()
+    assert second != first
+    small.put("agents/harbour_watch/notes/new.md", "")
+    assert release() not in (first, second)
+
+
+def test_code_is_loaded_under_a_private_parent_and_writes_nothing(small: Small) -> None:
+    agent = small.load().fleet.agents["harbour_watch"]
+    path = list(sys.path)
+    before = sorted(small.root.rglob("*"))
+    judge = build_judge(agent, ())
+    unused: Any = None
+    assert judge.judge(None, unused).label == "ship"
+    assert type(judge).__module__ == "vedette_fleet.harbour_watch.judge"
+    assert "harbour_watch" not in sys.modules
+    assert sys.path == path
+    assert sorted(small.root.rglob("*")) == before
+    folder = Path(agent.folder)
+    assert load_module(folder, "tools") is load_module(folder, "tools")
+
+
+def test_changed_code_is_loaded_afresh_however_soon_it_changed(small: Small) -> None:
+    agent = small.load().fleet.agents["harbour_watch"]
+    unused: Any = None
+    for label in ("ship", "boat", "raft"):
+        small.put("agents/harbour_watch/words.py", f'LABEL = "{label}"\n')
+        assert build_judge(agent, ()).judge(None, unused).label == label
+
+
+@pytest.mark.parametrize(
+    ("spoil", "where"),
+    [
+        (lambda s: s.put("agents/harbour_watch/words.py", "LABEL = 1 / 0\n"), "words.py:1"),
+        (lambda s: s.put("agents/harbour_watch/words.py", "\nLABEL =\n"), "words.py:2"),
+        (lambda s: s.put("agents/harbour_watch/judge.py", "Judge = 3\n"), "judge.py"),
+        (lambda s: (s.folder / "judge.py").unlink(), "judge.py"),
+    ],
+)
+def test_code_that_fails_is_named_by_file_and_line(
+    small: Small, spoil: Callable[[Small], None], where: str
+) -> None:
+    agent = small.load().fleet.agents["harbour_watch"]
+    spoil(small)
+    with pytest.raises(BadFleet) as caught:
+        build_judge(agent, ())
+    assert caught.value.where == f"harbour_watch/{where}"
+
+
+def test_checking_imports_no_code_of_the_agent(small: Small) -> None:
+    small.put("agents/harbour_watch/words.py", 'raise SystemExit("imported")\n')
+    assert small.check() == []
+
+
+def test_the_schema_names_every_key_and_requires_the_class_of_a_tool() -> None:
+    schema = agent_schema()
+    tool = schema["$defs"]["ToolFile"]
+    assert "settles" in tool["required"]
+    assert tool["additionalProperties"] is False
+    for line in textwrap.dedent(AGENT).splitlines():
+        key = line.split(":")[0]
+        if line[:1].isalpha():
+            assert key in schema["properties"]

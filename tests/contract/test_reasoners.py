@@ -1,0 +1,210 @@
+"""The contract of the Reasoner port, on every reasoner there is.
+
+All three are set up to want the same: file the mail by reference, then stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from vedette.action import Proposal
+from vedette.adapters.adk_reasoner import AdkReasoner
+from vedette.adapters.local_judges import LocalJudges
+from vedette.event import Event
+from vedette.judging import Judge, Judgement
+from vedette.memory import Briefing, Memory
+from vedette.origin import Ref
+from vedette.ports import Reasoner, Thought
+from vedette.testing.scripted import Calls, ScriptedModel, ScriptedReasoner
+
+AGENT_YAML = """\
+version: 1
+name: sorter
+title: Sorts
+owner: desk@example.org
+reasoner: adk
+max_turns: 4
+triggers: [{on: mail.received}]
+tools:
+  - name: mail.file
+    verb: move
+    resource: mailbox
+    args: {message: string, folder: string}
+    sinks: [/message, /folder]
+    settles: idempotent
+    function: file_mail
+"""
+AGENT_PY = """\
+from pathlib import Path
+from google.adk.agents import LlmAgent
+from vedette.adapters.adk_tools import declared_tools
+
+HERE = Path(__file__).parent
+root_agent = LlmAgent(name="sorter", model="none", instruction="Sort.", tools=declared_tools(HERE))
+"""
+WANTED = Proposal(
+    "mail.file",
+    {"message": Ref("/event/subject"), "folder": Ref("/charter/folders/invoice")},
+    confidence=0.9,
+)
+
+
+class Sorter(Judge):
+    """The same wish, as a judge without state."""
+
+    def judge(self, seen: Any, briefing: Briefing) -> Judgement:
+        return Judgement("mail.file", 0.9, (WANTED,))
+
+
+class Counter(Judge):
+    """A judge with state: what it says depends on how many events it has seen."""
+
+    def blank(self) -> list[int]:
+        return [0]
+
+    def observe(self, state: list[int], event: Event) -> int:
+        state[0] += 1
+        return state[0]
+
+    def judge(self, seen: int, briefing: Briefing) -> Judgement:
+        return Judgement(f"seen {seen}", 1.0)
+
+    def dump(self, state: list[int]) -> bytes:
+        return bytes(state)
+
+    def load(self, blob: bytes) -> list[int]:
+        return list(blob)
+
+
+def thought_of_script() -> Thought:
+    return Thought("mail.file", 0.9, (WANTED,), final=False, model_calls=1)
+
+
+@pytest.fixture(params=["judge", "judge with state", "scripted", "adk"])
+def reasoner(request: pytest.FixtureRequest, tmp_path: Path) -> Reasoner:
+    if request.param == "judge":
+        return LocalJudges(lambda _agent: Sorter({}, ()))
+    if request.param == "judge with state":
+        return LocalJudges(lambda _agent: Counter({}, ()))
+    if request.param == "scripted":
+        return ScriptedReasoner([thought_of_script()])
+    folder = tmp_path / "sorter"
+    folder.mkdir()
+    (folder / "agent.yaml").write_text(AGENT_YAML)
+    (folder / "agent.py").write_text(AGENT_PY)
+    args = {"message": "ref:/event/subject", "folder": "ref:/charter/folders/invoice"}
+    model = ScriptedModel([Calls("mail.file", args)])
+    return AdkReasoner({"sorter": folder}, model_for=model.model_for)
+
+
+def briefing() -> Briefing:
+    memory = Memory(
+        id="m1", bank="inbox", revision=2, scope="inbox", kind="example", topics=("filing",),
+        text="Invoices of the harbour go to Invoices.", digest="0" * 64, reviewed_by="desk",
+        reviewed_on="2026-01-02", label="invoice",
+    )  # fmt: skip
+    event = Event(
+        source="maildir:sample", id="1.M1", type="mail.received", subject="1.M1",
+        data={"from": "a@example.org", "text": "Rechnung über 3 €\u2028"},
+        vouched=frozenset({"source", "subject"}),
+    )  # fmt: skip
+    return Briefing(
+        run="run_a", agent="sorter", key="1.M1", position=1, previous=0, turn=1,
+        event=event, charter={"folders": {"invoice": "Invoices"}, "model_confidence": 0.9},
+        registry={"oncall": "desk@example.org"}, memories=(memory,),
+    )  # fmt: skip
+
+
+def over_the_wire(sent: Briefing) -> Briefing:
+    """Send a briefing through JSON, as to a worker process."""
+    raw = orjson.loads(orjson.dumps(asdict(sent), default=sorted))
+    event = raw.pop("event")
+    event |= {"lineage": tuple(event["lineage"]), "vouched": frozenset(event["vouched"])}
+    memories = [memory | {"topics": tuple(memory["topics"])} for memory in raw.pop("memories")]
+    turns = tuple(raw.pop("turns"))
+    return Briefing(
+        **raw, event=Event(**event), memories=tuple(Memory(**m) for m in memories), turns=turns
+    )
+
+
+def told(thought: Thought) -> Mapping[str, Any]:
+    """Send a thought through JSON. Raises TypeError if it holds anything but data."""
+
+    def default(value: object) -> object:
+        assert isinstance(value, Ref)
+        return {"ref": value.pointer}
+
+    proposals = [{"tool": p.tool, "args": dict(p.args), "why": p.why} for p in thought.proposals]
+    plain = {"label": thought.label, "proposals": proposals, "detail": dict(thought.detail)}
+    loaded: Mapping[str, Any] = orjson.loads(orjson.dumps(plain, default=default))
+    return loaded
+
+
+async def test_a_briefing_survives_the_process_boundary(reasoner: Reasoner) -> None:
+    sent = briefing()
+    assert over_the_wire(sent) == sent
+    near = await reasoner.reason(sent)
+    reasoner.forget(sent.agent, sent.key)
+    far = await reasoner.reason(over_the_wire(sent))
+    assert told(near) == told(far)
+
+
+async def test_the_same_briefing_gives_the_same_proposals(reasoner: Reasoner) -> None:
+    thoughts = []
+    for _ in range(3):
+        thoughts.append(await reasoner.reason(briefing()))
+        reasoner.forget("sorter", "1.M1")
+    assert thoughts[0] == thoughts[1] == thoughts[2]
+    assert not thoughts[0].needs_state
+
+
+async def test_a_thought_is_in_bounds(reasoner: Reasoner) -> None:
+    thought = await reasoner.reason(briefing())
+    assert 0 <= thought.confidence <= 1
+    assert thought.observed
+    assert thought.label
+    assert all(0 <= proposal.confidence <= 1 for proposal in thought.proposals)
+    assert thought.proposals in ((WANTED,), ())
+
+
+async def test_a_reasoner_does_not_change_its_briefing(reasoner: Reasoner) -> None:
+    given, same = briefing(), briefing()
+    await reasoner.reason(given)
+    assert given == same
+
+
+async def test_state_given_back_is_taken_up(reasoner: Reasoner) -> None:
+    """At a position whose past it has not seen, it asks for its state or needs none."""
+    later = replace(briefing(), position=9, previous=7)
+    first = await reasoner.reason(later)
+    since = [(at, briefing().event) for at in (3, 7)]
+    reasoner.restore("sorter", "1.M1", None, 0, since)
+    thought = await reasoner.reason(later)
+    assert not thought.needs_state
+    if first.needs_state:
+        assert not first.observed
+        assert thought.label == "seen 3"
+    else:
+        assert told(thought) == told(first)
+
+
+async def test_a_recorded_turn_is_not_asked_again(reasoner: Reasoner) -> None:
+    """Multi-turn reasoners go on from the record; a judge is final and is never asked twice."""
+    first = await reasoner.reason(briefing())
+    if isinstance(reasoner, LocalJudges):
+        assert first.final
+        return
+    assert not first.final
+    done = {"tool": "mail.file", "ordinal": 0, "status": "done", "data": {"id": "x"}}
+    args = {"message": {"ref": "/event/subject"}, "folder": {"ref": "/charter/folders/invoice"}}
+    proposal = {"tool": "mail.file", "args": args, "why": "", "confidence": 0.9}
+    turn = {"proposals": [proposal], "label": first.label, "answers": [done]}
+    second = await reasoner.reason(replace(briefing(), turn=2, turns=(turn,)))
+    assert second.final
+    assert second.proposals == ()
