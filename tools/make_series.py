@@ -8,6 +8,7 @@ tests/fleet/test_anomaly_detection.py writes them again and compares the bytes.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from vedette.judging.series import generate
 START = datetime(2026, 3, 2, tzinfo=UTC)
 
 # name: (minutes between rows, what is in it)
-SERIES: dict[str, tuple[int, dict[str, int | float]]] = {
+SERIES: dict[str, tuple[int, Mapping[str, float]]] = {
     # Shore power of berth 3, kW, rows every 5 minutes with a daily cycle; two short surges.
     "berth_power": (
         5,

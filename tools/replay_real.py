@@ -130,8 +130,9 @@ def report(told: dict[str, object], laid: Laid, calls: tuple[int, int]) -> str:
     events: dict[str, int] = told["events"]  # type: ignore[assignment]
     lines += [
         "",
-        f"events      {events['accepted']:,} accepted of {laid.metrics:,} rows and {laid.mails:,} mails,"
-        f" {events['refused']} refused, {events['woke_nobody']} woke nobody",
+        f"events      {events['accepted']:,} accepted of {laid.metrics:,} rows"
+        f" and {laid.mails:,} mails, {events['refused']} refused,"
+        f" {events['woke_nobody']} woke nobody",
         f"webhook     {calls[0]:,} calls, {calls[1]:,} effects by its own record",
         f"speed       {told['events_per_second']:,} events/s end to end, "
         f"{told['cpu_us_per_event']:,} us CPU per event ({told['seconds']} s)",

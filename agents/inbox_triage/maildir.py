@@ -82,9 +82,10 @@ class Maildir:
             handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             return None
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise Refused("the message is not a plain file")
         with os.fdopen(handle, "rb") as stream:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise Refused("the message is not a plain file")
             raw = stream.read(MAX_MAIL + 1)
         if len(raw) > MAX_MAIL:
             raise Refused(f"the message is longer than {MAX_MAIL} bytes")

@@ -23,7 +23,7 @@ from vedette.identity import ENGINE
 from vedette.intake import LineIntake
 from vedette.line import Line
 from vedette.memory import Memory
-from vedette.ports import PolicyEngine, Reasoner
+from vedette.ports import PolicyEngine, PolicyStage, Reasoner
 from vedette.recall import Recall
 from vedette.rollout import Rollout
 from vedette.stop import Stops
@@ -60,9 +60,13 @@ class App:
 
 
 async def open_app(
-    settings: Settings, *, clock: Clock | None = None, reasoners: dict[str, Reasoner] | None = None
+    settings: Settings,
+    *,
+    clock: Clock | None = None,
+    reasoners: dict[str, Reasoner] | None = None,
+    stage: PolicyStage | None = None,
 ) -> App:
-    """Open the fleet that `settings` describe.
+    """Open the fleet that `settings` describe; what is given replaces the usual part.
 
     The policy folder is tried out and made live if it differs from the live revision; if it is
     refused, the last good revision stays, and without one nothing is opened. Raises BadFleet,
@@ -108,7 +112,7 @@ async def open_app(
         )
         line.stops.restore(store.stop_epoch, store.stops())
         _restore_counts(line, store)
-        rollout = await _roll_out(settings, store, line)
+        rollout = await _roll_out(settings, store, line, stage)
         await store.note([_opened(store), _loaded(loaded, versions)])
     except BaseException:
         store.close()
@@ -163,11 +167,13 @@ def lessons(loaded: Loaded, banks: SqliteBank, agent: str, now_us: int) -> list[
     ]
 
 
-async def _roll_out(settings: Settings, store: SqliteStore, line: Line) -> Rollout:
+async def _roll_out(
+    settings: Settings, store: SqliteStore, line: Line, given: PolicyStage | None
+) -> Rollout:
     """Take up the live revision, then the folder if it says something else."""
     from vedette.adapters.policy_stage import SubprocessStage, read_bundle
 
-    stage = SubprocessStage()
+    stage = given or SubprocessStage()
 
     def swap(engine: PolicyEngine, live: Revision) -> None:
         line.gateway.swap(engine, live.number)

@@ -358,6 +358,23 @@ def parse_note(text: str) -> Note:
     return Note(body + "\n", tuple(signatures))
 
 
+def read_notes(text: str) -> list[str]:
+    """Split a file of notes; in it each is followed by an empty line. The last may be unfinished."""
+    notes: list[str] = []
+    lines: list[str] = []
+    signed = False
+    for line in text.splitlines(keepends=True):
+        if line == "\n" and signed:
+            notes.append("".join(lines))
+            lines, signed = [], False
+            continue
+        lines.append(line)
+        signed = signed or line.startswith(_DASH)
+    if signed and lines and lines[-1].endswith("\n"):
+        notes.append("".join(lines))
+    return notes
+
+
 def verify_note(text: str, verifier_key: str) -> str:
     """Return the body of a note that the key of `verifier_key` signed.
 

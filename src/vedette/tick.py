@@ -98,7 +98,7 @@ def due(
         skipped = late and schedule.missed == "skip"
         instants = [] if newest is None or skipped else [newest]
     zone = ZoneInfo(schedule.zone) if runs_once_a_day(schedule) else None
-    return [Tick(agent, schedule, at, zone and _local_date(zone, at)) for at in instants]
+    return [Tick(agent, schedule, at, _local_date(zone, at) if zone else None) for at in instants]
 
 
 def runs_once_a_day(schedule: Schedule) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -377,7 +379,8 @@ def test_a_root_agent_that_could_do_more_is_refused(case: str, tmp_path: Path) -
         (HEAD + 'root_agent = LlmAgent(name="other", model="none")\n', "'other'"),
         (
             "from google.adk.workflow import Workflow, START\n"
-            "root_agent = Workflow(name='sorter', edges=[(START, lambda node_input: 1)])\n",
+            "def step(node_input): return 1\n"
+            "root_agent = Workflow(name='sorter', edges=[(START, step)])\n",
             "root_agent is a Workflow",
         ),
     ],
@@ -479,6 +482,20 @@ async def test_many_turns_at_once_do_not_mix(folder: Path) -> None:
     ]
 
 
+def test_adk_is_imported_when_a_reasoner_is_made_and_not_before() -> None:
+    code = (
+        "import sys, vedette.adapters.adk_reasoner as adk, vedette.testing.scripted\n"
+        "print('google' in sys.modules)\n"
+        "adk.AdkReasoner({})\n"
+        "print('google.adk.runners' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["False", "True"]
+
+
 # --- declarations -----------------------------------------------------------------------------
 
 
@@ -498,6 +515,23 @@ async def test_declared_tools_stand_alone(folder: Path) -> None:
     assert schema["properties"]["to"] == {"type": "array", "items": {"type": "string"}}
     assert isinstance(send, DeclaredTool)
     assert send.tool == "mail.send"
+
+
+def test_adks_own_loader_takes_the_folder(folder: Path) -> None:
+    """`adk web agents` finds the agent by this loader, under its bare name."""
+    code = (
+        "import sys\n"
+        "from google.adk.cli.utils.agent_loader import AgentLoader\n"
+        "agent = AgentLoader(sys.argv[1]).load_agent('sorter')\n"
+        "print(agent.name, *(tool.name for tool in agent.tools))\n"
+    )
+    (folder / "__init__.py").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder.parent)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["sorter", "mail_file", "mail_send"]
 
 
 def test_names_that_adk_cannot_tell_apart_are_refused(tmp_path: Path) -> None:

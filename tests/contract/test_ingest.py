@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -16,7 +16,8 @@ from starlette.applications import Starlette
 
 from vedette.cloudevents import BATCH, STRUCTURED
 from vedette.errors import BadFleet, StoreFailed
-from vedette.event import ENVELOPE
+from vedette.event import ENVELOPE, Event
+from vedette.ports import Receipt, Refused
 from vedette.serve.ingest import IngestLimits, Sender, routes
 from vedette.testing.intake import ListIntake
 
@@ -27,7 +28,7 @@ SENDERS = (
 )
 AUTHORISED = {"Authorization": f"Bearer {TOKEN}"}
 
-Serve = Callable[..., Any]
+Serve = Callable[..., Awaitable[httpx.AsyncClient]]
 
 
 @asynccontextmanager
@@ -44,7 +45,8 @@ async def serving(intake: ListIntake, limits: IngestLimits) -> AsyncIterator[htt
             try:
                 yield client
             finally:
-                server.should_exit = True
+                intake.gate.set()  # or a test that failed would leave a request waiting for ever
+                server.should_exit = server.force_exit = True
                 await task
 
 
@@ -80,7 +82,7 @@ async def test_an_authenticated_sender_is_vouched_for_and_gets_receipts(serve: S
     answer = await post(client, event(subject="s", data={"value": 1.5}))
     assert answer.status_code == 202
     key = intake.events[0].key
-    expected = {"status": "accepted", "event": key, "runs": [], "error": None}
+    expected: dict[str, Any] = {"status": "accepted", "event": key, "runs": [], "error": None}
     assert answer.json() == {"receipts": [expected]}
     assert intake.events[0].vouched == ENVELOPE
     again = await post(client, event(subject="s"))
@@ -278,13 +280,25 @@ async def test_a_store_that_fails_is_503_and_the_same_may_be_sent_again(serve: S
 
 
 async def test_no_answer_before_it_is_durable_and_503_when_too_many_wait(serve: Serve) -> None:
-    intake = ListIntake()
+    arrived = asyncio.Semaphore(0)
+
+    class Slow(ListIntake):
+        async def accept(
+            self, deliveries: Sequence[Event | Refused], *, position: tuple[str, str] | None = None
+        ) -> list[Receipt]:
+            arrived.release()
+            return await super().accept(deliveries, position=position)
+
+    intake = Slow()
     client = await serve(intake, max_waiting=2)
     intake.gate.clear()
     waiting = [asyncio.create_task(post(client, event(id=str(at)))) for at in range(2)]
     async with asyncio.timeout(10):
-        while (await post(client, event(id="x"))).status_code != 503:
-            pass
+        for _ in waiting:
+            await arrived.acquire()
+    refused = await post(client, event(id="x"))
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert refused.json()["error"]["code"] == "overloaded"
     assert not any(task.done() for task in waiting)
     intake.gate.set()
     assert [(await task).status_code for task in waiting] == [202, 202]

@@ -27,7 +27,7 @@ from vedette.event import Event
 from vedette.judging import Judgement
 from vedette.judging.series import generate
 from vedette.memory import Briefing, Memory
-from vedette.origin import Ref, Roots
+from vedette.origin import Roots
 from vedette.tool import Tool
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,9 +72,6 @@ EVALS = [
     for path in sorted((FOLDER / "evals").glob("*.yaml"))
     for case in YAML(typ="safe").load(path.read_text(encoding="utf-8"))
 ]
-
-
-EVALS_SHIFT = {"n": 1001, "seed": 6, "base": 20, "noise": 1, "shift_at": 1000, "shift": 40}
 
 
 @dataclass
@@ -398,12 +395,3 @@ def test_notify_calls_only_what_was_decided(target: Any) -> None:
     nowhere = call("incident.notify", dict(other.args, endpoint="oncall"), url="file:///etc/passwd")
     assert tools_module.notify(nowhere).state == "failed"
     assert target.record.counts()["calls"] == 0
-
-
-def test_proposals_name_where_by_reference_only() -> None:
-    line = Line()
-    for row, value in enumerate(generate(EVALS_SHIFT)):
-        judgement = line.take(point(row, value))
-    opened, told = judgement.proposals
-    assert opened.args["series"] == Ref("/event/subject")
-    assert told.args["endpoint"] == Ref("/registry/webhooks/oncall")

@@ -84,18 +84,20 @@ def test_a_failure_on_purpose_has_no_effect_and_a_lost_answer_has_one(server: An
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "key", "status"),
+    ("path", "body", "headers", "status"),
     [
-        ("/hook", b"1", "", 400),
-        ("/hook", b"{", "k", 400),
-        ("/other", b"1", "k", 404),
-        ("/hook", b"1" * 1_000_001, "k", 413),
+        ("/hook", b"1", {}, 400),
+        ("/hook", b"{", {"Idempotency_Key": "k"}, 400),
+        ("/other", b"1", {"Idempotency_Key": "k"}, 404),
+        # Announced only: what is too long is refused before it is read.
+        ("/hook", b"1", {"Idempotency_Key": "k", "Content_Length": "1000001"}, 413),
+        ("/hook", b"1", {"Idempotency_Key": "k", "Content_Length": "-1"}, 411),
     ],
 )
 def test_what_is_no_call_is_refused(
-    server: Any, path: str, body: bytes, key: str, status: int
+    server: Any, path: str, body: bytes, headers: dict[str, str], status: int
 ) -> None:
-    assert ask(server.server_address[1], "POST", path, body, Idempotency_Key=key)[0] == status
+    assert ask(server.server_address[1], "POST", path, body, **headers)[0] == status
     assert server.record.counts()["calls"] == 0
 
 

@@ -23,8 +23,8 @@ def nominals(schedule: Schedule, last: str | None, now: str) -> list[str]:
     return [iso(tick.nominal_us)[:16] for tick in ticks(schedule, last, now)]
 
 
-def hourly(missed: Missed, **more: int) -> Schedule:
-    return Schedule("digest", every_us=HOUR, missed=missed, **more)
+def hourly(missed: Missed, max_age_us: int = 7 * DAY_US) -> Schedule:
+    return Schedule("digest", every_us=HOUR, missed=missed, max_age_us=max_age_us)
 
 
 def daily(at: str, zone: str, missed: Missed = "all") -> Schedule:

@@ -1,0 +1,147 @@
+"""The command line: one module per verb, imported only when the verb is used.
+
+Exit codes: 0 done, 1 findings (something was looked at and is not as it should be), 2 usage or
+bad input, 3 unavailable (no fleet, no store, not now).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from vedette import __version__
+from vedette.errors import BadStore, StoreBusy, Temporary, VedetteError
+
+DONE, FINDINGS, USAGE, UNAVAILABLE = 0, 1, 2, 3
+
+# Verb -> (module of this package, name in it, what `vedette --help` says). In the order of a day.
+VERBS: dict[str, tuple[str, str, str]] = {
+    "init": ("init", "init", "Write a new fleet to start from."),
+    "check": ("check", "check", "Check everything, by file and line; run nothing."),
+    "run": ("run", "run", "Run the fleet."),
+    "send": ("send", "send", "Hand an event to the fleet, or see who would wake."),
+    "status": ("status", "status", "Show what runs, waits, is stopped, is live."),
+    "runs": ("runs", "runs", "List runs, newest first."),
+    "explain": ("explain", "explain", "Tell the whole story of a run, event, action or hold."),
+    "hold": ("hold", "hold", "See what waits for a person, or for anything else."),
+    "approve": ("answer", "approve", "Approve exactly what a hold holds, once."),
+    "deny": ("answer", "deny", "Deny what a hold holds, for good."),
+    "stop": ("stopping", "stop", "Stop an agent, a tool or everything; lasts until resumed."),
+    "resume": ("stopping", "resume", "Lift a stop."),
+    "policy": ("policy", "policy", "Check, apply and look at the policy."),
+    "replay": ("replay", "replay", "Decide every recorded decision again."),
+    "eval": ("eval", "evaluate", "Try the agents on their own cases."),
+    "ledger": ("ledger", "ledger", "Verify and export the ledger."),
+    "erase": ("erase", "erase", "Erase content; the ledger's proof still holds."),
+    "schema": ("schema", "schema", "Print the JSON Schema of agent.yaml or bank.yaml."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its verbs' help lines without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the verbs in the table's order."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a verb."""
+        if cmd_name not in VERBS:
+            return None
+        module, name, _ = VERBS[cmd_name]
+        found: click.Command = getattr(importlib.import_module(f"vedette.cli.{module}"), name)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs and their help lines."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, told) for name, (_, _, told) in VERBS.items()])
+
+
+def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"vedette {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="vedette.toml, or the folder it is in. Default: from here upward.",
+)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
+    help="Print the version.",
+)  # fmt: skip
+@click.pass_context
+def cli(ctx: click.Context, config: Path | None) -> None:
+    """Run a fleet of ambient agents, each action decided by one policy gateway.
+
+    Exit codes: 0 done, 1 findings, 2 usage or bad input, 3 unavailable.
+    """
+    ctx.obj = config
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line and exit."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in given
+    try:
+        code = cli.main(given, prog_name="vedette", standalone_mode=False)
+        _leave(code if isinstance(code, int) else DONE)
+    except click.ClickException as error:
+        _tell_usage(error, as_json)
+        _leave(USAGE)
+    except (click.Abort, KeyboardInterrupt):
+        _leave(130)
+    except VedetteError as error:
+        _tell(error.to_json(), as_json)
+        _leave(exit_code(error))
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; the interpreter must not try to flush it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave(141)
+    except OSError as error:
+        told = {"code": "system", "what": error.strerror or str(error), "mend": None}
+        _tell({**told, "where": str(error.filename) if error.filename else None}, as_json)
+        _leave(UNAVAILABLE)
+    except Exception:
+        # A bug of ours. 1 would say "findings" to a script.
+        traceback.print_exc()
+        click.echo("error: this is a bug in vedette; the lines above say where", err=True)
+        _leave(UNAVAILABLE)
+
+
+def exit_code(error: VedetteError) -> int:
+    """Return the exit code of an error."""
+    return UNAVAILABLE if isinstance(error, Temporary | StoreBusy | BadStore) else USAGE
+
+
+def _leave(code: int) -> NoReturn:
+    raise SystemExit(code)
+
+
+def _tell(error: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"error": error}), err=True)
+        return
+    where = f"{error['where']}: " if error["where"] else ""
+    mend = f" ({error['mend']})" if error["mend"] else ""
+    click.echo(f"error: {where}{error['what']}{mend}", err=True)
+
+
+def _tell_usage(error: click.ClickException, as_json: bool) -> None:
+    mend = None
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        mend = f"see `{error.ctx.command_path} --help`"
+    what = error.format_message().rstrip(".")
+    _tell({"code": "usage", "what": what, "where": None, "mend": mend}, as_json)

@@ -102,7 +102,8 @@ class Settings:
     """Everything that vedette.toml says, with absolute paths.
 
     `http` is None where nothing is served; `http_fallback` takes any free port if the one named
-    is taken. `targets` are the tables that calling tools get as `call.target`.
+    is taken. `anonymous` lets anybody send events, vouched for in nothing.
+    `targets` are the tables that calling tools get as `call.target`.
     """
 
     root: Path
@@ -115,6 +116,7 @@ class Settings:
     max_hops: int = 8
     http: tuple[str, int] | None = None
     http_fallback: bool = False
+    anonymous: bool = False
     senders: tuple[Sender, ...] = ()
     targets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sources: tuple[SourcePlan, ...] = ()
@@ -289,6 +291,7 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
         max_hops=shape.limits.max_hops,
         http=(host.strip("[]"), int(port)) if host else None,
         http_fallback=shape.serve.fallback,
+        anonymous=shape.serve.anonymous,
         senders=tuple(
             Sender(s.name, s.token_env, str(path(s.token_file)) if s.token_file else None)
             for s in shape.serve.senders

@@ -79,6 +79,7 @@ class ServeFile(Part):
 
     http: Annotated[str, AfterValidator(_address)] = "127.0.0.1:0"
     fallback: bool = False
+    anonymous: bool = False
     senders: list[SenderFile] = Field(default_factory=list)
 
 

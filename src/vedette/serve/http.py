@@ -45,7 +45,7 @@ def application(app: App) -> Starlette:
     senders = [Sender.of(sender.name, sender.token()) for sender in app.settings.senders]
     limits = IngestLimits(
         max_event_bytes=app.settings.max_event_bytes,
-        anonymous=getattr(app.settings, "anonymous", False),
+        anonymous=app.settings.anonymous,
     )
     return Starlette(
         routes=[

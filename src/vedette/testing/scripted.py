@@ -16,9 +16,7 @@ from vedette.memory import Briefing
 from vedette.ports import Thought
 
 if TYPE_CHECKING:
-    from google.adk.models.base_llm import BaseLlm
-
-    from vedette.adapters.adk_tools import Reply, Request
+    from vedette.adapters.adk_tools import FunctionModel, Reply, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ class ScriptedModel:
         self._reword = frozenset(reword)
         self._before = asked_before
 
-    def model_for(self, agent: str) -> BaseLlm:
+    def model_for(self, agent: str) -> FunctionModel:
         """Return this script as a model for ADK. Imports ADK."""
         from vedette.adapters.adk_tools import FunctionModel
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import stat
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -119,8 +120,11 @@ class MaildirSource:
             return None
         except OSError as error:
             return Refused(where, f"cannot be read: {error.strerror}; mend the file or remove it")
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode):
+            os.close(handle)
+            return Refused(where, "is not a plain file; remove it")
         with os.fdopen(handle, "rb") as stream:
-            facts = os.fstat(handle)
             try:
                 raw = stream.read(self._max_mail + 1)
             except OSError as error:

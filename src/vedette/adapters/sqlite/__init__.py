@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -58,9 +59,17 @@ class SqliteStore(Reads):
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._now_us = now_us
-        self._lock = _own(folder / "runner.lock")
-        self._write = open_database(folder / "store.db", write=True, synchronous=synchronous)
-        super().__init__(open_database(folder / "store.db", write=False))
+        with ExitStack() as undo:
+            self._lock = undo.enter_context(_own(folder / "runner.lock"))
+            self._write = open_database(folder / "store.db", write=True, synchronous=synchronous)
+            undo.callback(self._write.close)
+            super().__init__(open_database(folder / "store.db", write=False))
+            undo.callback(self._connection.close)
+            self._take_over(folder, fleet, key, key_name)
+            undo.pop_all()
+
+    def _take_over(self, folder: Path, fleet: str, key: SigningKey, key_name: str) -> None:
+        """Check that the store is this fleet's and whole, and begin a new epoch."""
         named = self.meta("fleet")
         if named not in (None, fleet):
             raise BadStore(
@@ -75,16 +84,25 @@ class SqliteStore(Reads):
             key_name=key_name,
             key=key,
             witness=folder / "witness.log",
-            now_us=now_us,
+            now_us=self._now_us,
         )
         self._ledger = ledger
         self.epoch = int(self.meta("epoch") or 0) + 1
-        self.policy_rev, _ = self.revision()
-        self.stop_epoch = int(self.meta("stop_epoch") or 0)
+        self._read_fences()
         with self._write:
             self._set_meta("fleet", fleet)
             self._set_meta("epoch", self.epoch)
-        self.writer = Writer(self._write, ledger)
+        self.writer = Writer(self._write, ledger, self._read_fences)
+
+    def _read_fences(self) -> None:
+        """Take policy revision and stop epoch from what is durable.
+
+        A publication or a stop moves them as soon as it has its place in a group; if the group
+        is lost they must not stay ahead of the store, or every later step would be refused.
+        """
+        revision = self._fetch("SELECT COALESCE(MAX(number),0) FROM policy")
+        stop = self._fetch("SELECT value FROM meta WHERE name='stop_epoch'")
+        self.policy_rev, self.stop_epoch = int(revision[0][0]), int(stop[0][0]) if stop else 0
 
     def close(self) -> None:
         """Commit what is queued, close the file and let the next runner in."""

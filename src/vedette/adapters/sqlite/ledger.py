@@ -8,6 +8,7 @@ whole group is about to commit.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,27 @@ from typing import TYPE_CHECKING, Any
 from vedette.digest import SALT_BYTES, salted
 from vedette.entry import Draft, seal
 from vedette.errors import BadStore
-from vedette.proof import Checkpoint, Frontier, SigningKey, leaf_hash, sign_note
+from vedette.proof import (
+    Checkpoint,
+    Frontier,
+    ProofError,
+    SigningKey,
+    leaf_hash,
+    parse_note,
+    read_notes,
+    sign_note,
+)
 
 if TYPE_CHECKING:
     import apsw
 
 _ENTRY = "INSERT INTO entry VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?)"
 _BODY = "INSERT INTO body VALUES(?,?,?,?)"
+
+# A note is some 250 bytes; its last line is a signature, behind an em dash, and an empty line
+# parts it from the next.
+_TAIL = 4096
+_NOTE_END = re.compile(rb"^\xe2\x80\x94 [^\n]*\n\n", re.MULTILINE)
 
 
 class Ledger:
@@ -126,8 +141,7 @@ class Ledger:
         self._frontier = self._grown
         self._pending.clear()
         try:
-            with self._witness.open("a", encoding="utf-8") as file:
-                file.write(self._note + "\n")
+            show(self._witness, self._note)
         except OSError:
             # The commit stands; the next group shows the witness a later head.
             self.witness_behind = True
@@ -142,21 +156,45 @@ class Ledger:
         self._next = self._frontier.size + 1
 
 
-def read_notes(text: str) -> list[str]:
-    """Split a witness file into its notes (each ends with an empty line after its signatures)."""
-    notes: list[str] = []
-    lines: list[str] = []
-    signed = False
-    for line in text.splitlines(keepends=True):
-        if line == "\n" and signed:
-            notes.append("".join(lines))
-            lines, signed = [], False
-            continue
-        lines.append(line)
-        signed = signed or line.startswith("\N{EM DASH} ")
-    if signed and lines and lines[-1].endswith("\n"):
-        notes.append("".join(lines))
-    return notes
+def show(witness: Path, note: str) -> None:
+    """Append a note to the witness file, whole or not at all. Raises OSError."""
+    raw = (note + "\n").encode()
+    with witness.open("ab", buffering=0) as file:
+        start = file.seek(0, os.SEEK_END)
+        if file.write(raw) != len(raw):
+            file.truncate(start)
+            raise OSError("the witness file takes no more")
+
+
+def last_shown(witness: Path) -> Checkpoint | None:
+    """Return the last head that the witness saw; cut off a note whose writing was broken off.
+
+    Its signature is not looked at here. Raises BadStore for a file that holds something else.
+    """
+    if not witness.exists():
+        return None
+    with witness.open("rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _TAIL))
+        tail = file.read()
+        ends = [match.end() for match in _NOTE_END.finditer(tail)]
+        kept = size - len(tail) + (ends[-1] if ends else 0)
+        try:
+            if not ends and size > len(tail):
+                raise ProofError("there is no note in its last part")
+            point = None
+            if ends:
+                note = read_notes(tail[: ends[-1]].decode("utf-8", "replace"))[-1]
+                point = Checkpoint.from_body(parse_note(note).body)
+        except ProofError as error:
+            raise BadStore(
+                f"the witness file is not one: {error}",
+                where=str(witness),
+                mend="put the file back that was written beside this store",
+            ) from error
+        if kept < size:
+            file.truncate(kept)
+    return point
 
 
 def check_witness(connection: apsw.Connection, witness: Path) -> None:
@@ -165,24 +203,16 @@ def check_witness(connection: apsw.Connection, witness: Path) -> None:
     Only the last note is compared here, at the cost of one row; `vedette ledger verify` compares
     all. Raises BadStore.
     """
-    if not witness.exists():
+    point = last_shown(witness)
+    if point is None:
         return
-    with witness.open("rb") as file:
-        file.seek(0, os.SEEK_END)
-        file.seek(max(0, file.tell() - 4096))
-        tail = file.read().decode("utf-8", "replace")
-    cut = tail.find("\n\n")
-    notes = read_notes(tail)
-    if not notes and cut < 0:
-        return
-    note = notes[-1]
-    size = int(note.split("\n")[1])
     rows: list[Any] = connection.execute(
-        "SELECT note FROM checkpoint WHERE size=?", (size,)
+        "SELECT note, (SELECT MAX(seq) FROM entry) FROM checkpoint WHERE size=?", (point.size,)
     ).fetchall()
-    if not rows or rows[0][0].split("\n")[2] != note.split("\n")[2]:
+    held = Checkpoint.from_body(parse_note(rows[0][0]).body) if rows else None
+    if held != point or rows[0][1] is None or rows[0][1] < point.size:
         raise BadStore(
-            f"the witness saw a ledger of {size} entries that this store does not hold",
+            f"the witness saw a ledger of {point.size} entries that this store does not hold",
             where=str(witness),
             mend="restore the store's whole folder, or see `vedette ledger verify`",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -170,27 +171,84 @@ class Reads:
         return int(self._rows("SELECT COALESCE(MAX(seq),0) FROM entry")[0][0])
 
     def runs_page(
-        self, *, agent: str | None, state: str | None, before: int | None, limit: int
+        self,
+        *,
+        agent: str | None,
+        state: str | None,
+        before: int | None,
+        limit: int,
+        beside: str = "",
+        after: int | None = None,
     ) -> list[Run]:
-        """Return runs by position, newest first, before a position."""
-        where = ["position < ?"]
-        values: list[Any] = [before if before is not None else 2**62]
+        """Return runs, newest first, on one side of a run.
+
+        The place of a run is (position, agent): an event may wake several. `beside` is the agent
+        of the run at `before` or `after`; `after` asks for the nearest newer ones.
+        """
+        newer = after is not None
+        place = (after if newer else 2**62 if before is None else before, beside)
+        where, values = [f"(position, agent) {'>' if newer else '<'} (?, ?)"], [*place]
         if agent is not None:
             where.append("agent=?")
             values.append(agent)
         if state is not None:
-            where.append("state=?")
-            values.append(state)
-        sql = f"SELECT {RUN} FROM run WHERE {' AND '.join(where)} ORDER BY position DESC LIMIT ?"
-        return [to_run(row) for row in self._rows(sql, *values, limit)]
-
-    def holds_page(self, *, after: int, limit: int) -> list[ActionRow]:
-        """Return actions that wait for anything, oldest first, after a seq."""
+            # A partial index is used only where the query's own text implies its condition.
+            rare = " AND state IN ('waiting', 'dead')" if state in ("waiting", "dead") else ""
+            where.append(("state='ready'" if state == "ready" else "state=?") + rare)
+            values += [] if state == "ready" else [state]
+        order = "ASC" if newer else "DESC"
         sql = (
-            f"SELECT {ACTION} FROM action WHERE hold IN ('open','approved') AND seq>? "
-            "ORDER BY seq LIMIT ?"
+            f"SELECT {RUN} FROM run WHERE {' AND '.join(where)} "
+            f"ORDER BY position {order}, agent {order} LIMIT ?"
         )
-        return [to_action(row) for row in self._rows(sql, after, limit)]
+        runs = [to_run(row) for row in self._rows(sql, *values, limit)]
+        return runs[::-1] if newer else runs
+
+    def holds_page(self, *, after: int, limit: int, beside: str = "") -> list[ActionRow]:
+        """Return actions that wait for anything, oldest first, after the one at (seq, id).
+
+        Actions of one step share their seq; `beside` is the id of the last one seen ("" asks for
+        all with that seq, too).
+        """
+        sql = (
+            f"SELECT {ACTION} FROM action WHERE hold IN ('open','approved') AND (seq, id) > (?, ?) "
+            "ORDER BY seq, id LIMIT ?"
+        )
+        return [to_action(row) for row in self._rows(sql, after, beside, limit)]
+
+    def waiting(self) -> dict[str, int]:
+        """Return how many runs wait, by what they wait for."""
+        sql = (
+            "SELECT COALESCE(waits, ''), COUNT(*) FROM run "
+            "WHERE state='waiting' AND state IN ('waiting', 'dead') GROUP BY waits"
+        )
+        return {waits: number for waits, number in self._rows(sql)}
+
+    def would(self, limit: int = 100_000) -> dict[str, dict[str, int]]:
+        """Return, for each agent, what its denials in mode observe would have been.
+
+        Counted over the newest `limit` denials.
+        """
+        sql = (
+            "SELECT agent, would, COUNT(*) FROM (SELECT agent, "
+            "json_extract(CAST(bytes AS TEXT), '$.would') AS would FROM entry "
+            "WHERE kind='action.decided' AND kind NOT IN ('event.accepted', 'run.closed') "
+            "AND outcome='deny' ORDER BY seq DESC LIMIT ?) "
+            "WHERE would IS NOT NULL GROUP BY agent, would"
+        )
+        table: dict[str, dict[str, int]] = {}
+        for agent, would, number in self._rows(sql, limit):
+            table.setdefault(agent, {})[would] = number
+        return table
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Let all reads inside see one state of the store, whatever is committed meanwhile."""
+        self._connection.execute("SAVEPOINT reading")
+        try:
+            yield
+        finally:
+            self._connection.execute("RELEASE reading")
 
     def expired_holds(self, now_us: int, limit: int) -> list[ActionRow]:
         """Return approval holds whose time is over."""

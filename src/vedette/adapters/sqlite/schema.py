@@ -48,6 +48,7 @@ CREATE TABLE run(
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX run_ready ON run(position) WHERE state = 'ready';
 CREATE INDEX run_due ON run(wake_us) WHERE state = 'waiting' AND wake_us > 0;
+CREATE INDEX run_odd ON run(state, position) WHERE state IN ('waiting', 'dead');
 CREATE INDEX run_key ON run(agent, key, position);
 CREATE INDEX run_agent ON run(agent, position);
 

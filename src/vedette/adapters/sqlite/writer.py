@@ -28,12 +28,17 @@ GROUP = 512
 class Writer:
     """Owns the writing connection; `submit` may be called from the event loop only."""
 
-    def __init__(self, connection: apsw.Connection, ledger: Ledger) -> None:
+    def __init__(
+        self, connection: apsw.Connection, ledger: Ledger, undone: Callable[[], None]
+    ) -> None:
+        """Start the thread. `undone` is called on it after a group was lost."""
         import apsw
 
         self._vendor_error = apsw.Error
+        self._own_fault = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError)
         self._connection = connection
         self._ledger = ledger
+        self._undone = undone
         self._queue: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
         self._wake = threading.Condition()
         self._ending = False
@@ -115,8 +120,10 @@ class Writer:
             result = work()
         except Exception as error:
             # SQLite rolls the whole transaction back on some errors (full disk); then there is
-            # no savepoint to go back to and nobody in this group may be answered.
-            if isinstance(error, self._vendor_error) or not self._connection.in_transaction:
+            # no savepoint to go back to and nobody in this group may be answered. A row that
+            # breaks a rule of its table is the fault of this item alone.
+            lost = isinstance(error, self._vendor_error) and not isinstance(error, self._own_fault)
+            if lost or not self._connection.in_transaction:
                 raise
             self._connection.execute("ROLLBACK TO item")
             self._connection.execute("RELEASE item")
@@ -129,6 +136,7 @@ class Writer:
         self._ledger.failed()
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
+        self._undone()
 
 
 def _answer(answers: list[tuple[asyncio.Future[Any], Any, BaseException | None]]) -> None:

@@ -1,0 +1,206 @@
+"""What the verbs share: where the fleet is, how it is read, how a command reaches it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from vedette.errors import BadCommand, BadFleet, BadStore, StoreBusy, VedetteError
+
+if TYPE_CHECKING:
+    from vedette.adapters.sqlite import OpenedStore
+    from vedette.load import Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FILE = "vedette.toml"
+# A runner takes the store before its socket is there; and leaves its socket before the store.
+_PATIENCE_S = 5.0
+
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def human_verb(verb: F) -> F:
+    """Give a verb what every order of a person has: a reason, and an id that makes it repeatable."""
+    reason = click.option(
+        "--reason", required=True, metavar="TEXT", help="Why; it is recorded with your name."
+    )
+    again = click.option(
+        "--command-id", metavar="ID", help="A repeat of the same id is not done again."
+    )
+    return as_json_option(again(reason(verb)))
+
+
+# --- where the fleet is ----------------------------------------------------------------------
+
+
+def config_file(given: Path | None) -> Path:
+    """Return the settings file: the one given, or the nearest from the current folder upward.
+
+    Raises BadFleet.
+    """
+    if given is not None:
+        path = given / FILE if given.is_dir() else given
+        if not path.is_file():
+            raise BadFleet("there is no such file", where=str(path), mend="give --config PATH")
+        return path
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / FILE).is_file():
+            return folder / FILE
+    raise BadFleet(
+        f"there is no {FILE} here or above",
+        where=str(here),
+        mend="change into the fleet's folder, give --config PATH, or make one: vedette init DIR",
+    )
+
+
+def settings_of(ctx: click.Context) -> Settings:
+    """Return the fleet's settings. Raises BadFleet."""
+    from vedette.load import load_settings
+
+    return load_settings(config_file(ctx.find_root().obj))
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def reading(settings: Settings) -> Iterator[OpenedStore]:
+    """Open the store to read, beside a running fleet or with none. Raises BadStore."""
+    import apsw
+
+    from vedette.adapters.sqlite import OpenedStore
+
+    try:
+        store = OpenedStore(settings.state)
+        try:
+            yield store
+        finally:
+            store.close()
+    except apsw.Error as error:
+        raise BadStore(
+            f"the store cannot be read: {error}",
+            where=str(settings.state / "store.db"),
+            mend="restore it from a backup; `vedette ledger verify` says what stands",
+        ) from error
+
+
+# --- commands --------------------------------------------------------------------------------
+
+
+def obey(
+    settings: Settings, verb: str, reason: str, args: Mapping[str, Any], command_id: str | None
+) -> dict[str, Any]:
+    """Give a command to the running fleet; without one open the store, do it, and close.
+
+    The answer says under `by` who did it: `fleet` or `here`. Raises what the command raises, and
+    StoreBusy or Unavailable if a fleet runs that does not answer.
+    """
+    from vedette.serve.client import LocalClient
+
+    command_id = command_id or str(uuid.uuid4())
+    end = time.monotonic() + _PATIENCE_S
+    while True:
+        client = LocalClient(settings.state)
+        if client.alive():
+            return {**client.command(verb, reason, args, command_id), "by": "fleet"}
+        try:
+            done = asyncio.run(_here(settings, verb, reason, args, command_id))
+        except StoreBusy:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+            continue
+        return {**done, "by": "here"}
+
+
+async def _here(
+    settings: Settings, verb: str, reason: str, args: Mapping[str, Any], command_id: str
+) -> dict[str, Any]:
+    from vedette.app import open_app
+    from vedette.commands import Order
+    from vedette.serve.endpoint import this_person
+    from vedette.serve.orders import carry_out
+
+    app = await open_app(settings)
+    try:
+        return await carry_out(app.commands, verb, Order(this_person(), reason, command_id), args)
+    finally:
+        await app.close()
+
+
+# --- saying ----------------------------------------------------------------------------------
+
+
+def say(as_json: bool, value: Any, text: str) -> None:
+    """Print `value` as JSON, or `text` for people."""
+    click.echo(dumps(value) if as_json else text)
+
+
+def dumps(value: Any) -> str:
+    """Return JSON for people and scripts: keys in the order in which they were put."""
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    """Return rows under heads, columns as wide as their widest cell; numbers to the right."""
+    if not rows:
+        return "  ".join(heads)
+    lines = [heads, *rows]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(heads))]
+    right = [all(_number(row[at]) for row in rows) for at in range(len(heads))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(widths[at]) if right[at] else cell.ljust(widths[at])
+            for at, cell in enumerate(line)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _number(cell: str) -> bool:
+    return cell.replace(",", "").replace(".", "").isdigit() or cell in ("-", "")
+
+
+def shown_time(at_us: int) -> str:
+    """Return an instant as people read it, in UTC to the second; '-' for none."""
+    from vedette.clock import iso
+
+    return f"{iso(at_us)[:19]}Z" if at_us else "-"
+
+
+def plain(text: str) -> str:
+    """Return text of unknown origin without what would move a terminal's cursor or colours."""
+    return "".join(c if c.isprintable() or c in "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def problem_json(error: VedetteError) -> dict[str, Any]:
+    """Return an error as one finding of a check."""
+    where = error.where or ""
+    file, _, line = where.rpartition(":")
+    placed = bool(file) and line.isdigit()
+    return {
+        "file": file if placed else where,
+        "line": int(line) if placed else 0,
+        "field": "",
+        "what": error.what,
+        "mend": error.mend or "",
+        "warning": False,
+    }
+
+
+def folder_given(folder: Path | None, default: Path) -> Path:
+    """Return the absolute path of a folder that was named. Raises BadCommand if it is none."""
+    found = (folder or default).absolute()
+    if not found.is_dir():
+        raise BadCommand("there is no such folder", where=str(found), mend="name the policy folder")
+    return found

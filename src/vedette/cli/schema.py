@@ -1,0 +1,23 @@
+"""`vedette schema`: JSON Schemas for editors."""
+
+from __future__ import annotations
+
+import click
+
+from vedette.cli.common import as_json_option, dumps
+
+
+@click.command()
+@click.argument("what", type=click.Choice(["agent", "bank"]))
+@as_json_option
+def schema(what: str, as_json: bool) -> None:
+    """Print the JSON Schema of agent.yaml (agent) or bank.yaml (bank).
+
+    \b
+    For an editor with the YAML language server, write it beside the fleet and name it in the file:
+      vedette schema agent > agent.schema.json
+      # yaml-language-server: $schema=../../agent.schema.json
+    """
+    from vedette.load import agent_schema, bank_schema
+
+    click.echo(dumps(agent_schema() if what == "agent" else bank_schema()))

@@ -1,0 +1,45 @@
+"""`vedette stop` and `vedette resume`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from vedette.cli.common import human_verb, obey, say, settings_of
+
+
+def _what(verb: Callable[..., Any]) -> Callable[..., Any]:
+    agent = click.argument("agent", required=False)
+    tool = click.option("--tool", metavar="NAME", help="A tool, whichever agent uses it.")
+    everything = click.option("--all", "everything", is_flag=True, help="The whole fleet.")
+    return agent(tool(everything(verb)))
+
+
+@click.command()
+@_what
+@human_verb
+@click.pass_context
+def stop(ctx: click.Context, **given: Any) -> None:
+    """Stop AGENT, a tool, or everything: nothing of it starts from the moment this returns.
+
+    Events are still accepted and no work is lost; the stop lasts over restarts until `resume`.
+    """
+    _order(ctx, "stop", given)
+
+
+@click.command()
+@_what
+@human_verb
+@click.pass_context
+def resume(ctx: click.Context, **given: Any) -> None:
+    """Lift the stop of AGENT, of a tool, or the one of everything."""
+    _order(ctx, "resume", given)
+
+
+def _order(ctx: click.Context, verb: str, given: dict[str, Any]) -> None:
+    args = {"agent": given["agent"], "tool": given["tool"], "all": given["everything"]}
+    done = obey(settings_of(ctx), verb, given["reason"], args, given["command_id"])
+    stopped = ", ".join(name.rstrip(":") for name in done["stopped"]) or "nothing"
+    say(given["as_json"], done, f"stopped now: {stopped} ({done['took_us'] / 1000:.1f} ms)")

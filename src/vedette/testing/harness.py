@@ -1,0 +1,207 @@
+"""FleetHarness: a whole fleet in a folder, for tests of agents, policies and the engine itself.
+
+Real store, real policy engine, real content; what a test wants to hold in its hand (clock,
+reasoner, sources) is given. Nothing here sleeps on the wall clock for its own sake.
+
+    async with FleetHarness(tmp_path) as fleet:
+        await fleet.send(Event("test", "1", "metric.point", "pump", None, {"value": 3}))
+        await fleet.settle()
+        assert fleet.outcomes() == {"permit": 1}
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from vedette.bundle import Bundle
+from vedette.clock import Clock
+from vedette.commands import Order
+from vedette.event import ENVELOPE, Event
+from vedette.identity import Principal
+from vedette.ports import Finding, PolicyEngine, Reasoner, Receipt
+from vedette.run import ActionRow, Run
+
+if TYPE_CHECKING:
+    from vedette.app import App
+
+TESTER = Principal("person", "tester")
+
+
+class TrustingStage:
+    """A PolicyStage that admits every bundle untried: for policies that other tests try out."""
+
+    async def try_out(self, bundle: Bundle) -> list[Finding]:
+        """Find nothing."""
+        return []
+
+    def load(self, bundle: Bundle) -> PolicyEngine:
+        """Make an engine of the bundle."""
+        from vedette.adapters.regorus_engine import RegorusEngine
+
+        return RegorusEngine(bundle)
+
+
+class FleetHarness:
+    """One fleet over the content of `content`, with its state in `folder`.
+
+    `policies` may be another folder (a copy to edit); `reasoners` replaces those of the agents by
+    kind ("judge", "adk"); `targets` are the tables that calling tools get.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        content: Path | None = None,
+        policies: Path | None = None,
+        reasoners: Mapping[str, Reasoner] | None = None,
+        targets: Mapping[str, Mapping[str, Any]] | None = None,
+        clock: Clock | None = None,
+        trial: bool = False,
+    ) -> None:
+        self.folder = folder
+        self.content = content or checkout()
+        self.policies = policies or self.content / "policies"
+        self.targets = targets or {"mailbox": {"kind": "maildir", "path": str(folder / "mail")}}
+        self._reasoners = dict(reasoners) if reasoners else None
+        self._clock = clock
+        self._trial = trial
+        self._app: App | None = None
+
+    @property
+    def app(self) -> App:
+        """Return the opened fleet."""
+        assert self._app is not None, "the harness is not open"
+        return self._app
+
+    async def __aenter__(self) -> FleetHarness:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Open the fleet and begin to handle."""
+        from dataclasses import replace
+
+        from vedette.app import open_app
+        from vedette.load import Settings
+
+        settings = replace(
+            Settings.of(self.content, "harbour"),
+            state=self.folder / "state",
+            policies=self.policies,
+            targets=dict(self.targets),
+        )
+        self._app = await open_app(
+            settings,
+            clock=self._clock,
+            reasoners=self._reasoners,
+            stage=None if self._trial else TrustingStage(),
+        )
+        self._app.dispatcher.start()
+
+    async def close(self) -> None:
+        """Stop handling and let go of the store, as a killed runner would on its next start."""
+        if self._app is not None:
+            await self._app.close()
+            self._app = None
+
+    async def restart(self) -> None:
+        """Close and open again on the same state."""
+        await self.close()
+        await self.open()
+
+    # --- in ---------------------------------------------------------------------------------
+
+    async def send(self, *events: Event, vouched: bool = True) -> list[Receipt]:
+        """Hand over events; their envelope is vouched for unless said otherwise."""
+        from dataclasses import replace
+
+        if vouched:
+            events = tuple(replace(event, vouched=ENVELOPE) for event in events)
+        return await self.app.intake.accept(events)
+
+    async def settle(self, within_s: float = 20) -> None:
+        """Return when nothing is left to handle now. Raises TimeoutError."""
+        async with asyncio.timeout(within_s):
+            while True:
+                self.app.dispatcher.wake()
+                if self.app.dispatcher.idle:
+                    return
+                await asyncio.sleep(0.002)
+
+    def order(self, reason: str = "a test") -> Order:
+        """Return the order of a person."""
+        return Order(TESTER, reason)
+
+    async def apply(self, folder: Path) -> dict[str, Any]:
+        """Make a policy folder live."""
+        return await self.app.commands.policy_apply(self.order(), folder)
+
+    # --- out --------------------------------------------------------------------------------
+
+    def runs(self, event: Event) -> list[Run]:
+        """Return the runs of an event."""
+        return self.app.store.runs_of_event(event.key)
+
+    def actions(self, event: Event) -> list[ActionRow]:
+        """Return the actions of all runs of an event."""
+        return [row for run in self.runs(event) for row in self.app.store.actions(run.id)]
+
+    def outcomes(self) -> dict[str, int]:
+        """Return how many actions of the whole fleet stand permitted, held and denied."""
+        found: Counter[str] = Counter()
+        for counts in self.app.store.counts().values():
+            for name, number in counts.items():
+                if name.startswith("decided."):
+                    found[name.removeprefix("decided.")] += number
+        return dict(found)
+
+    def entries(self, *kinds: str) -> list[dict[str, Any]]:
+        """Return the ledger's entries of some kinds, as they were sealed."""
+        return [json.loads(raw) for _, raw, _, _ in self.app.store.walk(kinds or None)]
+
+    def body(self, seq: int) -> dict[str, Any]:
+        """Return the body of an entry."""
+        found = self.app.store.entry(seq)
+        assert found is not None
+        assert found[2] is not None
+        parsed: dict[str, Any] = json.loads(found[2])
+        return parsed
+
+
+def checkout() -> Path:
+    """Return the root of the checkout these sources are in (content: agents, policies, memory)."""
+    return Path(__file__).resolve().parents[3]
+
+
+def copy_policies(to: Path, extra: Mapping[str, str] | None = None) -> Path:
+    """Copy the shipped policies to `to`, with `extra` files written over them."""
+    shutil.copytree(checkout() / "policies", to)
+    for name, text in (extra or {}).items():
+        path = to / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return to
+
+
+def without_tests(folder: Path, names: Sequence[str] = ("*_test.rego",)) -> Path:
+    """Remove the Rego tests of a copied policy folder (a changed rule may not keep them true)."""
+    for name in names:
+        for path in folder.rglob(name):
+            path.unlink()
+    return folder

@@ -1,0 +1,112 @@
+"""The example bank: kernel ridge with closed-form leave-one-out and calibrated confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from vedette.judging.examples import Example, ExampleBank
+
+LINES = """
+invoice amount due payment VAT account bank transfer overdue total receipt
+booking charter boat week reserve skipper dates deposit crew weekend free people
+alert failed check critical host threshold backup disk alarm sensor warning down
+"""
+WORDS = {line.split()[0]: line.split()[1:] for line in LINES.strip().split("\n")}
+
+
+def examples(each: int = 8) -> list[Example]:
+    random = np.random.default_rng(5)
+    return [
+        Example(f"{label}-{i}", label, " ".join(random.choice(words, 7)))
+        for label, words in WORDS.items()
+        for i in range(each)
+    ]
+
+
+def test_labels_nearest_and_confidence() -> None:
+    bank = ExampleBank(examples())
+    found = bank.predict("a payment is overdue, amount and VAT by bank transfer")
+    assert found.label == "invoice"
+    assert found.confidence > 0.8
+    assert found.scores[0][0] == "invoice"
+    assert all(near.label == "invoice" for near in found.nearest)
+    assert found.nearest[0].similarity == found.similarity
+    assert sum(near.weight for near in found.nearest) > 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "zxqv wkrj pltm", "Der Töpferofen des Museums wird gebrannt", "\u0416\u0416 \u05d0"],
+)
+def test_far_away_texts_get_low_confidence(text: str) -> None:
+    assert ExampleBank(examples()).predict(text).confidence < 0.5
+
+
+def test_confidence_never_exceeds_what_the_examples_prove() -> None:
+    bank = ExampleBank(examples())
+    sure = max(bank.predict(example.text).confidence for example in bank.examples)
+    assert sure <= (len(bank.examples) + 1) / (len(bank.examples) + 2)
+
+
+def test_closed_form_leave_one_out_equals_leaving_out() -> None:
+    """The idf is fitted on all texts, so it is held fixed for the comparison."""
+    bank = ExampleBank(examples(4))
+    rows = [bank._counts(example.text) for example in bank.examples]
+    kernel = np.stack([bank._similar(bank._weigh(row)) for row in rows])
+    labels = [bank.labels.index(example.label) for example in bank.examples]
+    target = np.eye(len(bank.labels))[labels]
+    for i in range(len(rows)):
+        kept = [j for j in range(len(rows)) if j != i]
+        inner = kernel[np.ix_(kept, kept)] + 0.1 * np.eye(len(kept))
+        scores = kernel[i, kept] @ np.linalg.solve(inner, target[kept])
+        np.testing.assert_allclose(bank._loo[i], scores, atol=1e-9)
+
+
+def test_left_out_covers_the_examples_but_not_the_descriptions() -> None:
+    about = {"invoice": "something to pay", "booking": "a boat", "alert": "a machine reports"}
+    bank = ExampleBank(examples(), about)
+    assert len(bank.left_out()) == len(examples())
+    assert {example.id for example in bank.examples} >= {"about:alert", "invoice-0"}
+
+
+def test_calibration_follows_noise() -> None:
+    """Control: with labels at random the same texts must not be called certain."""
+    clean = ExampleBank(examples())
+    random = np.random.default_rng(1)
+    names = list(WORDS)
+    noisy = ExampleBank([Example(e.id, names[int(random.integers(3))], e.text) for e in examples()])
+    confidence: Callable[[ExampleBank], float] = lambda bank: float(  # noqa: E731
+        np.mean([row.confidence for row in bank.left_out()])
+    )
+    assert confidence(clean) > 0.8
+    assert confidence(noisy) < 0.6
+
+
+def test_evidence_moves_a_score_and_unknown_labels_are_ignored() -> None:
+    bank = ExampleBank(examples())
+    text = "boat"
+    plain = dict(bank.predict(text).scores)
+    moved = dict(bank.predict(text, evidence={"alert": 0.5, "nothing": 9.0}).scores)
+    assert moved["alert"] == pytest.approx(plain["alert"] + 0.5)
+    assert moved["booking"] == pytest.approx(plain["booking"])
+
+
+def test_deterministic_in_order_and_repetition() -> None:
+    first = ExampleBank(examples())
+    second = ExampleBank(list(reversed(examples())))
+    for text in ("overdue invoice", "a boat for a week", "disk failed", "x"):
+        assert first.predict(text) == second.predict(text) == first.predict(text)
+
+
+def test_long_texts_are_cut_and_one_label_is_enough() -> None:
+    bank = ExampleBank([Example("a", "only", "a text")])
+    assert bank.predict("word " * 100_000).label == "only"
+    assert len(bank._words) < 10
+
+
+def test_no_examples_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs examples"):
+        ExampleBank([])
