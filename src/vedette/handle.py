@@ -21,7 +21,7 @@ from vedette.entry import Body, Draft
 from vedette.errors import BadProposal, Permanent
 from vedette.event import Event
 from vedette.line import MODEL_CALLS, Line
-from vedette.memory import Briefing
+from vedette.memory import Briefing, Candidate
 from vedette.origin import Ref
 from vedette.ports import Thought
 from vedette.run import ActionRow, Lease, Run, Step
@@ -103,6 +103,8 @@ async def take_turn(line: Line, case: Case) -> None:
     if thought.observed:
         line.heads[(case.agent.name, case.run.key)] = case.run.position
     settle_spend(line, case, thought, now)
+    for candidate in step.candidates:
+        line.recall.banks.propose(candidate, now)
     tell(line, case, step)
 
 
@@ -152,7 +154,11 @@ def compose(
     rows: list[ActionRow] = []
     writes: list[RowWrite] = []
     permits = 0
-    quiet = not bound and thought.final and case.run.turn == 0
+    quiet = not (bound or thought.candidates) and thought.final and case.run.turn == 0
+    candidates = [
+        replace(candidate, agent=case.agent.name, run=case.run.id, event=case.run.event)
+        for candidate in thought.candidates
+    ]
     if not quiet:
         drafts.append(turn_entry(case, thought, turn))
     turn_at = len(drafts)
@@ -168,6 +174,9 @@ def compose(
         rows.append(row)
         drafts += decide(line, case, action, row, rows, writes, back, now)
         permits += row.decided == "permit"
+    for candidate in candidates:
+        back = len(drafts) - turn_at + 1
+        drafts.append(proposed_entry(case, candidate, back))
     if thought.final and all(row.settled for row in [*case.rows, *rows]):
         closing = thought if quiet else None
         drafts.append(
@@ -184,7 +193,7 @@ def compose(
         turn=turn, final=thought.final, rows=writes, spend=spend, checkpoint=checkpoint,
         observed=case.run.observed or thought.observed,
         policy_rev=line.gateway.policy_rev, stop_epoch=line.stops.epoch,
-        candidates=list(thought.candidates),
+        candidates=candidates,
     )  # fmt: skip
     return step, permits
 
@@ -438,6 +447,12 @@ def turn_entry(case: Case, thought: Thought, turn: int) -> Draft:
         "turn.reasoned", turn=turn, release=case.agent.release, proposals=len(thought.proposals),
         body=case.body_of(canonical(tame(body))), **judged(thought),
     )  # fmt: skip
+
+
+def proposed_entry(case: Case, candidate: Candidate, back: int) -> Draft:
+    """Return the entry of a memory that an agent proposes."""
+    told = {"scope": candidate.scope, "text": candidate.text, "topics": list(candidate.topics)}
+    return case.entry("memory.proposed", back=back, memory=candidate.bank, body=case.body(told))
 
 
 def settle_spend(line: Line, case: Case, thought: Thought, now: int) -> None:

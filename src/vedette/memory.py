@@ -51,15 +51,18 @@ class BankPlan:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What an agent would like remembered. It changes nothing before a person promotes it."""
+    """What an agent would like remembered. It changes nothing before a person promotes it.
+
+    The engine sets agent, run and event, whatever the reasoner wrote there.
+    """
 
     bank: str
     scope: str
     text: str
-    topics: tuple[str, ...]
-    agent: str
-    run: str
-    event: str
+    topics: tuple[str, ...] = ()
+    agent: str = ""
+    run: str = ""
+    event: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -359,7 +359,7 @@ def parse_note(text: str) -> Note:
 
 
 def read_notes(text: str) -> list[str]:
-    """Split a file of notes; in it each is followed by an empty line. The last may be unfinished."""
+    """Split a file of notes, each followed by an empty line; an unfinished last one is left out."""
     notes: list[str] = []
     lines: list[str] = []
     signed = False

@@ -1,4 +1,4 @@
-"""The shipped policy folder, by the real opa and by our own staging; and folders that are broken."""
+"""The shipped policy folder, by the real opa and by our own staging; and broken folders."""
 
 from __future__ import annotations
 
@@ -162,8 +162,8 @@ async def test_policy_that_permits_everybody_is_refused(shipped: dict[str, bytes
     text = shipped[path].decode()
     start = text.index("decision := ")
     careless = text[:start] + (
-        'decision := {\n\t"schema": "vedette.decision/1",\n\t"outcome": "permit",\n\t"rule": "x",\n'
-        '\t"reasons": [],\n\t"wait": null,\n\t"until": 0,\n\t"would": null,\n\t"obligations": [],\n}\n'
+        'decision := {"schema": "vedette.decision/1", "outcome": "permit", "rule": "x",\n'
+        '"reasons": [], "wait": null, "until": 0, "would": null, "obligations": []}\n'
     )
     files = {**shipped, path: careless.encode()}
     files["vedette/gateway/decide_test.rego"] = (

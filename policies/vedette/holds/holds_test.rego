@@ -26,27 +26,29 @@ approval := [{"op": "replace", "path": "/context/approvals", "value": [{
 	"until": 2000,
 }]}]
 
+none := {"tools": {}, "complete": true}
+
 changed(path, value) := json.patch(question, [{"op": "replace", "path": path, "value": value}])
 
 test_clear_case_is_proven if {
-	holds.ok with input as question with data.grants as given with data.limits as sure with data.sinks as {}
+	holds.ok with input as question with data.grants as given with data.limits as sure with data.sinks as none
 }
 
 test_unsure_asks if {
 	asked := changed("/context/confidence", 799)
 	holds.asks == {"confidence.low"} with input as asked with data.grants as given with data.limits as sure
-		with data.sinks as {}
-	not holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as {}
+		with data.sinks as none
+	not holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as none
 }
 
 test_threshold_itself_is_sure if {
 	asked := changed("/context/confidence", 800)
-	holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as {}
+	holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as none
 }
 
 test_confidence_as_text_asks if {
 	asked := changed("/context/confidence", "1000")
-	not holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as {}
+	not holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as none
 }
 
 test_threshold_of_agent_and_tool if {
@@ -62,27 +64,27 @@ test_threshold_of_agent_and_tool if {
 test_high_impact_asks if {
 	asked := changed("/action/high_impact", true)
 	holds.asks == {"impact.high"} with input as asked with data.grants as given with data.limits as sure
-		with data.sinks as {}
+		with data.sinks as none
 }
 
 test_mode_ask_asks if {
 	asked := changed("/subject/requested_mode", "ask")
 	holds.asks == {"mode.ask"} with input as asked with data.grants as given with data.limits as sure
-		with data.sinks as {}
+		with data.sinks as none
 }
 
 test_approval_answers if {
 	asked := json.patch(changed("/action/high_impact", true), approval)
-	holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as {}
+	holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as none
 }
 
 test_approval_does_not_answer_a_stop if {
 	asked := json.patch(changed("/context/stopped", true), approval)
 	holds.stops == {"stopped"} with input as asked
-	not holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as {}
+	not holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as none
 }
 
 test_stopped_must_be_false_to_go_on if {
 	asked := changed("/context/stopped", 0)
-	not holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as {}
+	not holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as none
 }

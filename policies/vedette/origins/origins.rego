@@ -2,6 +2,7 @@
 package vedette.origins
 
 complete if {
+	data.sinks.complete == true
 	is_array(input.action.sinks)
 	is_object(input.action.origins)
 	is_object(input.action.args)
@@ -10,7 +11,7 @@ complete if {
 # Policy's own list counts too: a tool cannot leave a sink undeclared.
 sinks contains sink if some sink in input.action.sinks
 
-sinks contains sink if some sink, _ in data.sinks[input.action.tool]
+sinks contains sink if some sink, _ in data.sinks.tools[input.action.tool]
 
 accepted contains sink if {
 	some sink in sinks
@@ -19,7 +20,7 @@ accepted contains sink if {
 
 accepted contains sink if {
 	some sink in sinks
-	input.action.origins[sink] in data.sinks[input.action.tool][sink].accepts
+	input.action.origins[sink] in data.sinks.tools[input.action.tool][sink].accepts
 }
 
 # What is left needs a closer look: optional arguments, and pointers into an argument.
@@ -53,7 +54,7 @@ settled contains sink if {
 
 settled contains sink if {
 	some sink, found in origin
-	found in data.sinks[input.action.tool][sink].accepts
+	found in data.sinks.tools[input.action.tool][sink].accepts
 }
 
 unsettled := unclear - settled
@@ -62,13 +63,16 @@ unsettled := unclear - settled
 for_person contains sink if {
 	some sink in unsettled
 	origin[sink] in {"registered", "derived", "untrusted"}
-	data.sinks[input.action.tool][sink].otherwise == "hold"
+	data.sinks.tools[input.action.tool][sink].otherwise == "hold"
 }
 
 refused := unsettled - for_person
 
 # Full reasons, for people: the origin and the sink it was meant for.
-reasons contains sprintf("origins.%s:%s", [origin[sink], sink]) if some sink in refused
+reasons contains sprintf("origins.%s:%s", [found, sink]) if {
+	some sink, found in origin
+	sink in refused
+}
 
 reasons contains sprintf("origins.unknown:%v", [sink]) if {
 	some sink in refused
@@ -77,7 +81,10 @@ reasons contains sprintf("origins.unknown:%v", [sink]) if {
 
 reasons contains "origins.shape" if not complete
 
-holds contains sprintf("origins.%s:%s", [origin[sink], sink]) if some sink in for_person
+holds contains sprintf("origins.%s:%s", [found, sink]) if {
+	some sink, found in origin
+	sink in for_person
+}
 
 # Every sink is filled from where policy allows.
 proven if {

@@ -14,11 +14,11 @@ question(given) := {
 	"context": {"approvals": []},
 }
 
-plain := {}
+plain := {"tools": {}, "complete": true}
 
-widened := {"letter.send": {"/to": {"accepts": ["trusted", "registered"], "otherwise": "deny"}}}
+widened := {"tools": {"letter.send": {"/to": {"accepts": ["trusted", "registered"], "otherwise": "deny"}}}, "complete": true}
 
-asking := {"letter.send": {"/to": {"accepts": ["trusted"], "otherwise": "hold"}}}
+asking := {"tools": {"letter.send": {"/to": {"accepts": ["trusted"], "otherwise": "hold"}}}, "complete": true}
 
 test_trusted_sink_is_proven if origins.ok with input as question("trusted") with data.sinks as plain
 
@@ -92,6 +92,11 @@ test_policy_names_a_sink_the_tool_left_out if {
 	undeclared := json.patch(question("untrusted"), [{"op": "replace", "path": "/action/sinks", "value": []}])
 	not origins.ok with input as undeclared with data.sinks as widened
 	origins.ok with input as undeclared with data.sinks as plain
+}
+
+test_cut_data_proves_nothing if {
+	cut := json.remove(widened, ["complete"])
+	not origins.ok with input as question("trusted") with data.sinks as cut
 }
 
 test_shape_is_required if {

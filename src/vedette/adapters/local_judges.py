@@ -102,4 +102,5 @@ def _thought(judgement: Any, checkpoint: bytes | None) -> Thought:
         final=True,
         observed=True,
         checkpoint=checkpoint,
+        candidates=judgement.candidates,
     )

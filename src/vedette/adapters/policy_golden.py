@@ -107,7 +107,7 @@ def _golden(data: Mapping[str, Any]) -> Iterator[Named]:
 
 
 def _granted(data: Mapping[str, Any]) -> Iterator[Named]:
-    all_sinks = _object(data.get("sinks"))
+    all_sinks = _object(_object(data.get("sinks")).get("tools"))
     for agent, given in sorted(_object(data.get("grants")).items()):
         granted = _object(given)
         owner = granted.get("owner", "owner@golden.example")

@@ -29,7 +29,7 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSO
 
 
 def human_verb(verb: F) -> F:
-    """Give a verb what every order of a person has: a reason, and an id that makes it repeatable."""
+    """Give a verb what every order of a person has: a reason, and an id to repeat it safely."""
     reason = click.option(
         "--reason", required=True, metavar="TEXT", help="Why; it is recorded with your name."
     )

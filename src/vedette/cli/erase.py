@@ -14,7 +14,7 @@ from vedette.cli.common import human_verb, obey, say, settings_of
 @click.option("--subject", metavar="WHO", help="All content under a subject (mail: its sender).")
 @human_verb
 @click.pass_context
-def erase(ctx: click.Context, **given: Any) -> None:
+def erase(ctx: click.Context, /, **given: Any) -> None:
     """Erase the content of an event, or all under a subject.
 
     Entries keep their salted digests, so `ledger verify` still passes and says what was erased;

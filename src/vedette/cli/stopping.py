@@ -21,7 +21,7 @@ def _what(verb: Callable[..., Any]) -> Callable[..., Any]:
 @_what
 @human_verb
 @click.pass_context
-def stop(ctx: click.Context, **given: Any) -> None:
+def stop(ctx: click.Context, /, **given: Any) -> None:
     """Stop AGENT, a tool, or everything: nothing of it starts from the moment this returns.
 
     Events are still accepted and no work is lost; the stop lasts over restarts until `resume`.
@@ -33,7 +33,7 @@ def stop(ctx: click.Context, **given: Any) -> None:
 @_what
 @human_verb
 @click.pass_context
-def resume(ctx: click.Context, **given: Any) -> None:
+def resume(ctx: click.Context, /, **given: Any) -> None:
     """Lift the stop of AGENT, of a tool, or the one of everything."""
     _order(ctx, "resume", given)
 

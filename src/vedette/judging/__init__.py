@@ -12,10 +12,10 @@ from typing import Any
 
 from vedette.action import Proposal
 from vedette.event import Event
-from vedette.memory import Briefing, Memory
+from vedette.memory import Briefing, Candidate, Memory
 from vedette.origin import Ref
 
-__all__ = ["Briefing", "Event", "Judge", "Judgement", "Memory", "Proposal", "Ref"]
+__all__ = ["Briefing", "Candidate", "Event", "Judge", "Judgement", "Memory", "Proposal", "Ref"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,8 @@ class Judgement:
     """What a judge makes of one event.
 
     `confidence` is calibrated: of the cases judged at 0.9, nine in ten are right. `detail` holds
-    what `explain` shows (values drawn, nearest examples): JSON, floats allowed.
+    what `explain` shows (values drawn, nearest examples): JSON, floats allowed. `candidates` are
+    what the judge would like remembered; they change nothing before a person promotes them.
     """
 
     label: str
@@ -32,6 +33,7 @@ class Judgement:
     score: float | None = None
     threshold: float | None = None
     detail: Mapping[str, Any] = field(default_factory=dict)
+    candidates: tuple[Candidate, ...] = ()
 
 
 class Judge:

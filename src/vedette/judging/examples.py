@@ -269,15 +269,31 @@ def _facts(scores: Floats) -> Floats:
 
 
 def _logistic(facts: Floats, right: npt.NDArray[np.bool_]) -> Floats:
-    """Fit P(right) = sigmoid(facts . w) by Newton's method, drawn to the prior weights."""
-    weights = _PRIOR.copy()
+    """Fit P(right) = sigmoid(facts . w) by damped Newton, drawn to the prior weights.
+
+    The loss is strictly convex, but a full Newton step can overshoot and then diverge to a map
+    that is sure of everything: a step counts only if the loss falls (Armijo's rule). Raises
+    ArithmeticError should it not settle, since a wrong map is worse than none.
+    """
     outcome = right.astype(np.float64)
-    for _ in range(50):
-        chance = 1 / (1 + np.exp(-np.clip(facts @ weights, -30, 30)))
+
+    def loss(weights: Floats) -> float:
+        logits = facts @ weights
+        drawn = weights - _PRIOR
+        fit = float(np.sum(np.logaddexp(0.0, logits) - outcome * logits))
+        return fit + _PRIOR_STRENGTH / 2 * float(drawn @ drawn)
+
+    weights = _PRIOR.copy()
+    for _ in range(100):
+        chance = 1 / (1 + np.exp(-np.clip(facts @ weights, -500, 500)))
         gradient = facts.T @ (chance - outcome) + _PRIOR_STRENGTH * (weights - _PRIOR)
+        if float(np.abs(gradient).max()) < 1e-7:
+            return weights
         curvature = (facts * (chance * (1 - chance))[:, None]).T @ facts
         step = np.linalg.solve(curvature + _PRIOR_STRENGTH * np.eye(weights.size), gradient)
-        weights -= step
-        if float(np.abs(step).max()) < 1e-9:
-            break
-    return weights
+        now, slope, share = loss(weights), float(gradient @ step), 1.0
+        # Below this the loss cannot tell two points apart, and Newton is in its quadratic end.
+        while slope > 1e-10 and loss(weights - share * step) > now - 1e-4 * share * slope:
+            share /= 2
+        weights = weights - share * step
+    raise ArithmeticError("the calibration of the example bank does not settle")

@@ -86,7 +86,7 @@ class _Refusal(Exception):
         self.status = status
         self.error: dict[str, str | None]
         self.error = {"code": code, "what": what, "where": None, "mend": mend}
-        self.headers = headers
+        self.headers = headers or {}
 
 
 def routes(intake: Intake, senders: Sequence[Sender], limits: IngestLimits) -> list[Route]:
@@ -113,18 +113,42 @@ class _Ingest:
         from starlette.responses import JSONResponse
 
         if self._waiting >= self._limits.max_waiting:
-            refusal = self._later("overloaded", f"{self._waiting} requests are waiting")
-            return JSONResponse({"error": refusal.error}, refusal.status, refusal.headers)
+            return self._refused(self._later("overloaded", f"{self._waiting} requests wait"))
         self._waiting += 1
         try:
             receipts = await self._accept(request)
         except _Refusal as refusal:
-            return JSONResponse({"error": refusal.error}, refusal.status, refusal.headers)
+            await self._discard(request)
+            return self._refused(refusal)
         except BadEvent as error:
             return JSONResponse({"error": error.to_json()}, 400)
         finally:
             self._waiting -= 1
         return JSONResponse({"receipts": receipts}, 202)
+
+    def _refused(self, refusal: _Refusal) -> Response:
+        from starlette.responses import JSONResponse
+
+        # A server that keeps the connection would go on reading a body that has no end.
+        close = {"Connection": "close"}
+        return JSONResponse({"error": refusal.error}, refusal.status, close | refusal.headers)
+
+    async def _discard(self, request: Request) -> None:
+        """Read what is still coming, within the limits, so that the client reads our answer.
+
+        To close a connection on unread bytes resets it, and the answer is lost on the way.
+        """
+        from starlette.requests import ClientDisconnect
+
+        left = self._limits.max_body_bytes
+        try:
+            async with asyncio.timeout(self._limits.read_seconds):
+                async for chunk in request.stream():
+                    left -= len(chunk)
+                    if left < 0:
+                        return
+        except (TimeoutError, ClientDisconnect, RuntimeError):
+            return  # RuntimeError: the stream was read to its end before
 
     async def _accept(self, request: Request) -> list[dict[str, Any]]:
         headers = request.headers.items()
@@ -205,7 +229,8 @@ class _Ingest:
                     if len(body) > limit:
                         raise self._large(f"a body of more than {limit} bytes", limit)
         except (TimeoutError, ClientDisconnect) as error:
-            raise _Refusal(408, "too-slow", "the body did not come in time") from error
+            mend = "send the whole body, and faster"
+            raise _Refusal(408, "too-slow", "the body did not come in time", mend=mend) from error
         return bytes(body)
 
     def _large(self, what: str, limit: int) -> _Refusal:

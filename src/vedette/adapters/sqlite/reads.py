@@ -222,7 +222,7 @@ class Reads:
             "SELECT COALESCE(waits, ''), COUNT(*) FROM run "
             "WHERE state='waiting' AND state IN ('waiting', 'dead') GROUP BY waits"
         )
-        return {waits: number for waits, number in self._rows(sql)}
+        return {str(waits): int(number) for waits, number in self._rows(sql)}
 
     def would(self, limit: int = 100_000) -> dict[str, dict[str, int]]:
         """Return, for each agent, what its denials in mode observe would have been.

@@ -39,6 +39,7 @@ class SqliteBank:
     def __init__(self, path: Path | str) -> None:
         """Open or create the file (`:memory:` for tests). Raises BadStore for another format."""
         self._lock = threading.RLock()
+        self._versions: dict[str, int] = {}
         try:
             self._db = apsw.Connection(str(path))
             self._db.set_busy_timeout(5000)
@@ -59,10 +60,17 @@ class SqliteBank:
     # --- reading -----------------------------------------------------------------------------
 
     def version(self, bank: str) -> int:
-        """Return the bank's version: it grows with every change; 0 for a bank never loaded."""
-        with self._lock:
-            row = self._db.execute("SELECT version FROM bank WHERE name = ?", (bank,)).fetchone()
-        return row[0] if row else 0
+        """Return the bank's version: it grows with every change; 0 for a bank never loaded.
+
+        It is asked before every recall and kept in memory: the file has one writer, this object.
+        """
+        known = self._versions.get(bank)
+        if known is None:
+            with self._lock:
+                found = self._db.execute("SELECT version FROM bank WHERE name = ?", (bank,))
+                row = found.fetchone()
+            known = self._versions[bank] = int(row[0]) if row else 0
+        return known
 
     def recall(
         self, bank: str, scope: str, topics: Sequence[str], text: str, now_us: int, limit: int
@@ -150,6 +158,7 @@ class SqliteBank:
             for (name,) in known:
                 if name not in versions:
                     versions[name] = self._load(name, (), "")
+        self._versions = dict(versions)
         return versions
 
     def propose(self, candidate: Candidate, now_us: int) -> None:

@@ -1,0 +1,221 @@
+"""Evaluate: an agent tried on its own cases, through judge and gateway, without a store.
+
+Events go in; out comes which actions the live rules permit, hold and deny. Rows that permitted
+transactional tools write are kept from event to event, as in the line; calling tools are not
+called: nothing outside is touched.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from vedette.action import Action, bind
+from vedette.agent import Agent
+from vedette.errors import BadProposal
+from vedette.event import Event, check_event
+from vedette.gateway import Gateway
+from vedette.judging import Judge, Judgement
+from vedette.memory import Briefing, Memory
+from vedette.origin import Roots
+from vedette.perform import call_of
+from vedette.ports import Performer
+from vedette.question import Situation
+from vedette.run import run_id
+
+OUTCOMES = {"permit": "permitted", "hold": "held", "deny": "denied"}
+
+# Memories for an event, as recall would brief a run with them under the case's own gateway.
+Brief = Callable[[Gateway, Agent, Event], Sequence[Memory]]
+
+
+@dataclass(frozen=True, slots=True)
+class EvalCase:
+    """Events, and what is expected of them: of each list as a multiset, of `label` at the end.
+
+    Whatever `expect` does not name is not looked at. `where` is file and line.
+    """
+
+    name: str
+    where: str
+    events: tuple[Event, ...]
+    expect: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EvalResult:
+    """What came of a case. `differences` is empty if all was as expected.
+
+    `rules` says for every decided action which rule decided it: (tool, outcome, rule).
+    """
+
+    case: EvalCase
+    agent: str
+    label: str
+    rules: tuple[tuple[str, str, str], ...]
+    differences: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Say whether all was as expected."""
+        return not self.differences
+
+    def found(self, outcome: str) -> list[str]:
+        """Return the tools whose actions had this outcome, in order."""
+        return [tool for tool, decided, _ in self.rules if decided == outcome]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as `--json` prints it."""
+        return {
+            "agent": self.agent,
+            "name": self.case.name,
+            "where": self.case.where,
+            "ok": self.ok,
+            "label": self.label,
+            **{name: self.found(outcome) for outcome, name in OUTCOMES.items()},
+            "decisions": [
+                {"tool": tool, "outcome": outcome, "rule": rule}
+                for tool, outcome, rule in self.rules
+            ],
+            "differences": list(self.differences),
+        }
+
+
+@dataclass(slots=True)
+class Trial:
+    """One agent on trial: its judge, and a fresh gateway and fresh rows for every case."""
+
+    agent: Agent
+    judge: Judge
+    gateway: Callable[[], Gateway]
+    performer: Performer
+    brief: Brief
+    registry: Mapping[str, Any]
+    targets: Mapping[str, Mapping[str, Any]]
+    now_us: int
+
+    def run(self, case: EvalCase) -> EvalResult:
+        """Put a case through. Raises what the judge raises."""
+        going = _Going(self, self.gateway())
+        for event in case.events:
+            going.take(event)
+        return EvalResult(
+            case, self.agent.name, going.label, tuple(going.rules), going.differences(case.expect)
+        )
+
+
+@dataclass(slots=True)
+class _Going:
+    trial: Trial
+    gateway: Gateway
+    label: str = ""
+    rules: list[tuple[str, str, str]] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    states: dict[str, Any] = field(default_factory=dict)
+    heads: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    position: int = 0
+
+    def take(self, raw: Event) -> None:
+        # As in the line: everybody sees an event as it was stored.
+        event = Event.from_payload(orjson.loads(check_event(raw, max_bytes=1 << 24)))
+        trial, agent = self.trial, self.trial.agent
+        key = agent.key_of(event)
+        self.position += 1
+        memories = tuple(trial.brief(self.gateway, agent, event))
+        run = run_id(event.source, event.id, agent.name)
+        briefing = Briefing(
+            run=run,
+            agent=agent.name,
+            key=key,
+            position=self.position,
+            previous=self.heads.get(key, 0),
+            turn=1,
+            event=event,
+            charter=agent.charter,
+            registry=trial.registry,
+            memories=memories,
+            row=self.rows.get(key, {}),
+        )
+        judgement = self._judge(key, event, briefing)
+        self.label, self.heads[key] = judgement.label, self.position
+        self._decide(judgement, briefing, _roots(briefing))
+
+    def _judge(self, key: str, event: Event, briefing: Briefing) -> Judgement:
+        judge = self.trial.judge
+        if key not in self.states:
+            self.states[key] = judge.blank()
+        return judge.judge(judge.observe(self.states[key], event), briefing)
+
+    def _decide(self, judgement: Judgement, briefing: Briefing, roots: Roots) -> None:
+        agent, permits = self.trial.agent, 0
+        for ordinal, proposal in enumerate(judgement.proposals):
+            tool = agent.tools.get(proposal.tool)
+            try:
+                if tool is None:
+                    raise BadProposal(f"the agent declares no tool {proposal.tool!r}")
+                action = bind(proposal, tool, roots, run=briefing.run, turn=1, ordinal=ordinal)
+            except BadProposal as error:
+                self.refused.append(f"a proposal is no action: {error}")
+                continue
+            situation = Situation(
+                agent, briefing.event, 1, self.trial.now_us, briefing.memories, permits
+            )
+            decision = self.gateway.decide(action, situation).decision
+            self.rules.append((tool.name, decision.outcome, decision.rule))
+            if decision.outcome == "permit":
+                permits += 1
+                self._write(action, briefing)
+
+    def _write(self, action: Action, briefing: Briefing) -> None:
+        if action.tool.settles != "transactional":
+            return
+        trial = self.trial
+        target = trial.targets.get(action.tool.target or "", {})
+        call = call_of(action, trial.agent, briefing.event, target, 1)
+        for write in trial.performer.rows(action.tool, call, self.rows.get(briefing.key, {})):
+            self.rows[write.key] = dict(write.row or {})
+
+    def differences(self, expect: Mapping[str, Any]) -> tuple[str, ...]:
+        told = list(self.refused)
+        wanted = expect.get("label")
+        if wanted is not None and wanted != self.label:
+            told.append(f"label: expected {wanted!r}, found {self.label!r}")
+        for outcome, name in OUTCOMES.items():
+            if expect.get(name) is None:
+                continue
+            want = Counter(expect[name])
+            have = Counter(tool for tool, decided, _ in self.rules if decided == outcome)
+            if want != have:
+                told.append(f"{name}: expected {_listed(want)}, found {_listed(have)}")
+        return tuple(told)
+
+
+def _listed(tools: Counter[str]) -> str:
+    return ", ".join(sorted(tools.elements())) or "none"
+
+
+def _roots(briefing: Briefing) -> Roots:
+    event = briefing.event
+    return Roots(
+        event={
+            "source": event.source,
+            "id": event.id,
+            "type": event.type,
+            "subject": event.subject,
+            "time": event.time,
+            "data": event.data,
+        },
+        vouched=event.vouched,
+        charter=briefing.charter,
+        registry=briefing.registry,
+        memory={m.id: {"text": m.text, "label": m.label} for m in briefing.memories},
+        trusted_memories=frozenset(m.id for m in briefing.memories),
+        outcome={},
+        trusted_outcomes=frozenset(),
+        row=briefing.row,
+    )

@@ -1,0 +1,138 @@
+"""Reads the cases of an agent's evals/*.yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from vedette.agent import Agent
+from vedette.clock import MICROS, from_iso, iso
+from vedette.evaluate import OUTCOMES, EvalCase
+from vedette.event import ENVELOPE, Event
+from vedette.judging.series import generate
+from vedette.load.problem import Problem, did_you_mean
+from vedette.load.shape import Shape, fit
+from vedette.load.yaml_file import Document, read_yaml
+
+# The clock of cases that name no time: a Monday.
+_START = "2026-01-05T09:00:00.000000Z"
+
+
+class EventFile(Shape):
+    """One event of a case."""
+
+    type: str = Field(description="the event's type, for example mail.received", min_length=1)
+    source: str = Field(description="the event's source, for example maildir:eval", min_length=1)
+    id: str = Field(description="the event's id", min_length=1)
+    subject: str | None = None
+    time: str | None = _START
+    data: Any = None
+
+
+class SeriesFile(Shape):
+    """A metric series as events, one a minute."""
+
+    generate: dict[str, Any] = Field(description="what vedette.judging.series.generate takes")
+    subject: str = "pump"
+    source: str = "csv:eval"
+
+
+class ExpectFile(Shape):
+    """What is expected. The lists are compared without regard to order."""
+
+    label: str | None = Field(default=None, description="of the last event")
+    permitted: list[str] | None = None
+    held: list[str] | None = None
+    denied: list[str] | None = None
+
+
+class CaseFile(Shape):
+    """One case: exactly one of `event`, `events` and `series`."""
+
+    name: str = Field(description="one line that says what is shown", min_length=1)
+    event: EventFile | None = None
+    events: list[EventFile] | None = Field(default=None, min_length=1)
+    series: SeriesFile | None = None
+    vouched: list[str] | None = Field(
+        default=None, description="attributes the source vouches for; all if left out"
+    )
+    expect: ExpectFile = Field(description="label, permitted, held, denied")
+
+
+def read_evals(agent: Agent, shown: str) -> tuple[list[EvalCase], list[Problem]]:
+    """Return an agent's cases, file by file, and everything that is wrong with them.
+
+    `shown` is how problems name the agent's folder.
+    """
+    cases: list[EvalCase] = []
+    problems: list[Problem] = []
+    for path in sorted(Path(agent.folder, "evals").glob("*.yaml")):
+        file = f"{shown}/evals/{path.name}"
+        document, found = read_yaml(path, file)
+        if not found and not isinstance(document.value, list):
+            found = [Problem(file, 1, "", "is not a list of cases", "begin each case with a dash")]
+        problems += found
+        if found:
+            continue
+        for index in range(len(document.value)):
+            case, found = _case(_part(document, index), agent)
+            problems += found
+            if case is not None:
+                cases.append(case)
+    return cases, problems
+
+
+def _part(document: Document, index: int) -> Document:
+    """Return one item of a list as a document of its own."""
+    lines = {path[1:]: line for path, line in document.lines.items() if path[:1] == (index,)}
+    return Document(document.file, document.value[index], lines)
+
+
+def _case(document: Document, agent: Agent) -> tuple[EvalCase | None, list[Problem]]:
+    shape, problems = fit(CaseFile, document)
+    if shape is None:
+        return None, problems
+    if sum(item is not None for item in (shape.event, shape.events, shape.series)) != 1:
+        mend = "give exactly one of event, events and series"
+        return None, [document.problem((), "says not what happens", mend)]
+    for name in shape.vouched or ():
+        if name not in ENVELOPE:
+            mend = did_you_mean(name, sorted(ENVELOPE))
+            problems.append(document.problem(("vouched",), f"no attribute {name!r}", mend))
+    for name in OUTCOMES.values():
+        for tool in getattr(shape.expect, name) or ():
+            if tool not in agent.tools:
+                what, mend = f"the agent has no tool {tool!r}", did_you_mean(tool, [*agent.tools])
+                problems.append(document.problem(("expect", name), what, mend))
+    try:
+        events = _events(shape)
+    except (ValueError, TypeError) as error:
+        mend = "see vedette.judging.series.generate"
+        return None, [*problems, document.problem(("series", "generate"), str(error), mend)]
+    if problems:
+        return None, problems
+    expect = shape.expect.model_dump(exclude_none=True)
+    where = f"{document.file}:{document.line(())}"
+    return EvalCase(shape.name, where, tuple(events), expect), []
+
+
+def _events(shape: CaseFile) -> list[Event]:
+    vouched = ENVELOPE if shape.vouched is None else frozenset(shape.vouched)
+    if shape.series is None:
+        given = [shape.event] if shape.event is not None else shape.events or []
+        return [Event(**event.model_dump(), vouched=vouched) for event in given]
+    start = from_iso(_START)
+    return [
+        Event(
+            source=shape.series.source,
+            id=str(row),
+            type="metric.point",
+            subject=shape.series.subject,
+            time=iso(start + row * 60 * MICROS),
+            data={"value": value},
+            vouched=vouched,
+        )
+        for row, value in enumerate(generate(shape.series.generate))
+    ]

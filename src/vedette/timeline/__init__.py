@@ -1,0 +1,23 @@
+"""Timeline: what people read of the record: explain, inbox, runs and status.
+
+One object each for CLI, API and console. Everything is pure over a `Record`; a caller that wants
+its reads to agree makes them within the record's `snapshot()`.
+"""
+
+from __future__ import annotations
+
+from vedette.timeline.explain import explain
+from vedette.timeline.pages import hold_item, inbox, runs_page, status
+from vedette.timeline.record import Record, resolve
+from vedette.timeline.text import explain_text
+
+__all__ = [
+    "Record",
+    "explain",
+    "explain_text",
+    "hold_item",
+    "inbox",
+    "resolve",
+    "runs_page",
+    "status",
+]

@@ -1,0 +1,165 @@
+"""One action in the explain object: arguments and origins, decisions, hold, effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from vedette.run import ActionRow
+from vedette.timeline.record import Shown
+
+_EFFECTS = {
+    "effect.intended": "intended",
+    "effect.started": "started",
+    "effect.done": "done",
+    "effect.failed": "failed",
+    "effect.unknown": "unknown",
+    "effect.cancelled": "cancelled",
+}
+
+
+def action_object(
+    row: ActionRow, told: Sequence[Shown], turns: Sequence[Shown] = ()
+) -> dict[str, Any]:
+    """Return an action with all that was decided and done about it.
+
+    `told` are the entries of the action, oldest first, `turns` the recorded turns of its run.
+    """
+    asked = [entry for entry in told if entry.kind == "action.decided"]
+    question = next((q for q in (entry.told("question") for entry in reversed(asked)) if q), None)
+    put = question["action"] if question else None
+    proposal = _proposal(row, turns)
+    record = orjson.loads(row.record) if row.record else {}
+    return {
+        "id": row.id,
+        "turn": row.turn,
+        "ordinal": row.ordinal,
+        "tool": row.tool,
+        "verb": put["verb"] if put else None,
+        "resource": question["resource"] if question else None,
+        "settles": put["settles"] if put else None,
+        "high_impact": put["high_impact"] if put else None,
+        "digest": row.digest,
+        "why": proposal.get("why") or record.get("why"),
+        "confidence_milli": record.get("confidence"),
+        "erased": put is None,
+        "arguments": _arguments(put, proposal, record),
+        "decisions": [decision_object(entry) for entry in asked],
+        "outcome": row.decided,
+        "rule": row.rule,
+        "revision": row.policy_rev,
+        "hold": _hold(row, told),
+        "effect": _effect(row, told),
+    }
+
+
+def _proposal(row: ActionRow, turns: Sequence[Shown]) -> Mapping[str, Any]:
+    for turn in turns:
+        proposals = turn.told("proposals")
+        if turn.get("turn") == row.turn and proposals and row.ordinal < len(proposals):
+            found: Mapping[str, Any] = proposals[row.ordinal]
+            return found
+    return {}
+
+
+def _arguments(
+    put: Mapping[str, Any] | None, proposal: Mapping[str, Any], record: Mapping[str, Any]
+) -> list[dict[str, Any]] | None:
+    """Return every argument with its origin; `source` is the pointer it was drawn from."""
+    if put is None:
+        return None
+    given = proposal.get("args") or {}
+    sources = record.get("sources") or {}
+    arguments = []
+    for name, value in put["args"].items():
+        pointer = "/" + name.replace("~", "~0").replace("/", "~1")
+        named = given.get(name) or {}
+        arguments.append(
+            {
+                "pointer": pointer,
+                "name": name,
+                "value": value,
+                "origin": put["origins"].get(pointer),
+                "source": named.get("ref") or sources.get(pointer),
+                "sink": pointer in put["sinks"],
+            }
+        )
+    return arguments
+
+
+def decision_object(entry: Shown) -> dict[str, Any]:
+    """Return one decision: outcome, rule and revision are always there, the rest until erased."""
+    decision = entry.told("decision") or {}
+    question = entry.told("question") or {}
+    context = question.get("context") or {}
+    return {
+        "seq": entry.seq,
+        "at": entry.get("at"),
+        "outcome": entry.get("outcome"),
+        "rule": entry.get("rule"),
+        "reasons": decision.get("reasons"),
+        "revision": entry.get("policy_rev"),
+        "bundle": entry.get("bundle"),
+        "engine": entry.get("engine"),
+        "wait": entry.get("wait"),
+        "until": entry.get("until"),
+        "would": entry.get("would"),
+        "obligations": decision.get("obligations"),
+        "requested_mode": (question.get("subject") or {}).get("requested_mode"),
+        "approvals": context.get("approvals"),
+        "stopped": context.get("stopped"),
+        "erased": entry.erased,
+    }
+
+
+def _hold(row: ActionRow, told: Sequence[Shown]) -> dict[str, Any] | None:
+    if row.hold is None:
+        return None
+    return {
+        "id": "hold_" + row.id.removeprefix("act_"),
+        "state": row.hold,
+        "waits": row.waits,
+        "until": row.until_us or None,
+        "by": row.approver,
+        "answers": [
+            {
+                "seq": entry.seq,
+                "at": entry.get("at"),
+                "answer": entry.kind.removeprefix("hold."),
+                "by": entry.get("actor"),
+                "reason": entry.told("reason"),
+                "until": entry.get("until"),
+                "erased": entry.erased,
+            }
+            for entry in told
+            if entry.kind.startswith("hold.")
+        ],
+    }
+
+
+def _effect(row: ActionRow, told: Sequence[Shown]) -> dict[str, Any] | None:
+    life = [entry for entry in told if entry.kind in _EFFECTS]
+    if row.effect is None and not life:
+        return None
+    answered = next((entry for entry in reversed(life) if entry.get("body")), None)
+    return {
+        "id": "eff_" + row.id.removeprefix("act_"),
+        "key": row.id.removeprefix("act_"),
+        "state": row.effect,
+        "tries": row.tries,
+        "next_try_at": row.not_before_us or None,
+        "outcome": answered.body if answered else None,
+        "erased": bool(answered and answered.erased),
+        "states": [
+            {
+                "seq": entry.seq,
+                "at": entry.get("at"),
+                "state": _EFFECTS[entry.kind],
+                "revision": entry.get("policy_rev"),
+                "tries": entry.get("tries"),
+            }
+            for entry in life
+        ],
+    }

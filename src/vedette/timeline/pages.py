@@ -1,0 +1,244 @@
+"""Pages for people: runs, what waits for an answer, and where the fleet stands.
+
+Pages go by keyset: a cursor names the place of a row, so nothing shifts while rows are added.
+Every page says the ledger's head and the instant it was made at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from vedette.errors import BadCommand
+from vedette.run import ActionRow, Run, RunState
+from vedette.timeline.actions import action_object
+from vedette.timeline.record import Record, shown
+
+MOST = 200
+
+_WAITS = ("approval", "time", "resume", "target")
+
+
+def runs_page(
+    record: Record,
+    now_us: int,
+    *,
+    agent: str | None = None,
+    state: str | None = None,
+    before: str | None = None,
+    after: str | None = None,
+    limit: int = 50,
+) -> dict[str, Any]:
+    """Return a page of runs, newest first. `before` and `after` are cursors of another page.
+
+    Raises BadCommand for a cursor, a limit or a state that is none.
+    """
+    limit = _bounded(limit)
+    if state is not None and state not in get_args(RunState):
+        raise BadCommand(f"{state!r} is no state", mend=f"one of: {', '.join(get_args(RunState))}")
+    if before is not None and after is not None:
+        raise BadCommand("a page is before or after a run, not both", mend="give one cursor")
+    newer = after is not None
+    place, beside = _place(after) if after is not None else _place(before)
+    runs = record.runs_page(
+        agent=agent,
+        state=state,
+        before=None if newer else place,
+        after=place if newer else None,
+        beside=beside,
+        limit=limit + 1,
+    )
+    more = len(runs) > limit
+    if more:
+        runs = runs[1:] if newer else runs[:limit]
+    older = runs and (more or newer)
+    back = runs and (more if newer else before is not None)
+    return _page(
+        record,
+        now_us,
+        [_run_item(run) for run in runs],
+        older=_cursor(runs[-1].position, runs[-1].agent) if older else None,
+        newer=_cursor(runs[0].position, runs[0].agent) if back else None,
+    )
+
+
+def inbox(
+    record: Record,
+    now_us: int,
+    *,
+    after: str | None = None,
+    limit: int = 50,
+    waits: str | None = "approval",
+) -> dict[str, Any]:
+    """Return a page of holds, oldest first: what waits for a person, or (`waits`) for what else.
+
+    `waits` None gives all. `newer` is the cursor of the next page. Raises BadCommand.
+    """
+    limit = _bounded(limit)
+    if waits is not None and waits not in _WAITS:
+        raise BadCommand(f"nothing waits for {waits!r}", mend=f"one of: {', '.join(_WAITS)}")
+    place, beside = _place(after)
+    place = place or 0
+    found: list[ActionRow] = []
+    while len(found) <= limit:
+        rows = record.holds_page(after=place, beside=beside, limit=MOST)
+        found += [row for row in rows if waits is None or row.waits == waits]
+        if len(rows) < MOST:
+            break
+        place, beside = rows[-1].seq, rows[-1].id
+    more, found = len(found) > limit, found[:limit]
+    last = found[-1] if found else None
+    return _page(
+        record,
+        now_us,
+        [hold_item(record, row, now_us) for row in found],
+        older=None,
+        newer=_cursor(last.seq, last.id) if last is not None and more else None,
+    )
+
+
+def hold_item(record: Record, row: ActionRow, now_us: int) -> dict[str, Any]:
+    """Return all that a person needs to answer a hold. Ages are microseconds."""
+    told = [shown(*entry) for entry in record.entries("action", row.id)]
+    turns = [
+        entry
+        for entry in (shown(*raw) for raw in record.entries("run", row.run))
+        if entry.kind == "turn.reasoned" and entry.get("turn") == row.turn
+    ]
+    action = action_object(row, told, turns)
+    last = action["decisions"][-1] if action["decisions"] else None
+    since = next((entry.get("at") for entry in told if entry.get("outcome") == "hold"), None)
+    if row.effect == "unknown":
+        since = next((e.get("at") for e in reversed(told) if e.kind == "effect.unknown"), since)
+    return {
+        "hold": "hold_" + row.id.removeprefix("act_"),
+        "state": row.hold,
+        "agent": row.agent,
+        "run": row.run,
+        "action": row.id,
+        "tool": row.tool,
+        "arguments": action["arguments"],
+        "erased": action["erased"],
+        "why": action["why"],
+        "rule": row.rule,
+        "reasons": last["reasons"] if last else None,
+        "revision": row.policy_rev,
+        "waits": row.waits,
+        "effect": row.effect,
+        "digest": row.digest,
+        "by": row.approver,
+        "since": since,
+        "age_us": None if since is None else now_us - since,
+        "expires": row.until_us or None,
+        "due": row.not_before_us or None,
+    }
+
+
+def status(record: Record, now_us: int) -> dict[str, Any]:
+    """Return where the fleet stands: what is live, what is stopped, and counts per agent."""
+    number, digest = record.revision()
+    accepted, nobody = record.events_counted()
+    counts, would = record.counts(), record.would()
+    return {
+        "schema": "vedette.status/1",
+        "now": now_us,
+        "head": record.head(),
+        "fleet": record.meta("fleet"),
+        "revision": number,
+        "bundle": digest,
+        "stops": [{"scope": scope, "name": name} for scope, name in sorted(record.stops())],
+        "events": {"accepted": accepted, "woke_nobody": nobody},
+        "agents": {
+            name: _agent(found, would.get(name, {})) for name, found in sorted(counts.items())
+        },
+        "waiting": dict(sorted(record.waiting().items())),
+        "oldest": _oldest(record, now_us),
+    }
+
+
+def _agent(found: Mapping[str, int], would: Mapping[str, int]) -> dict[str, Any]:
+    def under(prefix: str) -> dict[str, int]:
+        names = (name for name in sorted(found) if name.startswith(prefix))
+        return {name.removeprefix(prefix): found[name] for name in names}
+
+    runs, decided = under("run."), under("decided.")
+    return {
+        "events": sum(runs.values()),
+        "runs": runs,
+        "permits": decided.get("permit", 0),
+        "holds": decided.get("hold", 0),
+        "denials": decided.get("deny", 0),
+        "would": dict(would),
+        "effects": under("effect."),
+        "held": under("hold."),
+        "dead": runs.get("dead", 0),
+    }
+
+
+def _oldest(record: Record, now_us: int) -> dict[str, Any] | None:
+    """Return the oldest run that nobody has handled yet, and its age."""
+    ready = record.backlog(0, 1)
+    if not ready:
+        return None
+    entry = record.entry(ready[0].position)
+    at = shown(*entry).get("at") if entry else None
+    return {
+        "run": ready[0].id,
+        "agent": ready[0].agent,
+        "at": at,
+        "age_us": None if at is None else now_us - at,
+    }
+
+
+# --- cursors --------------------------------------------------------------------------------
+
+
+def _run_item(run: Run) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "agent": run.agent,
+        "event": run.event,
+        "key": run.key,
+        "position": run.position,
+        "state": run.state,
+        "waits": run.waits,
+        "turns": run.turn,
+        "last": run.last,
+        "wake_at": run.wake_us or None,
+    }
+
+
+def _page(
+    record: Record,
+    now_us: int,
+    items: Sequence[Mapping[str, Any]],
+    *,
+    older: str | None,
+    newer: str | None,
+) -> dict[str, Any]:
+    return {
+        "items": list(items),
+        "older": older,
+        "newer": newer,
+        "head": record.head(),
+        "now": now_us,
+    }
+
+
+def _cursor(seq: int, beside: str) -> str:
+    return f"{seq}.{beside}"
+
+
+def _place(cursor: str | None) -> tuple[int | None, str]:
+    if cursor is None:
+        return None, ""
+    seq, _, beside = cursor.partition(".")
+    if not (seq.isascii() and seq.isdigit() and len(seq) < 19):
+        raise BadCommand(f"{cursor[:40]!r} is no cursor", mend="take `older` or `newer` of a page")
+    return int(seq), beside
+
+
+def _bounded(limit: int) -> int:
+    if not 1 <= limit <= MOST:
+        raise BadCommand(f"a page has 1 to {MOST} items, not {limit}", mend="give another limit")
+    return limit

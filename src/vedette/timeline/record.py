@@ -1,0 +1,162 @@
+"""What the timeline asks of the record, and how one entry is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import orjson
+
+from vedette.errors import BadCommand
+from vedette.run import ActionRow, Run
+
+Kind = Literal["run", "event", "action", "hold", "effect"]
+
+# What an id begins with. A hold and an effect share the number of their action.
+PREFIXES: Mapping[str, Kind] = {
+    "run_": "run",
+    "evt_": "event",
+    "act_": "action",
+    "hold_": "hold",
+    "eff_": "effect",
+}
+
+_SHORTEST = 4
+
+
+class Record(Protocol):
+    """The reads of a store that explain, inbox and status stand on."""
+
+    def head(self) -> int: ...
+
+    def meta(self, name: str) -> Any: ...
+
+    def entry(self, seq: int) -> tuple[int, bytes, bytes | None] | None: ...
+
+    def entries(
+        self, column: str, value: str, limit: int = 1000
+    ) -> list[tuple[int, bytes, bytes | None]]: ...
+
+    def run(self, run: str) -> Run | None: ...
+
+    def runs_of_event(self, event: str) -> list[Run]: ...
+
+    def action(self, action: str) -> ActionRow | None: ...
+
+    def actions(self, run: str) -> list[ActionRow]: ...
+
+    def prefixed(self, table: str, prefix: str) -> list[str]: ...
+
+    def runs_page(
+        self,
+        *,
+        agent: str | None,
+        state: str | None,
+        before: int | None,
+        limit: int,
+        beside: str = "",
+        after: int | None = None,
+    ) -> list[Run]: ...
+
+    def holds_page(self, *, after: int, limit: int, beside: str = "") -> list[ActionRow]: ...
+
+    def backlog(self, after: int, limit: int) -> list[Run]: ...
+
+    def waiting(self) -> dict[str, int]: ...
+
+    def would(self, limit: int = 100_000) -> dict[str, dict[str, int]]: ...
+
+    def counts(self) -> dict[str, dict[str, int]]: ...
+
+    def events_counted(self) -> tuple[int, int]: ...
+
+    def revision(self) -> tuple[int, str]: ...
+
+    def stops(self) -> list[tuple[str, str]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One entry with its body as JSON. `erased` says that it had a body and has it no more."""
+
+    seq: int
+    entry: Mapping[str, Any]
+    body: Any
+    erased: bool
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of entry."""
+        return str(self.entry["kind"])
+
+    def get(self, name: str) -> Any:
+        """Return a field of the entry, or None."""
+        return self.entry.get(name)
+
+    def told(self, name: str) -> Any:
+        """Return a field of the body; None if the body is erased or has no such field."""
+        return self.body.get(name) if isinstance(self.body, dict) else None
+
+    def item(self) -> dict[str, Any]:
+        """Return the entry as an item of a timeline."""
+        fields = {
+            name: value
+            for name, value in self.entry.items()
+            if name not in ("v", "seq", "at", "kind", "cause", "body")
+        }
+        item = {"seq": self.seq, "at": self.entry["at"], "kind": self.kind, **fields}
+        return {**item, "cause": self.get("cause"), "body": self.body, "erased": self.erased}
+
+
+def shown(seq: int, raw: bytes, data: bytes | None) -> Shown:
+    """Read one entry. A body that the entry does not name is not shown."""
+    entry = orjson.loads(raw)
+    if "body" not in entry:
+        return Shown(seq, entry, None, False)
+    return Shown(seq, entry, None if data is None else orjson.loads(data), data is None)
+
+
+def resolve(record: Record, text: str) -> tuple[Kind, str]:
+    """Return what an id or a unique beginning of one names: its kind and the full id.
+
+    Raises BadCommand if it names nothing, or more than one thing (the message lists them).
+    """
+    text = text.strip()
+    prefix = next((known for known in PREFIXES if text.startswith(known)), None)
+    if prefix is None and len(text) < _SHORTEST:
+        raise BadCommand(f"{text!r} is no id", mend="give an id such as run_… or hold_…")
+    found: list[tuple[Kind, str]] = []
+    for known in PREFIXES if prefix is None else (prefix,):
+        if prefix is None and known in ("hold_", "eff_"):
+            continue
+        found += _named(record, known, text.removeprefix(known))
+    if not found:
+        raise BadCommand(
+            f"nothing is known by {text!r}",
+            mend="see `vedette runs`, `vedette hold list`; the first characters of an id will do",
+        )
+    if len(found) > 1:
+        several = ", ".join(name for _, name in found[:8]) + (", …" if len(found) > 8 else "")
+        raise BadCommand(f"{text!r} may be any of {several}", mend="give more of the id")
+    return found[0]
+
+
+def _named(record: Record, prefix: str, rest: str) -> list[tuple[Kind, str]]:
+    kind = PREFIXES[prefix]
+    if kind in ("run", "event"):
+        return [(kind, name) for name in record.prefixed(kind, prefix + rest)]
+    named: list[tuple[Kind, str]] = []
+    for name in record.prefixed("action", "act_" + rest):
+        if kind != "action":
+            row = record.action(name)
+            has = row is not None and (row.hold if kind == "hold" else row.effect) is not None
+            if not has:
+                continue
+        named.append((kind, prefix + name.removeprefix("act_")))
+    return named
+
+
+def action_of(name: str) -> str:
+    """Return the id of the action behind an action's, a hold's or an effect's id."""
+    return "act_" + name.partition("_")[2]

@@ -1,0 +1,242 @@
+"""The explain object as plain lines for a terminal; each line has a style, never only a colour.
+
+Much of what is shown was written by strangers: nothing of it reaches the terminal as a control
+character, and no line is longer than the width asked for.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from vedette.clock import iso
+
+# title, head, text, dim, permit, hold, deny, done, failed: what a terminal may colour.
+Styled = tuple[str, str]
+
+WIDTH = 80
+
+_LONG = 600
+_SIGNS = {"permit": "PERMIT", "hold": "HOLD", "deny": "DENY"}
+_STATES = {"done": "done", "failed": "failed", "unknown": "failed", "cancelled": "failed"}
+
+
+def explain_text(told: Mapping[str, Any], width: int = WIDTH) -> list[Styled]:
+    """Return the lines of an explain object: event, memories, judgement, proposals, decisions,
+    effects, outcomes, in this order for each run.
+    """
+    lines = list(_event(told["event"]))
+    for run in told["runs"]:
+        lines += _run(run, told["focus"])
+    if not told["runs"]:
+        lines.append(("text", "It woke no agent."))
+    return [(style, part) for style, line in lines for part in _wrapped(line, width)]
+
+
+def safe(value: Any, most: int = _LONG) -> str:
+    """Return a value as one line that is safe to print: text as it is, all else as JSON."""
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    text = "".join(
+        char if char.isprintable() else repr(char)[1:-1] if char != "\n" else "\\n"
+        for char in text[: most + 1]
+    )
+    return text if len(text) <= most else text[:most] + "…"
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    indent = " " * (len(line) - len(line.lstrip()))
+    parts = textwrap.wrap(
+        line.strip(),
+        width=width,
+        initial_indent=indent,
+        subsequent_indent=indent + "  ",
+        break_long_words=True,
+        break_on_hyphens=False,
+    )
+    return parts or [""]
+
+
+def _at(instant: Any) -> str:
+    return iso(instant) if isinstance(instant, int) else "?"
+
+
+def _milli(value: Any) -> str:
+    return "?" if value is None else f"{value / 1000:g}"
+
+
+# --- event ----------------------------------------------------------------------------------
+
+
+def _event(event: Mapping[str, Any]) -> Iterator[Styled]:
+    yield "title", f"EVENT {event['id']}"
+    if event["seq"] is None:
+        yield "text", "  The record holds no such event."
+        return
+    yield "dim", f"  {_at(event['at'])}  entry {event['seq']}"
+    if event["erased"]:
+        yield "text", "  Its content was erased; the entries still prove that it was there."
+        return
+    vouched = set(event["vouched"])
+    for name, value in event["attributes"].items():
+        if value not in (None, {}):
+            sure = "vouched for by its source" if name in vouched else "not vouched for"
+            yield "text", f"  {name}: {safe(value)} ({sure})"
+    if event["lineage"]:
+        yield "text", f"  came through: {safe(', '.join(event['lineage']))}"
+    yield "text", f"  data: {safe(event['data'])} (untrusted)"
+
+
+# --- run ------------------------------------------------------------------------------------
+
+
+def _run(run: Mapping[str, Any], focus: str | None) -> Iterator[Styled]:
+    yield "text", ""
+    yield "title", f"RUN {run['id']}"
+    yield "text", f"  agent {run['agent']} ({run['identity'] or 'identity not recorded'})"
+    if run["release"]:
+        yield "dim", f"  release {run['release'][:16]}"
+    waits = f", waits for {run['waits']}" if run["waits"] else ""
+    key = f", key {safe(run['key'], 200)}" if run["key"] else ""
+    yield "text", f"  {run['state']}{waits}, turns {run['turns']}{key}"
+    for read in run["reads"]:
+        yield "text", f"  may read {read['memory']}: {_verdict(read)}"
+    yield "head", "MEMORIES"
+    for cite in run["memories"]:
+        yield "text", f"  {safe(cite)}"
+    if not run["memories"]:
+        yield "dim", "  none cited"
+    for judgement in run["judgements"]:
+        yield from _judgement(judgement)
+    for action in run["actions"]:
+        if focus in (None, action["id"]):
+            yield from _action(action)
+        else:
+            yield "dim", f"ACTION {action['id']} {action['tool']}: {action['outcome']}"
+    if run["dead"] is not None:
+        why = "(erased)" if run["dead"]["erased"] else safe(run["dead"]["why"])
+        yield "failed", f"DEAD LETTER at {_at(run['dead']['at'])}: {why}"
+    if run["cut"]:
+        yield "dim", "  The run has more entries than are shown."
+
+
+def _judgement(judgement: Mapping[str, Any]) -> Iterator[Styled]:
+    yield "head", f"JUDGEMENT turn {judgement['turn']}"
+    yield "dim", f"  {_at(judgement['at'])}  entry {judgement['seq']}"
+    said = f"  {safe(judgement['label'])}, confidence {_milli(judgement['confidence_milli'])}"
+    if judgement["score_milli"] is not None:
+        said += f", score {_milli(judgement['score_milli'])}"
+    if judgement["threshold_milli"] is not None:
+        said += f", threshold {_milli(judgement['threshold_milli'])}"
+    yield "text", said
+    if judgement["erased"]:
+        yield "text", "  What was drawn and proposed was erased."
+        return
+    for name, value in (judgement["detail"] or {}).items():
+        if value not in (None, "", [], {}) and name != "memories":
+            yield from _detail(name, value)
+    if not judgement["proposals"]:
+        yield "text", "  It proposed nothing."
+    for proposal in judgement["proposals"]:
+        if proposal["refused"] is not None:
+            yield "deny", f"  REFUSED {safe(proposal['tool'])}: {safe(proposal['refused']['why'])}"
+
+
+def _detail(name: str, value: Any) -> Iterator[Styled]:
+    rows: Sequence[tuple[str, Any]] = ()
+    if isinstance(value, Mapping) and any(isinstance(v, Mapping) for v in value.values()):
+        rows = [(str(key), item) for key, item in value.items()]
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        rows = [(str(at), item) for at, item in enumerate(value, 1)]
+    if not rows:
+        yield "text", f"  {safe(name)}: {_plain(value)}"
+        return
+    yield "text", f"  {safe(name)}:"
+    for key, item in rows[:12]:
+        yield "text", f"    {safe(key)}: {_plain(item)}"
+    if len(rows) > 12:
+        yield "dim", f"    and {len(rows) - 12} more"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{safe(key)} {safe(item)}" for key, item in value.items())
+    return safe(value)
+
+
+# --- action ---------------------------------------------------------------------------------
+
+
+def _action(action: Mapping[str, Any]) -> Iterator[Styled]:
+    yield "head", f"PROPOSAL {action['tool']}  (turn {action['turn']}.{action['ordinal']})"
+    yield "dim", f"  action {action['id']}"
+    yield "dim", f"  digest {action['digest']}"
+    if action["why"]:
+        yield "text", f"  why: {safe(action['why'])}"
+    if action["erased"]:
+        yield "text", "  Its arguments were erased."
+    for argument in action["arguments"] or ():
+        origin = f"{argument['origin']}"
+        if argument["source"]:
+            origin += f", from {safe(argument['source'])}"
+        if argument["sink"]:
+            origin += "; a sink"
+        yield "text", f"  {argument['pointer']} = {safe(argument['value'])}  [{origin}]"
+    for decision in action["decisions"]:
+        yield from _decision(decision)
+    if action["hold"]:
+        yield from _hold(action["hold"])
+    if action["effect"]:
+        yield from _effect(action["effect"])
+
+
+def _verdict(decision: Mapping[str, Any]) -> str:
+    sign = _SIGNS.get(decision["outcome"], str(decision["outcome"]))
+    return f"{sign} by {decision['rule']}, revision {decision['revision']}"
+
+
+def _decision(decision: Mapping[str, Any]) -> Iterator[Styled]:
+    yield decision["outcome"], f"DECISION {_verdict(decision)}"
+    yield "dim", f"  {_at(decision['at'])}  entry {decision['seq']}"
+    if decision["erased"]:
+        yield "text", "  The question was erased: this decision cannot be replayed."
+    if decision["reasons"]:
+        yield "text", f"  reasons: {safe(', '.join(decision['reasons']))}"
+    if decision["wait"]:
+        until = f" until {_at(decision['until'])}" if decision["until"] else ""
+        yield "text", f"  waits for {decision['wait']}{until}"
+    if decision["would"]:
+        yield "text", f"  in mode act it would be: {decision['would']}"
+    for given in decision["approvals"] or ():
+        yield "text", f"  approved by {safe(given['by'])} until {_at(given['until'])}"
+    for duty in decision["obligations"] or ():
+        yield "dim", f"  obligation: {_plain(duty)}"
+
+
+def _hold(hold: Mapping[str, Any]) -> Iterator[Styled]:
+    yield "hold", f"HOLD {hold['id']}: {hold['state']}"
+    if hold["waits"]:
+        until = f", until {_at(hold['until'])}" if hold["until"] else ""
+        yield "text", f"  waits for {hold['waits']}{until}"
+    for answer in hold["answers"]:
+        who = f" by {safe(answer['by'])}" if answer["by"] else ""
+        reason = ": (erased)" if answer["erased"] else ""
+        if answer["reason"]:
+            reason = f": {safe(answer['reason'])}"
+        yield "text", f"  {_at(answer['at'])}  {answer['answer']}{who}{reason}"
+
+
+def _effect(effect: Mapping[str, Any]) -> Iterator[Styled]:
+    yield _STATES.get(effect["state"], "text"), f"EFFECT {effect['id']}: {effect['state']}"
+    for state in effect["states"]:
+        tries = f", tries {state['tries']}" if state["tries"] else ""
+        under = f"revision {state['revision']}"
+        yield "text", f"  {_at(state['at'])}  {state['state']}, {under}{tries}"
+    outcome = effect["outcome"]
+    if effect["erased"]:
+        yield "text", "  outcome: (erased)"
+    elif outcome:
+        told = outcome["error"] or outcome["data"]
+        yield _STATES.get(outcome["state"], "text"), f"  OUTCOME {outcome['state']}: {safe(told)}"

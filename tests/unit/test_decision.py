@@ -1,0 +1,190 @@
+"""What is not exactly a decision is a deny, and what is not exactly a question is named."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from vedette.decision import (
+    OBLIGATIONS,
+    Decision,
+    check_question,
+    denied,
+    read_decision,
+)
+
+GOOD: dict[str, Any] = {
+    "schema": "vedette.decision/1",
+    "outcome": "permit",
+    "rule": "permit.tool",
+    "reasons": ["permit.tool:mail.file"],
+    "wait": None,
+    "until": 0,
+    "would": None,
+    "obligations": [],
+}
+
+
+def test_exact_decision_is_read_and_written_back() -> None:
+    read = read_decision(GOOD)
+    assert read == Decision("permit", "permit.tool", ("permit.tool:mail.file",))
+    assert read.to_json() == GOOD
+
+
+def test_hold_for_time_is_read() -> None:
+    read = read_decision({**GOOD, "outcome": "hold", "wait": "time", "until": 5})
+    assert (read.outcome, read.wait, read.until_us) == ("hold", "time", 5)
+
+
+def test_reasons_and_obligations_are_put_in_order() -> None:
+    duties = [{"type": "notify", "reason": "x"}, {"type": "label_output", "label": "untrusted"}]
+    read = read_decision({**GOOD, "reasons": ["b", "a"], "obligations": duties})
+    assert read.reasons == ("a", "b")
+    assert [duty["type"] for duty in read.obligations] == ["label_output", "notify"]
+    assert {duty["type"] for duty in read.obligations} <= OBLIGATIONS
+
+
+@pytest.mark.parametrize("raw", [None, "permit", [], 1, True, {}, {"outcome": "permit"}])
+def test_anything_else_is_a_deny(raw: object) -> None:
+    assert read_decision(raw).outcome == "deny"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema": "vedette.decision/2"},
+        {"outcome": "allow"},
+        {"outcome": None},
+        {"outcome": ["permit"]},
+        {"rule": ""},
+        {"rule": None},
+        {"reasons": "because"},
+        {"reasons": [1]},
+        {"wait": "approval"},
+        {"outcome": "hold"},
+        {"outcome": "hold", "wait": "forever"},
+        {"outcome": "hold", "wait": "time", "until": 0},
+        {"until": -1},
+        {"until": True},
+        {"until": 1.5},
+        {"until": "0"},
+        {"would": "allow"},
+        {"obligations": {}},
+        {"obligations": ["notify"]},
+        {"obligations": [{"type": "notify", "to": 1}]},
+        {"obligations": [{"type": "encrypt"}]},
+        {"obligations": [{}]},
+        {"extra": 1},
+    ],
+    ids=repr,
+)
+def test_every_other_shape_is_a_deny(change: dict[str, Any]) -> None:
+    read = read_decision({**GOOD, **change})
+    assert read.outcome == "deny"
+    assert read.rule.startswith("engine.")
+
+
+@pytest.mark.parametrize("field", sorted(GOOD))
+def test_missing_field_is_a_deny(field: str) -> None:
+    assert read_decision({k: v for k, v in GOOD.items() if k != field}).outcome == "deny"
+
+
+def test_denied_has_a_reason() -> None:
+    assert denied("engine.failed").reasons == ("engine.failed",)
+    assert denied("engine.failed", "why").reasons == ("why",)
+
+
+QUESTION: dict[str, Any] = {
+    "schema": "vedette.question/1",
+    "now": 1_795_257_600_000_000,
+    "subject": {
+        "id": "spiffe://harbour/agent/inbox_triage",
+        "agent": "inbox_triage",
+        "release": "r",
+        "owner": "desk@harbourlights.example",
+        "requested_mode": "act",
+    },
+    "action": {
+        "tool": "mail.file",
+        "verb": "move",
+        "digest": "d",
+        "declared": "e",
+        "settles": "idempotent",
+        "high_impact": False,
+        "args": {"message": "m"},
+        "origins": {"/message": "trusted"},
+        "sinks": ["/message"],
+    },
+    "resource": {"type": "mailbox", "id": "m"},
+    "context": {
+        "event": {"type": "t", "source": "s", "hops": 0, "lineage": [], "vouched": []},
+        "confidence": 900,
+        "memories": [],
+        "counters": {"minute": 0, "hour": 0, "day": 0, "run": 0},
+        "budget": {"hour": 0, "day": 0, "run": 0},
+        "approvals": [{"action_digest": "d", "by": "person:ada", "until": 1}],
+        "stopped": False,
+        "turn": 1,
+    },
+}
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    found = copy.deepcopy(QUESTION)
+    *inner, last = path.split("/")
+    at = found
+    for step in inner:
+        at = at[step]
+    at[last] = value
+    return found
+
+
+def test_exact_question_is_right() -> None:
+    assert check_question(QUESTION) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "named"),
+    [
+        ("schema", "vedette.question/2", "vedette.question/1"),
+        ("now", "1", "/now"),
+        ("now", True, "/now"),
+        ("subject", [], "/subject"),
+        ("subject/agent", None, "/subject/agent"),
+        ("action/args", [], "/action/args"),
+        ("action/high_impact", 0, "/action/high_impact"),
+        ("action/origins", {"/message": "mine"}, "/action/origins/message"),
+        ("context/confidence", True, "/context/confidence"),
+        ("context/confidence", 0.9, "/context/confidence"),
+        ("context/event", {}, "/context/event"),
+        ("context/event/hops", "0", "/context/event/hops"),
+        ("context/counters/day", None, "/context/counters/day"),
+        ("context/budget/run", 1.0, "/context/budget/run"),
+        ("context/approvals", [{}], "/context/approvals"),
+        ("context/extra", 1, "/context has not exactly"),
+        ("extra", 1, "vedette.question/1"),
+    ],
+)
+def test_wrong_question_is_named(path: str, value: object, named: str) -> None:
+    wrong = check_question(changed(path, value))
+    assert wrong is not None
+    assert named in wrong
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{part}/{field}"
+        for part in ("subject", "action", "resource", "context")
+        for field in QUESTION[part]
+    ],
+)
+def test_missing_field_is_named(path: str) -> None:
+    found = copy.deepcopy(QUESTION)
+    part, field = path.split("/")
+    del found[part][field]
+    wrong = check_question(found)
+    assert wrong is not None
+    assert f"/{part}" in wrong
