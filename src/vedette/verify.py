@@ -55,6 +55,7 @@ class Code(StrEnum):
     NOT_CONSISTENT = "not-consistent"
     BODY_MISMATCH = "body-mismatch"
     BODY_MISSING = "body-missing"
+    COLUMN_MISMATCH = "column-mismatch"
 
 
 @dataclass(frozen=True, slots=True)

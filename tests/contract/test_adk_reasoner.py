@@ -25,6 +25,7 @@ from vedette.testing.scripted import Asked, Calls, Hang, Line, ScriptedModel
 
 if TYPE_CHECKING:
     from google.adk.models.base_llm import BaseLlm
+    from google.adk.tools.base_tool import BaseTool
 
 AGENT_YAML = """\
 version: 1
@@ -416,6 +417,25 @@ async def test_tools_that_come_later_are_refused_before_the_model_is_asked(
     with pytest.raises(Permanent, match="not declared"):
         await made.reason(briefing())
     assert script.asked == []
+
+
+async def test_a_call_that_the_plugin_did_not_see_is_an_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third lock: should ADK ever let a call pass the plugin, nothing of the turn is taken."""
+    from vedette.adapters.adk_tools import Capture
+
+    honest = Capture.before_tool_callback
+
+    async def blind(self: Capture, *, tool: BaseTool, **rest: Any) -> dict[str, Any] | None:
+        if tool.name == "mail_send":
+            return None
+        return await honest(self, tool=tool, **rest)
+
+    monkeypatch.setattr(Capture, "before_tool_callback", blind)
+    made, _ = reasoner(folder, [[FILE, SEND]])
+    with pytest.raises(Permanent, match="not the same"):
+        await made.reason(briefing())
 
 
 # --- giving up --------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""The mailbox agent on the sample mails, with the shipped memories, registry and sink rules.
+"""The mailbox agent on the sample mails, with the shipped memories and the shipped policy.
 
-The gateway is stood in for by its rules of origin, impact and confidence, read from the policy
-data, so that what the judge proposes is seen with what would become of it.
+Every proposal is bound and put to the real gateway under the real Rego, so that what the judge
+makes of a mail is seen with what becomes of it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from ruamel.yaml import YAML
 
 from vedette.action import bind
 from vedette.adapters.maildir_source.parse import parse_mail
+from vedette.adapters.policy_stage import read_bundle
+from vedette.adapters.regorus_engine import RegorusEngine
 from vedette.event import ENVELOPE, Event
+from vedette.gateway import Gateway
 from vedette.judging import Judge, Judgement
 from vedette.load.agent_check import Around, read_agent
 from vedette.load.bank_file import read_bank
 from vedette.load.modules import build_judge
 from vedette.memory import Briefing, Memory
 from vedette.origin import Roots
+from vedette.question import Situation
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "agents" / "inbox_triage"
@@ -38,9 +42,7 @@ def yaml(path: Path) -> Any:
 
 
 REGISTRY = yaml(POLICIES / "registry/data.yaml")
-SINKS = yaml(POLICIES / "sinks/data.yaml")
-GRANTS = yaml(POLICIES / "grants/data.yaml")["inbox_triage"]["tools"]
-LIMITS = yaml(POLICIES / "limits/data.yaml")["confidence_milli"]["agents"]["inbox_triage"]
+NOW_US = 1_780_000_000_000_000
 CASES = yaml(FOLDER / "evals/mails.yaml")
 
 
@@ -55,13 +57,24 @@ def agent() -> Any:
 
 
 def lessons() -> tuple[Memory, ...]:
-    memories: tuple[Memory, ...] = agent()[1]
-    return memories
+    """Return the lessons as the engine gathers them: scope by scope, as agent.yaml names them."""
+    plan, memories = agent()
+    return tuple(
+        memory
+        for scope in plan.scopes
+        for memory in memories
+        if (memory.bank, memory.scope) == (scope.bank, scope.scope)
+    )
 
 
 @cache
 def judge() -> Judge:
     return build_judge(agent()[0], lessons())
+
+
+@cache
+def engine() -> RegorusEngine:
+    return RegorusEngine(read_bundle(POLICIES))
 
 
 @dataclass(frozen=True)
@@ -78,7 +91,8 @@ class Outcome:
 def decide(event: Event, using: Judge | None = None) -> Outcome:
     seen = Event.from_payload(json.loads(event.payload()))
     plan = agent()[0]
-    memories = tuple(m for m in lessons() if m.id in ("opening-hours", "cancellation-terms"))
+    recalled = ("opening-hours", "cancellation-terms")
+    memories = tuple(memory for memory in agent()[1] if memory.id in recalled)
     briefing = Briefing("run", plan.name, event.id, 1, 0, 1, seen, plan.charter, REGISTRY, memories)
     judgement = (using or judge()).judge(None, briefing)
     body = json.loads(event.payload())
@@ -86,18 +100,16 @@ def decide(event: Event, using: Judge | None = None) -> Outcome:
     roots = Roots(
         body, event.vouched, plan.charter, REGISTRY, none, frozenset(), none, frozenset(), none
     )
+    # A gateway of its own for each mail: what one permits is no other's rate limit.
+    gateway = Gateway(engine(), 1)
     verdicts = []
     for ordinal, proposal in enumerate(judgement.proposals):
-        tool = plan.tools[proposal.tool]
-        action = bind(proposal, tool, roots, run="run", turn=1, ordinal=ordinal)
-        verdict = "permit"
-        bar = LIMITS["tools"].get(tool.name, LIMITS["default"])
-        if GRANTS[tool.name]["impact"] == "high" or action.confidence_milli < bar:
-            verdict = "hold"
-        for sink in tool.sinks:
-            if action.origins[sink] not in SINKS[tool.name][sink]["accepts"]:
-                verdict = "deny"
-        verdicts.append((tool.name, verdict, str(action.args.get("to", ""))))
+        action = bind(
+            proposal, plan.tools[proposal.tool], roots, run="run", turn=1, ordinal=ordinal
+        )
+        asked = Situation(plan, seen, 1, NOW_US, memories, actions_in_run=ordinal)
+        verdict = gateway.decide(action, asked).decision.outcome
+        verdicts.append((proposal.tool, verdict, str(action.args.get("to", ""))))
     return Outcome(judgement, tuple(verdicts))
 
 

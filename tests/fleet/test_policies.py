@@ -70,6 +70,26 @@ async def test_stage_admits_the_shipped_policy(shipped: dict[str, bytes]) -> Non
     assert engine.name.startswith("regorus/")
 
 
+def test_policy_grants_what_the_shipped_agents_request(shipped: dict[str, bytes]) -> None:
+    """Every tool, its verb, resource and sinks, the scopes, the owner: both sides say the same."""
+    from ruamel.yaml import YAML
+
+    data = mount(shipped)
+    folders = sorted((ROOT / "agents").glob("*/agent.yaml"))
+    assert {path.parent.name for path in folders} == set(data["grants"])
+    for path in folders:
+        agent = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+        grant = data["grants"][agent["name"]]
+        assert grant["owner"] == agent["owner"]
+        assert set(grant["memory"]) == {f"{m['bank']}/{m['scope']}" for m in agent["memory"]}
+        assert set(grant["tools"]) == {tool["name"] for tool in agent["tools"]}
+        for tool in agent["tools"]:
+            given = grant["tools"][tool["name"]]
+            impact = "high" if tool.get("high_impact") else "low"
+            assert given == {"verb": tool["verb"], "resource": tool["resource"], "impact": impact}
+            assert set(data["sinks"]["tools"][tool["name"]]) == set(tool["sinks"])
+
+
 DENIES = "vedette/denies/denies.rego"
 LIMITS = "limits/data.yaml"
 

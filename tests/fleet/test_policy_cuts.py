@@ -211,7 +211,12 @@ def test_control_a_policy_of_denies_alone_does_permit_when_cut(shipped: dict[str
     wanted = ("send to an address out of the mail", "an unknown agent", "too many hops")
     questions = {name: must_be_denied()[name] for name in wanted}
     assert set(outcomes(files, questions).values()) == {"deny"}
-    permitted = [name for name, cut in cuts(files) if "permit" in outcomes(cut, questions).values()]
+    permitted = [
+        name
+        for name, cut in cuts(files)
+        if name.startswith("vedette/") or name.endswith("left out")
+        if "permit" in outcomes(cut, questions).values()
+    ]
     assert any(name.startswith("vedette/gateway/rules.rego cut") for name in permitted)
     assert "limits/data.yaml left out" in permitted
 

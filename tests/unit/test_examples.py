@@ -139,6 +139,16 @@ def test_deterministic_in_order_and_repetition() -> None:
         assert first.predict(text) == second.predict(text) == first.predict(text)
 
 
+def test_a_repeated_example_counts_once() -> None:
+    """Twins make leave-one-out look perfect and every other text look far away."""
+    once, text = ExampleBank(examples()), "a payment is overdue, amount by bank transfer"
+    copies = [Example(f"z-{e.id}", e.label, f" {e.text.upper()}\n") for e in examples()]
+    for again in (examples() * 2, examples() + copies):
+        twice = ExampleBank(again)
+        assert twice.examples == once.examples
+        assert twice.predict(text) == once.predict(text)
+
+
 def test_long_texts_are_cut_and_one_label_is_enough() -> None:
     bank = ExampleBank([Example("a", "only", "a text")])
     assert bank.predict("word " * 100_000).label == "only"

@@ -6,6 +6,7 @@ ok if {
 	is_string(input.action.digest)
 	input.action.digest != ""
 	is_number(input.now)
+	is_array(input.context.approvals)
 	some given in input.context.approvals
 	given.action_digest == input.action.digest
 	is_string(given.by)

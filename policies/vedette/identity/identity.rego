@@ -34,6 +34,7 @@ asked_properly if {
 	input.schema == "vedette.question/1"
 	is_number(input.now)
 	input.now > 0
+	is_array(input.context.approvals)
 }
 
 reasons contains "identity.schema" if not asked_properly

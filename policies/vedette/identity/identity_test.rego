@@ -12,6 +12,7 @@ question := {
 		"owner": "watch@harbour.example",
 		"requested_mode": "act",
 	},
+	"context": {"approvals": []},
 }
 
 grants := {"watch": {"mode": "act", "tools": {}, "memory": []}}
@@ -56,6 +57,11 @@ test_granted_owner_is_proven if {
 test_other_schema_is_not if {
 	later := json.patch(question, [{"op": "replace", "path": "/schema", "value": "vedette.question/2"}])
 	identity.reasons == {"identity.schema"} with input as later with data.grants as grants
+}
+
+test_approvals_of_another_shape_are_not if {
+	odd := json.patch(question, [{"op": "replace", "path": "/context/approvals", "value": "all"}])
+	identity.reasons == {"identity.schema"} with input as odd with data.grants as grants
 }
 
 test_empty_question_is_not if {

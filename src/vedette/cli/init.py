@@ -12,7 +12,7 @@ from vedette.cli.common import as_json_option, say
 from vedette.errors import BadCommand, Unavailable
 
 CONTENT = ("agents", "policies", "memory", "samples", "vedette.toml")
-_LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.py[co]", ".*", "*~", "*.db", "*.db-*")
+_LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.py[co]", ".vedette", ".adk", ".DS_Store", "*~")
 _IGNORED = "# Everything the program writes: store, keys, copies, caches.\n.vedette/\n"
 
 

@@ -84,9 +84,10 @@ class ExampleBank:
         if not examples:
             raise ValueError("an example bank needs examples")
         described = [Example(f"about:{k}", k, text) for k, text in sorted((about or {}).items())]
+        real = _distinct(examples)
         # The real examples come first: rows up to `_real` are what is calibrated on.
-        self.examples = (*sorted(examples, key=lambda example: example.id), *described)
-        self._real = len(examples)
+        self.examples = (*real, *described)
+        self._real = len(real)
         self.labels = tuple(sorted({example.label for example in self.examples}))
         self._words: dict[str, array[int]] = {}
         rows = [self._counts(example.text) for example in self.examples]
@@ -254,6 +255,18 @@ class ExampleBank:
             parts = self._values[block][at] * np.repeat(weights, count)
             total += np.bincount(self._rows[block][at], weights=parts, minlength=total.size)
         return total / 2
+
+
+def _distinct(examples: Sequence[Example]) -> list[Example]:
+    """Return the examples by id, each text once per label.
+
+    A repeated example stays behind when its twin is left out, so that leave-one-out would prove
+    nothing and the calibration would measure how well the bank knows its own texts.
+    """
+    found: dict[tuple[str, str], Example] = {}
+    for example in sorted(examples, key=lambda example: (example.id, example.label)):
+        found.setdefault((example.label, fold(example.text)), example)
+    return list(found.values())
 
 
 def _bucket(feature: str) -> int:

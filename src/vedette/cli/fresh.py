@@ -1,0 +1,63 @@
+"""`vedette run --fresh`: empties the state folder, and nothing that is not one."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vedette.errors import BadCommand, StoreBusy
+
+if TYPE_CHECKING:
+    from vedette.load import Settings
+
+LOCK = "runner.lock"
+# What a sample target writes there of its own: its record outlives the fleet's.
+_KEPT = "receiver."
+
+
+def wipe(settings: Settings) -> list[str]:
+    """Delete what the program wrote: store, keys, copies, caches; return the names.
+
+    Raises StoreBusy if a runner lives, and BadCommand if the folder is not plainly a state folder.
+    """
+    state = settings.state
+    if not state.exists():
+        return []
+    _plainly_state(settings)
+    lock = state / LOCK
+    with lock.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            mend = "stop it first; --fresh deletes what it works on"
+            raise StoreBusy("a fleet runs here", where=str(state), mend=mend) from None
+        gone = []
+        # The lock itself stays: another runner may be about to take it.
+        for path in sorted(state.iterdir()):
+            if path.name == LOCK or path.name.startswith(_KEPT):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+            gone.append(path.name)
+        return gone
+
+
+def _plainly_state(settings: Settings) -> None:
+    """A state folder lies apart from the content, and a runner has left its mark in it."""
+    state = settings.state.resolve()
+    others = (settings.root, settings.agents, settings.policies, settings.memory, Path.home())
+    for other in others:
+        if other.resolve().is_relative_to(state):
+            mend = "name a state folder of its own in vedette.toml"
+            raise BadCommand(f"would delete {other}", where=str(state), mend=mend)
+    found = [path.name for path in state.iterdir() if not path.name.startswith(_KEPT)]
+    if found and not {LOCK, "store.db"} & set(found):
+        raise BadCommand(
+            f"does not look like a state folder (it holds {found[0]!r} and no {LOCK})",
+            where=str(state),
+            mend="empty it yourself if that is what you mean",
+        )

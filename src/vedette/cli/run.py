@@ -1,0 +1,102 @@
+"""`vedette run`: the fleet at work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vedette.cli.common import as_json_option, plain, say, settings_of, table
+from vedette.cli.view import LiveView, PlainView
+
+if TYPE_CHECKING:
+    from vedette.load import Settings
+
+_TRY = {"denied": "explain", "hold": "approve", "incident": "explain", "effect": "explain"}
+_ALWAYS = ("hold list", "status", "replay")
+
+
+@click.command()
+@click.option("--until-idle", is_flag=True, help="End when nothing is left to do.")
+@click.option("--fresh", is_flag=True, help="First delete the state folder's content.")
+@click.option("--plain", "plainly", is_flag=True, help="A line now and then, no live view.")
+@as_json_option
+@click.pass_context
+def run(ctx: click.Context, until_idle: bool, fresh: bool, plainly: bool, as_json: bool) -> None:
+    """Run the fleet: its sources, its agents, its policy; until Ctrl-C, or until idle.
+
+    While it runs every other verb works beside it. Ends with a summary.
+    """
+    settings = settings_of(ctx)
+    if fresh:
+        from vedette.cli.fresh import wipe
+
+        wipe(settings)
+    terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    view = (
+        LiveView(settings.fleet)
+        if terminal and not plainly and not as_json
+        else PlainView(silent=as_json)
+    )
+    done = asyncio.run(_run(settings, until_idle, view))
+    config = ctx.find_root().obj
+    prefix = f"vedette --config {config}" if config else "vedette"
+    say(as_json, done, summary_text(done, prefix))
+
+
+async def _run(settings: Settings, until_idle: bool, view: LiveView | PlainView) -> dict[str, Any]:
+    from vedette.app import open_app
+    from vedette.runner import Running, summary
+
+    app = await open_app(settings)
+    try:
+        running = Running(app, until_idle=until_idle)
+        with view:
+            await running.run(view.tick)
+        return summary(running)
+    finally:
+        await app.close()
+
+
+def summary_text(done: dict[str, Any], prefix: str = "vedette") -> str:
+    """Return what a run came to, for people, ending with three commands to try."""
+    names = sorted({name for agent in done["agents"].values() for name in agent}, key=_order)
+    rows = [
+        [agent, *(f"{numbers.get(name, 0):,}" for name in names)]
+        for agent, numbers in done["agents"].items()
+    ]
+    events = done["events"]
+    counted = ", ".join(f"{name.replace('_', ' ')} {events[name]:,}" for name in events)
+    lines = [
+        "",
+        table(["agent", *(name.replace("_", " ") for name in names)], rows),
+        "",
+        f"events: {counted}",
+        f"{done['seconds']:,.1f} s, {done['events_per_second']:,} events/s, "
+        f"{done['cpu_us_per_event']:,} us of CPU per event, "
+        f"policy revision {done['policy_revision']}",
+    ]
+    lines += [f"note: {plain(told)}" for told in done["troubles"]]
+    lines += ["", "try next:"]
+    lines += [f"  {prefix} {command}" for command in try_next(done["try_next"])]
+    return "\n".join(lines)
+
+
+_FIRST = ("events", "runs", "actions", "permits", "holds", "denials", "would", "effects")
+
+
+def _order(name: str) -> tuple[int, str]:
+    return (_FIRST.index(name), "") if name in _FIRST else (len(_FIRST), name)
+
+
+def try_next(found: dict[str, str]) -> list[str]:
+    """Return three commands on real ids, as far as there are any; else ones that always work."""
+    commands = []
+    for name, verb in _TRY.items():
+        if name in found:
+            reason = ' --reason "looks right"' if verb == "approve" else ""
+            commands.append(f"{verb} {found[name]}{reason}")
+    return [*commands, *_ALWAYS][:3]

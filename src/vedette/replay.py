@@ -1,0 +1,162 @@
+"""Replay: decide every recorded decision again, from the record alone, and compare.
+
+The bundle comes from the record by the digest the entry names, the question from the entry's
+body. Nothing else is needed, and nothing else is read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import orjson
+
+from vedette.bundle import Bundle
+from vedette.decision import Decision
+from vedette.digest import SALT_BYTES, canonical, salted
+from vedette.errors import VedetteError
+from vedette.ports import PolicyEngine
+from vedette.question import ask
+
+DECIDED = ("action.decided", "recall.decided")
+
+# How many differences are kept in full; all are counted.
+KEPT = 100
+
+
+class Record(Protocol):
+    """What replay reads of a store."""
+
+    def walk(
+        self, kinds: tuple[str, ...] | None = None, after: int = 0
+    ) -> Iterator[tuple[int, bytes, bytes | None, bytes | None]]: ...
+
+    def bundle(self, digest: str) -> dict[str, bytes] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A decision that came out otherwise: at which entry, what stands there, what came now."""
+
+    seq: int
+    recorded: Mapping[str, Any]
+    again: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the difference as `--json` prints it."""
+        return {"seq": self.seq, "recorded": dict(self.recorded), "again": dict(self.again)}
+
+
+@dataclass(slots=True)
+class ReplayReport:
+    """What came of a replay.
+
+    `unreplayable` counts decisions by why they could not be made again: `erased` (its question
+    was erased on purpose, as the ledger says), `no bundle` and `bad bundle` (the bundle's bytes
+    are missing, altered or no longer load), `bad body` (not the one whose digest the entry holds).
+    `revisions` counts the outcomes decided again under each policy revision; `engines` names the
+    engines that decided first, `engine` those that decided now.
+    """
+
+    decisions: int = 0
+    agreed: int = 0
+    differed: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    unreplayable: Counter[str] = field(default_factory=Counter)
+    revisions: dict[int, Counter[str]] = field(default_factory=dict)
+    bundles: set[str] = field(default_factory=set)
+    engines: set[str] = field(default_factory=set)
+    engine: set[str] = field(default_factory=set)
+
+    @property
+    def ok(self) -> bool:
+        """True if every decision whose question was not erased came out exactly as recorded."""
+        return not self.differed and not set(self.unreplayable) - {"erased"}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as the object that `--json` prints."""
+        return {
+            "ok": self.ok,
+            "decisions": self.decisions,
+            "agreed": self.agreed,
+            "differed": self.differed,
+            "differences": [difference.to_json() for difference in self.differences],
+            "unreplayable": dict(self.unreplayable),
+            "revisions": {str(rev): dict(found) for rev, found in sorted(self.revisions.items())},
+            "bundles": sorted(self.bundles),
+            "engines": sorted(self.engines),
+            "engine": sorted(self.engine),
+        }
+
+
+def replay(record: Record, engine_for: Callable[[Bundle], PolicyEngine]) -> ReplayReport:
+    """Decide everything again. `engine_for` makes an engine of a bundle (PolicyStage.load).
+
+    Each bundle is loaded once and kept: a record names few. Takes one decision of the engine for
+    every recorded one; raises nothing for what is wrong with the record.
+    """
+    report = ReplayReport()
+    engines: dict[str, PolicyEngine | str] = {}
+    for seq, raw, salt, data in record.walk(DECIDED):
+        entry = orjson.loads(raw)
+        report.decisions += 1
+        report.engines.add(str(entry.get("engine")))
+        digest = str(entry.get("bundle"))
+        if data is None or salt is None:
+            report.unreplayable["erased"] += 1
+            continue
+        if len(salt) != SALT_BYTES or salted(salt, data) != entry.get("body"):
+            report.unreplayable["bad body"] += 1
+            continue
+        if digest not in engines:
+            engines[digest] = _engine(record, digest, engine_for)
+        engine = engines[digest]
+        if isinstance(engine, str):
+            report.unreplayable[engine] += 1
+            continue
+        report.bundles.add(digest)
+        report.engine.add(engine.name)
+        _compare(report, seq, entry, data, engine)
+    return report
+
+
+def _engine(
+    record: Record, digest: str, engine_for: Callable[[Bundle], PolicyEngine]
+) -> PolicyEngine | str:
+    files = record.bundle(digest)
+    if files is None:
+        return "no bundle"
+    bundle = Bundle.of(files)
+    if bundle.digest != digest:
+        return "bad bundle"
+    try:
+        return engine_for(bundle)
+    except VedetteError:
+        return "bad bundle"
+
+
+def _compare(
+    report: ReplayReport, seq: int, entry: Mapping[str, Any], data: bytes, engine: PolicyEngine
+) -> None:
+    body = orjson.loads(data)
+    recorded, question = body["decision"], body["question"]
+    decision, asked = ask(engine, question)
+    again = decision.to_json()
+    # The entry's own words about the decision must be those of its body.
+    same_question = canonical(question) == asked
+    same_entry = all(entry.get(name) == value for name, value in _words(decision).items())
+    if same_question and same_entry and canonical(again) == canonical(recorded):
+        report.agreed += 1
+    else:
+        report.differed += 1
+        if len(report.differences) < KEPT:
+            words = {name: entry.get(name) for name in _words(decision)}
+            report.differences.append(Difference(seq, {**recorded, "entry": words}, again))
+    revision = int(entry.get("policy_rev") or 0)
+    report.revisions.setdefault(revision, Counter())[decision.outcome] += 1
+
+
+def _words(decision: Decision) -> dict[str, Any]:
+    return {"outcome": decision.outcome, "rule": decision.rule}

@@ -1,0 +1,82 @@
+"""Showing 4: kill -9 in the middle, again and again, and nothing is lost and nothing done twice."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from kill import Audit, audit, compare, kill_at, moments, run_to_end
+from real_fleet import ROOT, lay_out, receiver
+
+from vedette.judging.series import generate
+
+SERIES = 16
+KILLS = 20
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixteen pumps whose pressure falls and comes back: incidents, and webhook calls for each."""
+    folder = tmp_path_factory.mktemp("series")
+    start = datetime(2026, 3, 2, tzinfo=UTC)
+    for number in range(SERIES):
+        values = generate(
+            {"n": 700, "seed": 100 + number, "base": 3.2, "noise": 0.04}
+            | {"shift_at": 400 + 3 * number, "shift_until": 470 + 3 * number, "shift": -1.3}
+        )
+        lines = [
+            f"{start + timedelta(minutes=row):%Y-%m-%dT%H:%M:%SZ},{value}"
+            for row, value in enumerate(values)
+        ]
+        (folder / f"pump_{number:02}.csv").write_text("timestamp,value\n" + "\n".join(lines) + "\n")
+    return folder
+
+
+def fleet(folder: Path, series: Path, hook: str) -> Path:
+    return lay_out(folder, series=series, mailbox=ROOT / "samples" / "mailbox", hook=hook).config
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, series: Path) -> Audit:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with receiver(folder / "receiver.jsonl", "--delay-ms", "20") as hook:
+        run_to_end(fleet(folder, series, hook))
+    return audit(folder / "state", folder / "receiver.jsonl")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+def test_killed_twenty_times_nothing_is_lost_and_nothing_done_twice(
+    tmp_path: Path, series: Path, undisturbed: Audit
+) -> None:
+    assert len(undisturbed.webhook) >= SERIES, "the test needs webhook calls to be killed in"
+    assert any(d[0].startswith("mail.") and d[4] == "done" for d in undisturbed.decisions.values())
+    with receiver(tmp_path / "receiver.jsonl", "--delay-ms", "20") as hook:
+        config = fleet(tmp_path, series, hook)
+        wal = tmp_path / "state" / "witness.log"
+        killed, _ = kill_at(config, moments(seed=4, count=KILLS, longest_s=1.2), wal)
+        run_to_end(config)
+    assert killed >= 5, "most kills came after the end; the load is too small"
+    wrong = compare(undisturbed, audit(tmp_path / "state", tmp_path / "receiver.jsonl"))
+    assert not wrong, "\n".join(wrong[:20])
+
+
+def test_the_auditor_finds_a_lost_and_a_doubled_effect(undisturbed: Audit) -> None:
+    """Negative control: what the test above must find, it can find."""
+    first = next(iter(undisturbed.webhook))
+    doubled = {**undisturbed.webhook, first: 2}
+    lost = {key: value for key, value in undisturbed.webhook.items() if key != first}
+    for webhook in (doubled, lost):
+        other = Audit(
+            undisturbed.events, undisturbed.judgements, undisturbed.decisions, webhook,
+            undisturbed.mailbox, (),
+        )  # fmt: skip
+        assert compare(undisturbed, other)
+    decision = next(iter(undisturbed.decisions))
+    changed = Audit(
+        undisturbed.events, undisturbed.judgements,
+        {**undisturbed.decisions, decision: ("mail.file", "", "deny", "", None)},
+        undisturbed.webhook, undisturbed.mailbox, (),
+    )  # fmt: skip
+    assert compare(undisturbed, changed)
