@@ -64,6 +64,7 @@ def lay_out(
         "[targets.mailbox]",
         'kind = "maildir"',
         'path = "@state/mailbox"',
+        'address = "desk@harbourlights.example"',
         "[targets.oncall]",
         'kind = "webhook"',
         f"url = {json.dumps(hook)}",

@@ -160,11 +160,8 @@ def _reasoners(
 
 def lessons(loaded: Loaded, banks: SqliteBank, agent: str, now_us: int) -> list[Memory]:
     """Return what an agent's judge is made of: all active memories of the scopes it may read."""
-    return [
-        memory
-        for scope in loaded.fleet.agents[agent].scopes
-        for memory in banks.lessons(scope.bank, scope.scope, now_us)
-    ]
+    scopes = dict.fromkeys((s.bank, s.scope) for s in loaded.fleet.agents[agent].scopes)
+    return [memory for bank, scope in scopes for memory in banks.lessons(bank, scope, now_us)]
 
 
 async def _roll_out(

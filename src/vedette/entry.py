@@ -46,7 +46,7 @@ KINDS = frozenset(
     }
 )
 
-# Every field an entry may have. v, seq, at, n and body are set when the entry gets its place.
+# Every field an entry may have. v, seq, at, run, n and body are set when the entry gets its place.
 FIELDS = frozenset(
     {
         "v", "seq", "at", "kind", "run", "n", "cause", "body",
@@ -92,13 +92,17 @@ class Draft:
             raise ValueError(f"no entry has a field {sorted(set(self.fields) - FIELDS)[0]!r}")
 
 
-def seal(draft: Draft, *, seq: int, at_us: int, n: int | None, body: str | None) -> bytes:
-    """Return the canonical bytes of a draft at its place: stored as made, never made again."""
+def seal(draft: Draft, *, seq: int, at_us: int, run: str | None, n: int, body: str | None) -> bytes:
+    """Return the canonical bytes of a draft at its place: stored as made, never made again.
+
+    `n` is the entry's number within its run, without a gap from 1; it means nothing without one.
+    """
     value: dict[str, Any] = {"v": VERSION, "seq": seq, "at": at_us, "kind": draft.kind}
     for name, item in draft.fields.items():
         if item is not None:
             value[name] = item
-    if n is not None:
+    if run is not None:
+        value["run"] = run
         value["n"] = n
     cause = seq - draft.back if draft.back else draft.cause
     if cause is not None:

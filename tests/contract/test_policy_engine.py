@@ -98,7 +98,7 @@ def _value(one: dict[str, Any], chance: random.Random) -> None:
     _put(one, path.split("/"), chance.choice(values))
 
 
-HOSTILE = (
+HOSTILE: tuple[Any, ...] = (
     None, True, False, 0, -1, 2**53, 0.5, 1e300, "", "0", "9999", "\0", "trusted\0", "a\"'\\\n",
     "\u202e\U0001f6a2", "*", [], {}, ["trusted"], {"a": []}, "permit", [[[]]], "x" * 5000,
 )  # fmt: skip

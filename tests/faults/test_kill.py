@@ -11,19 +11,19 @@ from real_fleet import ROOT, lay_out, receiver
 
 from vedette.judging.series import generate
 
-SERIES = 16
+SERIES = 12
 KILLS = 20
 
 
 @pytest.fixture(scope="module")
 def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sixteen pumps whose pressure falls and comes back: incidents, and webhook calls for each."""
+    """Twelve pumps whose pressure falls and comes back: incidents, and webhook calls for each."""
     folder = tmp_path_factory.mktemp("series")
     start = datetime(2026, 3, 2, tzinfo=UTC)
     for number in range(SERIES):
         values = generate(
-            {"n": 700, "seed": 100 + number, "base": 3.2, "noise": 0.04}
-            | {"shift_at": 400 + 3 * number, "shift_until": 470 + 3 * number, "shift": -1.3}
+            {"n": 1250, "seed": 100 + number, "base": 3.2, "noise": 0.04}
+            | {"shift_at": 1000 + 9 * number, "shift_until": 1060 + 9 * number, "shift": -1.3}
         )
         lines = [
             f"{start + timedelta(minutes=row):%Y-%m-%dT%H:%M:%SZ},{value}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -360,7 +361,7 @@ async def test_trial_that_crashes_is_refused_with_its_place(
         'echo \'{"at":"vedette/a.rego:7","step":"compiling"}\'\nkill -SEGV $$\n'
     )
     crashing.chmod(0o755)
-    monkeypatch.setattr(policy_stage.sys, "executable", str(crashing))
+    monkeypatch.setattr(sys, "executable", str(crashing))
     found = await SubprocessStage().try_out(Bundle.of(shipped))
     assert found == [
         Finding("vedette/a.rego", 7, "the trial ended with signal SIGSEGV while compiling")

@@ -133,7 +133,7 @@ def outcomes(files: Mapping[str, bytes], questions: Mapping[str, Question]) -> d
         engine = RegorusEngine(Bundle.of(files))
     except BadPolicy:
         return dict.fromkeys(questions, "deny")
-    found = {}
+    found: dict[str, str] = {}
     for name, one in questions.items():
         try:
             found[name] = read_decision(engine.decide(orjson.dumps(one))).outcome

@@ -4,7 +4,7 @@
 # what a person or time can mend. What proves neither is denied: nothing has to be found for a deny.
 #
 # Rules of other packages are named in full, not through an import of the package: the engine would
-# evaluate every rule of an imported package (measured: 540 µs for a decision instead of 110).
+# evaluate every rule of an imported package (measured on the same rules: 540 µs instead of 340).
 package vedette.gateway
 
 # What would be permitted in mode act.

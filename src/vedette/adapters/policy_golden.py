@@ -66,7 +66,7 @@ def reading(agent: str, owner: str, scope: str) -> Question:
         agent, "memory.read", {"verb": "read", "resource": "memory", "owner": owner}, []
     )
     bank, _, name = scope.partition("/")
-    asked["action"]["args"] = {"bank": bank, "scope": name}
+    asked["action"].update(args={"bank": bank, "scope": name}, digest="", declared="")
     asked["resource"]["id"] = scope
     return asked
 

@@ -9,6 +9,7 @@ import signal
 import stat
 import sys
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -110,6 +111,7 @@ class SubprocessStage:
 
     def __init__(self, *, deadline_s: float = DEADLINE_S) -> None:
         self._deadline_s = deadline_s
+        self._admitted: dict[str, Any] = {}
 
     read_bundle = staticmethod(read_bundle)
 
@@ -142,7 +144,11 @@ class SubprocessStage:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        return _findings(process.returncode or 0, answer, said)
+        findings, data = _read_answer(process.returncode or 0, answer, said)
+        if not findings:
+            # Reading the data files again would hold up the fleet when they are long.
+            self._admitted = {bundle.digest: data}
+        return findings
 
     def load(self, bundle: Bundle) -> PolicyEngine:
         """Make an engine of an admitted bundle. Raises BadPolicy.
@@ -151,16 +157,16 @@ class SubprocessStage:
         """
         from vedette.adapters.regorus_engine import RegorusEngine
 
-        return RegorusEngine(bundle)
+        return RegorusEngine(bundle, self._admitted.get(bundle.digest))
 
 
-def _findings(code: int, answer: bytes, said: bytes) -> list[Finding]:
+def _read_answer(code: int, answer: bytes, said: bytes) -> tuple[list[Finding], Any]:
     lines = answer.splitlines()
     try:
         last = orjson.loads(lines[-1]) if lines else {}
         if code == 0 and "findings" in last:
-            return [Finding(*each) for each in last["findings"]]
-    except (orjson.JSONDecodeError, TypeError):
+            return [Finding(*each) for each in last["findings"]], last["data"]
+    except (orjson.JSONDecodeError, TypeError, KeyError):
         last = {}
     file, _, line = str(last.get("at", "")).partition(":")
     step = last.get("step", "starting")
@@ -168,7 +174,7 @@ def _findings(code: int, answer: bytes, said: bytes) -> list[Finding]:
     words = said.decode("utf-8", "replace").strip().splitlines()
     why = f": {words[-1][:200]}" if words else ""
     what = f"the trial ended with {how} while {step}{why}"
-    return [Finding(file or "policies", int(line) if line.isdigit() else 1, what)]
+    return [Finding(file or "policies", int(line) if line.isdigit() else 1, what)], {}
 
 
 def _signal(number: int) -> str:

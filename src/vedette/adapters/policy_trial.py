@@ -2,7 +2,8 @@
 
 The bundle comes on standard input. Each line on standard output is a JSON object: `{"at": …}`
 before a step that may crash the process, so that the parent can say where it was, and at last
-`{"findings": […]}`. The parent gives the deadline; the limits on memory and CPU are set here.
+`{"findings": […], "data": …}`, the data document of a bundle with no findings. The parent gives
+the deadline; the limits on memory and CPU are set here.
 """
 
 from __future__ import annotations
@@ -37,34 +38,38 @@ def main() -> int:
     _limit()
     raw = orjson.loads(sys.stdin.buffer.read())
     bundle = Bundle.of({path: base64.b64decode(text) for path, text in raw.items()})
-    found = try_here(bundle)
-    _say({"findings": [list(each) for each in found]})
+    found, data = try_here(bundle)
+    _say({"findings": [list(each) for each in found], "data": {} if found else data})
     return 0
 
 
-def try_here(bundle: Bundle) -> list[Fault]:
-    """Return what is wrong with a bundle. May crash the process, as the vendor may."""
+def try_here(bundle: Bundle) -> tuple[list[Fault], dict[str, Any]]:
+    """Return what is wrong with a bundle, and its data. May crash the process, as regorus may."""
     try:
         data = mount(bundle.files)
-        manifest = list(_manifest(bundle, data))
     except BadPolicy as error:
-        return [_of_error(error)]
+        return [_of_error(error)], {}
+    return _sorted(_tried(bundle, data)), data
+
+
+def _tried(bundle: Bundle, data: Mapping[str, Any]) -> list[Fault]:
+    manifest = list(_manifest(bundle))
     _at("", "parsing")
     try:
-        plain = _parse(bundle)
+        plain = _parse(bundle, data)
     except _Unparsed as error:
         return error.findings
     modules = read_modules(plain.syntax())
     found = manifest + check(modules, data)
     if found:
-        return _sorted(found)
+        return found
     _at("", "analysing the rules")
     try:
         plain.decide(b"{}")
     except EngineFailed as error:
         return [_of_engine(str(error))]
     found = list(_tests(plain, modules))
-    return _sorted(found) if found else _compared(bundle, plain, data)
+    return found or _compared(bundle, plain, data)
 
 
 class _Unparsed(Exception):
@@ -73,10 +78,10 @@ class _Unparsed(Exception):
         self.findings = findings
 
 
-def _parse(bundle: Bundle) -> PlainEngine:
+def _parse(bundle: Bundle, data: Mapping[str, Any]) -> PlainEngine:
     """Parse all modules; on an error parse each alone, so that every broken file is named."""
     try:
-        return PlainEngine(bundle, tests=True)
+        return PlainEngine(bundle, data, tests=True)
     except (EngineFailed, BadPolicy) as error:
         findings: list[Fault] = []
         for path, raw in sorted(bundle.files.items()):
@@ -84,13 +89,13 @@ def _parse(bundle: Bundle) -> PlainEngine:
                 continue
             _at(path, "parsing")
             try:
-                PlainEngine(Bundle.of({path: raw}), tests=True)
+                PlainEngine(Bundle.of({path: raw}), {}, tests=True)
             except EngineFailed as alone:
                 findings.append(_of_engine(str(alone), path))
         raise _Unparsed(findings or [_of_engine(str(error))]) from error
 
 
-def _manifest(bundle: Bundle, data: Mapping[str, Any]) -> Iterator[Fault]:
+def _manifest(bundle: Bundle) -> Iterator[Fault]:
     raw = bundle.files.get(".manifest")
     if raw is None:
         yield Fault(".manifest", 1, "there is no .manifest", "name roots and rego_version 1")
@@ -134,7 +139,7 @@ def _compared(bundle: Bundle, plain: PlainEngine, data: Mapping[str, Any]) -> li
     where = _entry_file(bundle)
     _at(where, "compiling")
     try:
-        compiled = RegorusEngine(bundle)
+        compiled = RegorusEngine(bundle, data)
     except BadPolicy as error:
         return [_of_engine(error.what, where)]
     found: list[Fault] = []

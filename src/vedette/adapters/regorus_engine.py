@@ -65,11 +65,14 @@ class RegorusEngine:
     `digest` is the bundle's. A decision takes 60-120 us of CPU and holds the interpreter lock.
     """
 
-    def __init__(self, bundle: Bundle) -> None:
-        """Compile the bundle's modules, tests left out. Raises BadPolicy."""
+    def __init__(self, bundle: Bundle, data: Mapping[str, Any] | None = None) -> None:
+        """Compile the bundle's modules, tests left out. Raises BadPolicy.
+
+        `data` is the bundle's data where the caller has mounted it already.
+        """
         self.name = f"regorus/{version()} rvm"
         self.digest = bundle.digest
-        self._data = orjson.dumps(mount(bundle.files)).decode()
+        self._data = _json(bundle, data)
         try:
             self._program = guarded(lambda: _compile(self._data, bundle.modules()))
             self._local = threading.local()
@@ -132,11 +135,14 @@ class PlainEngine:
     undefined. Belongs to the thread that made it.
     """
 
-    def __init__(self, bundle: Bundle, *, tests: bool = False) -> None:
+    def __init__(
+        self, bundle: Bundle, data: Mapping[str, Any] | None = None, *, tests: bool = False
+    ) -> None:
         """Parse the bundle's modules. Raises BadPolicy for data, EngineFailed for Rego."""
         self.name = "regorus interpreter"
         self.digest = bundle.digest
-        self._base = guarded(lambda: _engine(bundle, tests=tests))
+        text = _json(bundle, data)
+        self._base = guarded(lambda: _engine(bundle.modules(tests=tests), text))
         self._engine: Any = None
         self._analysed = False
 
@@ -179,11 +185,15 @@ class PlainEngine:
         return found
 
 
-def _engine(bundle: Bundle, *, tests: bool) -> Any:
+def _engine(modules: Mapping[str, str], data: str) -> Any:
     import regorus
 
     engine = regorus.Engine()
-    for path, text in bundle.modules(tests=tests).items():
+    for path, text in modules.items():
         engine.add_policy(path, text)
-    engine.add_data_json(orjson.dumps(mount(bundle.files)).decode())
+    engine.add_data_json(data)
     return engine
+
+
+def _json(bundle: Bundle, data: Mapping[str, Any] | None) -> str:
+    return orjson.dumps(mount(bundle.files) if data is None else data).decode()

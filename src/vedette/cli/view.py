@@ -118,13 +118,15 @@ class Watch:
 def notable(entry: Mapping[str, Any]) -> str | None:
     """Return one entry as a line worth showing, or None."""
     kind, at = entry["kind"], shown_time(entry["at"])[11:19]
+    # Either id will do for `vedette explain`.
+    where = entry.get("run") or entry.get("event", "")
     if kind == "action.decided":
         if entry["outcome"] == "permit":
             return None
         word = "held  " if entry["outcome"] == "hold" else "denied"
-        return f"{at} {word} {entry['agent']} {entry['tool']} by {entry['rule']}  {entry.get('run', entry.get('event', ''))}"
+        return f"{at} {word} {entry['agent']} {entry['tool']} by {entry['rule']}  {where}"
     if kind == "run.dead":
-        return f"{at} dead   {entry['agent']}  {entry.get('run', entry.get('event', ''))}"
+        return f"{at} dead   {entry['agent']}  {where}"
     if kind.startswith(("hold.", "effect.")):
         word = kind.partition(".")[2].ljust(6)
         actor = f" by {entry['actor']}" if entry.get("actor") else ""

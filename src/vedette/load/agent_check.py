@@ -136,7 +136,21 @@ def _reasoner_problems(
     if name not in code[module].names and not code[module].broken:
         mend = "add class Judge(vedette.judging.Judge)" if name == "Judge" else "assign root_agent"
         return [Problem(code[module].file, 1, "", f"defines no {name}", mend)]
-    return []
+    return _model_problems(shape, document) if shape.reasoner == "adk" else []
+
+
+def _model_problems(shape: AgentFile, document: Document) -> list[Problem]:
+    """A model needs a turn to act and one to say that it is done, and calls to do so."""
+    problems = []
+    if shape.max_turns < 2:
+        what = "a model needs a turn to act and one to say it is done"
+        problems.append(document.problem(("max_turns",), what, "write max_turns: 4"))
+    budget = shape.budget
+    if budget.model_calls_per_day < budget.model_calls_per_run:
+        what = f"a day has room for {budget.model_calls_per_day} model calls, a run may need more"
+        mend = f"at least {budget.model_calls_per_run}"
+        problems.append(document.problem(("budget", "model_calls_per_day"), what, mend))
+    return problems
 
 
 def _scope_problems(shape: AgentFile, document: Document, around: Around) -> list[Problem]:

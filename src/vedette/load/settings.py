@@ -87,6 +87,7 @@ class Sender:
     name: str
     token_env: str | None = None
     token_file: str | None = None
+    prefix: str | None = None
 
     def token(self) -> str:
         """Return the token. Raises BadFleet if it is not there."""
@@ -293,7 +294,7 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
         http_fallback=shape.serve.fallback,
         anonymous=shape.serve.anonymous,
         senders=tuple(
-            Sender(s.name, s.token_env, str(path(s.token_file)) if s.token_file else None)
+            Sender(s.name, s.token_env, str(path(s.token_file)) if s.token_file else None, s.prefix)
             for s in shape.serve.senders
         ),
         targets={name: _target(table, path) for name, table in shape.targets.items()},

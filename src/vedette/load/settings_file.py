@@ -72,6 +72,7 @@ class SenderFile(Part):
         default=None, description="the environment variable with its token"
     )
     token_file: str | None = Field(default=None, description="the file with its token")
+    prefix: str | None = Field(default=None, description="what all its sources begin with")
 
 
 class ServeFile(Part):

@@ -42,7 +42,9 @@ def application(app: App) -> Starlette:
             why.append("policy: no revision is live")
         return JSONResponse({"ready": not why, "why": why}, 503 if why else 200)
 
-    senders = [Sender.of(sender.name, sender.token()) for sender in app.settings.senders]
+    senders = [
+        Sender.of(sender.name, sender.token(), sender.prefix) for sender in app.settings.senders
+    ]
     limits = IngestLimits(
         max_event_bytes=app.settings.max_event_bytes,
         anonymous=app.settings.anonymous,

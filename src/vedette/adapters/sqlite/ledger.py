@@ -104,7 +104,7 @@ class Ledger:
                 digest = salted(salt, body.data)
                 execute(_BODY, (seq, salt, body.data, body.subject))
             n += 1
-            raw = seal(draft, seq=seq, at_us=at_us, n=n if run else None, body=digest)
+            raw = seal(draft, seq=seq, at_us=at_us, run=run, n=n, body=digest)
             get: Callable[[str], Any] = draft.fields.get
             cause = seq - draft.back if draft.back else draft.cause
             execute(

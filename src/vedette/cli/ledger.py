@@ -1,0 +1,171 @@
+"""`vedette ledger`: verify, export and prove what happened."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vedette.cli.common import as_json_option, plain, reading, say, settings_of
+from vedette.errors import BadCommand
+
+if TYPE_CHECKING:
+    from vedette.verify import Report
+
+_SHOWN = 20
+
+
+@click.group()
+def ledger() -> None:
+    """Verify and export the ledger."""
+
+
+@ledger.command("verify")
+@click.argument("export", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--key",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The verifier key, kept where the fleet cannot write. Default: ledger.pub beside it.",
+)
+@click.option(
+    "--witness",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Checkpoints kept elsewhere; finds a cut and a fork. Default: witness.log beside it.",
+)
+@click.option("--no-bodies", is_flag=True, help="Leave content aside; entries only.")
+@as_json_option
+@click.pass_context
+def ledger_verify(
+    ctx: click.Context,
+    export: Path | None,
+    key: Path | None,
+    witness: Path | None,
+    no_bodies: bool,
+    as_json: bool,
+) -> int:
+    """Verify the fleet's ledger, or an EXPORT of one, or one entry's proof; offline.
+
+    Finds changed, missing and reordered entries, a tail cut before the last witnessed checkpoint,
+    and a fork. Content that was erased is said to be so and is no finding. Exits with 1 on any.
+    """
+    if export is not None and export.is_file():
+        return _verify_proof(export, key, as_json)
+    report = _report(ctx, export, key, witness, not no_bodies)
+    value = report.to_json()
+    say(as_json, value, _text(value))
+    return 0 if report.ok else 1
+
+
+def _report(
+    ctx: click.Context, export: Path | None, key: Path | None, witness: Path | None, bodies: bool
+) -> Report:
+    from vedette.adapters.ledger_file import Exported, verify_store
+    from vedette.proof import ProofError
+
+    try:
+        if export is not None:
+            read = Exported(export)
+            line = read.key if key is None else _key(key)
+            seen = witness or read.witness
+            return verify_store(
+                read, line, _there(seen, witness), bodies=bodies and read.has_bodies
+            )
+        state = settings_of(ctx).state
+        with reading(settings_of(ctx)) as store:
+            line = _key(key or state / "ledger.pub")
+            seen = witness or state / "witness.log"
+            return verify_store(store, line, _there(seen, witness), bodies=bodies)
+    except ProofError as error:
+        raise BadCommand(f"the key cannot be used: {error}", mend="give --key FILE") from error
+
+
+def _there(path: Path, named: Path | None) -> Path:
+    """A witness that was named must be there: without it less is verified than was asked for."""
+    if named is not None and not path.is_file():
+        raise BadCommand("there is no such witness file", where=str(path))
+    return path
+
+
+def _key(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        mend = "give --key FILE, a copy of the fleet's ledger.pub"
+        raise BadCommand("the verifier key cannot be read", where=str(path), mend=mend) from error
+
+
+def _text(value: dict[str, Any]) -> str:
+    lines = [
+        f"{value['size']:,} entries, {value['runs']:,} runs, root {value['root'][:16]}",
+        f"signed checkpoints: {value['checkpoints']:,}, good up to entry {value['signed']:,}",
+        f"witnessed: {value['witness_checkpoints']:,}, good up to entry {value['witnessed']:,}",
+    ]
+    if value["bodies"] is not None:
+        lines.append(f"bodies: {value['bodies']:,} right, {value['erased']:,} erased")
+    for finding in value["findings"][:_SHOWN]:
+        lines.append(f"FOUND {finding['code']}: {plain(finding['sentence'])}")
+    total = sum(value["counts"].values())
+    if total > _SHOWN:
+        lines.append(f"… and {total - _SHOWN:,} more")
+    lines.append("the ledger stands" if value["ok"] else f"{total:,} findings")
+    return "\n".join(lines)
+
+
+def _verify_proof(file: Path, key: Path | None, as_json: bool) -> int:
+    from vedette.adapters.ledger_file import verify_proof
+    from vedette.proof import ProofError
+
+    if key is None:
+        raise BadCommand("a proof is worth what its key is", mend="give --key FILE")
+    line = _key(key)
+    try:
+        proof = json.loads(file.read_bytes())
+        point = verify_proof(proof, line)
+    except (ValueError, ProofError) as error:
+        say(as_json, {"ok": False, "why": str(error)}, f"FOUND: {plain(str(error))}")
+        return 1
+    value = {"ok": True, "seq": proof["seq"], "entry": proof["entry"], "size": point.size}
+    say(as_json, value, f"entry {proof['seq']} stands in the ledger of {point.size:,} entries")
+    return 0
+
+
+@ledger.command("export")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--bodies", is_flag=True, help="With content: whoever gets it can read it.")
+@as_json_option
+@click.pass_context
+def ledger_export(ctx: click.Context, folder: Path, bodies: bool, as_json: bool) -> None:
+    """Write the ledger into FOLDER, for anybody to verify."""
+    from vedette.adapters.ledger_file import export
+
+    settings = settings_of(ctx)
+    with reading(settings) as store:
+        told = export(
+            store,
+            folder.absolute(),
+            verifier_key=_key(settings.state / "ledger.pub"),
+            witness=settings.state / "witness.log",
+            bodies=bodies,
+        )
+    with_bodies = f", {told['bodies']:,} bodies" if told["bodies"] is not None else ""
+    text = f"{told['entries']:,} entries{with_bodies} in {folder}\nvedette ledger verify {folder}"
+    say(as_json, told, text)
+
+
+@ledger.command("prove")
+@click.argument("seq", type=int)
+@as_json_option
+@click.pass_context
+def ledger_prove(ctx: click.Context, seq: int, as_json: bool) -> None:
+    """Print the proof that entry SEQ stands in the ledger; it is JSON either way.
+
+    Checked anywhere by `vedette ledger verify FILE --key ledger.pub`.
+    """
+    from vedette.adapters.ledger_file import prove
+
+    with reading(settings_of(ctx)) as store:
+        click.echo(json.dumps(prove(store, seq), indent=2))

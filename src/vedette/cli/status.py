@@ -1,0 +1,52 @@
+"""`vedette status`: where the fleet stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from vedette.cli.common import as_json_option, reading, say, settings_of, table
+from vedette.clock import SystemClock
+
+
+@click.command()
+@as_json_option
+@click.pass_context
+def status(ctx: click.Context, as_json: bool) -> None:
+    """Show what runs, waits, is stopped and is live; works with and without a running fleet."""
+    from vedette.serve.client import LocalClient
+    from vedette.timeline import status as stand
+
+    settings = settings_of(ctx)
+    with reading(settings) as store:
+        found = stand(store, SystemClock().now_us())
+    running = LocalClient(settings.state).alive()
+    say(as_json, {"running": running, **found}, _text(running, found))
+
+
+def _text(running: bool, found: dict[str, Any]) -> str:
+    events = found["events"]
+    lines = [
+        f"fleet {found['fleet']}: {'running' if running else 'not running'}, "
+        f"policy revision {found['revision']} ({str(found['bundle'])[:12]}), "
+        f"ledger at {found['head']:,}",
+        f"events: {events['accepted']:,} accepted, of which {events['woke_nobody']:,} woke nobody",
+    ]
+    stopped = [f"{stop['scope']} {stop['name']}".strip() for stop in found["stops"]]
+    lines.append(f"stopped: {', '.join(stopped) or 'nothing'}")
+    waiting = [f"{number:,} for {what}" for what, number in found["waiting"].items()]
+    lines.append(f"waiting: {', '.join(waiting) or 'nothing'}")
+    oldest = found["oldest"]
+    if oldest is not None:
+        age = f"{oldest['age_us'] / 1e6:,.1f} s" if oldest["age_us"] is not None else "unknown"
+        lines.append(f"oldest run not handled yet: {oldest['run']} of {oldest['agent']}, {age}")
+    heads = ["agent", "events", "permits", "holds", "denials", "would", "done", "failed", "dead"]
+    rows = []
+    for name, agent in found["agents"].items():
+        effects = agent["effects"]
+        numbers = [agent["events"], agent["permits"], agent["holds"], agent["denials"]]
+        numbers += [sum(agent["would"].values()), effects.get("done", 0)]
+        numbers += [effects.get("failed", 0), agent["dead"]]
+        rows.append([name, *(f"{number:,}" for number in numbers)])
+    return "\n".join([*lines, "", table(heads, rows)])

@@ -1,0 +1,525 @@
+"""The contract of the Store port: what every adapter must do, whatever it stands on.
+
+What only one adapter has to prove (its own crashes, its own full disk) is tested beside it:
+test_store_sqlite.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from vedette.bundle import Bundle
+from vedette.digest import canonical
+from vedette.effect import RowWrite
+from vedette.entry import Body, Draft
+from vedette.errors import AlreadyDone, BadCommand, BadStore, StoreBusy
+from vedette.memory import Candidate
+from vedette.ports import Refused, Store
+from vedette.run import Answer, run_id
+from vedette.testing.clock import ManualClock
+from vedette.testing.steps import (
+    accepted,
+    action,
+    arrival,
+    closing,
+    entry,
+    event,
+    held,
+    step,
+)
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+CLOCK = ManualClock()
+
+
+class Opened(Store, Protocol):
+    """A store with what tests need beyond the port: a way to close it and to look inside."""
+
+    def close(self) -> None: ...
+    def head(self) -> int: ...
+    def bundle(self, digest: str) -> dict[str, bytes] | None: ...
+    def spent(self, since_minute: int) -> list[tuple[str, str, int, int]]: ...
+    def walk(
+        self, kinds: tuple[str, ...] | None = None, after: int = 0
+    ) -> Iterator[tuple[int, bytes, bytes | None, bytes | None]]: ...
+
+
+Opener = Callable[..., Opened]
+
+
+def open_sqlite(folder: Path, fleet: str = "harbour") -> Opened:
+    from vedette.adapters.sqlite import SqliteStore
+
+    return SqliteStore(
+        folder,
+        fleet=fleet,
+        key=KEY,
+        key_name=f"vedette/{fleet}",
+        now_us=CLOCK.now_us,
+        synchronous="OFF",
+    )
+
+
+ADAPTERS: dict[str, Opener] = {"sqlite": open_sqlite}
+
+
+@pytest.fixture(params=sorted(ADAPTERS))
+def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
+    """Open the same store again and again; what is still open at the end is closed."""
+    opened: list[Opened] = []
+
+    def again(fleet: str = "harbour") -> Opened:
+        opened.append(ADAPTERS[request.param](tmp_path / "state", fleet))
+        return opened[-1]
+
+    yield again
+    for store in reversed(opened):
+        store.close()
+
+
+@pytest.fixture
+def store(opener: Opener) -> Opened:
+    return opener()
+
+
+def sealed(store: Opened, *kinds: str) -> list[dict[str, Any]]:
+    return [orjson.loads(raw) for _, raw, _, _ in store.walk(kinds or None)]
+
+
+def by_person(kind: str, **fields: Any) -> Draft:
+    return Draft(kind, {"actor": "person:kim", **fields}, body=Body(canonical({"reason": "why"})))
+
+
+# --- accept ---------------------------------------------------------------------------------
+
+
+async def test_an_event_makes_a_run_for_each_agent_it_wakes(store: Opened) -> None:
+    one = event(1)
+    (answer,) = await store.accept([arrival(one, "watcher", "sorter")], None)
+    assert answer.event == one.key
+    assert not answer.duplicate
+    assert [run.id for run in answer.runs] == [
+        run_id("test", "e1", agent) for agent in ("watcher", "sorter")
+    ]
+    (entry_,) = sealed(store, "event.accepted")
+    assert (entry_["event"], entry_["woke"]) == (one.key, 2)
+    assert {run.position for run in answer.runs} == {entry_["seq"]}
+    assert store.event(one.key) == one
+    assert store.run(answer.runs[0].id) == answer.runs[0]
+
+
+async def test_a_second_delivery_is_the_same_event(store: Opened) -> None:
+    first, second = await store.accept([arrival(event(1), "a"), arrival(event(1), "a")], None)
+    (third,) = await store.accept([arrival(event(1), "a", "b")], None)
+    assert [first.duplicate, second.duplicate, third.duplicate] == [False, True, True]
+    assert second.runs == third.runs == ()
+    assert len(sealed(store, "event.accepted")) == 1
+    (other,) = await store.accept([arrival(event(1, source="elsewhere"), "a")], None)
+    assert not other.duplicate
+
+
+async def test_an_event_that_wakes_nobody_is_recorded_too(store: Opened) -> None:
+    (answer,) = await store.accept([arrival(event(1))], None)
+    assert answer.runs == ()
+    assert sealed(store, "event.accepted")[0]["woke"] == 0
+
+
+async def test_what_is_no_event_is_recorded_beside_the_rest_of_its_batch(store: Opened) -> None:
+    bad = Refused("line 2", "it is no JSON", b"\xff{")
+    answers = await store.accept([arrival(event(1), "a"), bad, arrival(event(2), "a")], None)
+    assert [len(answer.runs) for answer in answers] == [1, 0, 1]
+    ((_, _, _, body),) = store.walk(("event.refused",))
+    assert body is not None
+    assert orjson.loads(body) == {"where": "line 2", "why": "it is no JSON", "raw": "\ufffd{"}
+
+
+async def test_a_source_s_position_moves_with_its_batch(store: Opened, opener: Opener) -> None:
+    assert store.position("csv:a") is None
+    await store.accept([arrival(event(1), "a")], ("csv:a", "17"))
+    assert store.position("csv:a") == "17"
+    await store.accept([], ("csv:a", "18"))
+    store.close()
+    assert opener().position("csv:a") == "18"
+
+
+# --- steps ----------------------------------------------------------------------------------
+
+
+async def test_a_step_is_durable_with_everything_in_it(store: Opened, opener: Opener) -> None:
+    (run,) = await accepted(store, event(1))
+    row = action(run, decided="permit", rule="permit.tool", effect="done", answer=b"{}")
+    made = step(
+        store, run,
+        entry(run, "turn.reasoned", turn=1, text="what was proposed"),
+        entry(run, "run.closed", back=1, settled=1),
+        state="done", turn=1, observed=True, actions=[row], spend={"actions": 1},
+        rows=[RowWrite("incidents", "pump", {"state": "open"})],
+        checkpoint=("pump", run.position, b"judge"),
+        candidates=[Candidate("inbox", "inbox", "text", (), "watcher", run.id, run.event)],
+    )  # fmt: skip
+    committed = await store.commit(made)
+    assert committed.answer is Answer.COMMITTED
+    store.close()
+    again = opener()
+    after = again.run(run.id)
+    assert after is not None
+    assert (after.state, after.steps, after.entries, after.turn) == ("done", 1, 2, 1)
+    assert after.last == committed.last
+    assert after.observed
+    assert again.actions(run.id) == [row]
+    assert again.action(row.id) == row
+    assert again.row("incidents", "pump") == {"state": "open"}
+    assert again.turns(run.id) == [{"text": "what was proposed"}]
+    assert again.history("watcher", "pump", 2**40)[:2] == (b"judge", run.position)
+    assert [(agent, unit, amount) for agent, unit, _, amount in again.spent(0)] == [
+        ("watcher", "actions", 1)
+    ]
+    turn, closed = sealed(again, "turn.reasoned", "run.closed")
+    assert [turn["run"], closed["run"]] == [run.id, run.id]
+    assert [turn["n"], closed["n"]] == [1, 2]
+    assert turn["cause"] == run.position
+    assert closed["cause"] == turn["seq"]
+
+
+async def test_a_row_can_be_deleted_and_spend_given_back(store: Opened) -> None:
+    (run,) = await accepted(store, event(1))
+    write = RowWrite("incidents", "pump", {"state": "open"})
+    await store.commit(step(store, run, rows=[write], spend={"actions": 2}))
+    again = store.run(run.id)
+    assert again is not None
+    gone = RowWrite("incidents", "pump", None)
+    await store.commit(step(store, again, rows=[gone], spend={"actions": -1}))
+    assert store.row("incidents", "pump") is None
+    assert [amount for *_, amount in store.spent(0)] == [1]
+
+
+async def test_the_same_step_twice_is_done_once(store: Opened) -> None:
+    (run,) = await accepted(store, event(1))
+    made = closing(store, run)
+    first, second = await asyncio.gather(store.commit(made), store.commit(made))
+    assert (first.answer, second.answer) == (Answer.COMMITTED, Answer.DUPLICATE)
+    assert len(sealed(store, "run.closed")) == 1
+
+
+async def test_two_steps_that_follow_the_same_moment_exclude_one_another(store: Opened) -> None:
+    (run,) = await accepted(store, event(1))
+    one, other = closing(store, run), step(store, run, entry(run, "run.dead"), state="dead")
+    assert (await store.commit(one)).answer is Answer.COMMITTED
+    assert (await store.commit(other)).answer is Answer.DUPLICATE
+    assert sealed(store, "run.dead") == []
+
+
+@pytest.mark.parametrize(
+    ("field", "answer"),
+    [
+        ("epoch", Answer.FENCED_LEASE),
+        ("policy_rev", Answer.FENCED_POLICY),
+        ("stop_epoch", Answer.FENCED_STOP),
+    ],
+)
+async def test_a_step_of_an_older_world_is_fenced(
+    store: Opened, field: str, answer: Answer
+) -> None:
+    (run,) = await accepted(store, event(1))
+    head = store.head()
+    fenced = closing(store, run, **{field: getattr(store, field) - 1})
+    assert (await store.commit(fenced)).answer is answer
+    assert store.head() == head
+    assert store.run(run.id) == run
+    unfenced = closing(store, run, policy_rev=None, stop_epoch=None)
+    assert (await store.commit(unfenced)).answer is Answer.COMMITTED
+
+
+async def test_another_runner_fences_the_steps_of_the_one_before(
+    store: Opened, opener: Opener
+) -> None:
+    (run,) = await accepted(store, event(1))
+    old = closing(store, run)
+    store.close()
+    again = opener()
+    assert again.epoch == store.epoch + 1
+    assert (await again.commit(old)).answer is Answer.FENCED_LEASE
+    assert (await again.commit(closing(again, run))).answer is Answer.COMMITTED
+
+
+async def test_one_bad_step_takes_nobody_with_it(store: Opened) -> None:
+    good1, bad, broken, good2 = await accepted(store, *(event(n) for n in range(4)))
+    head = store.head()
+    answers = await asyncio.gather(
+        store.commit(closing(store, good1)),
+        # Written as far as its entry before it turns out to have no JSON form.
+        store.commit(closing(store, bad, rows=[RowWrite("c", "k", {"value": {1, 2}})])),
+        # Breaks a rule of the store's own tables.
+        store.commit(closing(store, broken, actions=[action(broken, rule=None)])),
+        store.commit(closing(store, good2)),
+        return_exceptions=True,
+    )
+    assert [isinstance(answer, BaseException) for answer in answers] == [False, True, True, False]
+    assert store.head() == head + 2
+    for run in (bad, broken):
+        assert store.run(run.id) == run
+    assert [e["seq"] for e in sealed(store, "run.closed")] == [head + 1, head + 2]
+    assert (await store.commit(closing(store, bad))).answer is Answer.COMMITTED
+
+
+# --- policy and stops -----------------------------------------------------------------------
+
+
+def bundle(text: str) -> Bundle:
+    return Bundle.of({"vedette/gateway/decide.rego": text.encode()})
+
+
+async def test_nothing_of_an_older_revision_commits_after_a_publication(store: Opened) -> None:
+    one, two = await accepted(store, event(1), event(2))
+    before = closing(store, one)
+    waiting = closing(store, two)
+    committed, number, fenced = await asyncio.gather(
+        store.commit(before),
+        store.publish(bundle("package a"), [by_person("policy.published")]),
+        store.commit(waiting),
+    )
+    assert committed.answer is Answer.COMMITTED
+    assert number == store.policy_rev == 1
+    assert fenced.answer is Answer.FENCED_POLICY
+    (published,) = sealed(store, "policy.published")
+    assert published["policy_rev"] == 1
+    assert (await store.commit(closing(store, two))).answer is Answer.COMMITTED
+
+
+async def test_a_rollback_is_a_new_revision(store: Opened, opener: Opener) -> None:
+    first, second = bundle("package a"), bundle("package b")
+    numbers = [await store.publish(each, []) for each in (first, second, first)]
+    assert numbers == [1, 2, 3]
+    store.close()
+    again = opener()
+    assert again.policy_rev == 3
+    assert again.bundle(first.digest) == dict(first.files)
+    assert again.bundle(second.digest) == dict(second.files)
+    assert again.bundle("0" * 64) is None
+
+
+async def test_a_stop_fences_and_outlives_the_runner(store: Opened, opener: Opener) -> None:
+    (run,) = await accepted(store, event(1))
+    made = closing(store, run)
+    epoch = await store.stop(by_person("stop.set", what="agent:watcher"), "agent", "watcher", True)
+    assert epoch == store.stop_epoch == 1
+    assert (await store.commit(made)).answer is Answer.FENCED_STOP
+    with pytest.raises(BadCommand, match="already"):
+        await store.stop(by_person("stop.set", what="agent:watcher"), "agent", "watcher", True)
+    store.close()
+    again = opener()
+    assert again.stops() == [("agent", "watcher")]
+    assert again.stop_epoch == 1
+    await again.stop(by_person("stop.lifted", what="agent:watcher"), "agent", "watcher", False)
+    assert again.stops() == []
+    with pytest.raises(BadCommand, match="not stopped"):
+        await again.stop(by_person("stop.lifted", what="agent:watcher"), "agent", "watcher", False)
+    assert len(sealed(again, "stop.set", "stop.lifted")) == 2
+
+
+async def test_lifting_a_stop_wakes_what_waits_for_it(store: Opened) -> None:
+    one, two = await accepted(store, event(1), event(2))
+    await store.stop(by_person("stop.set", what="tool:valve.close"), "tool", "valve.close", True)
+    await store.commit(step(store, one, state="waiting", waits="resume"))
+    await store.commit(step(store, two, state="waiting", waits="approval", wake_us=2**50))
+    assert store.due(2**40, 10) == []
+    await store.stop(
+        by_person("stop.lifted", what="tool:valve.close"), "tool", "valve.close", False
+    )
+    assert [run.id for run in store.due(2**40, 10)] == [one.id]
+
+
+# --- holds ----------------------------------------------------------------------------------
+
+
+async def test_a_person_s_answer_moves_the_hold_and_wakes_the_run(store: Opened) -> None:
+    (run,) = await accepted(store, event(1))
+    row = held(run)
+    await store.commit(
+        step(store, run, entry(run, "turn.reasoned", turn=1, text="t"), actions=[row],
+             state="waiting", waits="approval", wake_us=2**50, turn=1)
+    )  # fmt: skip
+    before = store.run(run.id)
+    assert before is not None
+    late = closing(store, before)
+    draft = by_person("hold.approved", action=row.id, action_digest=row.digest)
+    answered = await store.settle_hold(
+        row.id, "approved", draft, approver="person:kim", until_us=77
+    )
+    assert (answered.hold, answered.approver, answered.until_us) == ("approved", "person:kim", 77)
+    assert store.action(row.id) == answered
+    assert [due.id for due in store.due(1, 10)] == [run.id]
+    (told,) = sealed(store, "hold.approved")
+    assert (told["run"], told["n"], told["cause"]) == (run.id, 2, before.last)
+    # Whoever was about to move the run on looks at it afresh.
+    assert (await store.commit(late)).answer is Answer.DUPLICATE
+
+
+async def test_an_answer_to_nothing_or_to_an_ended_hold_is_refused(store: Opened) -> None:
+    one, two = await accepted(store, event(1), event(2))
+    row, plain = held(one), action(two, decided="deny", rule="r")
+    await store.commit(step(store, one, entry(one, "turn.reasoned"), actions=[row]))
+    await store.commit(step(store, two, entry(two, "turn.reasoned"), actions=[plain]))
+    await store.settle_hold(row.id, "denied", by_person("hold.denied"), approver="p", until_us=0)
+    head = store.head()
+    for name, to in ((row.id, "approved"), (plain.id, "approved"), ("act_0", "denied")):
+        with pytest.raises(BadCommand):
+            await store.settle_hold(
+                name, "approved" if to == "approved" else "denied",
+                by_person(f"hold.{to}"), approver="p", until_us=1,
+            )  # fmt: skip
+    assert store.head() == head
+    left = store.action(row.id)
+    assert left is not None
+    assert left.hold == "denied"
+
+
+# --- commands ------------------------------------------------------------------------------
+
+
+async def test_a_command_is_done_once_whatever_it_is(store: Opened, opener: Opener) -> None:
+    (run,) = await accepted(store, event(1))
+    row = held(run)
+    await store.commit(step(store, run, entry(run, "turn.reasoned"), actions=[row], state="dead"))
+
+    async def every(now: Opened) -> list[BaseException | object]:
+        stop = by_person("stop.set", what="all:")
+        return await asyncio.gather(
+            now.stop(stop, "all", "", True, command="c1"),
+            now.publish(bundle("package a"), [], command="c2"),
+            now.settle_hold(
+                row.id, "approved", by_person("hold.approved"), approver="p", until_us=9,
+                command="c3",
+            ),
+            now.erase(event=run.event, subject=None, draft=by_person("body.erased"), command="c4"),
+            return_exceptions=True,
+        )  # fmt: skip
+
+    first = await every(store)
+    assert not any(isinstance(answer, BaseException) for answer in first)
+    head, revision, stop_epoch = store.head(), store.policy_rev, store.stop_epoch
+    second = await every(store)
+    assert all(isinstance(answer, AlreadyDone) for answer in second)
+    store.close()
+    again = opener()
+    assert all(isinstance(answer, AlreadyDone) for answer in await every(again))
+    assert (again.head(), again.policy_rev, again.stop_epoch) == (head, revision, stop_epoch)
+
+
+async def test_a_command_that_was_refused_may_come_again(store: Opened) -> None:
+    lifting = by_person("stop.lifted", what="all:")
+    with pytest.raises(BadCommand, match="not stopped"):
+        await store.stop(lifting, "all", "", False, command="c1")
+    await store.stop(by_person("stop.set", what="all:"), "all", "", True)
+    await store.stop(lifting, "all", "", False, command="c1")
+    assert store.stops() == []
+
+
+# --- erasure --------------------------------------------------------------------------------
+
+
+async def test_erasing_takes_content_and_leaves_the_entries(store: Opened) -> None:
+    one, two = await accepted(store, event(1), event(2, subject="valve"))
+    row = action(one, decided="permit", rule="r", effect="done", answer=b'{"state":"done"}')
+    turn = entry(one, "turn.reasoned", text="secret")
+    await store.commit(step(store, one, turn, actions=[row], state="done"))
+    before = sealed(store)
+    digests = await store.erase(event=one.event, subject=None, draft=by_person("body.erased"))
+    assert sealed(store)[:-1] == before
+    (told,) = sealed(store, "body.erased")
+    assert told["erased"] == digests
+    assert set(digests) == {e["body"] for e in before if e.get("event") == one.event}
+    assert store.event(one.event) is None
+    assert store.turns(one.id) == []
+    bare = store.action(row.id)
+    assert bare is not None
+    assert (bare.record, bare.answer, bare.digest) == (b"", None, row.digest)
+    assert store.event(two.event) is not None
+
+
+async def test_erasing_by_subject_finds_all_of_it(store: Opened) -> None:
+    mine, other = await accepted(store, event(1), event(2, subject="valve"))
+    for run in (mine, other):
+        await store.commit(closing(store, run))
+    digests = await store.erase(event=None, subject="pump", draft=by_person("body.erased"))
+    assert len(digests) == 1
+    assert (store.event(mine.event), store.event(other.event) is None) == (None, False)
+    with pytest.raises(BadCommand, match="no body"):
+        await store.erase(event=None, subject="pump", draft=by_person("body.erased"))
+
+
+@pytest.mark.parametrize("state", ["ready", "waiting"])
+async def test_content_that_a_run_still_needs_is_not_erased(store: Opened, state: str) -> None:
+    (run,) = await accepted(store, event(1))
+    await store.commit(step(store, run, state=state, waits="approval"))
+    with pytest.raises(BadCommand, match="still needs"):
+        await store.erase(event=run.event, subject=None, draft=by_person("body.erased"))
+    assert store.event(run.event) is not None
+
+
+# --- what the line reads --------------------------------------------------------------------
+
+
+async def test_the_backlog_is_what_is_ready_oldest_first(store: Opened) -> None:
+    runs = await accepted(store, *(event(n) for n in range(6)))
+    await store.commit(closing(store, runs[1]))
+    await store.commit(step(store, runs[2], state="waiting", waits="time", wake_us=50))
+    await store.commit(step(store, runs[3], entry(runs[3], "run.dead"), state="dead"))
+    assert [run.id for run in store.backlog(0, 10)] == [runs[n].id for n in (0, 4, 5)]
+    assert [run.id for run in store.backlog(runs[0].position, 1)] == [runs[4].id]
+    assert store.due(49, 10) == []
+    assert [run.id for run in store.due(50, 10)] == [runs[2].id]
+    assert store.due(50, 0) == []
+
+
+async def test_a_judge_s_history_is_its_checkpoint_and_what_was_observed_since(
+    store: Opened,
+) -> None:
+    runs = await accepted(store, *(event(n) for n in range(5)))
+    for number, run in enumerate(runs[:4]):
+        checkpoint = ("pump", run.position, b"after 1") if number == 1 else None
+        await store.commit(closing(store, run, observed=number != 2, checkpoint=checkpoint))
+    blob, at, since = store.history("watcher", "pump", runs[4].position)
+    assert (blob, at) == (b"after 1", runs[1].position)
+    assert [(position, seen.id) for position, seen in since] == [(runs[3].position, "e3")]
+    assert store.previous("watcher", "pump", runs[4].position) == runs[3].position
+    assert store.previous("watcher", "pump", runs[3].position) == runs[1].position
+    assert store.previous("watcher", "pump", runs[0].position) == 0
+    # A checkpoint that lies ahead is of no use to an earlier event.
+    assert store.history("watcher", "pump", runs[1].position)[:2] == (None, 0)
+    assert store.history("other", "pump", 2**40) == (None, 0, [])
+
+
+async def test_notes_belong_to_no_run_and_bring_their_bundle(store: Opened) -> None:
+    kept = bundle("package noted")
+    seq = await store.note([Draft("store.opened", {"epoch": 1}), Draft("fleet.loaded")], kept)
+    assert seq == store.head() == 2
+    assert [e.get("run") for e in sealed(store)] == [None, None]
+    assert store.bundle(kept.digest) == dict(kept.files)
+
+
+# --- whose store it is ----------------------------------------------------------------------
+
+
+async def test_a_second_runner_is_refused_until_the_first_is_gone(
+    store: Opened, opener: Opener
+) -> None:
+    with pytest.raises(StoreBusy, match="another runner"):
+        opener()
+    await accepted(store, event(1))
+    store.close()
+    assert opener().head() == 1
+
+
+def test_the_store_of_another_fleet_is_refused(store: Opened, opener: Opener) -> None:
+    store.close()
+    with pytest.raises(BadStore, match="belongs to the fleet 'harbour'"):
+        opener("elsewhere")
+    assert opener().epoch == store.epoch + 1  # the refusal let go of everything and wrote nothing
