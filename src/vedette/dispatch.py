@@ -1,23 +1,26 @@
 """Dispatch: which run next. Order is kept per (agent, key) here, not by the broker.
 
-Every key has a lane; one run of a lane is handled at a time, many lanes at once. A run that waits
-leaves its lane, so it does not block its key; when it wakes it has a lane of its own.
+Every key has a lane; one run of a lane is decided at a time, many lanes at once. Once a run's first
+turn is durable it leaves its lane: its effects are performed, in the order of the key, while the
+key's next event is judged. A run that waits and wakes has a lane of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
-from vedette.case import Superseded
-from vedette.errors import Permanent, StoreFailed, Temporary, VedetteError
+from vedette.case import Case, Superseded
+from vedette.errors import StoreFailed, Temporary
 from vedette.event import Event
-from vedette.handle import bury, handle
+from vedette.handle import bury, handle, see_through
 from vedette.line import Line
 from vedette.run import Lease, Run
 
 Lane = tuple[str, str]
+T = TypeVar("T")
 
 _ATTEMPTS = 5
 _RETRY_US = 500_000
@@ -44,6 +47,7 @@ class Dispatcher:
         self._space.set()
         self._handlers = handlers
         self._tasks: list[asyncio.Task[None]] = []
+        self._finishing: set[asyncio.Task[None]] = set()
         self.handled = 0
 
     # --- life -------------------------------------------------------------------------------
@@ -56,9 +60,10 @@ class Dispatcher:
 
     async def close(self) -> None:
         """Stop handling. What was not committed is found again by the next runner."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._finishing]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
     def pending(self) -> int:
@@ -114,28 +119,57 @@ class Dispatcher:
         while True:
             lane = await self._next.get()
             queue = self._lanes[lane]
-            if self._line.stops.agent(queue[0].agent):
+            run = queue[0]
+            if self._line.stops.agent(run.agent):
                 self._parked[lane] = 0
                 continue
-            again_us = await self._handle(queue[0])
-            if again_us is not None:
-                self._parked[lane] = again_us
+            lease = Lease(run, self._line.store.epoch)
+            case = await self._guard(run, handle(self._line, lease, self._known[run.id]))
+            if isinstance(case, int):
+                self._parked[lane] = case
                 continue
-            del self._known[queue.popleft().id]
-            self.handled += 1
+            queue.popleft()
+            if case is None:
+                self._forget(run)
+            else:
+                self._beside(self._finish(case))
             if queue:
                 self._next.put_nowait(lane)
             else:
                 del self._lanes[lane]
-            if len(self._known) < self._room // 2:
-                self._load()
-                self._space.set()
 
-    async def _handle(self, run: Run) -> int | None:
-        """Handle one run; return an instant if it has to be tried again then."""
+    async def _finish(self, case: Case) -> None:
+        """See a run through while its key goes on."""
+        run = case.run
+        again_us = await self._guard(run, see_through(self._line, case))
+        if isinstance(again_us, int):
+            lane = self._own_lane(run)
+            self._lanes[lane] = deque((run,))
+            self._parked[lane] = again_us
+        else:
+            self._forget(run)
+
+    def _forget(self, run: Run) -> None:
+        del self._known[run.id]
+        self.handled += 1
+        if len(self._known) < self._room // 2:
+            self._load()
+            self._space.set()
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._finishing.add(task)
+        task.add_done_callback(self._finishing.discard)
+
+    @staticmethod
+    def _own_lane(run: Run) -> Lane:
+        return (run.agent, f"\0{run.id}")
+
+    async def _guard(self, run: Run, work: Coroutine[Any, Any, T]) -> T | int | None:
+        """Do a run's work; return an instant if it has to be tried again then."""
         line = self._line
         try:
-            return await handle(line, Lease(run, line.store.epoch), self._known[run.id])
+            return await work
         except StoreFailed:
             line.metrics.count("store_failures")
             return self._again(run, line.clock.now_us() + _RETRY_US)
@@ -146,8 +180,6 @@ class Dispatcher:
             if run.attempts >= _ATTEMPTS:
                 return await self._bury(run, error)
             return self._again(run, line.clock.now_us() + (_RETRY_US << run.attempts))
-        except (Permanent, VedetteError) as error:
-            return await self._bury(run, error)
         except Exception as error:
             # A judge or a tool's pure part is agents' code: whatever it raises ends this run only.
             return await self._bury(run, error)
@@ -193,4 +225,4 @@ class Dispatcher:
         for run in line.store.due(now, 256):
             if line.stops.agent(run.agent) and run.waits != "approval":
                 continue
-            self._put((run.agent, f"\0{run.id}"), run)
+            self._put(self._own_lane(run), run)

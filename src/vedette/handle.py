@@ -27,17 +27,32 @@ from vedette.ports import Thought
 from vedette.run import ActionRow, Lease, Run, Step
 
 
-async def handle(line: Line, lease: Lease, event: Event | None = None) -> int | None:
-    """Take a run as far as it goes: to its close, or to where it waits.
+async def handle(line: Line, lease: Lease, event: Event | None = None) -> Case | int | None:
+    """Take a run to where its key may go on: its first turn is decided and durable.
 
-    Returns None, or the instant at which to try again if the agent's budget has no room yet.
-    Raises StoreFailed if a commit did not stand (nothing was lost; handle it again) and Permanent
-    for what can never succeed (the caller makes it a dead letter). `event` spares reading it again.
+    Returns the case if there is more to do (`see_through` does it, beside the key's next run),
+    None if the run is done, or the instant at which to try again if the agent's budget has no
+    room yet. `event` spares reading it again. Raises StoreFailed if a commit did not stand
+    (nothing was lost; handle it again) and Permanent for what can never succeed (the caller makes
+    it a dead letter).
     """
     event = event or line.store.event(lease.run.event)
     if event is None:
         raise Permanent("the event's body was erased before the run ended")
     case = Case.open(line, lease.run, lease.epoch, event)
+    if case.run.turn == 0:
+        now = line.clock.now_us()
+        if not await reserve(line, case, now):
+            return window_end(now, DAY_US)
+        await take_turn(line, case)
+    return None if case.run.state in ("done", "waiting") else case
+
+
+async def see_through(line: Line, case: Case) -> int | None:
+    """Take a run as far as it goes: to its close, or to where it waits.
+
+    Returns and raises as `handle` does.
+    """
     while case.run.state != "done":
         now = line.clock.now_us()
         if case.owes_a_turn:
@@ -46,8 +61,9 @@ async def handle(line: Line, lease: Lease, event: Event | None = None) -> int | 
             await take_turn(line, case)
         elif case.to_decide(now):
             await decide_again(line, case, case.to_decide(now))
-        elif performable := case.to_perform(now):
-            await perform(line, case, performable[0])
+        elif case.to_perform(now):
+            async with line.in_order(case.agent.name, case.run.key):
+                await perform(line, case)
         else:
             await wait(case, now)
             break
@@ -313,8 +329,12 @@ def end_hold(case: Case, row: ActionRow) -> list[Draft]:
 # --- perform ---------------------------------------------------------------------------------
 
 
-async def perform(line: Line, case: Case, row: ActionRow) -> None:
-    """Bring one permitted effect a step further: mark, call, or settle what is unknown."""
+async def perform(line: Line, case: Case) -> None:
+    """Bring the next permitted effect a step further: mark, call, or settle what is unknown."""
+    waiting = case.to_perform(line.clock.now_us())
+    if not waiting:
+        return
+    row = waiting[0]
 
     def may_start() -> bool:
         live = line.gateway.policy_rev == row.policy_rev

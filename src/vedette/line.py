@@ -42,6 +42,7 @@ class Line:
     heads: dict[tuple[str, str], int] = field(default_factory=dict)
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(32))
     _rows: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    _order: dict[tuple[str, str], tuple[asyncio.Lock, int]] = field(default_factory=dict)
     _in_flight: dict[object, int] = field(default_factory=dict)
 
     def agent(self, name: str) -> Agent:
@@ -81,6 +82,22 @@ class Line:
         """Say whether the worst case of one more turn still fits the agent's budget."""
         spent = self.gateway.counts.total(agent.name, MODEL_CALLS, now_us, DAY_US)
         return spent + agent.budget.model_calls_per_run <= agent.budget.model_calls_per_day
+
+    @asynccontextmanager
+    async def in_order(self, agent: str, key: str) -> AsyncIterator[None]:
+        """Let the effects of one key be tried one after the other, in the order they came."""
+        lock, users = self._order.get((agent, key), (None, 0))
+        lock = lock or asyncio.Lock()
+        self._order[(agent, key)] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            _, users = self._order[(agent, key)]
+            if users == 1:
+                del self._order[(agent, key)]
+            else:
+                self._order[(agent, key)] = (lock, users - 1)
 
     @asynccontextmanager
     async def calling(self, policy_rev: int) -> AsyncIterator[None]:

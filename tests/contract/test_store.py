@@ -389,9 +389,9 @@ async def test_a_command_is_done_once_whatever_it_is(store: Opened, opener: Open
     row = held(run)
     await store.commit(step(store, run, entry(run, "turn.reasoned"), actions=[row], state="dead"))
 
-    async def every(now: Opened) -> list[BaseException | object]:
+    async def every(now: Opened) -> list[object]:
         stop = by_person("stop.set", what="all:")
-        return await asyncio.gather(
+        answers = await asyncio.gather(
             now.stop(stop, "all", "", True, command="c1"),
             now.publish(bundle("package a"), [], command="c2"),
             now.settle_hold(
@@ -401,6 +401,7 @@ async def test_a_command_is_done_once_whatever_it_is(store: Opened, opener: Open
             now.erase(event=run.event, subject=None, draft=by_person("body.erased"), command="c4"),
             return_exceptions=True,
         )  # fmt: skip
+        return list(answers)
 
     first = await every(store)
     assert not any(isinstance(answer, BaseException) for answer in first)

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import click
 
 from vedette import __version__
-from vedette.errors import BadStore, StoreBusy, Temporary, VedetteError
+from vedette.errors import AlreadyDone, BadStore, StoreBusy, Temporary, VedetteError
 
 DONE, FINDINGS, USAGE, UNAVAILABLE = 0, 1, 2, 3
 
@@ -103,6 +103,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _leave(USAGE)
     except (click.Abort, KeyboardInterrupt):
         _leave(130)
+    except AlreadyDone as error:
+        # Whoever repeats a command under its id wants it done, and it is.
+        told = {"already_done": True, "what": error.what}
+        click.echo(json.dumps(told) if as_json else f"nothing to do: {error.what}")
+        _leave(DONE)
     except VedetteError as error:
         _tell(error.to_json(), as_json)
         _leave(exit_code(error))
@@ -143,5 +148,5 @@ def _tell_usage(error: click.ClickException, as_json: bool) -> None:
     mend = None
     if isinstance(error, click.UsageError) and error.ctx is not None:
         mend = f"see `{error.ctx.command_path} --help`"
-    what = error.format_message().rstrip(".")
+    what = " ".join(error.format_message().split()).rstrip(".")
     _tell({"code": "usage", "what": what, "where": None, "mend": mend}, as_json)

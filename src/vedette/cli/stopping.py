@@ -41,5 +41,5 @@ def resume(ctx: click.Context, /, **given: Any) -> None:
 def _order(ctx: click.Context, verb: str, given: dict[str, Any]) -> None:
     args = {"agent": given["agent"], "tool": given["tool"], "all": given["everything"]}
     done = obey(settings_of(ctx), verb, given["reason"], args, given["command_id"])
-    stopped = ", ".join(name.rstrip(":") for name in done["stopped"]) or "nothing"
+    stopped = ", ".join(name.replace(":", " ").strip() for name in done["stopped"]) or "nothing"
     say(given["as_json"], done, f"stopped now: {stopped} ({done['took_us'] / 1000:.1f} ms)")

@@ -83,7 +83,7 @@ class Watch:
                 "would": app.metrics.total("would", agent=name),
                 "effects": found.get("effect.done", 0),
                 "dead": found.get("run.dead", 0),
-                "waiting": found.get("run.ready", 0),
+                "backlog": found.get("run.ready", 0),
             }
         events = app.metrics.total("events", outcome="accepted")
         before_at, before = self._last
@@ -209,7 +209,7 @@ class LiveView:
 
 _COLUMNS = (
     ("events", None), ("actions", None), ("permits", "green"), ("held", "yellow"),
-    ("denied", "red"), ("would", "cyan"), ("effects", None), ("dead", "red"), ("waiting", None),
+    ("denied", "red"), ("would", "cyan"), ("effects", None), ("dead", "red"), ("backlog", None),
 )  # fmt: skip
 
 

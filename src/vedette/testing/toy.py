@@ -13,6 +13,7 @@ The judge is a real one with state, loaded from a real folder; only the world is
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ from vedette.event import Event
 from vedette.origin import Ref
 from vedette.ports import Reasoner
 from vedette.testing.harness import FleetHarness, copy_policies, without_tests
+from vedette.tool import Tool
 
 DESK = Ref("/charter/desk")
 
@@ -43,8 +45,8 @@ triggers: [{{on: {name}.job}}]
 charter: {{desk: desk@example.org, note: known text, model_confidence: "0.95"}}
 budget: {{actions_per_run: 16, model_calls_per_run: 2, model_calls_per_day: {model_calls}}}
 tools:
-  - {{name: note.add, verb: add, resource: note, args: {{text: string}}, sinks: [],
-     settles: transactional, function: add_note}}
+  - {{name: note.add, verb: add, resource: note, args: {{key: string, text: string}},
+     sinks: [], settles: transactional, function: add_note}}
   - {{name: wire.send, verb: send, resource: wire, args: {{to: string, text: string}},
      sinks: [/to], settles: idempotent, function: act, target: world, attempts: 3,
      timeout: 2s}}
@@ -55,6 +57,8 @@ tools:
      sinks: [/to], settles: none, function: act, target: world, timeout: 2s}}
   - {{name: big.send, verb: send, resource: wire, args: {{to: string, text: string}},
      sinks: [/to], settles: idempotent, function: act, target: world, high_impact: true}}
+  - {{name: slow.send, verb: send, resource: wire, args: {{to: string, text: string}},
+     sinks: [/to], settles: idempotent, function: act, target: world, timeout: 100ms}}
   - {{name: book.look, verb: look, resource: wire, args: {{name: string}}, sinks: [],
      settles: idempotent, function: act, target: world}}
   - {{name: book.sure, verb: look, resource: wire, args: {{name: string}}, sinks: [],
@@ -115,11 +119,7 @@ def add_note(call, row):
     texts = [*(row or {}).get("texts", []), call.args["text"]]
     if call.args["text"] == "raise":
         raise ValueError("no such note")
-    return [RowWrite(f"{call.agent}_notes", call.target.get("key", KEY(call)), {"texts": texts})]
-
-
-def KEY(call):
-    return call.args["text"].partition(":")[0]
+    return [RowWrite(f"{call.agent}_notes", call.args["key"], {"texts": texts})]
 
 
 def act(call):
@@ -150,6 +150,7 @@ GRANTS = """\
     wire.send: {{verb: send, resource: wire, impact: low}}
     order.place: {{verb: order, resource: wire, impact: low}}
     bell.ring: {{verb: ring, resource: wire, impact: low}}
+    slow.send: {{verb: send, resource: wire, impact: low}}
     big.send: {{verb: send, resource: wire, impact: high}}
     book.look: {{verb: look, resource: wire, impact: low}}
     book.sure: {{verb: look, resource: wire, impact: low}}
@@ -228,6 +229,11 @@ def send(text: str = "hello", tool: str = "wire.send", to: Any = DESK) -> dict[s
     return do(tool, to=to, text=text)
 
 
+def note(text: str) -> dict[str, Any]:
+    """Return the proposal to add a text to the row of the event's key."""
+    return do("note.add", key=Ref("/event/subject"), text=text)
+
+
 def job(
     name: str, *proposals: dict[str, Any], key: str = "k", agent: str = "worker", **data: Any
 ) -> Event:
@@ -293,3 +299,32 @@ def toy_fleet(
         targets={"world": {"kind": "world", "world": world}},
         clock=clock,
     )
+
+
+class Stuck:
+    """A performer whose calls never start: the fleet stands between a commit and its effect."""
+
+    def __init__(self, hands: Any) -> None:
+        self.hands = hands
+        self.reached: list[str] = []
+        self.rows, self.ask, self.close = hands.rows, hands.ask, hands.close
+
+    async def perform(self, tool: Tool, call: Call, may_start: Callable[[], bool]) -> Outcome:
+        """Come as far as the call, and no further."""
+        self.reached.append(call.key)
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+
+def stick(fleet: FleetHarness) -> Stuck:
+    """Make the fleet's calls never start; a restart makes them start again."""
+    stuck = Stuck(fleet.app.line.performer)
+    fleet.app.line.performer = stuck
+    return stuck
+
+
+async def until(true: Callable[[], bool], within_s: float = 10) -> None:
+    """Return when something has become true. Raises TimeoutError."""
+    async with asyncio.timeout(within_s):
+        while not true():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)

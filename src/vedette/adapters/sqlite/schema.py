@@ -104,15 +104,24 @@ def open_database(path: Path, *, write: bool, synchronous: str = "FULL") -> apsw
         flags = apsw.SQLITE_OPEN_READONLY
     connection = apsw.Connection(str(path), flags=flags)
     connection.set_busy_timeout(10_000)
-    if not write:
-        connection.execute("PRAGMA query_only=1")
-        return connection
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute(f"PRAGMA synchronous={synchronous}")
-    connection.execute("PRAGMA fullfsync=1")
-    connection.execute("PRAGMA cache_size=-65536")
-    connection.execute("PRAGMA wal_autocheckpoint=4000")
-    _create(connection, path)
+    try:
+        if not write:
+            connection.execute("PRAGMA query_only=1")
+            return connection
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute(f"PRAGMA synchronous={synchronous}")
+        connection.execute("PRAGMA fullfsync=1")
+        connection.execute("PRAGMA cache_size=-65536")
+        connection.execute("PRAGMA wal_autocheckpoint=4000")
+        _create(connection, path)
+    except apsw.NotADBError as error:
+        connection.close()
+        raise BadStore(
+            "this file is not a store", where=str(path), mend="use another state folder"
+        ) from error
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

@@ -1,0 +1,6 @@
+"""`python -m vedette`."""
+
+from vedette.cli import main
+
+if __name__ == "__main__":
+    main()

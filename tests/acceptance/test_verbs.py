@@ -1,0 +1,536 @@
+"""The real `vedette` in processes of its own: from `init` to an approved action and a proof.
+
+One fleet is written and run once; the tests that read it do not change it. Those that do make a
+copy, or a fleet of their own.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vedette.cli.fresh import wipe
+from vedette.errors import BadCommand, StoreBusy
+from vedette.load import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# The first test waits for a whole run of the samples.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+_START = [sys.executable, "-c", "from vedette.cli import main; main()"]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a verb said and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.err)["error"]
+        return found
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {n: v for n, v in os.environ.items() if not n.startswith(("VEDETTE", "COV_", "PYTEST"))}
+    return {**kept, "PYTHONPATH": str(ROOT / "src"), "TERM": "dumb", **more}
+
+
+def vedette(folder: Path, *arguments: str, **more: str) -> Done:
+    done = subprocess.run(
+        [*_START, *arguments], cwd=folder, env=environment(**more), capture_output=True, text=True,
+        timeout=200, check=False,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+SOURCES = """
+[[sources]]
+kind = "csv"
+name = "series"
+path = "samples/metrics/*.csv"
+rate = 0
+
+[[sources]]
+kind = "maildir"
+name = "sample"
+path = "@state/mailbox"
+copy_from = "samples/mailbox"
+"""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fleet as `init` writes it, but for the sources: nothing of this host, no waiting."""
+    folder = tmp_path_factory.mktemp("fleet") / "harbour"
+    done = vedette(folder.parent, "init", str(folder))
+    assert done.code == 0, done.err
+    toml = (folder / "vedette.toml").read_text(encoding="utf-8")
+    head = toml.partition("[[sources]]")[0].replace("127.0.0.1:8088", "127.0.0.1:0")
+    (folder / "vedette.toml").write_text(head + SOURCES, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fleet(written: Path) -> Path:
+    """The fleet after one run of its samples."""
+    done = vedette(written, "run", "--until-idle", "--plain")
+    assert done.code == 0, done.out + done.err
+    (written / "said.txt").write_text(done.out, encoding="utf-8")
+    return written
+
+
+@pytest.fixture
+def own(fleet: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be changed."""
+    return Path(shutil.copytree(fleet, tmp_path / "own", symlinks=True))
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """The fleet at work in a process of its own; ended by its own id."""
+    process = subprocess.Popen(
+        [*_START, "run", "--plain"], cwd=folder, env=environment(), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        end = time.monotonic() + 60
+        while not (folder / ".vedette" / "api.sock").exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+def holds(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = vedette(folder, "hold", "list", "--json").json["items"]
+    return found
+
+
+# --- init, check -----------------------------------------------------------------------------
+
+
+def test_init_writes_what_check_accepts_and_git_ignores_the_state(written: Path) -> None:
+    assert (written / ".gitignore").read_text().splitlines()[-1] == ".vedette/"
+    done = vedette(written, "check", "--json")
+    assert (done.code, done.json["ok"]) == (0, True), done.out
+    assert not list(written.rglob("__pycache__"))
+
+
+def test_init_does_not_write_over_anything(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    done = vedette(tmp_path, "init", ".", "--json")
+    assert (done.code, done.error["code"]) == (2, "bad-command")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_check_names_file_line_field_and_mend(written: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(written, tmp_path / "f", ignore=shutil.ignore_patterns(".v*")))
+    agent = folder / "agents/inbox_triage/agent.yaml"
+    agent.write_text(agent.read_text().replace("settles: idempotent", "settles: maybe", 1))
+    rego = folder / "policies/vedette/gateway/decide.rego"
+    rego.write_text(rego.read_text() + "\nbroken := \n")
+    done = vedette(folder, "check")
+    assert done.code == 1
+    line = next(line for line in done.out.splitlines() if "settles" in line)
+    number = agent.read_text().splitlines().index("    settles: maybe") + 1
+    assert line.startswith(f"agents/inbox_triage/agent.yaml:{number}: tools[0].settles:")
+    assert "idempotent" in line
+    assert any("policies/vedette/gateway/decide.rego:" in line for line in done.out.splitlines())
+
+
+def test_check_says_where_settings_come_from(written: Path) -> None:
+    done = vedette(written, "check", "-v", VEDETTE_LIMITS__MAX_HOPS="3")
+    rows = {line.split()[0]: line.split()[-2:] for line in done.out.splitlines() if line.strip()}
+    assert rows["limits.max_hops"] == ["environment", "VEDETTE_LIMITS__MAX_HOPS"]
+    assert rows["fleet"][-1].startswith("vedette.toml:")
+    assert done.code == 0
+
+
+def test_without_a_fleet_nothing_is_guessed(tmp_path: Path) -> None:
+    for verb in (["check"], ["run"], ["status"], ["runs"], ["policy", "status"]):
+        done = vedette(tmp_path, *verb)
+        assert (done.code, done.out) == (2, ""), verb
+        assert "vedette init" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reads_before_the_first_run_are_unavailable(written: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(written, tmp_path / "f", ignore=shutil.ignore_patterns(".v*")))
+    for verb in (["status"], ["runs"], ["hold", "list"], ["explain", "run_1234"], ["replay"]):
+        done = vedette(folder, *verb, "--json")
+        assert (done.code, done.error["code"]) == (3, "bad-store"), verb
+
+
+def test_it_works_from_a_folder_below_and_with_config(fleet: Path, tmp_path: Path) -> None:
+    below = vedette(fleet / "agents" / "inbox_triage", "status", "--json")
+    beside = vedette(tmp_path, "--config", str(fleet), "status", "--json")
+    assert below.code == beside.code == 0
+    assert below.json["head"] == beside.json["head"] > 0
+
+
+# --- a run and its reads ---------------------------------------------------------------------
+
+
+def test_a_run_ends_with_commands_that_work(fleet: Path) -> None:
+    said = (fleet / "said.txt").read_text().splitlines()
+    tries = said[said.index("try next:") + 1 :]
+    assert len(tries) == 3
+    assert any(" explain " in line for line in tries)
+    for line in tries:
+        if " explain " in line:
+            assert vedette(fleet, *line.split()[1:]).code == 0, line
+
+
+def test_a_run_brings_permits_holds_and_denials(fleet: Path) -> None:
+    found = vedette(fleet, "status", "--json").json
+    assert found["running"] is False
+    for word in ("permits", "holds", "denials"):
+        assert sum(agent[word] for agent in found["agents"].values()) > 0, word
+    assert sum(agent["dead"] for agent in found["agents"].values()) == 0
+
+
+def test_runs_come_in_pages(fleet: Path) -> None:
+    seen: list[str] = []
+    cursor: list[str] = []
+    for _ in range(3):
+        page = vedette(fleet, "runs", "--agent", "inbox_triage", "--limit", "7", "--json", *cursor)
+        seen += [item["id"] for item in page.json["items"]]
+        cursor = ["--before", page.json["older"]]
+    assert len(seen) == len(set(seen)) == 21
+    assert vedette(fleet, "runs", "--state", "asleep").code == 2
+
+
+def test_explain_takes_any_id_and_its_beginning(fleet: Path) -> None:
+    held = holds(fleet)[0]
+    whole = vedette(fleet, "explain", held["hold"], "--json")
+    short = vedette(fleet, "explain", held["hold"][:16], "--json")
+    assert whole.json["runs"] == short.json["runs"]
+    assert whole.json["runs"][0]["id"] == held["run"]
+    text = vedette(fleet, "explain", held["run"]).out
+    for word in ("EVENT", "JUDGEMENT", "DECISION HOLD", held["rule"], "revision 1"):
+        assert word in text, word
+    assert vedette(fleet, "explain", "run_ffffffffffff").code == 2
+
+
+def test_replay_agrees_on_everything(fleet: Path) -> None:
+    done = vedette(fleet, "replay", "--json")
+    assert (done.code, done.json["ok"], done.json["differed"]) == (0, True, 0)
+    assert done.json["agreed"] == done.json["decisions"] > 50
+
+
+def test_eval_tries_the_shipped_agents_on_their_cases(written: Path) -> None:
+    done = vedette(written, "eval", "--json")
+    assert {case["agent"] for case in done.json["cases"]} == {"anomaly_detection", "inbox_triage"}
+    wrong = [case for case in done.json["cases"] if not case["ok"]]
+    assert (done.code, wrong) == (0, [])
+
+
+def test_eval_finds_what_is_not_as_expected(written: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(written, tmp_path / "f", ignore=shutil.ignore_patterns(".v*")))
+    denies = folder / "agents/anomaly_detection/evals"
+    (denies / "wrong.yaml").write_text(
+        "- name: a wish\n"
+        "  series: {generate: {n: 10}}\n"
+        "  expect: {label: alarm, permitted: [incident.open]}\n"
+    )
+    done = vedette(folder, "eval", "anomaly_detection", "--json")
+    wrong = [case for case in done.json["cases"] if not case["ok"]]
+    assert done.code == 1
+    assert [case["name"] for case in wrong] == ["a wish"]
+    assert wrong[0]["where"] == "agents/anomaly_detection/evals/wrong.yaml:1"
+    assert len(wrong[0]["differences"]) == 2
+    (denies / "wrong.yaml").write_text("- name: x\n  expect: {held: [incident.opne]}\n")
+    done = vedette(folder, "eval", "anomaly_detection")
+    assert done.code == 2
+    assert "wrong.yaml:1" in done.err
+
+
+# --- answers, without a running fleet and beside one ------------------------------------------
+
+
+def test_an_approval_is_recorded_used_once_and_acted_on(own: Path) -> None:
+    held = next(item for item in holds(own) if item["tool"] == "mail.file")
+    order = ("approve", held["hold"], "--reason", "it fits", "--command-id", "c1", "--json")
+    done = vedette(own, *order)
+    assert (done.code, done.json["state"], done.json["by"]) == (0, "approved", "here")
+    assert vedette(own, *order).json["already_done"] is True
+    again = vedette(own, "approve", held["hold"], "--reason", "once more", "--json")
+    assert (again.code, again.error["code"]) == (2, "bad-command")
+    assert vedette(own, "run", "--until-idle", "--json").code == 0
+    story = vedette(own, "explain", held["hold"], "--json").json["runs"][0]
+    action = next(item for item in story["actions"] if item["id"] == held["action"])
+    told = json.dumps(story)
+    assert "it fits" in told
+    assert f"person:{getpass.getuser()}" in told
+    assert action["effects"][-1]["state"] == "done" if "effects" in action else "done" in told
+
+
+def test_a_denial_and_a_wrong_digest(own: Path) -> None:
+    held = holds(own)[0]
+    wrong = vedette(own, "deny", held["hold"], "--digest", "00", "--reason", "no", "--json")
+    assert (wrong.code, wrong.error["code"]) == (2, "bad-command")
+    right = ("--digest", held["digest"], "--reason", "no", "--json")
+    assert vedette(own, "deny", held["hold"], *right).json["state"] == "denied"
+    assert held["hold"] not in [item["hold"] for item in holds(own)]
+    assert vedette(own, "deny", "hold_nothing", "--reason", "no").code == 2
+
+
+def test_verbs_beside_a_running_fleet(own: Path) -> None:
+    with running(own):
+        assert vedette(own, "status", "--json").json["running"] is True
+        second = vedette(own, "run", "--until-idle", "--json")
+        assert (second.code, second.error["code"]) == (3, "store-busy")
+        fresh = vedette(own, "run", "--fresh", "--json")
+        assert (fresh.code, fresh.error["code"]) == (3, "store-busy")
+        held = holds(own)[0]
+        done = vedette(own, "deny", held["hold"], "--reason", "not now", "--json")
+        assert (done.json["state"], done.json["by"]) == ("denied", "fleet")
+        stopped = vedette(own, "stop", "inbox_triage", "--reason", "busy", "--json").json
+        assert stopped["stopped"] == ["agent:inbox_triage"]
+        assert vedette(own, "stop", "nobody", "--reason", "busy", "--json").code == 2
+        sent = vedette(
+            own, "send", "--type", "metric.point", "--source", "csv:by-hand", "--subject", "dial",
+            "--data", '{"value": 3.2}', "--json",
+        )  # fmt: skip
+        assert sent.json["receipts"][0]["status"] == "accepted"
+        run_id = sent.json["receipts"][0]["runs"][0]
+        story = vedette(own, "explain", run_id, "--json").json
+        assert story["event"]["attributes"]["subject"] == "dial"
+        applied = vedette(own, "policy", "apply", "--reason", "again", "--json").json
+        assert (applied["ok"], applied["changed"]) == (True, False)
+        told = vedette(own, "explain", held["hold"]).out
+        assert f"person:{getpass.getuser()}" in told
+    assert not (own / ".vedette" / "api.sock").exists()
+    # The stop outlived its runner.
+    assert vedette(own, "status", "--json").json["stops"] == [
+        {"scope": "agent", "name": "inbox_triage"}
+    ]
+    assert (
+        vedette(own, "resume", "inbox_triage", "--reason", "done", "--json").json["stopped"] == []
+    )
+
+
+def test_a_killed_runners_socket_is_in_nobodys_way(own: Path) -> None:
+    with running(own) as process:
+        process.kill()
+        process.wait(timeout=30)
+        assert (own / ".vedette" / "api.sock").exists()
+        done = vedette(own, "stop", "--all", "--reason", "it died", "--json")
+        assert (done.code, done.json["by"]) == (0, "here")
+        assert vedette(own, "status", "--json").json["running"] is False
+
+
+# --- send ------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_needs_no_store_and_writes_nothing(written: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(written, tmp_path / "f", ignore=shutil.ignore_patterns(".v*")))
+    event = {"specversion": "1.0", "id": "1", "source": "csv:a", "type": "metric.point"}
+    (folder / "event.json").write_text(json.dumps(event))
+    done = vedette(folder, "send", "event.json", "--dry-run", "--json")
+    wakes = {item["agent"]: item["wakes"] for item in done.json["events"][0]["agents"]}
+    assert (done.code, wakes) == (0, {"anomaly_detection": True, "inbox_triage": False})
+    assert all(item["why"] for item in done.json["events"][0]["agents"])
+    assert not (folder / ".vedette").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--type", "a.b", "--data", "{"], "bad-event"),
+        (["--type", "vedette.tick"], "bad-command"),
+        (["--type", "a.b", "--source", "vedette://harbour/schedule/x"], "bad-command"),
+        (["missing.json"], "bad-event"),
+        (["vedette.toml"], "bad-event"),
+        (["--subject", "alone"], "usage"),
+        (["vedette.toml", "--type", "a.b"], "usage"),
+        (["--type", "a.b", "--data", json.dumps("x" * 300_000)], "bad-event"),
+    ],
+)
+def test_what_is_no_event_is_refused(written: Path, arguments: list[str], code: str) -> None:
+    done = vedette(written, "send", *arguments, "--dry-run", "--json")
+    assert (done.code, done.error["code"]) == (2, code)
+
+
+def test_an_event_is_known_the_second_time(own: Path) -> None:
+    order = ("send", "--type", "a.b", "--id", "same", "--json")
+    first, second = vedette(own, *order), vedette(own, *order)
+    assert [first.json["receipts"][0]["status"], second.json["receipts"][0]["status"]] == [
+        "accepted",
+        "duplicate",
+    ]
+
+
+# --- policy ----------------------------------------------------------------------------------
+
+
+def test_policy_check_apply_and_status(own: Path) -> None:
+    before = vedette(own, "policy", "status", "--json").json
+    assert (before["revision"], before["folder"]["differs"]) == (1, False)
+    rego = own / "policies/vedette/gateway/decide.rego"
+    good = rego.read_text()
+    rego.write_text(good + "\nbroken := \n")
+    checked = vedette(own, "policy", "check", "--json")
+    assert (checked.code, checked.json["ok"]) == (1, False)
+    assert checked.json["findings"][0]["file"].endswith("decide.rego")
+    assert checked.json["findings"][0]["line"] > 1
+    refused = vedette(own, "policy", "apply", "--reason", "try", "--json")
+    assert (refused.code, refused.json["ok"]) == (1, False)
+    assert vedette(own, "policy", "status", "--json").json["revision"] == 1
+    rego.write_text(good + "\n# A remark.\n")
+    assert vedette(own, "policy", "status", "--json").json["folder"]["differs"] is True
+    assert vedette(own, "policy", "check").code == 0
+    applied = vedette(own, "policy", "apply", "--reason", "a remark", "--json")
+    assert (applied.code, applied.json["ok"], applied.json["revision"]) == (0, True, 2)
+    after = vedette(own, "policy", "status", "--json").json
+    assert (after["revision"], after["digest"]) == (2, applied.json["digest"])
+    assert after["refusals"][0]["findings"]
+    assert vedette(own, "replay").code == 0
+
+
+def test_an_empty_folder_is_no_policy(written: Path, tmp_path: Path) -> None:
+    for verb in (["check"], ["check", "--json"]):
+        assert vedette(written, "policy", *verb[:1], str(tmp_path), *verb[1:]).code == 1
+    done = vedette(written, "policy", "check", str(tmp_path / "nowhere"), "--json")
+    assert (done.code, done.error["code"]) == (2, "bad-command")
+
+
+# --- the ledger ------------------------------------------------------------------------------
+
+
+def test_the_ledger_verifies_here_and_elsewhere(fleet: Path, tmp_path: Path) -> None:
+    assert vedette(fleet, "ledger", "verify", "--json").json["ok"] is True
+    export = tmp_path / "export"
+    assert vedette(fleet, "ledger", "export", str(export)).code == 0
+    assert vedette(tmp_path, "ledger", "verify", str(export)).code == 0
+    key = str(fleet / ".vedette" / "ledger.pub")
+    (tmp_path / "proof.json").write_text(vedette(fleet, "ledger", "prove", "20").out)
+    assert vedette(tmp_path, "ledger", "verify", "proof.json", "--key", key).code == 0
+    assert vedette(tmp_path, "ledger", "verify", "proof.json").code == 2
+    assert vedette(fleet, "ledger", "verify", "--witness", "nowhere").code == 2
+
+
+def test_a_changed_entry_is_found(fleet: Path, tmp_path: Path) -> None:
+    export = tmp_path / "export"
+    assert vedette(fleet, "ledger", "export", str(export)).code == 0
+    lines = (export / "entries.jsonl").read_bytes().splitlines(keepends=True)
+    changed = lines[9].replace(b'"v":1', b'"v":2')
+    assert changed != lines[9]
+    (export / "entries.jsonl").write_bytes(b"".join([*lines[:9], changed, *lines[10:]]))
+    done = vedette(tmp_path, "ledger", "verify", str(export), "--json")
+    assert (done.code, done.json["ok"]) == (1, False)
+    assert done.json["findings"]
+
+
+def test_erased_content_is_gone_and_the_proof_holds(own: Path) -> None:
+    event = next(
+        item["event"]
+        for item in vedette(own, "runs", "--agent", "inbox_triage", "--state", "done", "--json")
+        .json["items"]
+    )  # fmt: skip
+    assert vedette(own, "explain", event, "--json").json["event"]["data"]["from"]
+    done = vedette(own, "erase", "--event", event, "--reason", "asked to", "--json")
+    assert (done.code, done.json["by"]) == (0, "here")
+    story = vedette(own, "explain", event, "--json").json["event"]
+    assert (story["erased"], story["data"]) == (True, None)
+    verified = vedette(own, "ledger", "verify", "--json")
+    assert (verified.code, verified.json["erased"]) == (0, len(done.json["erased"]))
+    replayed = vedette(own, "replay", "--json").json
+    assert (replayed["ok"], set(replayed["unreplayable"])) == (True, {"erased"})
+    assert vedette(own, "erase", "--reason", "of nothing", "--json").code == 2
+
+
+# --- fresh -----------------------------------------------------------------------------------
+
+
+def test_fresh_starts_over_and_keeps_the_targets_record(own: Path) -> None:
+    record = own / ".vedette" / "receiver.jsonl"
+    record.write_text("{}\n")
+    before = vedette(own, "status", "--json").json
+    key = (own / ".vedette" / "ledger.pub").read_text()
+    assert vedette(own, "run", "--fresh", "--until-idle", "--json").code == 0
+    after = vedette(own, "status", "--json").json
+    assert after["events"]["accepted"] == before["events"]["accepted"]
+    assert (own / ".vedette" / "ledger.pub").read_text() != key
+    assert record.read_text() == "{}\n"
+
+
+def state_of(root: Path, *names: str) -> Settings:
+    settings = Settings.of(root)
+    settings.state.mkdir(parents=True)
+    for name in names:
+        (settings.state / name).write_text("")
+    return settings
+
+
+def test_wipe_empties_a_state_folder_and_follows_no_link(tmp_path: Path) -> None:
+    settings = state_of(tmp_path, "runner.lock", "store.db", "receiver.jsonl")
+    outside = tmp_path / "mine"
+    outside.mkdir()
+    (outside / "letter").write_text("dear")
+    (settings.state / "link").symlink_to(outside)
+    (settings.state / "mailbox").mkdir()
+    assert wipe(settings) == ["link", "mailbox", "store.db"]
+    assert sorted(path.name for path in settings.state.iterdir()) == [
+        "receiver.jsonl",
+        "runner.lock",
+    ]
+    assert (outside / "letter").read_text() == "dear"
+
+
+def test_wipe_spares_what_is_no_state_folder(tmp_path: Path) -> None:
+    settings = state_of(tmp_path, "letter")
+    with pytest.raises(BadCommand, match="does not look like"):
+        wipe(settings)
+    assert (settings.state / "letter").exists()
+
+
+def test_wipe_spares_a_state_folder_around_the_content(tmp_path: Path) -> None:
+    (tmp_path / "vedette.toml").write_text("")
+    (tmp_path / "runner.lock").write_text("")
+    usual = Settings.of(tmp_path)
+    around = Settings(
+        root=usual.root, fleet="f", state=tmp_path, agents=usual.agents,
+        policies=usual.policies, memory=usual.memory,
+    )  # fmt: skip
+    with pytest.raises(BadCommand, match="would delete"):
+        wipe(around)
+    assert (tmp_path / "vedette.toml").exists()
+
+
+def test_wipe_spares_a_runners_folder(tmp_path: Path) -> None:
+    import fcntl
+
+    settings = state_of(tmp_path, "runner.lock", "store.db")
+    with (settings.state / "runner.lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(StoreBusy):
+            wipe(settings)
+    assert (settings.state / "store.db").exists()

@@ -1,0 +1,902 @@
+"""The line as a whole: handle, dispatch and the steps between them, on the real SQLite store.
+
+Agents and target are those of the toy fleet; judge, gateway, Rego and store are the real ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vedette.adapters.local_judges import LocalJudges
+from vedette.budget import DAY_US, MINUTE_US
+from vedette.effect import Call, Outcome
+from vedette.errors import BadCommand, StoreFailed
+from vedette.event import Event
+from vedette.hold import EXPIRES_US
+from vedette.load import build_judge
+from vedette.memory import Briefing
+from vedette.origin import Ref
+from vedette.ports import Thought
+from vedette.run import ActionRow, Committed, Step
+from vedette.testing.clock import ManualClock
+from vedette.testing.harness import FleetHarness
+from vedette.testing.scripted import ScriptedReasoner
+from vedette.testing.toy import (
+    World,
+    denying,
+    do,
+    job,
+    note,
+    send,
+    stick,
+    toy_fleet,
+    until,
+    write_policies,
+)
+
+SECOND = 1_000_000
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def first(fleet: FleetHarness, event: Event) -> ActionRow:
+    return fleet.actions(event)[0]
+
+
+def state(fleet: FleetHarness, event: Event) -> str:
+    return fleet.runs(event)[0].state
+
+
+def labels(fleet: FleetHarness, *events: Event) -> list[str]:
+    runs = [fleet.runs(event)[0].id for event in events]
+    told = {entry["run"]: entry["label"] for entry in fleet.entries("turn.reasoned", "run.closed")
+            if "label" in entry}  # fmt: skip
+    return [told[run] for run in runs]
+
+
+async def approve(fleet: FleetHarness, row: ActionRow) -> None:
+    await fleet.app.commands.approve(fleet.order(), row.id)
+
+
+# --- order ------------------------------------------------------------------------------------
+
+
+async def test_events_of_one_key_are_handled_in_order_and_keys_beside_one_another(
+    tmp_path: Path, world: World
+) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        events = [
+            job(f"{key}{n}", send(f"{key}{n}"), key=key) for n in range(15) for key in "abcde"
+        ]
+        await fleet.send(*events)
+        await fleet.settle()
+        texts = world.texts()
+        assert len(texts) == 75
+        for key in "abcde":
+            mine = [text for text in texts if text.startswith(key)]
+            assert mine == [f"{key}{n}" for n in range(15)]
+
+
+async def test_a_call_that_hangs_holds_up_its_own_key_only(tmp_path: Path, world: World) -> None:
+    release = threading.Event()
+
+    def answer(call: Call) -> None:
+        if call.args["text"] == "a1":
+            release.wait(10)
+
+    world.answer = answer
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.send(
+            job("a1", send("a1"), key="a"),
+            job("a2", send("a2"), key="a"),
+            job("b1", send("b1"), key="b"),
+        )
+        await until(lambda: "b1" in world.texts() and "a1" in world.texts())
+        assert "a2" not in world.texts()
+        release.set()
+        await fleet.settle()
+        assert world.texts() == ["a1", "b1", "a2"] or world.texts() == ["b1", "a1", "a2"]
+
+
+async def test_a_held_run_does_not_block_its_key(tmp_path: Path, world: World) -> None:
+    held, other = job("1", send(tool="big.send")), job("2", send("after"))
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.send(held, other)
+        await fleet.settle()
+        assert (state(fleet, held), state(fleet, other)) == ("waiting", "done")
+        assert world.texts() == ["after"]
+        await approve(fleet, first(fleet, held))
+        await fleet.settle()
+        assert state(fleet, held) == "done"
+        assert world.effects("big.send") == 1
+
+
+async def test_a_delivery_that_comes_twice_makes_one_run(tmp_path: Path, world: World) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        again = job("1", send())
+        receipts = await fleet.send(again, again)
+        await fleet.settle()
+        later = await fleet.send(again)
+        await fleet.restart()
+        latest = await fleet.send(again)
+        await fleet.settle()
+        assert [r.status for r in [*receipts, *later, *latest]] == [
+            "accepted", "duplicate", "duplicate", "duplicate",
+        ]  # fmt: skip
+        assert len(fleet.entries("event.accepted")) == 1
+        assert world.effects() == 1
+
+
+# --- the judge --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["poison", "raise"])
+async def test_a_judge_that_raises_ends_its_run_only(
+    tmp_path: Path, world: World, how: str
+) -> None:
+    """`poison` breaks off in `observe`, when the state is already half-way."""
+    before, bad, after = (
+        job("1", value=1), job("2", send(), value=100, **{how: True}), job("3", value=3),
+    )  # fmt: skip
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.send(before, bad, after)
+        await fleet.settle()
+        assert [state(fleet, event) for event in (before, bad, after)] == ["done", "dead", "done"]
+        (dead,) = fleet.entries("run.dead")
+        assert "RuntimeError: the judge" in fleet.body(dead["seq"])["why"]
+        # What the dead run's judge saw is no part of what the next one builds on.
+        assert labels(fleet, before, after) == ["sum 1 of 1", "sum 4 of 2"]
+        assert world.effects() == 0
+
+
+@pytest.mark.parametrize("every", [1, 3, 256])
+async def test_judgements_after_a_restart_are_those_of_an_undisturbed_run(
+    tmp_path: Path, world: World, every: int
+) -> None:
+    events = [job(str(n), value=n * n) for n in range(12)]
+
+    def fleet_in(folder: Path) -> FleetHarness:
+        folder.mkdir()
+        fleet = toy_fleet(folder, world)
+
+        def make(name: str) -> Any:
+            return build_judge(fleet.app.line.fleet.agents[name], ())
+
+        class Fresh(dict[str, Any]):
+            """Judges anew for each opening, as a new process has them."""
+
+            def __getitem__(self, kind: str) -> Any:
+                made = judges.get(id(fleet.app))
+                if made is None:
+                    made = judges[id(fleet.app)] = LocalJudges(make, checkpoint_every=every)
+                return made
+
+        judges: dict[int, LocalJudges] = {}
+        fleet._reasoners = Fresh(judge=None)
+        return fleet
+
+    async with fleet_in(tmp_path / "calm") as fleet:
+        await fleet.send(*events)
+        await fleet.settle()
+        calm = labels(fleet, *events)
+    async with fleet_in(tmp_path / "disturbed") as fleet:
+        for at, event in enumerate(events):
+            await fleet.send(event)
+            if at % 5 == 2:
+                await fleet.restart()
+        await fleet.settle()
+        assert labels(fleet, *events) == calm
+    assert calm[-1] == f"sum {sum(n * n for n in range(12))} of 12"
+
+
+async def test_a_judge_that_cannot_take_up_its_state_ends_the_run(
+    tmp_path: Path, world: World
+) -> None:
+    lost = ScriptedReasoner([Thought(needs_state=True, observed=False)])
+    async with toy_fleet(tmp_path, world, reasoners={"judge": lost}) as fleet:
+        event = job("1", send())
+        await fleet.send(event)
+        await fleet.settle()
+        assert state(fleet, event) == "dead"
+
+
+async def test_what_is_no_action_is_refused_and_the_rest_goes_on(
+    tmp_path: Path, world: World
+) -> None:
+    wrong = [
+        do("nope.at_all", x=1),
+        send(to=Ref("/event/data/nowhere")),
+        send(to=Ref("/secrets/key")),
+        send(to=Ref("/event")),
+        do("wire.send", to=Ref("/charter/desk")),
+        do("wire.send", to=Ref("/charter/desk"), text="x", cc="y"),
+        send(to=["a", "b"]),
+        send(to={"ref": "/charter/desk", "also": {"é": 1}}),
+    ]
+    event = job("1", *wrong, send("good"))
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.send(event)
+        await fleet.settle()
+        assert state(fleet, event) == "done"
+        refused = fleet.entries("action.refused")
+        assert [entry["ordinal"] for entry in refused] == list(range(len(wrong)))
+        whys = [fleet.body(entry["seq"])["why"] for entry in refused]
+        assert "declares no tool 'nope.at_all'" in whys[0]
+        assert "leads nowhere" in whys[1]
+        assert world.texts() == ["good"]
+
+
+# --- transactional ----------------------------------------------------------------------------
+
+
+async def test_rows_are_written_in_the_step_that_decides(tmp_path: Path, world: World) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        store = fleet.app.store
+        event = job("1", note("one"), note("two"))
+        commit = store.commit
+        refused: list[Step] = []
+
+        async def lossy(step: Step) -> Committed:
+            if step.rows and not refused:
+                refused.append(step)
+                raise StoreFailed("the disk is full")
+            return await commit(step)
+
+        store.commit = lossy  # type: ignore[method-assign]
+        await fleet.send(event)
+        await until(lambda: bool(refused))
+        assert store.row("worker_notes", "k") is None
+        assert fleet.entries("action.decided", "effect.done") == []
+        await until(lambda: state(fleet, event) == "done")
+        # The step that failed left nothing: neither in the store nor in what the line remembers.
+        assert store.row("worker_notes", "k") == {"texts": ["one", "two"]}
+        kinds = [entry["kind"] for entry in fleet.entries()][-6:]
+        assert kinds == [
+            "turn.reasoned", "action.decided", "effect.done", "action.decided", "effect.done",
+            "run.closed",
+        ]  # fmt: skip
+
+
+async def test_a_transactional_tool_that_fails_fails_alone(tmp_path: Path, world: World) -> None:
+    event = job("1", note("raise"), do("note.add", key="another", text="x"), note("good"))
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.send(event)
+        await fleet.settle()
+        assert [row.effect for row in fleet.actions(event)] == ["failed", "failed", "done"]
+        assert fleet.app.store.rows("worker_notes") == [("k", {"texts": ["good"]})]
+
+
+async def test_a_woken_run_and_its_key_do_not_overwrite_each_other_s_rows(
+    tmp_path: Path, world: World
+) -> None:
+    """A held run that wakes is handled beside its key: both add to the same row."""
+    async with toy_fleet(tmp_path, world, mode="ask") as fleet:
+        held = [job(f"h{n}", note(f"h{n}")) for n in range(6)]
+        await fleet.send(*held)
+        await fleet.settle()
+        rows = [first(fleet, event) for event in held]
+        await fleet.apply(write_policies(tmp_path / "acting", mode="act"))
+        fresh = [job(f"n{n}", note(f"n{n}")) for n in range(6)]
+        await asyncio.gather(fleet.send(*fresh), *(approve(fleet, row) for row in rows))
+        await fleet.settle()
+        found = fleet.app.store.row("worker_notes", "k")
+        assert found is not None
+        assert sorted(found["texts"]) == sorted(f"{c}{n}" for c in "hn" for n in range(6))
+
+
+# --- calls and their outcomes -----------------------------------------------------------------
+
+
+async def test_a_retry_waits_longer_each_time_and_ends(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    world.answer = lambda call: Outcome("retry", error="busy")
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        event = job("1", send())
+        await fleet.send(event)
+        await fleet.settle()
+        waits = []
+        while state(fleet, event) != "done":
+            row = first(fleet, event)
+            assert (row.waits, row.effect) == ("target", "intended")
+            waits.append(row.not_before_us - clock.now_us())
+            calls = len(world.calls)
+            clock.advance(waits[-1] - 1)
+            await fleet.settle()
+            assert len(world.calls) == calls, "it did not wait for its time"
+            clock.advance(1)
+            await fleet.settle()
+        assert len(world.calls) == 3, "agent.yaml allows three tries"
+        assert len({call.key for call in world.calls}) == 1
+        assert [call.attempt for call in world.calls] == [1, 2, 3]
+        assert 0 < waits[0] < 2 * SECOND
+        assert waits[0] < waits[1] * 2
+        assert first(fleet, event).effect == "failed"
+
+
+async def test_a_retry_that_succeeds(tmp_path: Path, world: World, clock: ManualClock) -> None:
+    world.answer = lambda call: Outcome("retry") if call.attempt == 1 else None
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        event = job("1", send())
+        await fleet.send(event)
+        await fleet.settle()
+        assert world.effects() == 0
+        await fleet.restart()
+        clock.advance(10 * SECOND)
+        await fleet.settle()
+        assert (first(fleet, event).effect, world.effects()) == ("done", 1)
+
+
+async def test_a_call_without_an_answer_in_time_is_repeated_under_its_key(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    gone = threading.Event()
+
+    def answer(call: Call) -> None:
+        if call.attempt == 1:
+            gone.wait(5)
+
+    world.answer = answer
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        event = job("1", send(tool="slow.send"))
+        await fleet.send(event)
+        await fleet.settle()
+        assert first(fleet, event).waits == "target"
+        gone.set()
+        clock.advance(10 * SECOND)
+        await fleet.settle()
+        assert first(fleet, event).effect == "done"
+        assert len(world.keys()) == 1
+
+
+async def test_a_tool_that_raises_has_failed_or_is_unknown(tmp_path: Path, world: World) -> None:
+    world.answer = lambda call: ValueError("a bug")
+    async with toy_fleet(tmp_path, world) as fleet:
+        plain, once = job("1", send()), job("2", send(tool="bell.ring"), key="z")
+        await fleet.send(plain, once)
+        await fleet.settle()
+        assert first(fleet, plain).effect == "failed"
+        assert "ValueError: a bug" in str(first(fleet, plain).answer)
+        assert (first(fleet, once).effect, first(fleet, once).waits) == ("unknown", "approval")
+
+
+async def crash_in_call(fleet: FleetHarness, world: World, event: Event, *, done: bool) -> None:
+    """Let a call come as far as the target (or not quite) and break off there."""
+    release = threading.Event()
+
+    def answer(call: Call) -> None:
+        if done:
+            world.happened.append((call.tool, call.key))
+        release.wait(10)
+        raise ConnectionError("broken off")
+
+    world.answer = answer
+    await fleet.send(event)
+    await until(lambda: len(world.calls) == 1)
+    if done:
+        await until(lambda: len(world.happened) == 1)
+    await fleet.close()
+    release.set()
+    world.answer = None
+    await fleet.open()
+    await fleet.settle()
+
+
+@pytest.mark.parametrize("done", [True, False])
+async def test_a_queryable_call_found_started_is_asked_about(
+    tmp_path: Path, world: World, done: bool
+) -> None:
+    fleet = toy_fleet(tmp_path, world)
+    await fleet.open()
+    try:
+        event = job("1", send(tool="order.place"))
+        await crash_in_call(fleet, world, event, done=done)
+        assert len(world.asked) == 1
+        assert first(fleet, event).effect == "done"
+        assert len(world.calls) == (1 if done else 2), "marked, or repeated"
+        assert world.effects() == 1
+    finally:
+        await fleet.close()
+
+
+async def test_a_question_that_fails_is_asked_again_and_never_taken_for_no(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    fleet = toy_fleet(tmp_path, world, clock=clock)
+    await fleet.open()
+    try:
+        world.query = lambda call: ConnectionError("not now")
+        event = job("1", send(tool="order.place"))
+        await crash_in_call(fleet, world, event, done=True)
+        assert first(fleet, event).effect == "unknown"
+        for _ in range(4):
+            clock.advance(600 * SECOND)
+            await fleet.settle()
+        assert len(world.asked) == 5
+        world.query = None
+        clock.advance(600 * SECOND)
+        await fleet.settle()
+        assert first(fleet, event).effect == "done"
+        assert (len(world.calls), world.effects()) == (1, 1)
+    finally:
+        await fleet.close()
+
+
+async def test_an_unknown_call_is_not_repeated_because_policy_changed(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    """A new decision says that an effect may be; it says nothing of whether it was."""
+    fleet = toy_fleet(tmp_path, world, clock=clock)
+    await fleet.open()
+    try:
+        world.query = lambda call: ConnectionError("not now")
+        event = job("1", send(tool="order.place"))
+        await crash_in_call(fleet, world, event, done=True)
+        await fleet.apply(write_policies(tmp_path / "p2", extra=denying("nothing.real")))
+        world.query = None
+        clock.advance(600 * SECOND)
+        await fleet.settle()
+        assert (first(fleet, event).effect, world.effects()) == ("done", 1)
+    finally:
+        await fleet.close()
+
+
+@pytest.mark.parametrize("answer", ["approve", "deny"])
+async def test_a_call_that_nobody_can_be_asked_about_is_for_a_person(
+    tmp_path: Path, world: World, answer: str
+) -> None:
+    fleet = toy_fleet(tmp_path, world)
+    await fleet.open()
+    try:
+        event = job("1", send(tool="bell.ring"))
+        await crash_in_call(fleet, world, event, done=True)
+        row = first(fleet, event)
+        assert (row.effect, row.waits, row.hold) == ("unknown", "approval", "open")
+        assert world.effects() == 1
+        assert [e["kind"] for e in fleet.entries("effect.started", "effect.unknown")] == [
+            "effect.started", "effect.unknown",
+        ]  # fmt: skip
+        command = getattr(fleet.app.commands, answer)
+        await command(fleet.order("I looked"), row.id)
+        await fleet.settle()
+        assert state(fleet, event) == "done"
+        assert world.effects() == (2 if answer == "approve" else 1)
+        assert first(fleet, event).effect == ("done" if answer == "approve" else "failed")
+    finally:
+        await fleet.close()
+
+
+async def test_started_is_durable_before_a_call_that_cannot_be_repeated(
+    tmp_path: Path, world: World
+) -> None:
+    seen: dict[str, list[str]] = {}
+    async with toy_fleet(tmp_path, world) as fleet:
+
+        def answer(call: Call) -> None:
+            from vedette.adapters.sqlite import OpenedStore
+
+            store = OpenedStore(fleet.folder / "state")
+            seen[call.tool] = [a.effect or "" for a in store.actions(call.run)]
+            store.close()
+
+        world.answer = answer
+        for at, tool in enumerate(("wire.send", "order.place", "bell.ring")):
+            await fleet.send(job(str(at), send(tool=tool), key=tool))
+        await fleet.settle()
+    assert seen == {
+        "wire.send": ["intended"], "order.place": ["started"], "bell.ring": ["started"],
+    }  # fmt: skip
+
+
+# --- stops ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", [{"agent": "worker"}, {"all": True}])
+async def test_a_stopped_agent_keeps_its_events_in_order(
+    tmp_path: Path, world: World, what: dict[str, Any]
+) -> None:
+    async with toy_fleet(tmp_path, world, agents=("worker", "helper")) as fleet:
+        await fleet.app.commands.stop(fleet.order(), **what)
+        mine = [job(f"w{n}", send(f"w{n}")) for n in range(5)]
+        await fleet.send(*mine, job("h", send("h"), agent="helper"))
+        await fleet.settle()
+        assert world.texts() == ([] if "all" in what else ["h"])
+        assert all(state(fleet, event) == "ready" for event in mine)
+        await fleet.restart()
+        await fleet.settle()
+        assert all(state(fleet, event) == "ready" for event in mine), "a stop outlives a restart"
+        await fleet.app.commands.resume(fleet.order(), **what)
+        await fleet.settle()
+        assert [text for text in world.texts() if text != "h"] == [f"w{n}" for n in range(5)]
+        assert "h" in world.texts()
+
+
+async def test_a_stopped_tool_holds_its_actions_until_it_is_resumed(
+    tmp_path: Path, world: World
+) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.app.commands.stop(fleet.order(), tool="wire.send")
+        event, other = job("1", send("one"), note("x")), job("2", send("two"))
+        await fleet.send(event, other)
+        await fleet.settle()
+        rows = fleet.actions(event)
+        assert [(row.decided, row.waits) for row in rows] == [("hold", "resume"), ("permit", None)]
+        assert world.effects() == 0
+        await fleet.app.commands.resume(fleet.order(), tool="wire.send")
+        await fleet.settle()
+        assert sorted(world.texts()) == ["one", "two"]
+        assert first(fleet, event).decisions == 2, "decided again"
+
+
+async def test_resuming_wakes_an_action_beside_one_that_waits_for_a_person(
+    tmp_path: Path, world: World
+) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.app.commands.stop(fleet.order(), tool="wire.send")
+        event = job("1", send("big", tool="big.send"), send("small"))
+        await fleet.send(event)
+        await fleet.settle()
+        assert [row.waits for row in fleet.actions(event)] == ["approval", "resume"]
+        await fleet.app.commands.resume(fleet.order(), tool="wire.send")
+        await fleet.settle()
+        assert world.texts() == ["small"]
+        assert state(fleet, event) == "waiting"
+
+
+async def test_a_resumed_action_is_decided_under_the_policy_of_that_moment(
+    tmp_path: Path, world: World
+) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.app.commands.stop(fleet.order(), tool="wire.send")
+        event = job("1", send())
+        await fleet.send(event)
+        await fleet.settle()
+        await fleet.apply(write_policies(tmp_path / "p2", extra=denying("wire.send")))
+        await fleet.app.commands.resume(fleet.order(), tool="wire.send")
+        await fleet.settle()
+        assert (first(fleet, event).decided, first(fleet, event).rule) == ("deny", "denies.test")
+        assert world.effects() == 0
+        assert state(fleet, event) == "done"
+
+
+async def test_a_stopped_agent_asks_its_model_for_no_further_turn(
+    tmp_path: Path, world: World
+) -> None:
+    fleet = toy_fleet(tmp_path, world)
+
+    async def stop_then_think(briefing: Briefing) -> Thought:
+        script.briefings.append(briefing)
+        if briefing.turn == 1:
+            await fleet.app.commands.stop(fleet.order(), agent="worker")
+        return Thought(final=False) if briefing.turn < 3 else Thought()
+
+    script = ScriptedReasoner([])
+    script.reason = stop_then_think  # type: ignore[method-assign]
+    fleet._reasoners = {"judge": script}
+    async with fleet:
+        event = job("1")
+        await fleet.send(event)
+        await fleet.settle()
+        assert len(script.briefings) == 1
+        assert state(fleet, event) == "ready"
+        await fleet.app.commands.resume(fleet.order(), agent="worker")
+        await fleet.settle()
+        assert state(fleet, event) == "done"
+
+
+# --- modes, limits, hops ----------------------------------------------------------------------
+
+
+async def test_observe_counts_what_would_be_and_does_nothing(tmp_path: Path, world: World) -> None:
+    async with toy_fleet(tmp_path, world, mode="observe") as fleet:
+        event = job("1", send(), send(tool="big.send"), send(to="x@evil.example"), note("x"))
+        await fleet.send(event)
+        await fleet.settle()
+        assert [entry.get("would") for entry in fleet.entries("action.decided")] == [
+            "permit", "hold", "deny", "permit",
+        ]  # fmt: skip
+        assert fleet.outcomes() == {"deny": 4}
+        assert fleet.app.store.row("worker_notes", "k") is None
+        assert world.calls == []
+
+
+async def test_ask_holds_everything(tmp_path: Path, world: World) -> None:
+    async with toy_fleet(tmp_path, world, mode="ask") as fleet:
+        event = job("1", send(), note("x"), send(to="x@evil.example"))
+        await fleet.send(event)
+        await fleet.settle()
+        assert [row.decided for row in fleet.actions(event)] == ["hold", "hold", "deny"]
+        assert (world.calls, fleet.app.store.row("worker_notes", "k")) == ([], None)
+        for row in fleet.actions(event)[:2]:
+            assert row.rule == "mode.ask"
+            await approve(fleet, row)
+        await fleet.settle()
+        assert world.effects() == 1
+        assert fleet.app.store.row("worker_notes", "k") == {"texts": ["x"]}
+        assert state(fleet, event) == "done"
+
+
+LIMITS = """\
+hops: 8
+actions: {default: {minute: 2, hour: 100, day: 100}}
+confidence_milli: {default: 800}
+complete: true
+"""
+
+
+async def test_a_full_rate_limit_holds_until_its_window_ends(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    extra = {"limits/data.yaml": LIMITS}
+    async with toy_fleet(tmp_path, world, extra=extra, clock=clock) as fleet:
+        events = [job(str(n), send(str(n)), key=str(n)) for n in range(5)]
+        for event in events:
+            await fleet.send(event)
+            await fleet.settle()
+        assert world.texts() == ["0", "1"]
+        held = first(fleet, events[4])
+        end = clock.now_us() - clock.now_us() % MINUTE_US + MINUTE_US
+        assert (held.decided, held.rule, held.waits) == ("hold", "limits.minute", "time")
+        assert held.not_before_us == end
+        clock.advance(end - clock.now_us() - 1)
+        await fleet.settle()
+        assert len(world.texts()) == 2
+        await fleet.restart()
+        clock.advance(1)
+        await fleet.settle()
+        assert len(world.texts()) == 4, "the next window takes two more"
+        clock.advance(MINUTE_US)
+        await fleet.settle()
+        assert sorted(world.texts()) == [str(n) for n in range(5)], "none is lost"
+
+
+@pytest.mark.parametrize("answer", ["deny", "approve"])
+async def test_a_person_may_answer_a_hold_that_waits_for_time(
+    tmp_path: Path, world: World, clock: ManualClock, answer: str
+) -> None:
+    """No is no, now. Yes does not undo a limit, and does not lose the action either."""
+    extra = {"limits/data.yaml": LIMITS.replace("minute: 2", "minute: 1")}
+    async with toy_fleet(tmp_path, world, extra=extra, clock=clock) as fleet:
+        event = job("2", send("two"))
+        await fleet.send(job("1", send("one")), event)
+        await fleet.settle()
+        assert first(fleet, event).waits == "time"
+        await getattr(fleet.app.commands, answer)(fleet.order(), first(fleet, event).id)
+        await fleet.settle()
+        assert world.texts() == ["one"]
+        assert state(fleet, event) == ("done" if answer == "deny" else "waiting")
+        clock.advance(MINUTE_US)
+        await fleet.settle()
+        assert world.texts() == (["one"] if answer == "deny" else ["one", "two"])
+        assert state(fleet, event) == "done"
+
+
+async def test_hops_and_own_effects_wake_nobody(tmp_path: Path, world: World) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        far = replace(job("far", send("far")), hops=9, lineage=("a",))
+        own = replace(job("own", send("own")), hops=1, lineage=("worker",))
+        through = replace(job("through", send("ok")), hops=2, lineage=("x", "y"))
+        receipts = await fleet.send(far, own, through)
+        await fleet.settle()
+        assert [len(r.runs) for r in receipts] == [0, 0, 1]
+        assert [e["woke"] for e in fleet.entries("event.accepted")] == [0, 0, 1]
+        assert world.texts() == ["ok"]
+        assert world.calls[0].lineage == ("x", "y", "worker"), "what it sends names the way here"
+
+
+# --- budget -----------------------------------------------------------------------------------
+
+
+async def test_a_run_without_budget_goes_on_the_next_day(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    thinks = ScriptedReasoner([Thought(model_calls=2)])
+    fleet = toy_fleet(
+        tmp_path, world, reasoner="adk", reasoners={"adk": thinks}, model_calls=4, clock=clock
+    )
+    async with fleet:
+        events = [job(str(n), key=str(n)) for n in range(5)]
+        for event in events[:3]:
+            await fleet.send(event)
+            await fleet.settle()
+        assert [state(fleet, event) for event in events[:3]] == ["done", "done", "ready"]
+        assert len(thinks.briefings) == 2
+        await fleet.restart()
+        await fleet.settle()
+        assert len(thinks.briefings) == 2, "what was spent is remembered"
+        clock.advance(DAY_US)
+        await fleet.settle()
+        assert state(fleet, events[2]) == "done"
+        reserved = fleet.entries("budget.reserved")
+        assert [entry["amount"] for entry in reserved] == [2, 2, 2]
+
+
+async def test_what_was_reserved_and_not_used_is_given_back(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    thinks = ScriptedReasoner([Thought(model_calls=1)])
+    fleet = toy_fleet(
+        tmp_path, world, reasoner="adk", reasoners={"adk": thinks}, model_calls=4, clock=clock
+    )
+    async with fleet:
+        for n in range(6):
+            await fleet.send(job(str(n), key=str(n)))
+            await fleet.settle()
+        # 3 used leave room for one, the worst case is two: the fourth has to wait.
+        assert len(thinks.briefings) == 3
+
+
+async def test_a_run_that_wants_too_many_turns_is_a_dead_letter(
+    tmp_path: Path, world: World
+) -> None:
+    thinks = ScriptedReasoner([Thought(final=False)] * 10)
+    fleet = toy_fleet(tmp_path, world, reasoner="adk", reasoners={"adk": thinks}, max_turns=3)
+    async with fleet:
+        event = job("1")
+        await fleet.send(event)
+        await fleet.settle()
+        assert state(fleet, event) == "dead"
+        assert len(thinks.briefings) == 3
+
+
+# --- ends in the middle -----------------------------------------------------------------------
+
+
+async def test_a_close_in_the_middle_loses_nothing(tmp_path: Path, world: World) -> None:
+    events = [job(f"{key}{n}", send(f"{key}{n}"), key=key) for n in range(30) for key in "abcd"]
+    fleet = toy_fleet(tmp_path, world)
+    await fleet.open()
+    try:
+        await fleet.send(*events)
+        for goal in (10, 40, 70):
+            await until(lambda goal=goal: len(world.calls) >= goal)  # type: ignore[misc]
+            await fleet.restart()
+        await fleet.settle()
+        assert all(state(fleet, event) == "done" for event in events)
+        # A call in flight at the close may be repeated: under the same key, so at an idempotent
+        # target it is one effect.
+        assert len(world.keys()) == len(events)
+        for key in "abcd":
+            order = list(dict.fromkeys(text for text in world.texts() if text[0] == key))
+            assert order == [f"{key}{n}" for n in range(30)]
+    finally:
+        await fleet.close()
+
+
+async def test_an_effect_committed_and_not_begun_is_done_after_the_restart(
+    tmp_path: Path, world: World
+) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        stuck = stick(fleet)
+        event = job("1", send("one"), note("x"))
+        await fleet.send(event)
+        await until(lambda: bool(stuck.reached))
+        assert world.effects() == 0
+        await fleet.restart()
+        await fleet.settle()
+        assert (world.effects(), state(fleet, event)) == (1, "done")
+        assert list(world.keys()) == stuck.reached
+        assert fleet.app.store.row("worker_notes", "k") == {"texts": ["x"]}
+        assert len(fleet.entries("turn.reasoned")) == 1, "a recorded turn is not asked again"
+
+
+async def test_a_failing_store_delays_and_loses_nothing(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        store = fleet.app.store
+        commit, failing = store.commit, [True]
+
+        async def lossy(step: Step) -> Committed:
+            if failing[0]:
+                raise StoreFailed("the disk is full")
+            return await commit(step)
+
+        store.commit = lossy  # type: ignore[method-assign]
+        events = [job(str(n), send(str(n)), value=n) for n in range(4)]
+        await fleet.send(*events)
+        for _ in range(3):
+            clock.advance(SECOND)
+            await fleet.settle()
+        assert world.calls == []
+        failing[0] = False
+        clock.advance(SECOND)
+        await fleet.settle()
+        assert world.texts() == ["0", "1", "2", "3"]
+        assert labels(fleet, *events)[-1] == "sum 6 of 4", "nothing was learned twice"
+        # The permits of the failed commits were given back.
+        assert fleet.app.line.gateway.counts.total(
+            "worker", "actions", clock.now_us(), DAY_US
+        ) == len(events)
+
+
+# --- answers of people ------------------------------------------------------------------------
+
+
+async def test_an_answer_while_a_call_is_under_way_is_not_lost(
+    tmp_path: Path, world: World
+) -> None:
+    """The person's entry moves the run on; the outcome of the call is written after it."""
+    release = threading.Event()
+
+    def answer(call: Call) -> None:
+        if call.args["text"] == "slow":
+            release.wait(10)
+
+    world.answer = answer
+    async with toy_fleet(tmp_path, world) as fleet:
+        event = job("1", send("big", tool="big.send"), send("slow"))
+        await fleet.send(event)
+        await until(lambda: "slow" in world.texts())
+        await approve(fleet, first(fleet, event))
+        release.set()
+        await until(lambda: state(fleet, event) == "done")
+        assert sorted(world.texts()) == ["big", "slow"]
+        assert world.effects() == 2
+
+
+async def test_a_hold_that_nobody_answers_expires_to_deny(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        event = job("1", send(tool="big.send"))
+        await fleet.send(event)
+        await fleet.settle()
+        clock.advance(EXPIRES_US)
+        await fleet.settle()
+        row = first(fleet, event)
+        assert (row.decided, row.hold, row.rule) == ("deny", "expired", "hold.expired")
+        assert state(fleet, event) == "done"
+        with pytest.raises(BadCommand):
+            await approve(fleet, row)
+        assert world.effects() == 0
+
+
+# --- many at once -----------------------------------------------------------------------------
+
+
+async def test_more_runs_than_there_is_room_for_come_from_the_store_in_order(
+    tmp_path: Path, world: World
+) -> None:
+    fleet = toy_fleet(tmp_path, world)
+    await fleet.open()
+    try:
+        await fleet.app.commands.stop(fleet.order(), all=True)
+        events = [job(f"{n}", value=1, key=f"k{n % 7}") for n in range(300)]
+        await fleet.send(*events)
+        await fleet.close()
+        await fleet.open()
+        await fleet.app.dispatcher.close()
+        from vedette.dispatch import Dispatcher
+        from vedette.intake import LineIntake
+
+        small = Dispatcher(fleet.app.line, handlers=4, room=40)
+        fleet.app.dispatcher = small
+        fleet.app.intake = LineIntake(fleet.app.line, small, max_event_bytes=262_144)
+        small.start()
+        await fleet.app.commands.resume(fleet.order(), all=True)
+        await fleet.settle()
+        assert all(state(fleet, event) == "done" for event in events)
+        assert labels(fleet, *events[-7:]) == [
+            f"sum {n} of {n}" for n in (43, 43, 43, 43, 43, 43, 42)
+        ] or len({*labels(fleet, *events)}) == 43
+    finally:
+        await fleet.close()
+
+
+_: Callable[..., Any] = do

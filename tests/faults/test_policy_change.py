@@ -1,0 +1,262 @@
+"""Showing 3: a policy change reaches a fleet at work, with a thousand permitted calls queued."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kill import VEDETTE
+from real_fleet import ROOT, receiver
+
+EVENTS = 1500
+QUEUED = 1000
+
+AGENT = """\
+version: 1
+name: caller
+title: Calls a webhook for every event
+owner: test@harbourlights.example
+mode: act
+order_by: id
+triggers:
+  - on: call.wanted
+budget: {actions_per_hour: 100000, actions_per_day: 100000}
+tools:
+  - name: hook.call
+    verb: call
+    resource: webhook
+    args: {number: string}
+    sinks: [/number]
+    settles: idempotent
+    function: call_hook
+    target: hook
+    timeout: 30s
+"""
+
+JUDGE = """\
+from vedette.judging import Briefing, Judge as Base, Judgement, Proposal, Ref
+
+
+class Judge(Base):
+    def judge(self, seen: object, briefing: Briefing) -> Judgement:
+        return Judgement("call", 1.0, (Proposal("hook.call", {"number": Ref("/event/id")}),))
+"""
+
+TOOLS = """\
+import json
+import urllib.request
+
+from vedette.effect import Call, Outcome
+
+
+def call_hook(call: Call) -> Outcome:
+    request = urllib.request.Request(
+        call.target["url"],
+        data=json.dumps(dict(call.args)).encode(),
+        headers={"Idempotency-Key": call.key, "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return Outcome("done", {"status": answer.status})
+"""
+
+GRANT = """
+caller:
+  mode: act
+  tools:
+    hook.call: {verb: call, resource: webhook, impact: low}
+"""
+
+
+def write_fleet(folder: Path, hook: str) -> Path:
+    agent = folder / "agents" / "caller"
+    agent.mkdir(parents=True)
+    (agent / "__init__.py").write_text("")
+    (agent / "agent.yaml").write_text(AGENT)
+    (agent / "instruction.md").write_text("Call the webhook for every event.\n")
+    (agent / "judge.py").write_text(JUDGE)
+    (agent / "tools.py").write_text(TOOLS)
+    shutil.copytree(ROOT / "memory", folder / "memory")
+    shutil.copytree(ROOT / "policies", folder / "policies")
+    grants = folder / "policies" / "grants" / "data.yaml"
+    grants.write_text(grants.read_text() + GRANT)
+    limits = folder / "policies" / "limits" / "data.yaml"
+    text = limits.read_text()
+    at = text.index("    anomaly_detection:")
+    more = "    caller: {minute: 100000, hour: 100000, day: 100000}\n"
+    limits.write_text(text[:at] + more + text[at:])
+    with (folder / "events.jsonl").open("w") as file:
+        for number in range(EVENTS):
+            event = {
+                "specversion": "1.0", "id": f"{number:05}", "source": "test", "type": "call.wanted",
+                "data": {"number": number},
+            }  # fmt: skip
+            file.write(json.dumps(event) + "\n")
+    (folder / "vedette.toml").write_text(
+        f"""\
+fleet = "harbour"
+state = "state"
+[serve]
+http = ""
+[targets.hook]
+kind = "webhook"
+url = "{hook}"
+[[sources]]
+kind = "jsonl"
+name = "calls"
+path = "events.jsonl"
+rate = 0
+"""
+    )
+    return folder / "vedette.toml"
+
+
+def vedette(config: Path, *words: str) -> Any:
+    """Run a verb beside the running fleet and return what it printed as JSON."""
+    done = subprocess.run(
+        [str(VEDETTE), "--config", str(config), *words, "--json"], capture_output=True, timeout=60
+    )
+    assert done.returncode == 0, (words, done.stdout[-500:], done.stderr[-1000:])
+    return json.loads(done.stdout)
+
+
+def until(true: Callable[[], bool], within_s: float, what: str) -> float:
+    """Wait until something is true; return how many seconds it took."""
+    began = time.monotonic()
+    while not true():
+        assert time.monotonic() - began < within_s, what
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def calls(record: Path) -> int:
+    return len(record.read_bytes().splitlines()) if record.exists() else 0
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """A fleet at work whose target takes its time; yields its settings and the target's record."""
+    record = tmp_path / "receiver.jsonl"
+    with receiver(record, "--delay-ms", "150") as hook:
+        config = write_fleet(tmp_path, hook)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "vedette", "--config", str(config), "run", "--plain"],
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            yield config, record
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def deny_hooks(policies: Path, on: bool) -> None:
+    denies = policies / "denies" / "data.yaml"
+    text = denies.read_text()
+    old, new = ("tools: []", "tools: [hook.call]") if on else ("tools: [hook.call]", "tools: []")
+    assert old in text
+    denies.write_text(text.replace(old, new))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_no_call_starts_under_the_old_revision_once_apply_returned(
+    running: tuple[Path, Path], tmp_path: Path
+) -> None:
+    config, record = running
+    until(lambda: calls(record) > 20, 60, "the fleet did not start to call")
+    from vedette.adapters.sqlite import OpenedStore
+
+    def permitted_and_not_done() -> int:
+        store = OpenedStore(tmp_path / "state")
+        found = store.counts().get("caller", {}).get("effect.intended", 0)
+        store.close()
+        return found
+
+    until(lambda: permitted_and_not_done() >= QUEUED, 60, "no thousand permitted calls are queued")
+
+    stricter = tmp_path / "stricter"
+    shutil.copytree(tmp_path / "policies", stricter)
+    deny_hooks(stricter, True)
+    applied = vedette(config, "policy", "apply", str(stricter), "--reason", "no more calls")
+    at_return = calls(record)
+    assert applied["ok"]
+    assert applied["still_calling"] == 0
+    assert at_return < EVENTS - QUEUED + 200, "the queue had drained before the change"
+    time.sleep(1.0)
+    assert calls(record) == at_return, "a call started under the old revision after apply returned"
+    assert not wrong_after(tmp_path / "state", applied["revision"])
+
+    # Saving a file does the same, within a second: first the folder itself becomes stricter.
+    revision = applied["revision"]
+    until(lambda: left(config) == 0, 60, "actions were left undecided")
+    store = OpenedStore(tmp_path / "state")
+    denied = next(
+        run.id
+        for run in store.runs_page(agent="caller", state="done", before=None, limit=200)
+        if store.actions(run.id)[0].decided == "deny"
+    )
+    store.close()
+    explained = json.dumps(vedette(config, "explain", denied))
+    assert (
+        f'"policy_rev": {revision - 1}' in explained or f'"revision": {revision - 1}' in explained
+    )
+    assert f'"policy_rev": {revision}' in explained or f'"revision": {revision}' in explained
+
+    took = []
+    for _ in range(3):
+        denies = tmp_path / "policies" / "denies" / "data.yaml"
+        revision = live_revision(tmp_path / "state")
+        denies.write_text(denies.read_text() + "# looked at\n")
+        took.append(
+            until(lambda now=revision: live_revision(tmp_path / "state") > now, 10, "not live")
+        )
+    # The best of three, since other work on the machine counts against the clock on the wall.
+    assert min(took) < 1.0, f"a saved folder took {took} s"
+
+    replayed = vedette(config, "replay")
+    assert replayed["differed"] in (0, []), replayed
+    assert replayed["agreed"] >= EVENTS
+    status = vedette(config, "status")
+    assert status["agents"]["caller"]["runs"] == {"done": EVENTS}, "an event was lost"
+
+
+def live_revision(state: Path) -> int:
+    from vedette.adapters.sqlite import OpenedStore
+
+    store = OpenedStore(state)
+    number, _ = store.revision()
+    store.close()
+    return number
+
+
+def left(config: Path) -> int:
+    from vedette.adapters.sqlite import OpenedStore
+
+    store = OpenedStore(config.parent / "state")
+    found = store.counts().get("caller", {})
+    store.close()
+    return found.get("effect.intended", 0) + found.get("run.ready", 0)
+
+
+def wrong_after(state: Path, revision: int) -> list[int]:
+    """Return entries after the publication that carry an older revision as a permit."""
+    from vedette.adapters.sqlite import OpenedStore
+
+    store = OpenedStore(state)
+    wrong, published = [], None
+    for seq, raw, _, _ in store.walk(("policy.published", "action.decided")):
+        entry = json.loads(raw)
+        if entry["kind"] == "policy.published" and entry["policy_rev"] == revision:
+            published = seq
+        elif published is not None and entry["policy_rev"] < revision:
+            wrong.append(seq)
+    store.close()
+    assert published is not None
+    return wrong

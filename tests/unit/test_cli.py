@@ -1,0 +1,287 @@
+"""The command line itself: exit codes, errors, what is imported, what is shown."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+import pytest
+
+from vedette import __version__
+from vedette import errors
+from vedette.cli import VERBS, exit_code, main
+from vedette.cli.common import plain, table
+from vedette.cli.run import summary_text, try_next
+from vedette.cli.view import Look, draw, notable, status_line
+from vedette.errors import VedetteError
+from vedette.serve.client import error_of
+from vedette.serve.local import status_of
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def go(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        said = capsys.readouterr()
+        code = ended.value.code
+        assert isinstance(code, int)
+        return code, said.out, said.err
+
+    return go
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Makes `vedette schema` raise, whatever it is asked."""
+
+    def put(error: BaseException) -> None:
+        @click.command()
+        @click.option("--json", "as_json", is_flag=True)
+        def broken(as_json: bool) -> None:
+            raise error
+
+        module = importlib.import_module("vedette.cli.schema")
+        monkeypatch.setattr(module, "schema", broken)
+
+    return put
+
+
+# --- the table of verbs ----------------------------------------------------------------------
+
+
+def test_every_verb_of_the_table_is_there_and_takes_json() -> None:
+    for verb, (module, name, told) in VERBS.items():
+        command = getattr(importlib.import_module(f"vedette.cli.{module}"), name)
+        assert isinstance(command, click.Command)
+        assert command.name in (verb, name)
+        assert told.endswith(".")
+        leaves = command.commands.values() if isinstance(command, click.Group) else [command]
+        for leaf in leaves:
+            assert "--json" in [text for item in leaf.params for text in item.opts], leaf.name
+            assert leaf.help, leaf.name
+
+
+def test_every_order_of_a_person_needs_a_reason(run: Run) -> None:
+    orders = (
+        ("approve", "hold_1"),
+        ("deny", "hold_1"),
+        ("stop", "--all"),
+        ("resume", "--all"),
+        ("erase", "--subject", "who"),
+        ("policy", "apply"),
+    )
+    for order in orders:
+        code, _, said = run(*order)
+        assert (code, "--reason" in said) == (2, True), order
+
+
+def test_help_imports_no_verb() -> None:
+    code = (
+        "import sys\nfrom vedette.cli import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        "print(*[name for name in sys.modules if name.startswith('vedette.')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert set(done.stdout.splitlines()[-1].split()) == {"vedette.cli", "vedette.errors"}
+
+
+# --- exit codes and errors -------------------------------------------------------------------
+
+KINDS = sorted(
+    (
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, VedetteError)
+    ),
+    key=lambda kind: kind.__name__,
+)
+THREE = {"Temporary", "StoreFailed", "StoreBusy", "Unavailable", "BadStore"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_exit_code_of_every_error(kind: type[VedetteError]) -> None:
+    assert exit_code(kind("it broke")) == (3 if kind.__name__ in THREE else 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_survives_the_way_over_the_socket(kind: type[VedetteError]) -> None:
+    error = kind("it broke", where="a.yaml:3", mend="mend it")
+    again = error_of(json.loads(json.dumps(error.to_json())))
+    assert (type(again), str(again)) == (kind, str(error))
+    assert status_of(again) in (400, 403, 409, 503)
+
+
+def test_an_unknown_error_keeps_its_words() -> None:
+    error = error_of({"code": "of-the-future", "what": "it broke", "where": None, "mend": "wait"})
+    assert error.to_json()["code"] == "of-the-future"
+    assert str(error) == "it broke (wait)"
+
+
+def test_an_error_is_one_line_with_its_mend(
+    run: Run, failing: Callable[[BaseException], None]
+) -> None:
+    failing(errors.BadFleet("must be a list", where="agents/a/agent.yaml:3", mend="write a dash"))
+    code, out, said = run("schema")
+    assert (code, out) == (2, "")
+    assert said == "error: agents/a/agent.yaml:3: must be a list (write a dash)\n"
+
+
+def test_an_error_in_json(run: Run, failing: Callable[[BaseException], None]) -> None:
+    failing(errors.StoreBusy("another runner owns this store", where="/s", mend="stop it"))
+    code, out, said = run("schema", "--json")
+    assert (code, out) == (3, "")
+    assert json.loads(said) == {
+        "error": {
+            "code": "store-busy",
+            "what": "another runner owns this store",
+            "where": "/s",
+            "mend": "stop it",
+        }
+    }
+
+
+def test_what_was_done_before_is_done(run: Run, failing: Callable[[BaseException], None]) -> None:
+    failing(errors.AlreadyDone("command c1 was carried out before"))
+    assert run("schema") == (0, "nothing to do: command c1 was carried out before\n", "")
+    code, out, _ = run("schema", "--json")
+    assert (code, json.loads(out)["already_done"]) == (0, True)
+
+
+def test_a_full_disk_is_told_plainly(run: Run, failing: Callable[[BaseException], None]) -> None:
+    failing(OSError(28, "No space left on device", "/s/store.db"))
+    code, _, said = run("schema")
+    assert (code, said) == (3, "error: /s/store.db: No space left on device\n")
+
+
+def test_a_bug_is_no_finding(run: Run, failing: Callable[[BaseException], None]) -> None:
+    failing(ZeroDivisionError("by hand"))
+    code, _, said = run("schema")
+    assert code == 3
+    assert "Traceback" in said
+    assert "bug in vedette" in said
+
+
+@pytest.mark.parametrize(
+    "arguments", [("launch",), ("schema",), ("schema", "ship"), ("runs", "--limit", "many")]
+)
+def test_usage_errors(run: Run, arguments: tuple[str, ...]) -> None:
+    code, out, said = run(*arguments)
+    assert (code, out) == (2, "")
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert "--help`" in said
+    code, _, said = run(*arguments, "--json")
+    assert (code, json.loads(said)["error"]["code"]) == (2, "usage")
+
+
+def test_version(run: Run) -> None:
+    assert run("--version") == (0, f"vedette {__version__}\n", "")
+
+
+def test_schema_is_a_schema(run: Run) -> None:
+    for what in ("agent", "bank"):
+        code, out, _ = run("schema", what)
+        assert code == 0
+        assert json.loads(out)["$schema"].startswith("https://json-schema.org/")
+
+
+# --- what is shown ---------------------------------------------------------------------------
+
+
+def test_a_strangers_text_moves_no_cursor() -> None:
+    assert plain("a\x1b[2Jb\rc\x9b\u202ed") == "a\ufffd[2Jb\ufffdc\ufffd\ufffdd"
+
+
+def test_a_table_lines_up() -> None:
+    shown = table(["agent", "runs"], [["gull", "1,200"], ["tern", "3"]])
+    assert shown == "agent   runs\ngull   1,200\ntern       3"
+    assert table(["agent"], []) == "agent"
+
+
+def test_three_commands_to_try_whatever_there_is() -> None:
+    full = {"effect": "run_3", "denied": "run_1", "incident": "run_2", "hold": "hold_1"}
+    assert try_next(full) == [
+        "explain run_1",
+        'approve hold_1 --reason "looks right"',
+        "explain run_2",
+    ]
+    assert try_next({"effect": "run_3"}) == ["explain run_3", "hold list", "status"]
+    assert try_next({}) == ["hold list", "status", "replay"]
+
+
+def summary() -> dict[str, Any]:
+    return {
+        "agents": {"gull": {"runs": 1200, "actions": 3, "denials": 1, "failed": 0}},
+        "events": {"accepted": 1200, "woke_nobody": 0},
+        "seconds": 2.5,
+        "events_per_second": 480.0,
+        "cpu_us_per_event": 800.1,
+        "policy_revision": 2,
+        "troubles": ["a source \x1b[31mended"],
+        "try_next": {"denied": "run_1"},
+    }
+
+
+def test_the_summary_ends_with_what_to_try() -> None:
+    lines = summary_text(summary(), "vedette --config f.toml").splitlines()
+    assert lines[1].split() == ["agent", "runs", "actions", "denials", "failed"]
+    assert lines[2].split() == ["gull", "1,200", "3", "1", "0"]
+    assert lines[-3] == "  vedette --config f.toml explain run_1"
+    assert "\x1b" not in "".join(lines)
+
+
+AGENT = {
+    "events": 12, "actions": 5, "permits": 2, "held": 1, "denied": 2, "would": 0, "effects": 2,
+    "dead": 0, "backlog": 0,
+}  # fmt: skip
+
+
+def look(**more: Any) -> Look:
+    given = {
+        "agents": {"gull": AGENT}, "events": 12, "rate": 3.4, "pending": 1, "revision": 2,
+        "stopped": [], "seconds": 4.0,
+    }  # fmt: skip
+    return Look(**{**given, **more})
+
+
+def test_a_status_line_says_all_in_words() -> None:
+    line = status_line(look())
+    for part in ("events 12 (3/s)", "permits 2", "held 1", "denied 2", "pending 1", "policy 2"):
+        assert part in line
+    assert "dead" not in line
+    assert "STOPPED tool mail.send" in status_line(look(stopped=["tool mail.send"]))
+
+
+def test_the_live_view_needs_no_colour() -> None:
+    from rich.console import Console
+
+    console = Console(width=110, color_system=None, force_terminal=False, record=True)
+    with console.capture() as caught:
+        shown = look(stopped=["agent gull"])
+        console.print(draw("harbour", "http://x:1", shown, ["12:00:00 held \x1b[2J gull"]))
+    text = caught.get()
+    for word in ("gull", "held", "denied", "STOPPED: agent gull", "policy revision 2", "http://x"):
+        assert word in text
+    assert "\x1b" not in text
+
+
+def test_notable_entries_say_what_and_where_to_look() -> None:
+    held = {
+        "kind": "action.decided", "at": 1_750_000_000_000_000, "outcome": "hold", "agent": "gull",
+        "tool": "mail.send", "rule": "impact.high", "run": "run_1",
+    }  # fmt: skip
+    assert notable(held) == "15:06:40 held   gull mail.send by impact.high  run_1"
+    assert notable({**held, "outcome": "permit"}) is None
+    assert "denied" in str(notable({**held, "outcome": "deny"}))
+    actor = {"kind": "stop.set", "at": 1, "what": "agent:gull", "actor": "person:ann"}
+    assert notable(actor) == "00:00:00 stop set: agent:gull by person:ann"

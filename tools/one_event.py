@@ -1,0 +1,272 @@
+"""Writes docs/one-event.md: one mail and one incident of the samples, through the real line.
+
+    .venv/bin/python tools/one_event.py          rewrite docs/one-event.md
+    .venv/bin/python tools/one_event.py --print  print it instead
+
+The shipped agents, policies, memories and samples, the real sources, store, policy engine and
+targets. Given are the clock, which stands still, and policies that were not staged again (the gate
+does that). tests/acceptance/test_one_event.py compares the page with what comes out today.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from one_event_text import INCIDENT, MAIL, REST
+from real_fleet import ROOT, receiver
+
+from vedette.adapters.file_source import CsvSource
+from vedette.adapters.maildir_source import MaildirSource
+from vedette.testing.clock import ManualClock
+from vedette.testing.harness import FleetHarness
+from vedette.testing.intake import ListIntake
+
+PAGE = ROOT / "docs" / "one-event.md"
+MESSAGE = "1777606421.M0056.harbour"
+SERIES = "pump_pressure"
+NOW_US = 1_780_300_800_000_000  # 2026-06-01T08:00:00Z
+WIDTH = 110
+
+# Digests are salted or change with every edit of the content; a signature differs each time.
+_DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
+# The last digits of a fraction depend on the machine's arithmetic.
+_FRACTION = re.compile(r"\b(\d+\.\d{4})\d+")
+
+
+@dataclass
+class Told:
+    """What happened to one run: its entries (raw, in order) and their bodies, parsed."""
+
+    run: str
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    raw: dict[int, str] = field(default_factory=dict)
+    bodies: dict[int, Any] = field(default_factory=dict)
+
+    def seq(self, kind: str, nth: int = 0) -> int:
+        """Return the seq of the nth entry of a kind."""
+        found = [entry["seq"] for entry in self.entries if entry["kind"] == kind]
+        seq: int = found[nth]
+        return seq
+
+    def line(self, kind: str, nth: int = 0) -> str:
+        """Return an entry as the page shows it."""
+        return wrap(mask(self.raw[self.seq(kind, nth)]))
+
+    def body(self, kind: str, nth: int = 0) -> Any:
+        """Return the body of an entry."""
+        return self.bodies[self.seq(kind, nth)]
+
+
+async def page(work: Path) -> str:
+    """Run the line on the two events in the empty folder `work`; return the page."""
+    mailbox = work / "one"
+    (mailbox / "new").mkdir(parents=True)
+    shutil.copy(ROOT / "samples/mailbox/new" / MESSAGE, mailbox / "new")
+    clock = ManualClock(NOW_US)
+    with receiver(work / "receiver.jsonl") as hook:
+        targets = {
+            "mailbox": {
+                "kind": "maildir",
+                "path": str(work / "mailbox"),
+                "address": "desk@harbourlights.example",
+            },
+            "oncall": {"kind": "webhook", "url": hook},
+        }
+        async with FleetHarness(work / "fleet", clock=clock, targets=targets) as fleet:
+            source = MaildirSource("sample", work / "mailbox", clock=clock, copy_from=mailbox)
+            await source.deliver(fleet.app.intake)
+            await fleet.settle()
+            mail = tell(fleet, 'agent="inbox_triage"')
+            note = checkpoint(fleet)
+            # All rows at once, so that their places in the ledger do not depend on timing.
+            rows = ListIntake()
+            csv = CsvSource("series", str(ROOT / f"samples/metrics/{SERIES}.csv"), clock)
+            await csv.deliver(rows)
+            await fleet.app.intake.accept(rows.events)
+            await fleet.settle(60)
+            incident = tell(fleet, "incident.open")
+            row = fleet.app.store.row("incidents", SERIES)
+    calls = [json.loads(line) for line in (work / "receiver.jsonl").read_text().splitlines()]
+    lies = sorted(p.relative_to(work / "mailbox") for p in (work / "mailbox").rglob("*harbour*"))
+    return "".join(
+        (
+            mail_part(mail, note, str(lies[0])),
+            incident_part(incident, dict(row or {}), calls, len(rows.events)),
+            REST,
+        )
+    )
+
+
+def tell(fleet: FleetHarness, what: str) -> Told:
+    """Collect the first run that decided about a tool (or the only one of an agent)."""
+    walked = [(seq, bytes(raw)) for seq, raw, _, _ in fleet.app.store.walk()]
+    parsed = {seq: json.loads(raw) for seq, raw in walked}
+    decided = [e for e in parsed.values() if e["kind"] == "action.decided"]
+    first = next(e for e in decided if e["tool"] == what or f'agent="{e["agent"]}"' == what)
+    told = Told(first["run"])
+    for seq, raw in walked:
+        entry = parsed[seq]
+        mine = entry.get("run") == told.run or (
+            entry["kind"] == "event.accepted" and entry.get("event") == first["event"]
+        )
+        read = entry["kind"] == "recall.decided" and entry.get("run") == told.run
+        if mine or read:
+            told.entries.append(entry)
+            told.raw[seq] = raw.decode()
+            if "body" in entry:
+                told.bodies[seq] = fleet.body(seq)
+    return told
+
+
+def checkpoint(fleet: FleetHarness) -> str:
+    """Return the last checkpoint that the witness saw, without what is random in it."""
+    text = (fleet.folder / "state" / "witness.log").read_text(encoding="utf-8")
+    lines = text.strip().rsplit("\n\n", 2)
+    origin, size, _root = lines[-2].splitlines()[-3:]
+    signer = lines[-1].rsplit(" ", 1)[0]
+    return f"{origin}\n{size}\n…\n\n{signer} …"
+
+
+# --- the page --------------------------------------------------------------------------------
+
+
+def mail_part(told: Told, note: str, lies: str) -> str:
+    """Return the first part: the mail that is filed and not forwarded."""
+    event = told.body("event.accepted")
+    turn = told.body("turn.reasoned")
+    permit, deny = told.body("action.decided"), told.body("action.decided", 1)
+    asked, forward = permit["question"], deny["question"]
+    detail = turn["detail"]
+    return MAIL.format(
+        message=MESSAGE,
+        run=told.run,
+        event=pretty({**event, "data": cut(event["data"])}),
+        accepted=told.line("event.accepted"),
+        recalled=told.line("recall.decided"),
+        reasoned=told.line("turn.reasoned"),
+        memories=", ".join(f"`{cite}`" for cite in turn["memories"]),
+        label=turn["label"],
+        confidence=mask(turn["confidence"]),
+        nearest=detail["nearest"][0]["id"],
+        request=compact(detail["requests"][0]),
+        proposals=pretty(turn["proposals"]),
+        question=pretty(asked),
+        decision=compact(permit["decision"]),
+        permitted=told.line("action.decided"),
+        args=compact(forward["action"]["args"]),
+        origins=compact(forward["action"]["origins"]),
+        denial=compact(deny["decision"]),
+        denied=told.line("action.decided", 1),
+        intended=told.line("effect.intended"),
+        done=told.line("effect.done"),
+        outcome=compact(told.body("effect.done")),
+        lies=lies,
+        closed=told.line("run.closed"),
+        note=note,
+    )
+
+
+def incident_part(told: Told, row: dict[str, Any], calls: list[dict[str, Any]], rows: int) -> str:
+    """Return the second part: the incident that is opened and told to whoever is on call."""
+    event, turn = told.body("event.accepted"), told.body("turn.reasoned")
+    transactional = told.body("effect.done")["data"]["rows"][0]
+    key = next(e["effect_key"] for e in told.entries if e["kind"] == "effect.intended")
+    call = next(call for call in calls if call["key"] == key)
+    return INCIDENT.format(
+        series=SERIES,
+        rows=f"{rows:,}",
+        run=told.run,
+        event=compact(event),
+        accepted=told.line("event.accepted"),
+        why=turn["proposals"][0]["why"],
+        confidence=mask(turn["confidence"]),
+        reasoned=told.line("turn.reasoned"),
+        opened=told.line("action.decided"),
+        written=told.line("effect.done"),
+        row=pretty(transactional),
+        notified=told.line("action.decided", 1),
+        intended=told.line("effect.intended"),
+        done=told.line("effect.done", 1),
+        call=compact({name: call[name] for name in ("key", "effect") if name in call}),
+        closed=told.line("run.closed"),
+        state=row["state"],
+        closed_at=row["closed_at"],
+    )
+
+
+def cut(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a mail's data with what is empty left out and its text cut."""
+    kept = {name: value for name, value in data.items() if value not in (None, [], False, "")}
+    kept["text"] = kept["text"][:62] + "…"
+    return kept
+
+
+def compact(value: Any) -> str:
+    """Return JSON on as few lines as fit."""
+    return wrap(mask(json.dumps(value, sort_keys=True, ensure_ascii=False)))
+
+
+def pretty(value: Any) -> str:
+    """Return JSON with one line for each member that fits on one, and inner ones for the rest."""
+    return mask(_pretty(value, 0))
+
+
+def _pretty(value: Any, deep: int) -> str:
+    flat = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    if len(mask(flat)) + deep <= WIDTH - 16 or not isinstance(value, dict | list):
+        return flat
+    pad = " " * (deep + 2)
+    if isinstance(value, dict):
+        parts = [
+            f"{pad}{json.dumps(name)}: {_pretty(item, deep + 2)}"
+            for name, item in sorted(value.items())
+        ]
+        return "{\n" + ",\n".join(parts) + "\n" + " " * deep + "}"
+    return (
+        "[\n"
+        + ",\n".join(pad + _pretty(item, deep + 2) for item in value)
+        + "\n"
+        + (" " * deep)
+        + "]"
+    )
+
+
+def mask(text: str) -> str:
+    """Cut what differs each time or from machine to machine."""
+    return _FRACTION.sub(r"\1…", _DIGEST.sub("…", text))
+
+
+def wrap(line: str) -> str:
+    """Break a line after commas, so that it fits the page."""
+    lines, present = [], ""
+    for part in re.split(r"(?<=,)", line):
+        if present and len(present) + len(part) > WIDTH:
+            lines.append(present.rstrip())
+            present = "  "
+            part = part.lstrip()
+        present += part
+    return "\n".join([*lines, present])
+
+
+def main(arguments: list[str]) -> int:
+    """Write or print the page."""
+    with tempfile.TemporaryDirectory(prefix="vedette-one-event-") as folder:
+        text = asyncio.run(page(Path(folder)))
+    if "--print" in arguments:
+        sys.stdout.write(text)
+    else:
+        PAGE.write_text(text, encoding="utf-8")
+        print(f"{PAGE.relative_to(ROOT)}: {len(text.splitlines())} lines")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
