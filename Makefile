@@ -41,11 +41,11 @@ lock: ## Compile requirements.lock again; ARGS="--upgrade" moves the pins
 
 replay-real: ## Replay the real data of VEDETTE_DATA through the whole line; ARGS go to the tool
 	@tools/setup
-	@$(BIN)/python tools/replay_real.py $(ARGS)
+	@$(BIN)/python -m tools.replay_real $(ARGS)
 
 bench-line: ## The same with the metric files only: events/s and CPU per event
 	@tools/setup
-	@$(BIN)/python tools/replay_real.py --only metrics $(ARGS)
+	@$(BIN)/python -m tools.replay_real --only metrics $(ARGS)
 
 wheel: ## Build the wheel into dist/
 	@tools/setup

@@ -1,7 +1,7 @@
 """Writes docs/one-event.md: one mail and one incident of the samples, through the real line.
 
-    .venv/bin/python tools/one_event.py          rewrite docs/one-event.md
-    .venv/bin/python tools/one_event.py --print  print it instead
+    .venv/bin/python -m tools.one_event          rewrite docs/one-event.md
+    .venv/bin/python -m tools.one_event --print  print it instead
 
 The shipped agents, policies, memories and samples, the real sources, store, policy engine and
 targets. Given are the clock, which stands still, and policies that were not staged again (the gate
@@ -16,12 +16,13 @@ import re
 import shutil
 import sys
 import tempfile
+import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from one_event_text import INCIDENT, MAIL, REST
-from real_fleet import ROOT, receiver
+from tools.one_event_text import INCIDENT, MAIL, REST
+from tools.real_fleet import ROOT, receiver
 
 from vedette.adapters.file_source import CsvSource
 from vedette.adapters.maildir_source import MaildirSource
@@ -32,11 +33,13 @@ from vedette.testing.intake import ListIntake
 PAGE = ROOT / "docs" / "one-event.md"
 MESSAGE = "1777606421.M0056.harbour"
 SERIES = "pump_pressure"
+ALARM = "pump_pressure:0001102"
 NOW_US = 1_780_300_800_000_000  # 2026-06-01T08:00:00Z
-WIDTH = 110
+WIDTH = 118
 
 # Digests are salted or change with every edit of the content; a signature differs each time.
 _DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
+_WHOLE = {"break_long_words": False, "break_on_hyphens": False}
 # The last digits of a fraction depend on the machine's arithmetic.
 _FRACTION = re.compile(r"\b(\d+\.\d{4})\d+")
 
@@ -86,23 +89,37 @@ async def page(work: Path) -> str:
             await fleet.settle()
             mail = tell(fleet, 'agent="inbox_triage"')
             note = checkpoint(fleet)
-            # All rows at once, so that their places in the ledger do not depend on timing.
-            rows = ListIntake()
-            csv = CsvSource("series", str(ROOT / f"samples/metrics/{SERIES}.csv"), clock)
-            await csv.deliver(rows)
-            await fleet.app.intake.accept(rows.events)
-            await fleet.settle(60)
+            rows = await series(fleet, clock)
             incident = tell(fleet, "incident.open")
+            if incident.body("event.accepted")["id"] != ALARM:
+                raise ValueError(f"ALARM is {incident.body('event.accepted')['id']} now")
             row = fleet.app.store.row("incidents", SERIES)
     calls = [json.loads(line) for line in (work / "receiver.jsonl").read_text().splitlines()]
+    outbox = len(list((work / "mailbox" / ".Outbox").rglob("*.*")))
     lies = sorted(p.relative_to(work / "mailbox") for p in (work / "mailbox").rglob("*harbour*"))
-    return "".join(
+    return "\n".join(
         (
-            mail_part(mail, note, str(lies[0])),
-            incident_part(incident, dict(row or {}), calls, len(rows.events)),
-            REST,
+            mail_part(mail, note, str(lies[0]), outbox),
+            incident_part(incident, dict(row or {}), calls, rows),
+            reflow(REST),
         )
     )
+
+
+async def series(fleet: FleetHarness, clock: ManualClock) -> int:
+    """Hand over the series; return how many rows it has.
+
+    In two parts, so that the place in the ledger of what the alarm's run wrote is always the same:
+    a call takes its time, and other rows go on meanwhile.
+    """
+    rows = ListIntake()
+    csv = CsvSource("series", str(ROOT / f"samples/metrics/{SERIES}.csv"), clock)
+    await csv.deliver(rows)
+    after = next(at for at, event in enumerate(rows.events, start=1) if event.id == ALARM)
+    for part in (rows.events[:after], rows.events[after:]):
+        await fleet.app.intake.accept(part)
+        await fleet.settle(60)
+    return len(rows.events)
 
 
 def tell(fleet: FleetHarness, what: str) -> Told:
@@ -127,38 +144,37 @@ def tell(fleet: FleetHarness, what: str) -> Told:
 
 
 def checkpoint(fleet: FleetHarness) -> str:
-    """Return the last checkpoint that the witness saw, without what is random in it."""
+    """Return what the last checkpoint that the witness saw says, without what is random in it."""
     text = (fleet.folder / "state" / "witness.log").read_text(encoding="utf-8")
-    lines = text.strip().rsplit("\n\n", 2)
-    origin, size, _root = lines[-2].splitlines()[-3:]
-    signer = lines[-1].rsplit(" ", 1)[0]
-    return f"{origin}\n{size}\n…\n\n{signer} …"
+    origin, size, _root = text.strip().rsplit("\n\n", 1)[0].splitlines()[-3:]
+    return f"`{origin}`, {size} entries, the root, the signature"
 
 
 # --- the page --------------------------------------------------------------------------------
 
 
-def mail_part(told: Told, note: str, lies: str) -> str:
+def mail_part(told: Told, note: str, lies: str, outbox: int) -> str:
     """Return the first part: the mail that is filed and not forwarded."""
     event = told.body("event.accepted")
     turn = told.body("turn.reasoned")
     permit, deny = told.body("action.decided"), told.body("action.decided", 1)
     asked, forward = permit["question"], deny["question"]
     detail = turn["detail"]
-    return MAIL.format(
+    return reflow(
+        MAIL,
         message=MESSAGE,
         run=told.run,
-        event=pretty({**event, "data": cut(event["data"])}),
+        event=compact({**event, "data": cut(event["data"])}),
         accepted=told.line("event.accepted"),
         recalled=told.line("recall.decided"),
         reasoned=told.line("turn.reasoned"),
-        memories=", ".join(f"`{cite}`" for cite in turn["memories"]),
+        memories=", ".join(f"`{cite}`" for cite in dict.fromkeys(turn["memories"])),
         label=turn["label"],
         confidence=mask(turn["confidence"]),
         nearest=detail["nearest"][0]["id"],
-        request=compact(detail["requests"][0]),
-        proposals=pretty(turn["proposals"]),
-        question=pretty(asked),
+        words=detail["requests"][0]["words"],
+        proposals="\n".join(compact(proposal) for proposal in turn["proposals"]),
+        question=members(asked),
         decision=compact(permit["decision"]),
         permitted=told.line("action.decided"),
         args=compact(forward["action"]["args"]),
@@ -169,6 +185,7 @@ def mail_part(told: Told, note: str, lies: str) -> str:
         done=told.line("effect.done"),
         outcome=compact(told.body("effect.done")),
         lies=lies,
+        outbox=f"{outbox or 'no'} mails",
         closed=told.line("run.closed"),
         note=note,
     )
@@ -180,23 +197,22 @@ def incident_part(told: Told, row: dict[str, Any], calls: list[dict[str, Any]], 
     transactional = told.body("effect.done")["data"]["rows"][0]
     key = next(e["effect_key"] for e in told.entries if e["kind"] == "effect.intended")
     call = next(call for call in calls if call["key"] == key)
-    return INCIDENT.format(
+    return reflow(
+        INCIDENT,
         series=SERIES,
         rows=f"{rows:,}",
         run=told.run,
         event=compact(event),
-        accepted=told.line("event.accepted"),
         why=turn["proposals"][0]["why"],
         confidence=mask(turn["confidence"]),
         reasoned=told.line("turn.reasoned"),
         opened=told.line("action.decided"),
         written=told.line("effect.done"),
-        row=pretty(transactional),
+        row=compact(transactional),
         notified=told.line("action.decided", 1),
         intended=told.line("effect.intended"),
         done=told.line("effect.done", 1),
         call=compact({name: call[name] for name in ("key", "effect") if name in call}),
-        closed=told.line("run.closed"),
         state=row["state"],
         closed_at=row["closed_at"],
     )
@@ -211,32 +227,27 @@ def cut(data: dict[str, Any]) -> dict[str, Any]:
 
 def compact(value: Any) -> str:
     """Return JSON on as few lines as fit."""
-    return wrap(mask(json.dumps(value, sort_keys=True, ensure_ascii=False)))
+    return wrap(mask(dumps(value)))
 
 
-def pretty(value: Any) -> str:
-    """Return JSON with one line for each member that fits on one, and inner ones for the rest."""
-    return mask(_pretty(value, 0))
+def dumps(value: Any) -> str:
+    """Return JSON on one line, its keys in order."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
-def _pretty(value: Any, deep: int) -> str:
-    flat = json.dumps(value, sort_keys=True, ensure_ascii=False)
-    if len(mask(flat)) + deep <= WIDTH - 16 or not isinstance(value, dict | list):
-        return flat
-    pad = " " * (deep + 2)
-    if isinstance(value, dict):
-        parts = [
-            f"{pad}{json.dumps(name)}: {_pretty(item, deep + 2)}"
-            for name, item in sorted(value.items())
-        ]
-        return "{\n" + ",\n".join(parts) + "\n" + " " * deep + "}"
-    return (
-        "[\n"
-        + ",\n".join(pad + _pretty(item, deep + 2) for item in value)
-        + "\n"
-        + (" " * deep)
-        + "]"
-    )
+def members(value: dict[str, Any]) -> str:
+    """Return a JSON object with each of its members on lines of its own."""
+    parts = [wrap(f'"{name}": {mask(dumps(item))}') for name, item in sorted(value.items())]
+    return "{" + ",\n".join(parts) + "}"
+
+
+def reflow(text: str, **filled: str) -> str:
+    """Fill in a text and break its prose; boxes, headings and comments stay as they are."""
+    blocks = []
+    for block in text.format(**filled).strip().split("\n\n"):
+        prose = not block.startswith(("```", "#", "<!--"))
+        blocks.append(textwrap.fill(block, WIDTH, **_WHOLE) if prose else block)
+    return "\n\n".join(blocks) + "\n"
 
 
 def mask(text: str) -> str:

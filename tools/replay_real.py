@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from real_fleet import Laid, data_folder, lay_out, receiver, unpack_mails
+from tools.real_fleet import Laid, data_folder, lay_out, receiver, unpack_mails
 
 
 def main() -> int:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from vedette.budget import DAY_US, MINUTE_US, window_start
 from vedette.bundle import Bundle, Revision
 from vedette.clock import Clock, SystemClock
@@ -94,6 +96,7 @@ async def open_app(
     try:
         banks = SqliteBank(settings.state / "memory.db")
         versions = banks.load(loaded.banks)
+        _feed(banks, store)
         metrics = PrometheusMetrics()
         gateway = Gateway(_NoPolicy(), 0)
         line = Line(
@@ -198,6 +201,22 @@ async def _roll_out(
         first = published.findings[0]
         raise BadPolicy(first.what, where=f"{first.file}:{first.line}", mend=first.mend or None)
     return rollout
+
+
+def _feed(banks: SqliteBank, store: SqliteStore) -> None:
+    """Bring candidates of committed steps into their banks; one that is there already stays."""
+    from vedette.memory import Candidate
+
+    for _, raw, _, data in store.walk(("memory.proposed",)):
+        if data is None:
+            continue
+        entry, told = orjson.loads(raw), orjson.loads(data)
+        topics = tuple(told["topics"])
+        candidate = Candidate(
+            entry["memory"], told["scope"], told["text"], topics, entry["agent"], entry["run"],
+            entry["event"],
+        )  # fmt: skip
+        banks.propose(candidate, entry["at"])
 
 
 def registry(store: SqliteStore, digest: str) -> dict[str, Any]:

@@ -170,6 +170,7 @@ class Case:
                 str(at)
                 for at, row in enumerate(answered)
                 if self.agent.tools[row.tool].output == "trusted"
+                and "label_output" not in row.obliges
             ),
             row=self.row,
         )
@@ -256,6 +257,8 @@ class Case:
         fields: dict[str, Any] = {"settled": settled}
         if thought is not None:
             fields |= judged(thought)
+            if self.memories:
+                fields["memory"] = ",".join(memory.cite() for memory in self.memories)
         return self.entry("run.closed", back=back, **fields)
 
     # --- steps ------------------------------------------------------------------------------
@@ -301,6 +304,8 @@ class Case:
         run.waits, run.observed = step.waits, step.observed
         self.rows = self.merged(step.actions)
         self.line.wrote(step.rows)
+        if step.state == "done":
+            self.line.metrics.count("runs", agent=self.agent.name, state="done")
 
     def reload(self) -> None:
         """Read the run again after a person's answer moved it on."""

@@ -178,11 +178,27 @@ class Commands:
         self._person(order)
         if (event is None) == (subject is None):
             raise BadCommand("say what to erase", mend="give --event ID or --subject WHO")
+        await self._keep_states(event, subject)
         draft = Draft("body.erased", {"actor": str(order.principal)}, body=order.body())
         erased = await self.line.store.erase(
             event=event, subject=subject, draft=draft, command=order.command_id
         )
         return {"erased": erased}
+
+    async def _keep_states(self, event: str | None, subject: str | None) -> None:
+        """Keep what judges have learned of content that is about to go, as states without it."""
+        store = self.line.store
+        runs = store.runs_with(event=event, subject=subject)
+        for agent, key in sorted({(run.agent, run.key) for run in runs if run.observed}):
+            if agent not in self.line.fleet.agents:
+                continue
+            checkpoint, _, since = store.history(agent, key, 2**62)
+            if not since:
+                continue
+            reasoner = self.line.reasoner(self.line.agent(agent))
+            blob = reasoner.fold(agent, checkpoint, since)
+            if blob is not None:
+                await store.keep_state(agent, key, since[-1][0], blob)
 
     def _person(self, order: Order) -> None:
         if order.principal.kind != "person":

@@ -14,7 +14,7 @@ from vedette import perform as performing
 from vedette.action import Action, bind
 from vedette.budget import DAY_US, window_end
 from vedette.case import Case, Fenced, Superseded, judged, subject_of
-from vedette.decision import denied
+from vedette.decision import Decision, denied
 from vedette.digest import canonical, tame
 from vedette.effect import Outcome, RowWrite
 from vedette.entry import Body, Draft
@@ -45,7 +45,9 @@ async def handle(line: Line, lease: Lease, event: Event | None = None) -> Case |
         if not await reserve(line, case, now):
             return window_end(now, DAY_US)
         await take_turn(line, case)
-    return None if case.run.state in ("done", "waiting") else case
+        if case.run.state in ("done", "waiting"):
+            return None
+    return case
 
 
 async def see_through(line: Line, case: Case) -> int | None:
@@ -231,6 +233,7 @@ def decide(
     planned = row.effect is not None
     decided = line.gateway.decide(action, case.situation([*case.rows, *rows], row, now))
     hold.apply(row, decided.decision, decided.policy_rev, now)
+    oblige(line, case, row, decided.decision)
     drafts = [case.decided_entry(row, decided, back)]
     if row.decided != "permit":
         if planned:
@@ -240,6 +243,16 @@ def decide(
     elif not planned:
         drafts.append(case.effect_entry("effect.intended", row, 1))
     return drafts
+
+
+def oblige(line: Line, case: Case, row: ActionRow, decision: Decision) -> None:
+    """Fulfil what a decision obliges to: `notify` a person, and label what the tool answers."""
+    kinds = sorted({item["type"] for item in decision.obligations})
+    row.obliges = ",".join(kinds)
+    if "notify" in kinds and row.decided == "permit":
+        line.metrics.count("notices", agent=case.agent.name, tool=row.tool)
+    if decision.would == "permit":
+        line.metrics.count("would", agent=case.agent.name, tool=row.tool)
 
 
 def write_rows(
@@ -491,5 +504,3 @@ def tell(line: Line, case: Case, step: Step) -> None:
         )
         if row.effect in ("done", "failed"):
             line.metrics.count("effects", agent=agent, tool=row.tool, state=row.effect)
-    if step.state == "done":
-        line.metrics.count("runs", agent=agent, state="done")

@@ -133,6 +133,14 @@ class Store(Protocol):
         """Delete the bodies found by event or subject; return their digests. Raises BadCommand."""
         ...
 
+    async def keep_state(self, agent: str, key: str, position: int, blob: bytes) -> None:
+        """Keep a checkpoint of a judge's state that holds the events up to `position`."""
+        ...
+
+    def runs_with(self, *, event: str | None, subject: str | None) -> list[Run]:
+        """Return the runs whose content is found by an event or a subject."""
+        ...
+
     async def note(self, drafts: Sequence[Draft], bundle: Bundle | None = None) -> int:
         """Write entries that belong to no run; return the seq of the last."""
         ...
@@ -306,6 +314,15 @@ class Reasoner(Protocol):
 
     def forget(self, agent: str, key: str) -> None:
         """Drop the state of a key: what it learned last was not committed."""
+        ...
+
+    def fold(
+        self, agent: str, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]
+    ) -> bytes | None:
+        """Return the checkpoint that stands for `checkpoint` and what came since; None: no state.
+
+        Touches no state that is held.
+        """
         ...
 
 

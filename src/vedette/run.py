@@ -70,7 +70,7 @@ class ActionRow:
     """What the store knows of one action of a run: decision, hold and effect in one row.
 
     `record` is the action's canonical JSON (arguments, origins, sources, why); `answer` the
-    outcome's. An action not decided yet, or to be decided again, has `decided` None.
+    outcome's; `obliges` names the obligations of the last decision. An action not decided yet, or to be decided again, has `decided` None.
     """
 
     id: str
@@ -93,6 +93,7 @@ class ActionRow:
     tries: int = 0
     not_before_us: int = 0
     answer: bytes | None = None
+    obliges: str = ""
     seq: int = 0
 
     @property

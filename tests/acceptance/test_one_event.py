@@ -6,8 +6,8 @@ import asyncio
 import os
 from pathlib import Path
 
-import one_event
 import pytest
+from tools import one_event
 
 LONGEST = 250
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from kill import Audit, audit, compare, kill_at, moments, run_to_end
-from real_fleet import ROOT, lay_out, receiver
+from tests.faults.kill import Audit, audit, compare, kill_at, moments, run_to_end
+from tools.real_fleet import ROOT, lay_out, receiver
 
 from vedette.judging.series import generate
 

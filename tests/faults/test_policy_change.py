@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kill import VEDETTE
-from real_fleet import ROOT, receiver
+from tests.faults.kill import VEDETTE
+from tools.real_fleet import ROOT, receiver
 
 EVENTS = 1500
 QUEUED = 1000
@@ -214,9 +214,7 @@ def test_no_call_starts_under_the_old_revision_once_apply_returned(
         denies = tmp_path / "policies" / "denies" / "data.yaml"
         revision = live_revision(tmp_path / "state")
         denies.write_text(denies.read_text() + "# looked at\n")
-        took.append(
-            until(lambda now=revision: live_revision(tmp_path / "state") > now, 10, "not live")
-        )
+        took.append(until_newer(tmp_path / "state", revision))
     # The best of three, since other work on the machine counts against the clock on the wall.
     assert min(took) < 1.0, f"a saved folder took {took} s"
 
@@ -234,6 +232,10 @@ def live_revision(state: Path) -> int:
     number, _ = store.revision()
     store.close()
     return number
+
+
+def until_newer(state: Path, revision: int) -> float:
+    return until(lambda: live_revision(state) > revision, 10, "the saved folder did not go live")
 
 
 def left(config: Path) -> int:

@@ -138,6 +138,12 @@ class AdkReasoner:
     ) -> None:
         """Do nothing: a model keeps no state between turns."""
 
+    def fold(
+        self, agent: str, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]
+    ) -> bytes | None:
+        """A model keeps no state between runs."""
+        return None
+
     def forget(self, agent: str, key: str) -> None:
         """Do nothing: a model keeps no state between turns."""
 

@@ -85,6 +85,18 @@ class LocalJudges:
             at = position
         self._held[(agent, key)] = _Held(state, at, len(since))
 
+    def fold(
+        self, agent: str, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]
+    ) -> bytes | None:
+        """Return the checkpoint after `since`; None for a judge without state."""
+        judge = self.judge(agent)
+        if not self._stateful[agent]:
+            return None
+        state = judge.blank() if checkpoint is None else judge.load(checkpoint)
+        for _, event in since:
+            judge.observe(state, event)
+        return judge.dump(state)
+
     def forget(self, agent: str, key: str) -> None:
         """Drop a key's state: what it learned last was not committed."""
         self._held.pop((agent, key), None)

@@ -12,6 +12,7 @@ METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "runs": ("counter", "Runs that ended", ("agent", "state")),
     "decisions": ("counter", "Decisions of the gateway", ("agent", "tool", "outcome", "rule")),
     "would": ("counter", "Permits that mode observe kept back", ("agent", "tool")),
+    "notices": ("counter", "Permits that policy obliges to tell a person of", ("agent", "tool")),
     "effects": ("counter", "Effects by state", ("agent", "tool", "state")),
     "store_failures": ("counter", "Commits that did not stand", ()),
     "policy_published": ("counter", "Revisions published", ()),

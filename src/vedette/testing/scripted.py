@@ -166,6 +166,12 @@ class ScriptedReasoner:
     ) -> None:
         """Do nothing: a script keeps no state."""
 
+    def fold(
+        self, agent: str, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]
+    ) -> bytes | None:
+        """A script keeps no state."""
+        return None
+
     def forget(self, agent: str, key: str) -> None:
         """Note that the line dropped the state of a key."""
         self.forgotten.append((agent, key))

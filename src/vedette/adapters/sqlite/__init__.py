@@ -37,7 +37,7 @@ _STEP = (
     "wake_us=?, "
     "waits=?, observed=? WHERE id=? AND steps=?"
 )
-_ACTION = f"INSERT OR REPLACE INTO action({ACTION}) VALUES({','.join('?' * 21)})"
+_ACTION = f"INSERT OR REPLACE INTO action({ACTION}) VALUES({','.join('?' * 22)})"
 _SPEND = (
     "INSERT INTO spend VALUES(?,?,?,?) ON CONFLICT(agent,unit,minute) "
     "DO UPDATE SET amount=amount+excluded.amount"
@@ -346,6 +346,18 @@ class SqliteStore(Reads):
 
         return await self.writer.submit(work)
 
+    async def keep_state(self, agent: str, key: str, position: int, blob: bytes) -> None:
+        """Keep a checkpoint of a judge's state, unless a newer one is there."""
+
+        def work() -> None:
+            rows = self._fetch("SELECT position FROM state WHERE agent=? AND key=?", agent, key)
+            if not rows or rows[0][0] <= position:
+                self._write.execute(
+                    "INSERT OR REPLACE INTO state VALUES(?,?,?,?)", (agent, key, position, blob)
+                )
+
+        await self.writer.submit(work)
+
     async def erase(
         self, *, event: str | None, subject: str | None, draft: Draft, command: str | None = None
     ) -> list[str]:
@@ -419,7 +431,8 @@ def _action_row(action: ActionRow) -> tuple[Any, ...]:
         action.id, action.run, action.turn, action.ordinal, action.agent, action.tool,
         action.digest, action.record, action.decided, action.rule, action.policy_rev,
         action.decisions, action.hold, action.waits, action.until_us, action.approver,
-        action.effect, action.tries, action.not_before_us, action.answer, action.seq,
+        action.effect, action.tries, action.not_before_us, action.answer, action.obliges,
+        action.seq,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 RUN = "id,event,agent,key,position,state,steps,entries,turn,last,attempts,wake_us,waits,observed"
 ACTION = (
     "id,run,turn,ordinal,agent,tool,digest,record,decided,rule,policy_rev,decisions,hold,waits,"
-    "until_us,approver,effect,tries,not_before_us,answer,seq"
+    "until_us,approver,effect,tries,not_before_us,answer,obliges,seq"
 )
 
 
@@ -262,6 +262,16 @@ class Reads:
         """Return the runs an event made."""
         sql = f"SELECT {RUN} FROM run WHERE position=(SELECT seq FROM event WHERE key=?)"
         return [to_run(row) for row in self._rows(sql, event)]
+
+    def runs_with(self, *, event: str | None, subject: str | None) -> list[Run]:
+        """Return the runs whose content is found by an event or a subject."""
+        if event is not None:
+            return self.runs_of_event(event)
+        sql = (
+            f"SELECT {RUN} FROM run WHERE position IN (SELECT ev.seq FROM body b "
+            "JOIN entry e ON e.seq=b.seq JOIN event ev ON ev.key=e.event WHERE b.subject=?)"
+        )
+        return [to_run(row) for row in self._rows(sql, subject)]
 
     def entries(
         self, column: str, value: str, limit: int = 1000

@@ -57,7 +57,8 @@ CREATE TABLE action(
   agent TEXT NOT NULL, tool TEXT NOT NULL, digest TEXT NOT NULL, record BLOB,
   decided TEXT, rule TEXT NOT NULL, policy_rev INTEGER NOT NULL, decisions INTEGER NOT NULL,
   hold TEXT, waits TEXT, until_us INTEGER NOT NULL, approver TEXT, effect TEXT,
-  tries INTEGER NOT NULL, not_before_us INTEGER NOT NULL, answer BLOB, seq INTEGER NOT NULL
+  tries INTEGER NOT NULL, not_before_us INTEGER NOT NULL, answer BLOB,
+  obliges TEXT NOT NULL, seq INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX action_run ON action(run, turn, ordinal);
 CREATE INDEX action_hold ON action(seq) WHERE hold IN ('open', 'approved');
