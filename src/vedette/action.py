@@ -136,5 +136,7 @@ def _typed(value: Any, kind: str, tool: Tool, name: str) -> Any:
     }
     if kind not in fits or not fits[kind]():
         raise BadProposal(f"tool {tool.name}: argument {name!r} is not a {kind}")
-    tamed = tame(list(value) if isinstance(value, tuple) else value)
-    return tamed
+    try:
+        return tame(list(value) if isinstance(value, tuple) else value)
+    except ValueError as error:
+        raise BadProposal(f"tool {tool.name}: argument {name!r}: {error}") from error

@@ -77,8 +77,10 @@ class Case:
     def _decidable(self, row: ActionRow, now_us: int) -> bool:
         if row.settled or row.effect in ("intended", "started"):
             return False
+        if row.hold == "denied":
+            return True
         if row.waits == "approval":
-            return row.hold == "approved" or row.hold == "denied" or row.until_us <= now_us
+            return row.hold == "approved" or row.until_us <= now_us
         if row.waits == "time":
             return row.not_before_us <= now_us
         if row.waits == "resume":
@@ -106,7 +108,9 @@ class Case:
         open_rows = [row for row in rows if not row.settled]
         ends = [row.until_us for row in open_rows if row.waits == "approval" and row.until_us]
         wakes = [instant for instant in (wake_at(open_rows), *ends) if instant]
-        waits = next((row.waits for row in open_rows if row.waits), None)
+        found = [row.waits for row in open_rows if row.waits]
+        # The store wakes by this word when a stop is lifted; people's answers wake in any case.
+        waits = "resume" if "resume" in found else next(iter(found), None)
         return {"state": "waiting", "wake_us": min(wakes, default=0), "waits": waits}
 
     # --- what the reasoner and the gateway are given ------------------------------------------

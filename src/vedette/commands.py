@@ -92,9 +92,13 @@ class Commands:
                 f"hold {hold} is for the action {held.digest[:12]}, not {digest[:12]}",
                 mend="look at it again with `vedette hold list`",
             )
-        until = 0
+        until, now = 0, self.line.clock.now_us()
         if to == "approved":
-            until = held.until_us or self.line.clock.now_us() + EXPIRES_US
+            asked = held.waits == "approval"
+            if asked and held.until_us <= now:
+                raise BadCommand(f"hold {hold} has expired", mend="see `vedette hold list`")
+            # A hold that waits for time or a resume ends then; the approval outlasts that.
+            until = held.until_us if asked else now + EXPIRES_US
         draft = Draft(
             f"hold.{to}",
             {

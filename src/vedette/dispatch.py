@@ -25,6 +25,7 @@ T = TypeVar("T")
 _ATTEMPTS = 5
 _RETRY_US = 500_000
 _LOAD = 2048
+_SOON_US = 60_000_000
 
 
 class Dispatcher:
@@ -72,9 +73,29 @@ class Dispatcher:
 
     @property
     def idle(self) -> bool:
-        """Say whether there is nothing to handle now (parked lanes of stopped agents aside)."""
-        parked = sum(len(self._lanes[lane]) for lane in self._parked)
-        return len(self._known) == parked and not self._behind
+        """Say whether there is nothing to handle now.
+
+        Lanes of stopped agents, and lanes parked until a later instant, are aside; see `soon`.
+        """
+        now = self._line.clock.now_us()
+        aside = sum(
+            len(self._lanes[lane])
+            for lane, at_us in self._parked.items()
+            if at_us > now or self._stopped(lane)
+        )
+        return len(self._known) == aside and not self._behind
+
+    @property
+    def soon(self) -> bool:
+        """Say whether a lane is parked until an instant near enough to stay up for."""
+        now = self._line.clock.now_us()
+        return any(
+            at_us <= now + _SOON_US and not self._stopped(lane)
+            for lane, at_us in self._parked.items()
+        )
+
+    def _stopped(self, lane: Lane) -> bool:
+        return self._line.stops.agent(self._lanes[lane][0].agent)
 
     # --- in ---------------------------------------------------------------------------------
 
@@ -203,7 +224,9 @@ class Dispatcher:
         fresh = line.store.run(run.id) or run
         try:
             await bury(line, fresh, line.store.epoch, f"{type(error).__name__}: {error}")
-        except StoreFailed:
+        except Exception:
+            # Whatever it is must not end this handler: the run stays and is tried again.
+            line.metrics.count("store_failures")
             return line.clock.now_us() + _RETRY_US
         return None
 
@@ -219,7 +242,7 @@ class Dispatcher:
         """Queue what is due now."""
         line, now = self._line, self._line.clock.now_us()
         for lane, at_us in list(self._parked.items()):
-            if at_us <= now and not line.stops.agent(self._lanes[lane][0].agent):
+            if at_us <= now and not self._stopped(lane):
                 del self._parked[lane]
                 self._next.put_nowait(lane)
         for run in line.store.due(now, 256):

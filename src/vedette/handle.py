@@ -24,7 +24,7 @@ from vedette.line import MODEL_CALLS, Line
 from vedette.memory import Briefing, Candidate
 from vedette.origin import Ref
 from vedette.ports import Thought
-from vedette.run import ActionRow, Lease, Run, Step
+from vedette.run import ActionRow, Answer, Lease, Run, Step
 
 
 async def handle(line: Line, lease: Lease, event: Event | None = None) -> Case | int | None:
@@ -55,9 +55,11 @@ async def see_through(line: Line, case: Case) -> int | None:
 
     Returns and raises as `handle` does.
     """
-    while case.run.state != "done":
+    while case.run.state not in ("done", "dead"):
         now = line.clock.now_us()
         if case.owes_a_turn:
+            if line.stops.agent(case.agent.name):
+                return now
             if not await reserve(line, case, now):
                 return window_end(now, DAY_US)
             await take_turn(line, case)
@@ -105,25 +107,41 @@ async def take_turn(line: Line, case: Case) -> None:
     briefing = case.briefing()
     thought = await reason(line, case, briefing)
     bound = bind_all(case, thought, briefing.turn)
-    while True:
-        now = line.clock.now_us()
-        step, counted = compose(line, case, thought, bound, reads, now)
-        try:
-            await case.commit(step)
-        except BaseException as error:
-            for _ in range(counted):
-                line.gateway.give_back(case.agent.name, now)
-            if isinstance(error, Fenced):
+    async with line.alone(case.agent.collection if bound else None, case.run.key):
+        while True:
+            now = line.clock.now_us()
+            step, counted = compose(line, case, thought, bound, reads, now)
+            try:
+                await case.commit(step)
+            except BaseException as error:
+                for _ in range(counted):
+                    line.gateway.give_back(case.agent.name, now)
+                # Reads decided on the way were not recorded either.
+                line.recall.forget()
+                if not isinstance(error, Fenced):
+                    raise
+                reads = recall_again(line, case)
                 continue
-            raise
-        break
+            break
     case.final = thought.final
     if thought.observed:
-        line.heads[(case.agent.name, case.run.key)] = case.run.position
+        head = (case.agent.name, case.run.key)
+        line.heads[head] = max(case.run.position, line.heads.get(head, 0))
     settle_spend(line, case, thought, now)
     for candidate in step.candidates:
         line.recall.banks.propose(candidate, now)
     tell(line, case, step)
+
+
+def recall_again(line: Line, case: Case) -> list[Draft]:
+    """Decide the reads of a turn under today's policy; return their entries.
+
+    Raises Superseded if the briefing would be another: then the turn is to be reasoned anew.
+    """
+    memories, reads = line.recall.brief(case.agent, case.event, line.clock.now_us())
+    if memories != case.memories:
+        raise Superseded("what the agent may remember changed while it reasoned")
+    return reads
 
 
 async def reason(line: Line, case: Case, briefing: Briefing) -> Thought:
@@ -261,7 +279,7 @@ def write_rows(
     """Perform a transactional tool: its rows are part of the step, so nothing can be unknown."""
     target = line.targets.get(action.tool.target or "", {})
     call = performing.call_of(action, case.agent, case.event, target, 1)
-    current = case.row
+    current = line.row(case.agent.collection, case.run.key) if case.agent.collection else {}
     for write in writes:
         current = dict(write.row or {})
     try:
@@ -281,16 +299,21 @@ def write_rows(
 
 async def decide_again(line: Line, case: Case, due: list[ActionRow]) -> None:
     """Decide actions whose wait is over, or whose policy or stop moved, under today's policy."""
+    async with line.alone(case.agent.collection, case.run.key):
+        step = await decide_due(line, case, due)
+    tell(line, case, step)
+
+
+async def decide_due(line: Line, case: Case, due: list[ActionRow]) -> Step:
+    """Commit new decisions of these actions; return the step that stood."""
     while True:
         now = line.clock.now_us()
         drafts: list[Draft] = []
         writes: list[RowWrite] = []
         rows = [replace(row) for row in due]
         permits = 0
-        if case.agent.collection:
-            case.row = line.row(case.agent.collection, case.run.key)
         for row in rows:
-            if row.waits == "approval" and row.hold != "approved":
+            if hold.ended(row, now):
                 drafts += end_hold(case, row)
                 continue
             try:
@@ -320,8 +343,7 @@ async def decide_again(line: Line, case: Case, due: list[ActionRow]) -> None:
             if isinstance(error, Fenced):
                 continue
             raise
-        tell(line, case, step)
-        return
+        return step
 
 
 def end_hold(case: Case, row: ActionRow) -> list[Draft]:
@@ -354,13 +376,15 @@ async def perform(line: Line, case: Case) -> None:
         return live and not line.stops.tool(case.agent.name, row.tool)
 
     assert row.effect is not None
-    if not may_start() and row.effect != "started":
+    # What may have happened already is not decided anew: first it is found out.
+    if row.effect == "intended" and not may_start():
         await decide_again(line, case, [row])
         return
     try:
         action = case.action(row)
     except Superseded:
-        await decide_again(line, case, [row])
+        again = decide_again if row.effect == "intended" else ask_person
+        await again(line, case, [row])
         return
     tool = action.tool
     target = line.targets.get(tool.target or "", {})
@@ -372,9 +396,7 @@ async def perform(line: Line, case: Case) -> None:
         case.started.add(row.id)
         return
     if before == "person":
-        unknown = replace(row, effect="unknown", hold="open", waits="approval", approver=None)
-        unknown.until_us = line.clock.now_us() + hold.EXPIRES_US
-        await mark(case, unknown, "effect.unknown", now=line.clock.now_us())
+        await ask_person(line, case, [row])
         return
     if before == "ask":
         outcome = await performing.ask(line.performer, tool, call)
@@ -389,6 +411,16 @@ async def perform(line: Line, case: Case) -> None:
             await decide_again(line, case, [row])
             return
     await settle(line, case, row, outcome)
+
+
+async def ask_person(line: Line, case: Case, rows: list[ActionRow]) -> None:
+    """Leave effects that may or may not have happened to a person: repeat, or let it be."""
+    now = line.clock.now_us()
+    for row in rows:
+        unknown = replace(row, effect="unknown", hold="open", waits="approval", approver=None)
+        unknown.until_us = now + hold.EXPIRES_US
+        kind = None if row.effect == "unknown" else "effect.unknown"
+        await mark(case, unknown, kind, now=now)
 
 
 async def mark(case: Case, row: ActionRow, kind: str | None, *, now: int) -> None:
@@ -436,8 +468,12 @@ async def wait(case: Case, now: int) -> None:
 
 
 async def bury(line: Line, run: Run, epoch: int, why: str) -> None:
-    """Make a run that cannot be handled a dead letter, with its reason."""
+    """Make a run that cannot be handled a dead letter, with its reason.
+
+    Raises Superseded if the run moved on meanwhile, StoreFailed if nothing is durable.
+    """
     event = line.store.event(run.event)
+    why = why.encode("utf-8", "replace").decode("utf-8")
     told = Body(canonical({"why": why}), None if event is None else subject_of(event))
     fields = {"event": run.event, "agent": run.agent}
     drafts = [Draft("run.dead", fields, run.last, body=told)]
@@ -445,7 +481,9 @@ async def bury(line: Line, run: Run, epoch: int, why: str) -> None:
         drafts=drafts, run=run.id, agent=run.agent, expects=run.steps, entries_before=run.entries,
         epoch=epoch, state="dead", turn=run.turn, attempts=run.attempts + 1, observed=run.observed,
     )  # fmt: skip
-    await line.store.commit(step)
+    committed = await line.store.commit(step)
+    if committed.answer is not Answer.COMMITTED:
+        raise Superseded(f"the run was moved on by somebody else ({committed.answer.value})")
     line.metrics.count("runs", agent=run.agent, state="dead")
 
 

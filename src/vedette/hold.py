@@ -45,6 +45,13 @@ def approval_of(row: ActionRow, now_us: int) -> Approval | None:
     return Approval(row.digest, row.approver, row.until_us)
 
 
+def ended(row: ActionRow, now_us: int) -> bool:
+    """Say whether a hold is over without a permit: a person's no, or silence beyond its end."""
+    if row.hold == "approved":
+        return row.until_us <= now_us
+    return row.hold == "denied" or (row.waits == "approval" and row.until_us <= now_us)
+
+
 def apply(row: ActionRow, decision: Decision, policy_rev: int, now_us: int) -> None:
     """Write a decision into the action's row: permit plans the effect, hold opens a hold."""
     row.decided, row.rule, row.policy_rev = decision.outcome, decision.rule, policy_rev

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 from vedette.agent import Agent, Fleet
 from vedette.budget import DAY_US
@@ -43,6 +44,9 @@ class Line:
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(32))
     _rows: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     _order: dict[tuple[str, str], tuple[asyncio.Lock, int]] = field(default_factory=dict)
+    _writing: WeakValueDictionary[tuple[str, str], asyncio.Lock] = field(
+        default_factory=WeakValueDictionary
+    )
     _in_flight: dict[object, int] = field(default_factory=dict)
 
     def agent(self, name: str) -> Agent:
@@ -98,6 +102,19 @@ class Line:
                 del self._order[(agent, key)]
             else:
                 self._order[(agent, key)] = (lock, users - 1)
+
+    @asynccontextmanager
+    async def alone(self, collection: str | None, key: str) -> AsyncIterator[None]:
+        """Let nobody else decide what is written to a row until this step is committed.
+
+        A run that goes on beside its key's next event may want to write the same row.
+        """
+        if collection is None:
+            yield
+            return
+        lock = self._writing.setdefault((collection, key), asyncio.Lock())
+        async with lock:
+            yield
 
     @asynccontextmanager
     async def calling(self, policy_rev: int) -> AsyncIterator[None]:

@@ -81,7 +81,8 @@ async def ask(performer: Performer, tool: Tool, call: Call) -> Outcome | None:
     try:
         return await performer.ask(tool, call)
     except Exception as error:
-        return Outcome("retry", error=f"{type(error).__name__}: {error}")
+        # No answer is not a no: the effect stays unknown, and the target is asked again.
+        return Outcome("unknown", error=f"{type(error).__name__}: {error}")
 
 
 def settle(row: ActionRow, tool: Tool, outcome: Outcome, now_us: int) -> EffectState:

@@ -45,6 +45,10 @@ class Recall:
                 memories.extend(self._search(agent, event, scope, now_us))
         return tuple(memories), drafts
 
+    def forget(self) -> None:
+        """Forget what was decided of reads: a step with its entries did not stand."""
+        self._may.clear()
+
     def _may_read(
         self, agent: Agent, event: Event, scope: Scope, now_us: int, drafts: list[Draft]
     ) -> bool:

@@ -85,7 +85,7 @@ class Running:
             return
 
     def _idle(self) -> bool:
-        if self.open_sources or not self.app.dispatcher.idle:
+        if self.open_sources or not self.app.dispatcher.idle or self.app.dispatcher.soon:
             return False
         return not self.app.store.soon()
 

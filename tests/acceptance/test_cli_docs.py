@@ -1,4 +1,4 @@
-"""docs/cli.md is what `--help` says. UPDATE=1 pytest tests/acceptance/test_cli_docs.py writes it."""
+"""docs/cli.md is what `--help` says; UPDATE=1 with pytest on this file writes it anew."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def test_another_help_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def page() -> str:
     """Return docs/cli.md as it should be."""
     parts = [HEAD]
-    for path, context in _commands(click.Context(cli, info_name="vedette"), ["vedette"]):
+    for path, context in _commands(
+        click.Context(cli, info_name="vedette", **cli.context_settings), ["vedette"]
+    ):
         # Narrower than a terminal, and the same wherever the page is made.
         context.max_content_width = context.terminal_width = 88
         parts.append(f"## {' '.join(path)}\n\n```text\n{context.get_help()}\n```\n")

@@ -25,6 +25,7 @@ import pytest
 from vedette.cli.fresh import wipe
 from vedette.errors import BadCommand, StoreBusy
 from vedette.load import Settings
+from vedette.serve.endpoint import socket_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -117,7 +118,7 @@ def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
     )  # fmt: skip
     try:
         end = time.monotonic() + 60
-        while not (folder / ".vedette" / "api.sock").exists():
+        while not socket_of(folder / ".vedette").exists():
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < end
             time.sleep(0.05)
@@ -186,6 +187,16 @@ def test_reads_before_the_first_run_are_unavailable(written: Path, tmp_path: Pat
     for verb in (["status"], ["runs"], ["hold", "list"], ["explain", "run_1234"], ["replay"]):
         done = vedette(folder, *verb, "--json")
         assert (done.code, done.error["code"]) == (3, "bad-store"), verb
+
+
+def test_a_damaged_store_is_told_plainly(own: Path) -> None:
+    state = own / ".vedette"
+    for name in ("store.db-wal", "store.db-shm"):
+        (state / name).unlink(missing_ok=True)
+    with (state / "store.db").open("r+b") as file:
+        file.write(b"no database at all")
+    done = vedette(own, "status", "--json")
+    assert (done.code, done.error["code"]) == (3, "bad-store")
 
 
 def test_it_works_from_a_folder_below_and_with_config(fleet: Path, tmp_path: Path) -> None:
@@ -327,7 +338,7 @@ def test_verbs_beside_a_running_fleet(own: Path) -> None:
         assert (applied["ok"], applied["changed"]) == (True, False)
         told = vedette(own, "explain", held["hold"]).out
         assert f"person:{getpass.getuser()}" in told
-    assert not (own / ".vedette" / "api.sock").exists()
+    assert not socket_of(own / ".vedette").exists()
     # The stop outlived its runner.
     assert vedette(own, "status", "--json").json["stops"] == [
         {"scope": "agent", "name": "inbox_triage"}
@@ -341,7 +352,7 @@ def test_a_killed_runners_socket_is_in_nobodys_way(own: Path) -> None:
     with running(own) as process:
         process.kill()
         process.wait(timeout=30)
-        assert (own / ".vedette" / "api.sock").exists()
+        assert socket_of(own / ".vedette").exists()
         done = vedette(own, "stop", "--all", "--reason", "it died", "--json")
         assert (done.code, done.json["by"]) == (0, "here")
         assert vedette(own, "status", "--json").json["running"] is False
@@ -371,11 +382,16 @@ def test_a_dry_run_needs_no_store_and_writes_nothing(written: Path, tmp_path: Pa
         (["vedette.toml"], "bad-event"),
         (["--subject", "alone"], "usage"),
         (["vedette.toml", "--type", "a.b"], "usage"),
-        (["--type", "a.b", "--data", json.dumps("x" * 300_000)], "bad-event"),
+        (["--type", "a.b", "--data", "@{large}"], "bad-event"),
     ],
 )
-def test_what_is_no_event_is_refused(written: Path, arguments: list[str], code: str) -> None:
-    done = vedette(written, "send", *arguments, "--dry-run", "--json")
+def test_what_is_no_event_is_refused(
+    written: Path, tmp_path: Path, arguments: list[str], code: str
+) -> None:
+    large = tmp_path / "large.json"
+    large.write_text(json.dumps("x" * 300_000))
+    given = [item.replace("{large}", str(large)) for item in arguments]
+    done = vedette(written, "send", *given, "--dry-run", "--json")
     assert (done.code, done.error["code"]) == (2, code)
 
 
@@ -450,11 +466,9 @@ def test_a_changed_entry_is_found(fleet: Path, tmp_path: Path) -> None:
 
 
 def test_erased_content_is_gone_and_the_proof_holds(own: Path) -> None:
-    event = next(
-        item["event"]
-        for item in vedette(own, "runs", "--agent", "inbox_triage", "--state", "done", "--json")
-        .json["items"]
-    )  # fmt: skip
+    page = vedette(own, "runs", "--agent", "inbox_triage", "--state", "done", "--json").json
+    stories = (vedette(own, "explain", item["event"], "--json").json for item in page["items"])
+    event = next(story["id"] for story in stories if story["runs"][0]["actions"])
     assert vedette(own, "explain", event, "--json").json["event"]["data"]["from"]
     done = vedette(own, "erase", "--event", event, "--reason", "asked to", "--json")
     assert (done.code, done.json["by"]) == (0, "here")

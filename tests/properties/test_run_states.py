@@ -7,7 +7,7 @@ people do beside it, at any instant and in any order, and checks after every mov
 from __future__ import annotations
 
 from copy import copy
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -53,12 +53,16 @@ class ActionLife(RuleBasedStateMachine):
         self.approvals_given = 0
         self.calls_done = 0
 
-    @initialize(settles=st.sampled_from(SETTLES[1:]), attempts=st.integers(1, 4))
-    def declared(self, settles: str, attempts: int) -> None:
+    @initialize(
+        settles=st.sampled_from(SETTLES[1:]), attempts=st.integers(1, 4), first=st.integers(0, 8)
+    )
+    def declared(self, settles: str, attempts: int, first: int) -> None:
         self.tool = Tool(
             "valve.close", "close", "valve", {}, (), settles, "close",  # type: ignore[arg-type]
             attempts=attempts,
         )  # fmt: skip
+        possible = decisions(self.now)
+        self.decide(possible[first] if first < len(possible) else possible[0])
 
     # --- time and people --------------------------------------------------------------------
 
@@ -89,8 +93,10 @@ class ActionLife(RuleBasedStateMachine):
         row = self.row
         if row.settled or row.effect == "started":
             return False
-        if row.effect in ("intended", "unknown") and row.waits != "approval":
+        if row.effect == "intended":
             return True
+        if row.effect == "unknown" and row.waits != "approval":
+            return False  # the target is asked what happened, whatever policy says today
         if row.waits == "approval":
             return row.hold == "approved"
         return not (row.waits == "time" and row.not_before_us > self.now)
@@ -98,16 +104,21 @@ class ActionLife(RuleBasedStateMachine):
     @precondition(may_decide)
     @rule(data=st.data())
     def policy_decides(self, data: st.DataObject) -> None:
+        self.decide(data.draw(st.sampled_from(decisions(self.now))))
+
+    def decide(self, decision: Decision) -> None:
         row, before = self.row, copy(self.row)
         given = hold.approval_of(row, self.now)
-        decision = data.draw(st.sampled_from(decisions(self.now)))
-        if before.effect in ("unknown",) and decision.outcome != "permit":
-            return  # an unknown effect is settled by asking or by a person, not planned away
         hold.apply(row, decision, row.policy_rev + 1, self.now)
         self.last = decision
         assert row.decisions == before.decisions + 1
         if before.hold == "approved" and row.hold == "used":
             self.approvals_used += 1
+        if decision.outcome == "permit":
+            assert row.hold in (None, "used" if before.hold == "approved" else "released")
+            assert hold.approval_of(row, self.now) is None  # used up, or never given
+        if row.hold == "open":
+            assert row.approver is None
         if given is not None:
             # Nothing but the exact action, in time, from a person.
             assert (given.action_digest, before.hold) == (row.digest, "approved")
@@ -196,7 +207,7 @@ class ActionLife(RuleBasedStateMachine):
 
 
 ActionLife.TestCase.settings = settings(
-    max_examples=300, stateful_step_count=30, deadline=None, derandomize=True
+    max_examples=200, stateful_step_count=30, deadline=None, derandomize=True
 )
 TestActionLife = ActionLife.TestCase
 
@@ -259,7 +270,7 @@ def test_nothing_leads_out_of_a_settled_effect() -> None:
     assert "unknown" not in moves["intended"]  # what never started is known
 
 
-def row_of(**fields: object) -> ActionRow:
+def row_of(**fields: Any) -> ActionRow:
     return action(Run("run_1", "evt_1", "watcher", "k", 1), **fields)
 
 

@@ -12,8 +12,7 @@ from typing import Any
 import click
 import pytest
 
-from vedette import __version__
-from vedette import errors
+from vedette import __version__, errors
 from vedette.cli import VERBS, exit_code, main
 from vedette.cli.common import plain, table
 from vedette.cli.run import summary_text, try_next

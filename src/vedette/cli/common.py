@@ -76,8 +76,6 @@ def settings_of(ctx: click.Context) -> Settings:
 @contextmanager
 def reading(settings: Settings) -> Iterator[OpenedStore]:
     """Open the store to read, beside a running fleet or with none. Raises BadStore."""
-    import apsw
-
     from vedette.adapters.sqlite import OpenedStore
 
     try:
@@ -86,7 +84,10 @@ def reading(settings: Settings) -> Iterator[OpenedStore]:
             yield store
         finally:
             store.close()
-    except apsw.Error as error:
+    except Exception as error:
+        # By its name: which library reads the file is the adapter's business.
+        if type(error).__module__ != "apsw":
+            raise
         raise BadStore(
             f"the store cannot be read: {error}",
             where=str(settings.state / "store.db"),

@@ -48,6 +48,14 @@ class TrustingStage:
         return RegorusEngine(bundle)
 
 
+class _Closed:
+    name = "closed"
+    digest = ""
+
+    def decide(self, question: bytes) -> object:
+        return None
+
+
 class FleetHarness:
     """One fleet over the content of `content`, with its state in `folder`.
 
@@ -117,8 +125,11 @@ class FleetHarness:
     async def close(self) -> None:
         """Stop handling and let go of the store, as a killed runner would on its next start."""
         if self._app is not None:
-            await self._app.close()
-            self._app = None
+            app, self._app = self._app, None
+            await app.close()
+            # The engine belongs to this thread: left to the garbage collector, it may be dropped
+            # on another one.
+            app.line.gateway.engine = _Closed()
 
     async def restart(self) -> None:
         """Close and open again on the same state."""

@@ -1,0 +1,66 @@
+"""The diagrams in docs/lifecycle.md are the state machines of the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from vedette import approval, effect
+from vedette.run import Answer, RunState
+from vedette.tool import SETTLES
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "lifecycle.md").read_text(encoding="utf-8")
+
+Moves = set[tuple[str, str]]
+
+
+def drawn(text: str, heading: str) -> tuple[Moves, set[str], set[str]]:
+    """Return (moves, first states, last states) of the diagram under a heading."""
+    section = text.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    (diagram,) = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", section, re.DOTALL)
+    arrows = re.findall(r"^    (\S+) --> (\S+)$", diagram, re.MULTILINE)
+    assert len(arrows) == diagram.count("-->"), "a line of the diagram was not read"
+    return (
+        {(a, b) for a, b in arrows if "[*]" not in (a, b)},
+        {b for a, b in arrows if a == "[*]"},
+        {a for a, b in arrows if b == "[*]"},
+    )
+
+
+def test_holds() -> None:
+    moves, first, last = drawn(PAGE, "A hold")
+    assert moves == {(a, b) for a, targets in approval._MOVES.items() for b in targets}
+    assert (first, last) == ({"open"}, set(approval.ENDED))
+
+
+def test_effects() -> None:
+    moves, first, last = drawn(PAGE, "An effect")
+    assert moves == {(a, b) for a, targets in effect._MOVES.items() for b in targets}
+    assert (first, last) == ({"intended"}, set(effect.SETTLED))
+
+
+def test_runs() -> None:
+    moves, first, last = drawn(PAGE, "A run")
+    assert {state for move in moves for state in move} == set(get_args(RunState))
+    assert (first, last) == ({"ready"}, {"done", "dead"})
+    assert not {a for a, _ in moves} & last, "a run that ended stays ended"
+
+
+def test_answers_and_ways_to_settle_are_all_named() -> None:
+    rows = set(re.findall(r"^\| `?([a-z: ]+?)`? \|", PAGE, re.MULTILINE))
+    assert {answer.value for answer in Answer} <= rows
+    assert set(SETTLES) <= rows
+
+
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [("    open --> denied\n", ""), ("    open --> denied\n", "    open --> used\n")],
+)
+def test_a_missing_and_an_invented_arrow_are_found(line: str, instead: str) -> None:
+    """Negative control: a diagram that differs is seen to differ."""
+    assert line in PAGE
+    moves, _, _ = drawn(PAGE.replace(line, instead), "A hold")
+    assert moves != {(a, b) for a, targets in approval._MOVES.items() for b in targets}
