@@ -122,7 +122,7 @@ async def open_app(
         raise
     dispatcher = Dispatcher(line)
     intake = LineIntake(line, dispatcher, max_event_bytes=settings.max_event_bytes)
-    from vedette.adapters.policy_stage import read_bundle
+    from vedette.adapters.rego.stage import read_bundle
 
     commands = Commands(line, intake, rollout, read_bundle)
     return App(settings, loaded, line, store, banks, metrics, commands, intake, dispatcher, rollout)
@@ -155,7 +155,7 @@ def _reasoners(
         agent.name: Path(agent.folder) for agent in fleet.agents.values() if agent.reasoner == "adk"
     }
     if folders:
-        from vedette.adapters.adk_reasoner import AdkReasoner
+        from vedette.adapters.adk.reasoner import AdkReasoner
 
         found["adk"] = AdkReasoner(folders)
     return found
@@ -171,7 +171,7 @@ async def _roll_out(
     settings: Settings, store: SqliteStore, line: Line, given: PolicyStage | None
 ) -> Rollout:
     """Take up the live revision, then the folder if it says something else."""
-    from vedette.adapters.policy_stage import SubprocessStage, read_bundle
+    from vedette.adapters.rego.stage import SubprocessStage, read_bundle
 
     stage = given or SubprocessStage()
 
@@ -221,7 +221,7 @@ def _feed(banks: SqliteBank, store: SqliteStore) -> None:
 
 def registry(store: SqliteStore, digest: str) -> dict[str, Any]:
     """Return the registry that a bundle carries (policies/registry/data.yaml)."""
-    from vedette.adapters.policy_data import mount
+    from vedette.adapters.rego.data import mount
 
     found = mount(store.bundle(digest) or {}).get("registry")
     return found if isinstance(found, dict) else {}

@@ -69,8 +69,9 @@ class Lease:
 class ActionRow:
     """What the store knows of one action of a run: decision, hold and effect in one row.
 
-    `record` is the action's canonical JSON (arguments, origins, sources, why); `answer` the
-    outcome's; `obliges` names the obligations of the last decision. An action not decided yet, or to be decided again, has `decided` None.
+    `record` is the action's canonical JSON (arguments, origins, sources, why), `answer` the
+    outcome's; `obliges` names the obligations of the last decision. An action not decided yet, or
+    to be decided again, has `decided` None.
     """
 
     id: str

@@ -135,7 +135,7 @@ class Running:
 
     async def offer_policy(self) -> None:
         """Read the policy folder and make it live if it differs and is admitted."""
-        from vedette.adapters.policy_stage import read_bundle
+        from vedette.adapters.rego.stage import read_bundle
 
         app = self.app
         try:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from vedette.adapters.adk_reasoner import AdkReasoner, briefing_text, fence_json
-from vedette.adapters.adk_tools import DeclaredTool, declared_tools
+from vedette.adapters.adk.reasoner import AdkReasoner, briefing_text, fence_json
+from vedette.adapters.adk.tools import DeclaredTool, declared_tools
 from vedette.errors import BadFleet, Permanent, Temporary
 from vedette.event import Event
 from vedette.memory import Briefing
@@ -69,7 +69,7 @@ def send_mail(call): ...
 AGENT_PY = """\
 from pathlib import Path
 from google.adk.agents import LlmAgent
-from vedette.adapters.adk_tools import declared_tools
+from vedette.adapters.adk.tools import declared_tools
 
 HERE = Path(__file__).parent
 root_agent = LlmAgent(
@@ -341,7 +341,7 @@ from google.adk.planners import PlanReActPlanner
 from google.adk.tools import FunctionTool, google_search
 from google.adk.tools.agent_tool import AgentTool
 from google.adk.tools.base_toolset import BaseToolset
-from vedette.adapters.adk_tools import DeclaredTool, declared_tools
+from vedette.adapters.adk.tools import DeclaredTool, declared_tools
 from vedette.load.agent_file import ToolFile
 
 HERE = Path(__file__).parent
@@ -423,7 +423,7 @@ async def test_a_call_that_the_plugin_did_not_see_is_an_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The third lock: should ADK ever let a call pass the plugin, nothing of the turn is taken."""
-    from vedette.adapters.adk_tools import Capture
+    from vedette.adapters.adk.tools import Capture
 
     honest = Capture.before_tool_callback
 
@@ -504,7 +504,7 @@ async def test_many_turns_at_once_do_not_mix(folder: Path) -> None:
 
 def test_adk_is_imported_when_a_reasoner_is_made_and_not_before() -> None:
     code = (
-        "import sys, vedette.adapters.adk_reasoner as adk, vedette.testing.scripted\n"
+        "import sys, vedette.adapters.adk.reasoner as adk, vedette.testing.scripted\n"
         "print('google' in sys.modules)\n"
         "adk.AdkReasoner({})\n"
         "print('google.adk.runners' in sys.modules)\n"

@@ -892,9 +892,10 @@ async def test_more_runs_than_there_is_room_for_come_from_the_store_in_order(
         await fleet.app.commands.resume(fleet.order(), all=True)
         await fleet.settle()
         assert all(state(fleet, event) == "done" for event in events)
-        assert labels(fleet, *events[-7:]) == [
-            f"sum {n} of {n}" for n in (43, 43, 43, 43, 43, 43, 42)
-        ] or len({*labels(fleet, *events)}) == 43
+        assert (
+            labels(fleet, *events[-7:]) == [f"sum {n} of {n}" for n in (43, 43, 43, 43, 43, 43, 42)]
+            or len({*labels(fleet, *events)}) == 43
+        )
     finally:
         await fleet.close()
 

@@ -15,11 +15,11 @@ from typing import Any
 import orjson
 import pytest
 
-from vedette.adapters import regorus_engine
-from vedette.adapters.policy_data import mount
-from vedette.adapters.policy_golden import NOW_US, golden, question, reading
-from vedette.adapters.policy_stage import read_bundle
-from vedette.adapters.regorus_engine import EngineFailed, PlainEngine, RegorusEngine
+from vedette.adapters.rego import engine as regorus_engine
+from vedette.adapters.rego.data import mount
+from vedette.adapters.rego.engine import EngineFailed, PlainEngine, RegorusEngine
+from vedette.adapters.rego.golden import NOW_US, golden, question, reading
+from vedette.adapters.rego.stage import read_bundle
 from vedette.bundle import ENTRYPOINT, Bundle
 from vedette.decision import Decision, denied, read_decision
 from vedette.ports import PolicyEngine

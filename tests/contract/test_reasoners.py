@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from vedette.action import Proposal
-from vedette.adapters.adk_reasoner import AdkReasoner
+from vedette.adapters.adk.reasoner import AdkReasoner
 from vedette.adapters.local_judges import LocalJudges
 from vedette.event import Event
 from vedette.judging import Judge, Judgement
@@ -43,7 +43,7 @@ tools:
 AGENT_PY = """\
 from pathlib import Path
 from google.adk.agents import LlmAgent
-from vedette.adapters.adk_tools import declared_tools
+from vedette.adapters.adk.tools import declared_tools
 
 HERE = Path(__file__).parent
 root_agent = LlmAgent(name="sorter", model="none", instruction="Sort.", tools=declared_tools(HERE))

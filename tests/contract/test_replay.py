@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette.action import Action, bind
 from vedette.action import Proposal as Asked
-from vedette.adapters.regorus_engine import RegorusEngine
+from vedette.adapters.rego.engine import RegorusEngine
 from vedette.adapters.sqlite import OpenedStore, SqliteStore
 from vedette.agent import Agent
 from vedette.budget import Budget

@@ -17,8 +17,8 @@ from ruamel.yaml import YAML
 
 from vedette.action import bind
 from vedette.adapters.maildir_source.parse import parse_mail
-from vedette.adapters.policy_stage import read_bundle
-from vedette.adapters.regorus_engine import RegorusEngine
+from vedette.adapters.rego.engine import RegorusEngine
+from vedette.adapters.rego.stage import read_bundle
 from vedette.event import ENVELOPE, Event
 from vedette.gateway import Gateway
 from vedette.judging import Judge, Judgement

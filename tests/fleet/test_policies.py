@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from vedette.adapters import policy_stage
-from vedette.adapters.policy_data import mount, read_data
-from vedette.adapters.policy_stage import SubprocessStage, read_bundle
+from vedette.adapters.rego import stage as policy_stage
+from vedette.adapters.rego.data import mount, read_data
+from vedette.adapters.rego.stage import SubprocessStage, read_bundle
 from vedette.bundle import Bundle
 from vedette.errors import BadPolicy
 from vedette.ports import Finding

@@ -15,11 +15,11 @@ from typing import Any
 import orjson
 import pytest
 
-from vedette.adapters import regorus_engine
-from vedette.adapters.policy_data import is_data, mount
-from vedette.adapters.policy_golden import NOW_US, question, reading
-from vedette.adapters.policy_stage import SubprocessStage, read_bundle
-from vedette.adapters.regorus_engine import EngineFailed, RegorusEngine
+from vedette.adapters.rego import engine as regorus_engine
+from vedette.adapters.rego.data import is_data, mount
+from vedette.adapters.rego.engine import EngineFailed, RegorusEngine
+from vedette.adapters.rego.golden import NOW_US, question, reading
+from vedette.adapters.rego.stage import SubprocessStage, read_bundle
 from vedette.bundle import Bundle
 from vedette.decision import read_decision
 from vedette.errors import BadPolicy

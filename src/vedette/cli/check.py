@@ -60,7 +60,7 @@ def _problems(path: Path) -> list[dict[str, Any]]:
 
 def policy_findings(folder: Path, shown: str) -> list[dict[str, Any]]:
     """Return what keeps a policy folder from becoming live; files are named below `shown`."""
-    from vedette.adapters.policy_stage import SubprocessStage, read_bundle
+    from vedette.adapters.rego.stage import SubprocessStage, read_bundle
 
     try:
         findings = asyncio.run(SubprocessStage().try_out(read_bundle(folder)))

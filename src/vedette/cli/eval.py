@@ -59,7 +59,7 @@ def _lines(result: EvalResult) -> list[str]:
 def _results(
     settings: Settings, only: str | None
 ) -> tuple[list[EvalResult], list[tuple[str, str]]]:
-    from vedette.adapters.policy_stage import SubprocessStage, read_bundle
+    from vedette.adapters.rego.stage import SubprocessStage, read_bundle
     from vedette.clock import SystemClock
     from vedette.load import load_fleet
     from vedette.load.eval_file import read_evals
@@ -103,8 +103,8 @@ def _trials(
 ) -> Callable[[Agent], Trial]:
     """Return how an agent is put on trial. The bundle was admitted."""
     from vedette.adapters.local_hands import LocalHands
-    from vedette.adapters.policy_data import mount
-    from vedette.adapters.regorus_engine import RegorusEngine
+    from vedette.adapters.rego.data import mount
+    from vedette.adapters.rego.engine import RegorusEngine
     from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.evaluate import Trial
     from vedette.gateway import Gateway

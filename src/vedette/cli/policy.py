@@ -145,7 +145,7 @@ def _last(store: OpenedStore, kind: str, number: int) -> list[tuple[dict[str, An
 
 
 def _folder_state(folder: Path, live: str) -> dict[str, Any]:
-    from vedette.adapters.policy_stage import read_bundle
+    from vedette.adapters.rego.stage import read_bundle
 
     try:
         digest = read_bundle(folder).digest

@@ -16,7 +16,7 @@ def replay(ctx: click.Context, as_json: bool) -> int:
     Needs nothing but the record: the exact questions and the bundles are in it. Exits with 1 if
     one came out otherwise or cannot be made again though nobody erased it.
     """
-    from vedette.adapters.policy_stage import SubprocessStage
+    from vedette.adapters.rego.stage import SubprocessStage
     from vedette.replay import replay as again
 
     with reading(settings_of(ctx)) as store:

@@ -43,7 +43,7 @@ class TrustingStage:
 
     def load(self, bundle: Bundle) -> PolicyEngine:
         """Make an engine of the bundle."""
-        from vedette.adapters.regorus_engine import RegorusEngine
+        from vedette.adapters.rego.engine import RegorusEngine
 
         return RegorusEngine(bundle)
 

@@ -1,6 +1,6 @@
 """A model and a reasoner that follow a script, for tests and rehearsals without a model's key.
 
-`ScriptedModel` speaks through ADK's own Runner (see `vedette.adapters.adk_reasoner`).
+`ScriptedModel` speaks through ADK's own Runner (see `vedette.adapters.adk.reasoner`).
 `ScriptedReasoner` fits the Reasoner port itself and needs no ADK.
 """
 
@@ -16,7 +16,7 @@ from vedette.memory import Briefing
 from vedette.ports import Thought
 
 if TYPE_CHECKING:
-    from vedette.adapters.adk_tools import FunctionModel, Reply, Request
+    from vedette.adapters.adk.tools import FunctionModel, Reply, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class ScriptedModel:
 
     def model_for(self, agent: str) -> FunctionModel:
         """Return this script as a model for ADK. Imports ADK."""
-        from vedette.adapters.adk_tools import FunctionModel
+        from vedette.adapters.adk.tools import FunctionModel
 
         return FunctionModel(model=f"scripted-{agent}", answer=self._answer)
 
@@ -98,7 +98,7 @@ class ScriptedModel:
         return self._reply([line] if isinstance(line, str | Calls) else line, number)
 
     def _reply(self, said: Sequence[str | Calls], number: int) -> Reply:
-        from vedette.adapters.adk_tools import Reply, function_name
+        from vedette.adapters.adk.tools import Reply, function_name
 
         texts = [part for part in said if isinstance(part, str)]
         calls = tuple(

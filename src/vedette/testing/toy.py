@@ -111,7 +111,7 @@ def _value(given):
     return given
 '''
 
-TOOLS_PY = '''\
+TOOLS_PY = """\
 from vedette.effect import RowWrite
 
 
@@ -128,13 +128,13 @@ def act(call):
 
 def ask(call):
     return call.target["world"].ask(call)
-'''
+"""
 
 AGENT_PY = """\
 from pathlib import Path
 
 from google.adk.agents import LlmAgent
-from vedette.adapters.adk_tools import declared_tools
+from vedette.adapters.adk.tools import declared_tools
 
 root_agent = LlmAgent(
     name="{name}", model="none", instruction="Do what is asked.",
@@ -156,7 +156,7 @@ GRANTS = """\
     book.sure: {{verb: look, resource: wire, impact: low}}
 """
 
-DENY_TOOL = "package vedette.denies\n\ndeny contains \"denies.test\" if input.action.tool == \"{}\"\n"
+DENY_TOOL = 'package vedette.denies\n\ndeny contains "denies.test" if input.action.tool == "{}"\n'
 
 
 @dataclass(slots=True)

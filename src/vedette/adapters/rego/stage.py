@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from vedette.adapters.policy_data import DATA_NAMES
+from vedette.adapters.rego.data import DATA_NAMES
 from vedette.bundle import Bundle
 from vedette.errors import BadPolicy
 from vedette.ports import Finding, PolicyEngine
@@ -127,7 +127,7 @@ class SubprocessStage:
             sys.executable,
             "-P",  # the folder this was started in is no place to import from
             "-m",
-            "vedette.adapters.policy_trial",
+            "vedette.adapters.rego.trial",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -155,7 +155,7 @@ class SubprocessStage:
 
         A bundle that was not admitted may crash this process.
         """
-        from vedette.adapters.regorus_engine import RegorusEngine
+        from vedette.adapters.rego.engine import RegorusEngine
 
         return RegorusEngine(bundle, self._admitted.get(bundle.digest))
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from vedette.adapters.policy_data import mount
+from vedette.adapters.rego.data import mount
 from vedette.bundle import ENTRYPOINT, Bundle
 from vedette.errors import BadPolicy, Permanent
 

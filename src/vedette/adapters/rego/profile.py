@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from vedette.adapters.policy_syntax import Fault, Module, Ref, Rule, gather, ref_of
+from vedette.adapters.rego.syntax import Fault, Module, Ref, Rule, gather, ref_of
 
 Known = Mapping[tuple[str, ...], set[str]]
 At = Callable[..., Fault]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from google.adk.models.base_llm import BaseLlm
     from google.genai import types
 
-    from vedette.adapters.adk_tools import Capture, DeclaredTool
+    from vedette.adapters.adk.tools import Capture, DeclaredTool
 
 # A language model has no calibrated confidence: it is a declared constant, per agent in charter.
 CONFIDENCE_KEY = "model_confidence"
@@ -97,7 +97,7 @@ class AdkReasoner:
 
     async def reason(self, briefing: Briefing) -> Thought:
         """Ask the model for one turn. Raises Temporary if it fails, is cut short or is late."""
-        from vedette.adapters.adk_tools import Capture
+        from vedette.adapters.adk.tools import Capture
 
         ready = self._ready.get(briefing.agent)
         if ready is None:
@@ -196,7 +196,7 @@ class AdkReasoner:
 
 def _load(name: str, folder: Path, model_for: Callable[[str], BaseLlm] | None) -> _Ready:
     """Import and check a root_agent; return a copy that takes its instruction literally."""
-    from vedette.adapters.adk_tools import check_root_agent, read_declared
+    from vedette.adapters.adk.tools import check_root_agent, read_declared
 
     tools = read_declared(folder)
     by_function = {tool.name: tool for tool in tools}

@@ -1,4 +1,4 @@
-"""Tries one bundle, in a process of its own: `python -m vedette.adapters.policy_trial`.
+"""Tries one bundle, in a process of its own: `python -m vedette.adapters.rego.trial`.
 
 The bundle comes on standard input. Each line on standard output is a JSON object: `{"at": …}`
 before a step that may crash the process, so that the parent can say where it was, and at last
@@ -17,11 +17,11 @@ from typing import Any
 
 import orjson
 
-from vedette.adapters.policy_data import mount
-from vedette.adapters.policy_golden import golden, must_deny
-from vedette.adapters.policy_profile import check
-from vedette.adapters.policy_syntax import Fault, Module, read_modules
-from vedette.adapters.regorus_engine import EngineFailed, PlainEngine, RegorusEngine
+from vedette.adapters.rego.data import mount
+from vedette.adapters.rego.engine import EngineFailed, PlainEngine, RegorusEngine
+from vedette.adapters.rego.golden import golden, must_deny
+from vedette.adapters.rego.profile import check
+from vedette.adapters.rego.syntax import Fault, Module, read_modules
 from vedette.bundle import ENTRYPOINT, Bundle
 from vedette.decision import Decision, denied, read_decision
 from vedette.errors import BadPolicy

@@ -1,0 +1,1 @@
+"""Google's Agent Development Kit behind the Reasoner port, and the tools it may be given."""
