@@ -188,6 +188,7 @@ async def _roll_out(
         Revision(number, digest),
         swap,
         line.in_flight_before,
+        line.metrics,
         asyncio.Lock(),
     )
     if number:

@@ -5,6 +5,9 @@
     open --expire---> expired                          (expiry denies)
     open --release--> released                         (time came, or the stop was lifted)
     approved --expire--> expired
+    approved --deny----> denied                        (the person, or policy at its use)
+    approved --release-> released
+    approved, released --wait again--> open            (decided again, and held again)
 
 Only these moves exist; a hold that ended stays ended. An approval binds to the action's digest.
 """

@@ -30,6 +30,12 @@ class Superseded(VedetteError):
     code = "superseded"
 
 
+class OverBudget(VedetteError):
+    """The agent's budget has no room for what the step would spend."""
+
+    code = "over-budget"
+
+
 class Fenced(VedetteError):
     """Policy or a stop changed while the step was made: decide again."""
 
@@ -222,10 +228,23 @@ class Case:
     def body_of(self, data: bytes) -> Body:
         return Body(data, subject_of(self.event))
 
-    def entry(self, kind: str, *, back: int = 0, body: Body | None = None, **fields: Any) -> Draft:
-        """Return a draft of one of this run's entries; it follows the run's last by default."""
+    def entry(
+        self,
+        kind: str,
+        *,
+        back: int = 0,
+        after: int = 0,
+        body: Body | None = None,
+        **fields: Any,
+    ) -> Draft:
+        """Return a draft of one of this run's entries.
+
+        Its cause is the entry `back` places before it in the step, or the entry `after`, or else
+        the run's last.
+        """
         base = {"event": self.run.event, "agent": self.agent.name}
-        return Draft(kind, {**base, **fields}, None if back else self.run.last, back, body)
+        cause = None if back else after or self.run.last
+        return Draft(kind, {**base, **fields}, cause, back, body)
 
     def decided_entry(self, row: ActionRow, decided: Decided, back: int) -> Draft:
         """Return the entry of a decision, with what is needed to make it again."""
@@ -233,6 +252,7 @@ class Case:
         return self.entry(
             "action.decided",
             back=back,
+            after=row.last,
             body=self.body_of(decided.record()),
             release=self.agent.release,
             action=row.id,
@@ -251,7 +271,7 @@ class Case:
     def effect_entry(self, kind: str, row: ActionRow, back: int, body: Body | None = None) -> Draft:
         """Return the entry of one change in an effect's life."""
         return self.entry(
-            kind, back=back, body=body, action=row.id, tool=row.tool,
+            kind, back=back, after=row.last, body=body, action=row.id, tool=row.tool,
             effect_key=row.id.removeprefix("act_"), policy_rev=row.policy_rev,
             tries=row.tries or None,
         )  # fmt: skip
@@ -298,6 +318,8 @@ class Case:
         committed = await self.line.store.commit(step)
         if committed.answer in (Answer.FENCED_POLICY, Answer.FENCED_STOP):
             raise Fenced("the live policy or a stop changed")
+        if committed.answer is Answer.OVER_BUDGET:
+            raise OverBudget(f"the budget of {self.agent.name} has no room for this step")
         if committed.answer is not Answer.COMMITTED:
             raise Superseded(f"the run was moved on by somebody else ({committed.answer.value})")
         run = self.run

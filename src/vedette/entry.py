@@ -35,7 +35,6 @@ KINDS = frozenset(
         "hold.approved",  # a person; body: reason
         "hold.denied",
         "hold.expired",
-        "hold.released",  # the time came, or the stop was lifted
         "memory.proposed",  # a candidate; body: text
         "budget.reserved",
         "run.closed",

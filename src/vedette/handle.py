@@ -13,7 +13,7 @@ from vedette import hold
 from vedette import perform as performing
 from vedette.action import Action, bind
 from vedette.budget import DAY_US, window_end
-from vedette.case import Case, Fenced, Superseded, judged, subject_of
+from vedette.case import Case, Fenced, OverBudget, Superseded, judged, subject_of
 from vedette.decision import Decision, denied
 from vedette.digest import canonical, tame
 from vedette.effect import Outcome, RowWrite
@@ -92,8 +92,13 @@ async def reserve(line: Line, case: Case, now: int) -> bool:
         return False
     amount = agent.budget.model_calls_per_run
     booked = case.entry("budget.reserved", unit=MODEL_CALLS, amount=amount)
+    caps = {MODEL_CALLS: agent.budget.model_calls_per_day}
+    step = case.step([booked], [], now, spend={MODEL_CALLS: amount}, caps=caps)
+    try:
+        await case.commit(step)
+    except OverBudget:
+        return False
     line.gateway.counts.add(agent.name, MODEL_CALLS, now, amount)
-    await case.commit(case.step([booked], [], now, spend={MODEL_CALLS: amount}))
     return True
 
 
@@ -103,12 +108,15 @@ async def reserve(line: Line, case: Case, now: int) -> bool:
 async def take_turn(line: Line, case: Case) -> None:
     """Ask the reasoner once and make durable what was decided of its proposals."""
     now = line.clock.now_us()
+    revision = line.gateway.policy_rev
     case.memories, reads = line.recall.brief(case.agent, case.event, now)
     briefing = case.briefing()
     thought = await reason(line, case, briefing)
     bound = bind_all(case, thought, briefing.turn)
     async with line.alone(case.agent.collection if bound else None, case.run.key):
         while True:
+            if line.gateway.policy_rev != revision:
+                revision, reads = line.gateway.policy_rev, recall_again(line, case)
             now = line.clock.now_us()
             step, counted = compose(line, case, thought, bound, reads, now)
             try:
@@ -116,12 +124,11 @@ async def take_turn(line: Line, case: Case) -> None:
             except BaseException as error:
                 for _ in range(counted):
                     line.gateway.give_back(case.agent.name, now)
+                if isinstance(error, Fenced):
+                    continue
                 # Reads decided on the way were not recorded either.
                 line.recall.forget()
-                if not isinstance(error, Fenced):
-                    raise
-                reads = recall_again(line, case)
-                continue
+                raise
             break
     case.final = thought.final
     if thought.observed:
@@ -140,6 +147,7 @@ def recall_again(line: Line, case: Case) -> list[Draft]:
     """
     memories, reads = line.recall.brief(case.agent, case.event, line.clock.now_us())
     if memories != case.memories:
+        line.recall.forget()
         raise Superseded("what the agent may remember changed while it reasoned")
     return reads
 
@@ -186,7 +194,7 @@ def compose(
     Returns the step and how many permits it counted against the rate limits.
     """
     turn = case.run.turn + 1
-    drafts = list(reads)
+    drafts = [replace(read, cause=case.run.last) for read in reads]
     rows: list[ActionRow] = []
     writes: list[RowWrite] = []
     permits = 0

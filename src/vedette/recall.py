@@ -43,7 +43,8 @@ class Recall:
         for scope in agent.scopes:
             if self._may_read(agent, event, scope, now_us, drafts):
                 memories.extend(self._search(agent, event, scope, now_us))
-        return tuple(memories), drafts
+        unique = {memory.cite(): memory for memory in memories}
+        return tuple(unique.values()), drafts
 
     def forget(self) -> None:
         """Forget what was decided of reads: a step with its entries did not stand."""

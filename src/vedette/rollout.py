@@ -17,7 +17,7 @@ from vedette.clock import Clock
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
 from vedette.identity import Principal
-from vedette.ports import Finding, PolicyEngine, PolicyStage, Store
+from vedette.ports import Finding, Metrics, PolicyEngine, PolicyStage, Store
 
 _DRAIN_US = 2_000_000
 
@@ -52,6 +52,7 @@ class Rollout:
     live: Revision
     swap: Callable[[PolicyEngine, Revision], None]
     in_flight_before: Callable[[int], int]
+    metrics: Metrics
     _one_at_a_time: asyncio.Lock
 
     async def publish(
@@ -65,6 +66,7 @@ class Rollout:
             findings = await self.stage.try_out(bundle)
             if findings:
                 await self.store.note([_refused(bundle, findings, who)])
+                self.metrics.count("policy_refused")
                 return Published(self.live, False, 0, findings=tuple(findings))
             engine = self.stage.load(bundle)
             body = Body(canonical({"reason": reason}))
@@ -74,7 +76,10 @@ class Rollout:
             self.live = Revision(number, bundle.digest)
             self.swap(engine, self.live)
             left = await self._drain(number)
-            return Published(self.live, True, self.clock.monotonic_us() - began, left)
+            took = self.clock.monotonic_us() - began
+            self.metrics.count("policy_published")
+            self.metrics.observe("publish_seconds", took / 1e6)
+            return Published(self.live, True, took, left)
 
     async def _drain(self, number: int) -> int:
         end = self.clock.monotonic_us() + _DRAIN_US

@@ -71,7 +71,8 @@ class ActionRow:
 
     `record` is the action's canonical JSON (arguments, origins, sources, why), `answer` the
     outcome's; `obliges` names the obligations of the last decision. An action not decided yet, or
-    to be decided again, has `decided` None.
+    to be decided again, has `decided` None. `seq` is the first entry of the step it came with,
+    `last` the action's own last entry: the cause of its next.
     """
 
     id: str
@@ -96,6 +97,7 @@ class ActionRow:
     answer: bytes | None = None
     obliges: str = ""
     seq: int = 0
+    last: int = 0
 
     @property
     def settled(self) -> bool:
@@ -111,7 +113,9 @@ class Step:
 
     `expects` is the run's step count before it: a step that comes twice is answered *duplicate*.
     `epoch`, `policy_rev` and `stop_epoch` are those it was made under; the store refuses older
-    ones. A step without `run` (a person's command, a publication) is fenced by nothing.
+    ones. `spend` is by unit (negative gives back); with a cap for a unit the store refuses what
+    would take the agent's calendar day (UTC) beyond it. A step without `run` (a person's command,
+    a publication) is fenced by nothing.
     """
 
     drafts: list[Draft]
@@ -131,6 +135,7 @@ class Step:
     actions: list[ActionRow] = field(default_factory=list)
     rows: list[RowWrite] = field(default_factory=list)
     spend: Mapping[str, int] = field(default_factory=dict)
+    caps: Mapping[str, int] = field(default_factory=dict)
     checkpoint: tuple[str, int, bytes] | None = None
     candidates: list[Candidate] = field(default_factory=list)
 

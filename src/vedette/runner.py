@@ -146,13 +146,10 @@ class Running:
             app.metrics.count("policy_refused")
             return
         if not done.ok:
-            app.metrics.count("policy_refused")
             self.trouble(
                 f"policy refused, revision {done.revision.number} stays: {done.findings[0]}"
             )
         elif done.changed:
-            app.metrics.count("policy_published")
-            app.metrics.observe("publish_seconds", done.took_us / 1e6)
             self.trouble(f"policy revision {done.revision.number} is live")
 
 

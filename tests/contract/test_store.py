@@ -237,6 +237,25 @@ async def test_a_step_of_an_older_world_is_fenced(
     assert (await store.commit(unfenced)).answer is Answer.COMMITTED
 
 
+async def test_many_at_once_never_spend_more_than_the_cap(store: Opened) -> None:
+    runs = await accepted(store, *(event(n) for n in range(20)))
+    answers = await asyncio.gather(
+        *(
+            store.commit(closing(store, run, spend={"model_calls": 3}, caps={"model_calls": 10}))
+            for run in runs
+        )
+    )
+    given = [answer.answer for answer in answers]
+    assert given.count(Answer.COMMITTED) == 3
+    assert given.count(Answer.OVER_BUDGET) == 17
+    assert sum(amount for *_, amount in store.spent(0)) == 9
+    # A refused step left nothing behind, and without a cap the same spend is taken.
+    late = next(run for run, got in zip(runs, given, strict=True) if got is Answer.OVER_BUDGET)
+    assert store.run(late.id) == late
+    uncapped = closing(store, late, spend={"model_calls": 3})
+    assert (await store.commit(uncapped)).answer is Answer.COMMITTED
+
+
 async def test_another_runner_fences_the_steps_of_the_one_before(
     store: Opened, opener: Opener
 ) -> None:

@@ -1,72 +1,51 @@
-# The whole policy with the data as shipped: who may do what, seen from outside.
+# The rules together, seen from outside: who may do what under the policy of vedette.testdata.
 package vedette.gateway_test
 
 import data.vedette.gateway
+import data.vedette.testdata
 
-question := {
-	"schema": "vedette.question/1",
-	"now": 1795257610000000,
-	"subject": {
-		"id": "spiffe://harbour/agent/inbox_triage",
-		"agent": "inbox_triage",
-		"release": "r1",
-		"owner": "desk@harbourlights.example",
-		"requested_mode": "act",
-	},
-	"action": {
-		"tool": "mail.file",
-		"verb": "move",
-		"digest": "d1",
-		"declared": "d2",
-		"settles": "idempotent",
-		"high_impact": false,
-		"args": {"message": "m1", "folder": "Invoices"},
-		"origins": {"/message": "trusted", "/folder": "trusted"},
-		"sinks": ["/message", "/folder"],
-	},
-	"resource": {"type": "mailbox", "id": "m1"},
-	"context": {
-		"event": {"type": "mail.received", "source": "maildir:sample", "hops": 0, "lineage": [], "vouched": []},
-		"confidence": 950,
-		"memories": [],
-		"counters": {"minute": 0, "hour": 0, "day": 0, "run": 0},
-		"budget": {"hour": 2000, "day": 20000, "run": 8},
-		"approvals": [],
-		"stopped": false,
-		"turn": 1,
-	},
+under(policy, asked) := answer if {
+	answer := gateway.decision with input as asked
+		with data.grants as policy.grants
+		with data.limits as policy.limits
+		with data.sinks as policy.sinks
+		with data.denies as policy.denies
+		with data.vedette.denies.deny as set()
 }
 
-changed(path, value) := json.patch(question, [{"op": "replace", "path": path, "value": value}])
+decided(asked) := under(testdata.policy, asked)
 
-sending(origin) := json.patch(question, [
-	{"op": "replace", "path": "/action/tool", "value": "mail.send"},
+replaced(what, path, value) := json.patch(what, [{"op": "replace", "path": path, "value": value}])
+
+changed(path, value) := replaced(testdata.question, path, value)
+
+sending(origin) := json.patch(testdata.question, [
+	{"op": "replace", "path": "/action/tool", "value": "letter.send"},
 	{"op": "replace", "path": "/action/verb", "value": "send"},
 	{"op": "replace", "path": "/action/high_impact", "value": true},
-	{"op": "replace", "path": "/action/args", "value": {"message": "m1", "to": "x@evil.example", "subject": "s", "body": "b"}},
+	{"op": "replace", "path": "/action/args", "value": {"letter": "l1", "to": "x@evil.example", "subject": "s", "body": "b"}},
 	{"op": "replace", "path": "/action/origins", "value": {
-		"/message": "trusted",
+		"/letter": "trusted",
 		"/to": origin,
 		"/subject": "derived",
 		"/body": "untrusted",
 	}},
-	{"op": "replace", "path": "/action/sinks", "value": ["/message", "/to"]},
-	{"op": "replace", "path": "/resource/type", "value": "outbox"},
+	{"op": "replace", "path": "/action/sinks", "value": ["/letter", "/to"]},
+	{"op": "replace", "path": "/resource/type", "value": "post"},
 ])
 
-approval := [{"op": "replace", "path": "/context/approvals", "value": [{
+approved(asked) := replaced(asked, "/context/approvals", [{
 	"action_digest": "d1",
 	"by": "person:ada",
 	"until": 1795257620000000,
-}]}]
+}])
 
 test_filing_is_permitted if {
-	answer := gateway.decision with input as question
-	answer == {
+	decided(testdata.question) == {
 		"schema": "vedette.decision/1",
 		"outcome": "permit",
 		"rule": "permit.tool",
-		"reasons": ["permit.tool:mail.file"],
+		"reasons": ["permit.tool:letter.file"],
 		"wait": null,
 		"until": 0,
 		"would": null,
@@ -75,13 +54,13 @@ test_filing_is_permitted if {
 }
 
 test_empty_question_is_denied if {
-	answer := gateway.decision with input as {}
+	answer := decided({})
 	answer.outcome == "deny"
 }
 
-test_sending_to_an_address_out_of_the_mail_is_denied if {
+test_sending_to_an_address_out_of_the_content_is_denied if {
 	every origin in ["derived", "untrusted"] {
-		answer := gateway.decision with input as sending(origin)
+		answer := decided(sending(origin))
 		answer.outcome == "deny"
 		answer.rule == concat("", ["origins.", origin])
 	}
@@ -89,7 +68,7 @@ test_sending_to_an_address_out_of_the_mail_is_denied if {
 
 test_sending_to_a_known_address_waits_for_a_person if {
 	every origin in ["trusted", "registered"] {
-		answer := gateway.decision with input as sending(origin)
+		answer := decided(sending(origin))
 		answer.outcome == "hold"
 		answer.wait == "approval"
 		answer.rule == "impact.high"
@@ -97,37 +76,84 @@ test_sending_to_a_known_address_waits_for_a_person if {
 }
 
 test_approved_sending_is_permitted_with_duties if {
-	answer := gateway.decision with input as json.patch(sending("trusted"), approval)
+	answer := decided(approved(sending("trusted")))
 	answer.outcome == "permit"
 	answer.rule == "permit.approved"
 	{duty.type | some duty in answer.obligations} == {"label_output", "notify"}
 }
 
 test_approval_undoes_no_deny if {
-	answer := gateway.decision with input as json.patch(sending("untrusted"), approval)
+	answer := decided(approved(sending("untrusted")))
 	answer.outcome == "deny"
 }
 
-test_draft_may_name_any_recipient if {
+test_sink_that_takes_all_origins if {
 	asked := json.patch(sending("untrusted"), [
-		{"op": "replace", "path": "/action/tool", "value": "mail.draft"},
+		{"op": "replace", "path": "/action/tool", "value": "letter.draft"},
 		{"op": "replace", "path": "/action/verb", "value": "draft"},
 		{"op": "replace", "path": "/action/high_impact", "value": false},
-		{"op": "replace", "path": "/resource/type", "value": "mailbox"},
+		{"op": "replace", "path": "/resource/type", "value": "shelf"},
 	])
-	answer := gateway.decision with input as asked
+	answer := decided(asked)
 	answer.outcome == "permit"
 }
 
+# Each proof of `permitted` and of `admissible`, missing alone.
+
+test_identity_of_another_is_denied if {
+	other := changed("/subject/id", "spiffe://harbour/agent/other")
+	answer := decided(other)
+	answer.outcome == "deny"
+	answer.rule == "identity.spiffe"
+	unsure := decided(replaced(other, "/context/confidence", 0))
+	unsure.outcome == "deny"
+}
+
+test_tool_not_granted_is_denied if {
+	other := changed("/action/tool", "letter.burn")
+	answer := decided(other)
+	answer.outcome == "deny"
+	answer.rule == "grant.tool"
+	unsure := decided(replaced(other, "/context/confidence", 0))
+	unsure.outcome == "deny"
+}
+
+test_content_that_decides_which_is_denied if {
+	tainted := changed("/action/origins/~1letter", "untrusted")
+	answer := decided(tainted)
+	answer.outcome == "deny"
+	answer.rule == "origins.untrusted"
+	unsure := decided(replaced(tainted, "/context/confidence", 0))
+	unsure.outcome == "deny"
+}
+
+test_too_many_hops_are_denied if {
+	far := changed("/context/event/hops", 9)
+	answer := decided(far)
+	answer.outcome == "deny"
+	answer.rule == "limits.hops"
+	unsure := decided(replaced(far, "/context/confidence", 0))
+	unsure.outcome == "deny"
+}
+
+test_denies_that_are_not_whole_deny if {
+	cut := replaced(testdata.policy, "/denies", {"agents": [], "tools": []})
+	answer := under(cut, testdata.question)
+	answer.outcome == "deny"
+	answer.rule == "proof.missing"
+	unsure := under(cut, changed("/context/confidence", 0))
+	unsure.outcome == "deny"
+}
+
 test_unsure_waits_for_a_person if {
-	answer := gateway.decision with input as changed("/context/confidence", 500)
+	answer := decided(changed("/context/confidence", 500))
 	answer.outcome == "hold"
 	answer.wait == "approval"
 	answer.rule == "confidence.low"
 }
 
 test_full_window_waits_for_time if {
-	answer := gateway.decision with input as changed("/context/counters/hour", 2000)
+	answer := decided(changed("/context/counters/hour", 2000))
 	answer.outcome == "hold"
 	answer.wait == "time"
 	answer.rule == "limits.hour"
@@ -135,69 +161,79 @@ test_full_window_waits_for_time if {
 }
 
 test_stop_waits_for_resume if {
-	answer := gateway.decision with input as json.patch(changed("/context/stopped", true), approval)
+	answer := decided(approved(changed("/context/stopped", true)))
 	answer.outcome == "hold"
 	answer.wait == "resume"
 	answer.rule == "stopped"
 }
 
+test_person_is_asked_before_time_is_waited_for if {
+	answer := decided(replaced(changed("/context/counters/hour", 2000), "/context/confidence", 500))
+	answer.outcome == "hold"
+	answer.wait == "approval"
+	{reason | some reason in answer.reasons} == {"confidence.low", "limits.hour"}
+}
+
 test_deny_comes_before_hold if {
-	answer := gateway.decision with input as json.patch(
-		changed("/context/stopped", true),
-		[{"op": "replace", "path": "/context/event/hops", "value": 9}],
-	)
+	answer := decided(replaced(changed("/context/stopped", true), "/context/event/hops", 9))
 	answer.outcome == "deny"
 	answer.rule == "limits.hops"
 }
 
 test_observe_tells_what_would_be if {
-	watching := {"inbox_triage": object.remove(data.grants.inbox_triage, ["mode"])}
-	permitted := gateway.decision with input as question with data.grants as watching
+	watching := replaced(testdata.policy, "/grants/clerk/mode", "observe")
+	permitted := under(watching, testdata.question)
 	permitted.outcome == "deny"
 	permitted.rule == "mode.observe"
 	permitted.would == "permit"
-	held := gateway.decision with input as sending("trusted") with data.grants as watching
+	held := under(watching, sending("trusted"))
 	held.outcome == "deny"
 	held.would == "hold"
-	denied := gateway.decision with input as sending("untrusted") with data.grants as watching
+	denied := under(watching, sending("untrusted"))
 	denied.outcome == "deny"
 	denied.would == "deny"
 }
 
 test_ask_holds_every_effect if {
-	answer := gateway.decision with input as changed("/subject/requested_mode", "ask")
+	asked := changed("/subject/requested_mode", "ask")
+	answer := decided(asked)
 	answer.outcome == "hold"
 	answer.rule == "mode.ask"
-	approved := gateway.decision with input as json.patch(changed("/subject/requested_mode", "ask"), approval)
-	approved.outcome == "permit"
+	released := decided(approved(asked))
+	released.outcome == "permit"
 }
 
+# Here the denies in force are asked too: whatever was added, it stays a deny.
 test_denied_tool_is_denied if {
-	answer := gateway.decision with input as question
-		with data.denies as {"agents": [], "tools": ["mail.file"], "complete": true}
+	answer := gateway.decision with input as testdata.question
+		with data.grants as testdata.grants
+		with data.limits as testdata.limits
+		with data.sinks as testdata.sinks
+		with data.denies.agents as []
+		with data.denies.tools as ["letter.file"]
 	answer.outcome == "deny"
-	answer.rule == "denies.tool"
+	"denies.tool" in answer.reasons
 }
 
-reading(scope) := json.patch(question, [
+reading(scope) := json.patch(testdata.question, [
 	{"op": "replace", "path": "/action/tool", "value": "memory.read"},
 	{"op": "replace", "path": "/action/verb", "value": "read"},
-	{"op": "replace", "path": "/action/args", "value": {"bank": "inbox", "scope": scope}},
+	{"op": "replace", "path": "/action/args", "value": {"bank": "desk", "scope": scope}},
 	{"op": "replace", "path": "/action/origins", "value": {}},
 	{"op": "replace", "path": "/action/sinks", "value": []},
-	{"op": "replace", "path": "/resource", "value": {"type": "memory", "id": concat("/", ["inbox", scope])}},
+	{"op": "replace", "path": "/resource", "value": {"type": "memory", "id": concat("/", ["desk", scope])}},
 	{"op": "replace", "path": "/context/confidence", "value": 0},
 	{"op": "replace", "path": "/context/counters/hour", "value": 2000},
 ])
 
 test_own_scope_is_read_without_holds if {
-	answer := gateway.decision with input as reading("inbox")
+	answer := decided(reading("letters"))
 	answer.outcome == "permit"
 	answer.rule == "permit.memory"
 }
 
 test_other_scope_is_denied if {
-	answer := gateway.decision with input as reading("payroll")
+	answer := decided(reading("payroll"))
 	answer.outcome == "deny"
 	answer.rule == "grant.memory"
 }

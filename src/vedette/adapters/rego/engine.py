@@ -1,16 +1,16 @@
 """Rego in this process: the embedded PolicyEngine, on regorus' compiled programs.
 
 Traps of the vendor that this module keeps from its callers (research: docs/design/policy.md):
-programs and VMs belong to the thread that made them, so each thread gets its own from the
-serialised program; panics are no `Exception`; undefined comes back as the text `<undefined>`; and
-a recursive policy crashes the process while compiling, so only an admitted bundle may be loaded.
+whatever it makes belongs to the thread that made it and must end there, so engines hold only the
+serialised program and every thread keeps its own VMs (shelf.py); panics are no `Exception`;
+undefined comes back as the text `<undefined>`; and a recursive policy crashes the process while
+compiling, so only an admitted bundle may be loaded.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +18,9 @@ from typing import Any, TypeVar
 import orjson
 
 from vedette.adapters.rego.data import mount
+from vedette.adapters.rego.shelf import borrow, discard
 from vedette.bundle import ENTRYPOINT, Bundle
+from vedette.digest import sha256_hex
 from vedette.errors import BadPolicy, Permanent
 
 _T = TypeVar("_T")
@@ -32,15 +34,20 @@ class EngineFailed(Permanent):
 
 
 def guarded(call: Callable[[], _T]) -> _T:
-    """Run a call into the vendor. Raises EngineFailed for its errors and its panics."""
+    """Run a call into the vendor. Raises EngineFailed for its errors and its panics.
+
+    The vendor's error comes without its frames: they hold the vendor's objects, and whoever
+    receives the error may be another thread.
+    """
     try:
         return call()
     except Exception as error:
-        raise EngineFailed(plain(error)) from error
+        raise EngineFailed(plain(error)) from error.with_traceback(None)
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as panic:  # pyo3's PanicException is not an Exception
-        raise EngineFailed(f"the engine panicked: {plain(panic)}") from panic
+        what = f"the engine panicked: {plain(panic)}"
+        raise EngineFailed(what) from panic.with_traceback(None)
 
 
 def plain(error: BaseException) -> str:
@@ -73,9 +80,9 @@ class RegorusEngine:
         self.name = f"regorus/{version()} rvm"
         self.digest = bundle.digest
         self._data = _json(bundle, data)
+        self._key = _key(self.name, bundle, self._data)
         try:
             self._program = guarded(lambda: _compile(self._data, bundle.modules()))
-            self._local = threading.local()
             self.decide(b"{}")
         except EngineFailed as error:
             raise BadPolicy(f"the policy does not load: {error}") from error
@@ -85,28 +92,20 @@ class RegorusEngine:
 
         Raises EngineFailed, or ValueError if the question is not JSON in UTF-8.
         """
-        vm = self._vm()
         text = question.decode("utf-8")
-
-        def run() -> str:
-            vm.set_input_json(text)
-            answer: str = vm.execute_entry_point(ENTRYPOINT)
-            return answer
-
         try:
-            answer = guarded(run)
+            answer = guarded(lambda: self._answer(text))
         except BaseException:
             # What a failed evaluation leaves behind must not reach the next decision.
-            self._local.vm = None
+            discard(self._key)
             raise
         return None if answer == _UNDEFINED else orjson.loads(answer)
 
-    def _vm(self) -> Any:
-        vm = getattr(self._local, "vm", None)
-        if vm is None:
-            vm = guarded(lambda: _vm(self._program, self._data))
-            self._local.vm = vm
-        return vm
+    def _answer(self, text: str) -> str:
+        vm = borrow(self._key, lambda: _vm(self._program, self._data))
+        vm.set_input_json(text)
+        answer: str = vm.execute_entry_point(ENTRYPOINT)
+        return answer
 
 
 def _compile(data: str, modules: Mapping[str, str]) -> bytes:
@@ -132,7 +131,7 @@ class PlainEngine:
     """The vendor's interpreter: ten times slower, and stricter. For tests and cross-checks.
 
     It tells conflicts, unknown functions and type errors where the compiled program says
-    undefined. Belongs to the thread that made it.
+    undefined. May be used from any thread; each parses the bundle for itself.
     """
 
     def __init__(
@@ -141,48 +140,66 @@ class PlainEngine:
         """Parse the bundle's modules. Raises BadPolicy for data, EngineFailed for Rego."""
         self.name = "regorus interpreter"
         self.digest = bundle.digest
-        text = _json(bundle, data)
-        self._base = guarded(lambda: _engine(bundle.modules(tests=tests), text))
-        self._engine: Any = None
-        self._analysed = False
+        self._modules = bundle.modules(tests=tests)
+        self._data = _json(bundle, data)
+        self._key = _key(f"{self.name} {tests}", bundle, self._data)
+        guarded(lambda: self._interpreter().parsed)
 
     def decide(self, question: bytes) -> object:
         """Return what the entry point says of a canonical question; None if undefined.
 
-        Raises EngineFailed, also for what the compiled program calls undefined.
+        Raises EngineFailed, also for what the compiled program calls undefined, or ValueError.
         """
         return self.rule(ENTRYPOINT, question)
 
     def rule(self, path: str, question: bytes = b"{}") -> object:
-        """Return the value of a rule by its full path, None if undefined. Raises EngineFailed."""
-        if self._engine is None:
-            self._engine = self._copy()
+        """Return the value of a rule by its full path, None if undefined.
 
-        def run() -> str:
-            self._engine.set_input_json(question.decode("utf-8"))
-            answer: str = self._engine.eval_rule_as_json(path)
-            return answer
-
-        try:
-            answer = guarded(run)
-        except BaseException:
-            self._engine = None
-            raise
-        found = orjson.loads(answer)
+        Raises EngineFailed, or ValueError if the question is not UTF-8.
+        """
+        text = question.decode("utf-8")
+        found = orjson.loads(guarded(lambda: self._interpreter().answer(path, text)))
         return None if found == "<undefined>" else found
 
-    def _copy(self) -> Any:
+    def syntax(self) -> list[dict[str, Any]]:
+        """Return the parsed modules as the vendor describes them."""
+        found: list[dict[str, Any]] = orjson.loads(
+            guarded(lambda: self._interpreter().parsed.get_ast_as_json())
+        )
+        return found
+
+    def _interpreter(self) -> _Interpreter:
+        found: _Interpreter = borrow(self._key, lambda: _Interpreter(self._modules, self._data))
+        return found
+
+
+class _Interpreter:
+    """One thread's interpreter: what was parsed, and the copy of it that answers."""
+
+    def __init__(self, modules: Mapping[str, str], data: str) -> None:
+        self.parsed = _engine(modules, data)
+        self._analysed = False
+        self._copy: Any = None
+
+    def answer(self, path: str, text: str) -> str:
+        if self._copy is None:
+            self._copy = self._fresh()
+        try:
+            self._copy.set_input_json(text)
+            answer: str = self._copy.eval_rule_as_json(path)
+        except BaseException:
+            # As for a VM: what failed answers no further question.
+            self._copy = None
+            raise
+        return answer
+
+    def _fresh(self) -> Any:
         # The first evaluation analyses all rules (0.1 s); copies made after it need not.
         if not self._analysed:
             self._analysed = True
             with contextlib.suppress(EngineFailed):
-                guarded(lambda: self._base.eval_rule_as_json(ENTRYPOINT))
-        return guarded(self._base.clone)
-
-    def syntax(self) -> list[dict[str, Any]]:
-        """Return the parsed modules as the vendor describes them."""
-        found: list[dict[str, Any]] = orjson.loads(guarded(self._base.get_ast_as_json))
-        return found
+                guarded(lambda: self.parsed.eval_rule_as_json(ENTRYPOINT))
+        return self.parsed.clone()
 
 
 def _engine(modules: Mapping[str, str], data: str) -> Any:
@@ -197,3 +214,7 @@ def _engine(modules: Mapping[str, str], data: str) -> Any:
 
 def _json(bundle: Bundle, data: Mapping[str, Any] | None) -> str:
     return orjson.dumps(mount(bundle.files) if data is None else data).decode()
+
+
+def _key(name: str, bundle: Bundle, data: str) -> str:
+    return f"{name} {bundle.digest} {sha256_hex(data.encode())}"

@@ -20,7 +20,7 @@ from vedette.adapters.sqlite.reads import ACTION, Reads, to_action
 from vedette.adapters.sqlite.schema import open_database
 from vedette.adapters.sqlite.writer import Writer
 from vedette.approval import HoldState, move
-from vedette.budget import MINUTE_US
+from vedette.budget import DAY_US, MINUTE_US, window_start
 from vedette.bundle import Bundle
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
@@ -37,7 +37,7 @@ _STEP = (
     "wake_us=?, "
     "waits=?, observed=? WHERE id=? AND steps=?"
 )
-_ACTION = f"INSERT OR REPLACE INTO action({ACTION}) VALUES({','.join('?' * 22)})"
+_ACTION = f"INSERT OR REPLACE INTO action({ACTION}) VALUES({','.join('?' * 23)})"
 _SPEND = (
     "INSERT INTO spend VALUES(?,?,?,?) ON CONFLICT(agent,unit,minute) "
     "DO UPDATE SET amount=amount+excluded.amount"
@@ -207,12 +207,26 @@ class SqliteStore(Reads):
             return Answer.FENCED_POLICY
         if step.stop_epoch is not None and step.stop_epoch != self.stop_epoch:
             return Answer.FENCED_STOP
+        for unit, cap in step.caps.items():
+            since = window_start(self._now_us(), DAY_US) // MINUTE_US
+            ((spent,),) = self._fetch(
+                "SELECT COALESCE(SUM(amount),0) FROM spend WHERE agent=? AND unit=? AND minute>=?",
+                step.agent, unit, since,
+            )  # fmt: skip
+            if spent + step.spend.get(unit, 0) > cap:
+                return Answer.OVER_BUDGET
         return None
 
     def _write_content(self, step: Step, first: int, at_us: int) -> None:
         execute = self._write.execute
+        lasts = {
+            draft.fields["action"]: first + offset
+            for offset, draft in enumerate(step.drafts)
+            if "action" in draft.fields
+        }
         for action in step.actions:
             action.seq = action.seq or first
+            action.last = lasts.get(action.id, action.last)
             execute(_ACTION, _action_row(action))
         for write in step.rows:
             if write.row is None:
@@ -326,9 +340,13 @@ class SqliteStore(Reads):
         assert held.hold is not None
         held.hold = move(held.hold, to)
         held.approver, held.until_us = approver, until_us
-        entries, last = self._fetch("SELECT entries,last FROM run WHERE id=?", held.run)[0]
-        placed = Draft(draft.kind, draft.fields, last, 0, draft.body)
+        ((entries, last, event),) = self._fetch(
+            "SELECT entries,last,event FROM run WHERE id=?", held.run
+        )
+        fields = {**draft.fields, "event": event}
+        placed = Draft(draft.kind, fields, held.last or last, 0, draft.body)
         seq = self._ledger.append([placed], held.run, entries, self._now_us())
+        held.last = seq
         execute(_ACTION, _action_row(held))
         execute(
             "UPDATE run SET steps=steps+1, entries=entries+1, last=?, wake_us=1 WHERE id=?",
@@ -432,7 +450,7 @@ def _action_row(action: ActionRow) -> tuple[Any, ...]:
         action.digest, action.record, action.decided, action.rule, action.policy_rev,
         action.decisions, action.hold, action.waits, action.until_us, action.approver,
         action.effect, action.tries, action.not_before_us, action.answer, action.obliges,
-        action.seq,
+        action.seq, action.last,
     )  # fmt: skip
 
 

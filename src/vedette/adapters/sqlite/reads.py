@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 RUN = "id,event,agent,key,position,state,steps,entries,turn,last,attempts,wake_us,waits,observed"
 ACTION = (
     "id,run,turn,ordinal,agent,tool,digest,record,decided,rule,policy_rev,decisions,hold,waits,"
-    "until_us,approver,effect,tries,not_before_us,answer,obliges,seq"
+    "until_us,approver,effect,tries,not_before_us,answer,obliges,seq,last"
 )
 
 

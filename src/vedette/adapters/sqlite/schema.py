@@ -58,7 +58,7 @@ CREATE TABLE action(
   decided TEXT, rule TEXT NOT NULL, policy_rev INTEGER NOT NULL, decisions INTEGER NOT NULL,
   hold TEXT, waits TEXT, until_us INTEGER NOT NULL, approver TEXT, effect TEXT,
   tries INTEGER NOT NULL, not_before_us INTEGER NOT NULL, answer BLOB,
-  obliges TEXT NOT NULL, seq INTEGER NOT NULL
+  obliges TEXT NOT NULL, seq INTEGER NOT NULL, last INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX action_run ON action(run, turn, ordinal);
 CREATE INDEX action_hold ON action(seq) WHERE hold IN ('open', 'approved');
