@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -44,7 +44,9 @@ class Fenced(VedetteError):
 
 @dataclass(slots=True)
 class Case:
-    """One run being handled. `rows` are all its actions, oldest first, as the store has them."""
+    """One run being handled. `rows` are all its actions, oldest first, as the store has them.
+
+    `previous` is the position of the key's event that was judged before this one."""
 
     line: Line
     run: Run
@@ -56,6 +58,7 @@ class Case:
     memories: tuple[Memory, ...] = ()
     row: dict[str, Any] = field(default_factory=dict)
     started: set[str] = field(default_factory=set)
+    previous: int = 0
 
     @classmethod
     def open(cls, line: Line, run: Run, epoch: int, event: Event) -> Case:
@@ -68,6 +71,11 @@ class Case:
         return case
 
     # --- where the run stands ---------------------------------------------------------------
+
+    @property
+    def order(self) -> tuple[str, int, int]:
+        """Return the run's place among its key's events: the key, the one before, its own."""
+        return (self.run.key, self.previous, self.run.position)
 
     @property
     def owes_a_turn(self) -> bool:
@@ -126,12 +134,13 @@ class Case:
         line, run, agent = self.line, self.run, self.agent
         if agent.collection:
             self.row = line.row(agent.collection, run.key)
+        self.previous = line.previous(agent.name, run.key, run.position)
         return Briefing(
             run=run.id,
             agent=agent.name,
             key=run.key,
             position=run.position,
-            previous=line.previous(agent.name, run.key, run.position),
+            previous=self.previous,
             turn=run.turn + 1,
             event=self.event,
             charter=agent.charter,
@@ -313,9 +322,19 @@ class Case:
         by_id = {row.id: row for row in changed}
         return [by_id.pop(row.id, row) for row in self.rows] + list(by_id.values())
 
-    async def commit(self, step: Step) -> None:
-        """Make a step durable and move on. Raises Fenced or Superseded."""
-        committed = await self.line.store.commit(step)
+    async def commit(self, step: Step, sent: Callable[[], None] | None = None) -> None:
+        """Make a step durable and move on. Raises Fenced, OverBudget or Superseded.
+
+        `sent` is called once the step is on its way: then the key's next event may be judged,
+        as if this step stood.
+        """
+        answer = self.line.store.send(step)
+        if sent is not None:
+            self.line.wrote(step.rows)
+            sent()
+        committed = await answer
+        if sent is not None and committed.answer is not Answer.COMMITTED:
+            raise Superseded(f"others were judged ahead of this ({committed.answer.value})")
         if committed.answer in (Answer.FENCED_POLICY, Answer.FENCED_STOP):
             raise Fenced("the live policy or a stop changed")
         if committed.answer is Answer.OVER_BUDGET:
@@ -329,7 +348,8 @@ class Case:
         run.state, run.turn, run.wake_us = step.state, step.turn, step.wake_us
         run.waits, run.observed = step.waits, step.observed
         self.rows = self.merged(step.actions)
-        self.line.wrote(step.rows)
+        if sent is None:
+            self.line.wrote(step.rows)
         if step.state == "done":
             self.line.metrics.count("runs", agent=self.agent.name, state="done")
 

@@ -7,7 +7,7 @@ and not done again. A command is refused with BadCommand or Forbidden and then c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from vedette.bundle import Bundle
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
 from vedette.errors import BadCommand, Forbidden
-from vedette.event import Event
+from vedette.event import PRINCIPAL, REASON, Event
 from vedette.hold import EXPIRES_US
 from vedette.identity import Principal
 from vedette.line import Line
@@ -50,8 +50,22 @@ class Commands:
     # --- events -----------------------------------------------------------------------------
 
     async def send(self, order: Order, events: Sequence[Event]) -> dict[str, Any]:
-        """Hand events to the fleet as a person's; their envelope is vouched for by the person."""
-        receipts = await self.intake.accept(events)
+        """Hand events to the fleet as a person's; their envelope is vouched for by the person.
+
+        Who sent them and why becomes part of each, whatever it said of that itself.
+        """
+        self._person(order)
+        who = {PRINCIPAL: str(order.principal), REASON: order.reason}
+        receipts = await self.intake.accept(
+            [
+                replace(
+                    event,
+                    extensions={**event.extensions, **who},
+                    vouched=event.vouched | who.keys(),
+                )
+                for event in events
+            ]
+        )
         return {
             "receipts": [
                 {"status": r.status, "event": r.event, "runs": list(r.runs), "error": r.error}

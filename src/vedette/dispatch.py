@@ -1,15 +1,20 @@
 """Dispatch: which run next. Order is kept per (agent, key) here, not by the broker.
 
-Every key has a lane; one run of a lane is decided at a time, many lanes at once. Once a run's first
-turn is durable it leaves its lane: its effects are performed, in the order of the key, while the
-key's next event is judged. A run that waits and wakes has a lane of its own.
+Every key has a lane, and runs of a lane are judged one after the other. A judge's next event may be
+judged while the commit of the one before is still on its way (`AHEAD` bounds how many): commits
+stay in order, and if one does not stand, those behind it are refused by the store; then the lane
+waits until all have come back and goes on from what is durable. Once a run's first turn is durable
+it leaves its lane: its effects are performed, in the order of the key, beside the key's next event.
+A run that waits and wakes has a lane of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from vedette.case import Case, Superseded
@@ -19,13 +24,33 @@ from vedette.handle import bury, handle, see_through
 from vedette.line import Line
 from vedette.run import Lease, Run
 
-Lane = tuple[str, str]
+Key = tuple[str, str]
 T = TypeVar("T")
 
 _ATTEMPTS = 5
 _RETRY_US = 500_000
 _LOAD = 2048
 _SOON_US = 60_000_000
+AHEAD = 32
+
+
+@dataclass(slots=True)
+class Lane:
+    """The runs of one key. `busy` are being judged or committed, oldest first.
+
+    `again_us` is set when one of them has to be tried again: then no other is begun before all
+    have come back. `queued` says that the lane waits for a handler.
+    """
+
+    queue: deque[Run] = field(default_factory=deque)
+    busy: int = 0
+    again_us: int | None = None
+    queued: bool = False
+
+    def put_back(self, run: Run) -> None:
+        """Put a run back in its place."""
+        at = sum(1 for other in self.queue if other.position < run.position)
+        self.queue.insert(at, run)
 
 
 class Dispatcher:
@@ -35,12 +60,12 @@ class Dispatcher:
     the store holds beyond that is loaded as room appears.
     """
 
-    def __init__(self, line: Line, *, handlers: int = 128, room: int = 8192) -> None:
+    def __init__(self, line: Line, *, handlers: int = 256, room: int = 8192) -> None:
         self._line = line
         self._room = room
-        self._lanes: dict[Lane, deque[Run]] = {}
-        self._next: asyncio.Queue[Lane] = asyncio.Queue()
-        self._parked: dict[Lane, int] = {}
+        self._lanes: dict[Key, Lane] = {}
+        self._next: asyncio.Queue[Key] = asyncio.Queue()
+        self._parked: dict[Key, int] = {}
         self._known: dict[str, Event | None] = {}
         self._after = 0
         self._behind = True
@@ -49,18 +74,41 @@ class Dispatcher:
         self._handlers = handlers
         self._tasks: list[asyncio.Task[None]] = []
         self._finishing: set[asyncio.Task[None]] = set()
+        self._failed: Callable[[str, BaseException | None], None] | None = None
+        self._closing = False
         self.handled = 0
 
     # --- life -------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Load what the store has waiting and begin to handle it."""
+    def start(self, failed: Callable[[str, BaseException | None], None] | None = None) -> None:
+        """Load what the store has waiting and begin to handle it.
+
+        `failed` is told if a task of ours breaks: runs that it had in hand are never done then.
+        """
+        self._failed, self._closing = failed, False
         self._load()
-        self._tasks = [asyncio.create_task(self._work()) for _ in range(self._handlers)]
-        self._tasks.append(asyncio.create_task(self._wake()))
+        self._tasks = [
+            self._minded(self._work(), f"handler {n}") for n in range(1, self._handlers + 1)
+        ]
+        self._tasks.append(self._minded(self._wake(), "waker"))
+
+    def _minded(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._finishing.discard(task)
+        if self._closing or self._failed is None:
+            return
+        if task.cancelled():
+            self._failed(task.get_name(), asyncio.CancelledError("cancelled by nobody we know"))
+        elif task.exception() is not None:
+            self._failed(task.get_name(), task.exception())
 
     async def close(self) -> None:
         """Stop handling. What was not committed is found again by the next runner."""
+        self._closing = True
         tasks = [*self._tasks, *self._finishing]
         for task in tasks:
             task.cancel()
@@ -79,9 +127,9 @@ class Dispatcher:
         """
         now = self._line.clock.now_us()
         aside = sum(
-            len(self._lanes[lane])
-            for lane, at_us in self._parked.items()
-            if at_us > now or self._stopped(lane)
+            len(self._lanes[key].queue)
+            for key, at_us in self._parked.items()
+            if at_us > now or self._line.stops.agent(key[0])
         )
         return len(self._known) == aside and not self._behind
 
@@ -90,12 +138,9 @@ class Dispatcher:
         """Say whether a lane is parked until an instant near enough to stay up for."""
         now = self._line.clock.now_us()
         return any(
-            at_us <= now + _SOON_US and not self._stopped(lane)
-            for lane, at_us in self._parked.items()
+            at_us <= now + _SOON_US and not self._line.stops.agent(key[0])
+            for key, at_us in self._parked.items()
         )
-
-    def _stopped(self, lane: Lane) -> bool:
-        return self._line.stops.agent(self._lanes[lane][0].agent)
 
     # --- in ---------------------------------------------------------------------------------
 
@@ -114,16 +159,22 @@ class Dispatcher:
         if len(self._known) >= self._room:
             self._space.clear()
 
-    def _put(self, lane: Lane, run: Run, event: Event | None = None) -> None:
+    def _put(self, key: Key, run: Run, event: Event | None = None) -> None:
         if run.id in self._known:
             return
         self._known[run.id] = event
-        queue = self._lanes.get(lane)
-        if queue is None:
-            self._lanes[lane] = deque((run,))
-            self._next.put_nowait(lane)
-        else:
-            queue.append(run)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane()
+        lane.queue.append(run)
+        self._go_on(key, lane)
+
+    def _go_on(self, key: Key, lane: Lane) -> None:
+        """Give a lane to a handler if another of its runs may be begun now."""
+        may = lane.again_us is None and lane.busy < AHEAD and key not in self._parked
+        if may and lane.queue and not lane.queued:
+            lane.queued = True
+            self._next.put_nowait(key)
 
     def _load(self) -> None:
         """Take the next runs from the store, as far as there is room."""
@@ -138,35 +189,53 @@ class Dispatcher:
 
     async def _work(self) -> None:
         while True:
-            lane = await self._next.get()
-            queue = self._lanes[lane]
-            run = queue[0]
-            if self._line.stops.agent(run.agent):
-                self._parked[lane] = 0
+            key = await self._next.get()
+            lane = self._lanes[key]
+            lane.queued = False
+            if lane.again_us is not None or not lane.queue:
                 continue
-            lease = Lease(run, self._line.store.epoch)
-            case = await self._guard(run, handle(self._line, lease, self._known[run.id]))
-            if isinstance(case, int):
-                self._parked[lane] = case
+            if self._line.stops.agent(key[0]):
+                self._parked[key] = 0
                 continue
-            queue.popleft()
-            if case is None:
-                self._forget(run)
-            else:
-                self._beside(self._finish(case))
-            if queue:
-                self._next.put_nowait(lane)
-            else:
-                del self._lanes[lane]
+            await self._take(key, lane, lane.queue.popleft())
+
+    async def _take(self, key: Key, lane: Lane, run: Run) -> None:
+        """Handle the next run of a lane; the lane goes on as soon as its step is sent."""
+        lane.busy += 1
+        lease = Lease(run, self._line.store.epoch)
+        sent = partial(self._go_on, key, lane)
+        case = await self._guard(run, handle(self._line, lease, self._known[run.id], sent))
+        lane.busy -= 1
+        if isinstance(case, int):
+            lane.put_back(run)
+            lane.again_us = max(case, lane.again_us or 0)
+        elif case is None:
+            self._forget(run)
+        else:
+            self._beside(self._finish(case))
+        self._come_back(key, lane)
+
+    def _come_back(self, key: Key, lane: Lane) -> None:
+        """A run of the lane has come back: go on, or start anew once all have."""
+        if lane.again_us is None:
+            self._go_on(key, lane)
+        elif not lane.busy:
+            # What was judged ahead of a commit that did not stand is forgotten with it.
+            self._line.forget(lane.queue[0])
+            self._parked[key] = lane.again_us
+            lane.again_us = None
+        if not lane.queue and not lane.busy and not lane.queued:
+            del self._lanes[key]
 
     async def _finish(self, case: Case) -> None:
         """See a run through while its key goes on."""
         run = case.run
         again_us = await self._guard(run, see_through(self._line, case))
         if isinstance(again_us, int):
-            lane = self._own_lane(run)
-            self._lanes[lane] = deque((run,))
-            self._parked[lane] = again_us
+            key = self._own_lane(run)
+            lane = self._lanes[key] = Lane()
+            lane.queue.append(run)
+            self._parked[key] = again_us
         else:
             self._forget(run)
 
@@ -178,12 +247,10 @@ class Dispatcher:
             self._space.set()
 
     def _beside(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._finishing.add(task)
-        task.add_done_callback(self._finishing.discard)
+        self._finishing.add(self._minded(work, "finisher"))
 
     @staticmethod
-    def _own_lane(run: Run) -> Lane:
+    def _own_lane(run: Run) -> Key:
         return (run.agent, f"\0{run.id}")
 
     async def _guard(self, run: Run, work: Coroutine[Any, Any, T]) -> T | int | None:
@@ -201,14 +268,18 @@ class Dispatcher:
             if run.attempts >= _ATTEMPTS:
                 return await self._bury(run, error)
             return self._again(run, line.clock.now_us() + (_RETRY_US << run.attempts))
-        except Exception as error:
-            # A judge or a tool's pure part is agents' code: whatever it raises ends this run only.
+        except (Exception, asyncio.CancelledError, SystemExit) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+                raise
+            # A judge or a tool's pure part is agents' code: whatever it raises ends this run only,
+            # a cancellation of its own that it let escape too.
             return await self._bury(run, error)
 
     def _again(self, run: Run, at_us: int) -> int:
         """Read the run anew for another attempt and drop what its judge learned meanwhile."""
         line = self._line
-        line.reasoner(line.agent(run.agent)).forget(run.agent, run.key)
+        line.forget(run)
         fresh = line.store.run(run.id)
         if fresh is not None:
             attempts = run.attempts
@@ -217,10 +288,9 @@ class Dispatcher:
             run.attempts = attempts
         return at_us
 
-    async def _bury(self, run: Run, error: Exception) -> int | None:
+    async def _bury(self, run: Run, error: BaseException) -> int | None:
         line = self._line
-        if run.agent in line.fleet.agents:
-            line.reasoner(line.agent(run.agent)).forget(run.agent, run.key)
+        line.forget(run)
         fresh = line.store.run(run.id) or run
         try:
             await bury(line, fresh, line.store.epoch, f"{type(error).__name__}: {error}")
@@ -241,10 +311,10 @@ class Dispatcher:
     def wake(self) -> None:
         """Queue what is due now."""
         line, now = self._line, self._line.clock.now_us()
-        for lane, at_us in list(self._parked.items()):
-            if at_us <= now and not self._stopped(lane):
-                del self._parked[lane]
-                self._next.put_nowait(lane)
+        for key, at_us in list(self._parked.items()):
+            if at_us <= now and not line.stops.agent(key[0]):
+                del self._parked[key]
+                self._go_on(key, self._lanes[key])
         for run in line.store.due(now, 256):
             if line.stops.agent(run.agent) and run.waits != "approval":
                 continue

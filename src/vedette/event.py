@@ -16,6 +16,11 @@ ENVELOPE = frozenset({"source", "id", "type", "subject", "time"})
 HOPS = "vedettehops"
 LINEAGE = "vedettelineage"
 
+# CloudEvents extension attributes of an event that a person sent: who, and why. The engine alone
+# sets and vouches for them.
+PRINCIPAL = "vedetteprincipal"
+REASON = "vedettereason"
+
 
 @dataclass(frozen=True, slots=True)
 class Event:

@@ -7,6 +7,7 @@ and a handler that starts in the middle finds in the store exactly where the run
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from vedette import hold
@@ -27,14 +28,22 @@ from vedette.ports import Thought
 from vedette.run import ActionRow, Answer, Lease, Run, Step
 
 
-async def handle(line: Line, lease: Lease, event: Event | None = None) -> Case | int | None:
-    """Take a run to where its key may go on: its first turn is decided and durable.
+async def handle(
+    line: Line,
+    lease: Lease,
+    event: Event | None = None,
+    sent: Callable[[], None] | None = None,
+) -> Case | int | None:
+    """Take a run through its first turn: judged, decided and durable.
 
     Returns the case if there is more to do (`see_through` does it, beside the key's next run),
-    None if the run is done, or the instant at which to try again if the agent's budget has no
-    room yet. `event` spares reading it again. Raises StoreFailed if a commit did not stand
-    (nothing was lost; handle it again) and Permanent for what can never succeed (the caller makes
-    it a dead letter).
+    None if the run is done or waits, or the instant at which to try again if the agent's budget
+    has no room yet. `event` spares reading it again. `sent` is told when the key's next event may
+    be judged, which for a judge is before the commit has stood.
+
+    Raises StoreFailed if a commit did not stand (nothing was lost; handle it again), Superseded
+    if somebody else moved the run or a commit before it did not stand (look at it afresh), and
+    Permanent for what can never succeed (the caller makes it a dead letter).
     """
     event = event or line.store.event(lease.run.event)
     if event is None:
@@ -44,7 +53,7 @@ async def handle(line: Line, lease: Lease, event: Event | None = None) -> Case |
         now = line.clock.now_us()
         if not await reserve(line, case, now):
             return window_end(now, DAY_US)
-        await take_turn(line, case)
+        await take_turn(line, case, sent)
         if case.run.state in ("done", "waiting"):
             return None
     return case
@@ -105,14 +114,18 @@ async def reserve(line: Line, case: Case, now: int) -> bool:
 # --- a turn: recall, reason, decide, commit --------------------------------------------------
 
 
-async def take_turn(line: Line, case: Case) -> None:
+async def take_turn(line: Line, case: Case, sent: Callable[[], None] | None = None) -> None:
     """Ask the reasoner once and make durable what was decided of its proposals."""
+    if case.agent.reasoner != "judge":
+        sent = None  # a model is not asked again because a commit before it did not stand
     now = line.clock.now_us()
     revision = line.gateway.policy_rev
     case.memories, reads = line.recall.brief(case.agent, case.event, now)
     briefing = case.briefing()
     thought = await reason(line, case, briefing)
     bound = bind_all(case, thought, briefing.turn)
+    if thought.observed:
+        line.heads[(case.agent.name, case.run.key)] = case.run.position
     async with line.alone(case.agent.collection if bound else None, case.run.key):
         while True:
             if line.gateway.policy_rev != revision:
@@ -120,7 +133,7 @@ async def take_turn(line: Line, case: Case) -> None:
             now = line.clock.now_us()
             step, counted = compose(line, case, thought, bound, reads, now)
             try:
-                await case.commit(step)
+                await case.commit(step, sent)
             except BaseException as error:
                 for _ in range(counted):
                     line.gateway.give_back(case.agent.name, now)
@@ -131,9 +144,6 @@ async def take_turn(line: Line, case: Case) -> None:
                 raise
             break
     case.final = thought.final
-    if thought.observed:
-        head = (case.agent.name, case.run.key)
-        line.heads[head] = max(case.run.position, line.heads.get(head, 0))
     settle_spend(line, case, thought, now)
     for candidate in step.candidates:
         line.recall.banks.propose(candidate, now)
@@ -236,6 +246,7 @@ def compose(
         drafts, rows, now,
         turn=turn, final=thought.final, rows=writes, spend=spend, checkpoint=checkpoint,
         observed=case.run.observed or thought.observed,
+        order=case.order if thought.observed and not case.run.observed else None,
         policy_rev=line.gateway.policy_rev, stop_epoch=line.stops.epoch,
         candidates=candidates,
     )  # fmt: skip

@@ -17,6 +17,7 @@ from vedette.errors import BadFleet
 from vedette.gateway import Gateway
 from vedette.ports import Metrics, Performer, Reasoner, Store
 from vedette.recall import Recall
+from vedette.run import Run
 from vedette.stop import Stops
 
 MODEL_CALLS = "model_calls"
@@ -70,15 +71,25 @@ class Line:
             head = self.heads[(agent, key)] = self.store.previous(agent, key, position)
         return head
 
+    def forget(self, run: Run) -> None:
+        """Forget what was judged and written ahead of commits for a run's key."""
+        agent = self.fleet.agents.get(run.agent)
+        if agent is None:
+            return
+        self.reasoner(agent).forget(run.agent, run.key)
+        self.heads.pop((run.agent, run.key), None)
+        if agent.collection is not None:
+            self._rows.pop((agent.collection, run.key), None)
+
     def row(self, collection: str, key: str) -> dict[str, Any]:
-        """Return a committed row of a fleet-owned collection; empty if there is none."""
+        """Return a row of a fleet-owned collection as of the last step sent; empty if none."""
         known = self._rows.get((collection, key))
         if known is None:
             known = self._rows[(collection, key)] = self.store.row(collection, key) or {}
         return dict(known)
 
     def wrote(self, writes: Sequence[RowWrite]) -> None:
-        """Take over rows that were just committed."""
+        """Take over rows of a step that was just sent."""
         for write in writes:
             self._rows[(write.collection, write.key)] = write.row or {}
 

@@ -5,7 +5,7 @@ No transaction object, no SQL and no vendor's type crosses a port.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -100,7 +100,16 @@ class Store(Protocol):
         self, arrivals: Sequence[Arrival | Refused], position: tuple[str, str] | None
     ) -> list[Accepted]: ...
 
-    async def commit(self, step: Step) -> Committed: ...
+    def send(self, step: Step) -> Awaitable[Committed]:
+        """Queue a step now; steps are taken in the order in which they were sent.
+
+        What is returned answers after COMMIT. Raises StoreFailed if the commit did not stand.
+        """
+        ...
+
+    async def commit(self, step: Step) -> Committed:
+        """Send a step and wait for its answer."""
+        ...
 
     async def publish(
         self, bundle: Bundle, drafts: Sequence[Draft], *, command: str | None = None

@@ -114,8 +114,10 @@ class Step:
     `expects` is the run's step count before it: a step that comes twice is answered *duplicate*.
     `epoch`, `policy_rev` and `stop_epoch` are those it was made under; the store refuses older
     ones. `spend` is by unit (negative gives back); with a cap for a unit the store refuses what
-    would take the agent's calendar day (UTC) beyond it. A step without `run` (a person's command,
-    a publication) is fenced by nothing.
+    would take the agent's calendar day (UTC) beyond it. `order` is (key, the position
+    that the judge's state was at, the position it is at now): events of a key may be judged ahead
+    of the commits before them, and the store refuses a step whose predecessor did not stand. A
+    step without `run` (a person's command, a publication) is fenced by nothing.
     """
 
     drafts: list[Draft]
@@ -132,6 +134,7 @@ class Step:
     wake_us: int = 0
     waits: str | None = None
     observed: bool = False
+    order: tuple[str, int, int] | None = None
     actions: list[ActionRow] = field(default_factory=list)
     rows: list[RowWrite] = field(default_factory=list)
     spend: Mapping[str, int] = field(default_factory=dict)
@@ -148,6 +151,7 @@ class Answer(Enum):
     FENCED_LEASE = "fenced: lease"
     FENCED_POLICY = "fenced: policy"
     FENCED_STOP = "fenced: stop"
+    FENCED_ORDER = "fenced: order"
     OVER_BUDGET = "over budget"
 
 

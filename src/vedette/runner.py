@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from vedette.app import App
-from vedette.errors import BadPolicy, StoreFailed, VedetteError
+from vedette.errors import BadPolicy, StoreFailed, Unavailable, VedetteError
 from vedette.identity import ENGINE
 from vedette.ports import Source
+from vedette.signals import Signals
 
 if TYPE_CHECKING:
     from vedette.load import SourcePlan
 
 TICK_S = 0.25
 RETRY_US = 1_000_000
+# How far off a retry or a limit may be for `until_idle` to stay up for it.
+SOON_US = 60_000_000
 
 
 class Running:
-    """One run of a fleet. `troubles` are what a person should see, newest last."""
+    """One run of a fleet. `troubles` are what a person should see, newest last.
 
-    def __init__(self, app: App, *, until_idle: bool) -> None:
+    `signals` are those of the caller, who has taken them already; without them the run takes
+    SIGINT and SIGTERM itself for as long as it lasts.
+    """
+
+    def __init__(self, app: App, *, until_idle: bool, signals: Signals | None = None) -> None:
         self.app = app
+        self.signals = signals
+        self.failure: BaseException | None = None
         self.until_idle = until_idle
         self.stopping = asyncio.Event()
         self.troubles: list[str] = []
@@ -38,20 +47,38 @@ class Running:
     # --- life -------------------------------------------------------------------------------
 
     async def run(self, on_tick: Callable[[Running], None] | None = None) -> None:
-        """Work until stopped, or until nothing is left to do (`until_idle`)."""
+        """Work until stopped, or until nothing is left to do (`until_idle`).
+
+        Raises what ended a part that should have gone on for as long as the run: without that
+        part others would wait for ever. Unavailable if it was an error that says otherwise.
+        """
+        with ExitStack() as stack:
+            signals = self.signals or stack.enter_context(Signals())
+            loop = asyncio.get_running_loop()
+            signals.ask(lambda: loop.call_soon_threadsafe(self.stop))
+            stack.callback(signals.ask, lambda: None)
+            stack.enter_context(self._minding_threads())
+            await self._run(on_tick)
+        if self.failure is not None:
+            raise _as_unavailable(self.failure) from self.failure
+
+    async def _run(self, on_tick: Callable[[Running], None] | None) -> None:
         from vedette.serve.http import serve_http
         from vedette.serve.local import serve_local
 
         app = self.app
-        self._catch_signals()
         self.sources = list(make_sources(app, until_idle=self.until_idle))
         self.open_sources = sum(source.finite for source in self.sources)
         async with AsyncExitStack() as stack:
-            app.dispatcher.start()
-            await stack.enter_async_context(serve_local(app, app.settings.state))
-            self.address = await stack.enter_async_context(serve_http(app))
-            tasks = [asyncio.create_task(self._deliver(source)) for source in self.sources]
-            tasks.append(asyncio.create_task(self._watch_policy()))
+            app.dispatcher.start(self.failed)
+            await stack.enter_async_context(serve_local(app, app.settings.state, self._mind))
+            self.address = await stack.enter_async_context(serve_http(app, self._mind))
+            tasks = [
+                asyncio.create_task(self._deliver(source), name=source.name)
+                for source in self.sources
+            ]
+            tasks.append(asyncio.create_task(self._watch_policy(), name="policy watcher"))
+            self._mind(tasks[-1])
             try:
                 while not self.stopping.is_set():
                     self._gauges()
@@ -72,10 +99,42 @@ class Running:
         """Ask the run to end; what is not committed is found again by the next one."""
         self.stopping.set()
 
-    def _catch_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.stop)
+    # --- parts that must not end before the run does -------------------------------------------
+
+    def failed(self, part: str, error: BaseException | None) -> None:
+        """End the run because a part of it ended; `error` is why, None if it just did."""
+        if self.stopping.is_set():
+            return
+        self.failure = error or Unavailable("it ended by itself", where=part)
+        self.trouble(f"{part} ended: {type(self.failure).__name__}: {self.failure}")
+        self.stop()
+
+    def _mind(self, task: asyncio.Task[None]) -> None:
+        task.add_done_callback(
+            lambda ended: self.failed(
+                ended.get_name(),
+                asyncio.CancelledError("cancelled by nobody we know")
+                if ended.cancelled()
+                else ended.exception(),
+            )
+        )
+
+    @contextmanager
+    def _minding_threads(self) -> Iterator[None]:
+        """End the run if one of our threads does: whoever waits for the writer waits for ever."""
+        loop, before = asyncio.get_running_loop(), threading.excepthook
+
+        def told(args: Any) -> None:
+            before(args)
+            name = args.thread.name if args.thread is not None else ""
+            if name.startswith("vedette-") and not loop.is_closed():
+                loop.call_soon_threadsafe(self.failed, name, args.exc_value)
+
+        threading.excepthook = told
+        try:
+            yield
+        finally:
+            threading.excepthook = before
 
     async def _pause(self) -> None:
         try:
@@ -85,9 +144,14 @@ class Running:
             return
 
     def _idle(self) -> bool:
-        if self.open_sources or not self.app.dispatcher.idle or self.app.dispatcher.soon:
+        app = self.app
+        if self.open_sources or not app.dispatcher.idle or app.dispatcher.soon:
             return False
-        return not self.app.store.soon()
+        now_us, stops = app.line.clock.now_us(), app.line.stops
+        return not any(
+            run.waits in ("target", "time") and not stops.agent(run.agent)
+            for run in app.store.due(now_us + SOON_US, 1000)
+        )
 
     def _gauges(self) -> None:
         app = self.app
@@ -130,8 +194,17 @@ class Running:
         from vedette.adapters.policy_watch import saved
 
         folder = self.app.settings.policies
+        clock = self.app.line.clock
         async for _ in saved(folder, self.stopping):
-            await self.offer_policy()
+            while True:
+                try:
+                    await self.offer_policy()
+                    break
+                except StoreFailed as error:
+                    self.trouble(f"policy not published yet: {error}")
+                    await clock.sleep_until(clock.now_us() + RETRY_US)
+        if not self.stopping.is_set():
+            raise Unavailable("the policy folder is not watched any more", where=str(folder))
 
     async def offer_policy(self) -> None:
         """Read the policy folder and make it live if it differs and is admitted."""
@@ -151,6 +224,16 @@ class Running:
             )
         elif done.changed:
             self.trouble(f"policy revision {done.revision.number} is live")
+
+
+def _as_unavailable(error: BaseException) -> BaseException:
+    """Return the error itself, or Unavailable where its own class would mean something else."""
+    if isinstance(error, Exception) and not isinstance(error, VedetteError):
+        return error
+    if isinstance(error, Unavailable):
+        return error
+    what = f"a part of the fleet broke: {type(error).__name__}: {error}"
+    return Unavailable(what, mend="start it again; what was committed is not lost")
 
 
 def make_sources(app: App, *, until_idle: bool) -> Iterator[Source]:

@@ -1,14 +1,18 @@
-"""The real `vedette` in processes of its own: from `init` to an approved action and a proof.
+"""The real `vedette`: from `init` to an approved action and a proof.
 
 One fleet is written and run once; the tests that read it do not change it. Those that do make a
-copy, or a fleet of their own.
+copy, or a fleet of their own. Whatever opens a store to write is a process of its own; what only
+looks runs in this one, which spares most of its time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import getpass
+import io
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -22,6 +26,7 @@ from typing import Any
 
 import pytest
 
+from vedette.cli import main
 from vedette.cli.fresh import wipe
 from vedette.errors import BadCommand, StoreBusy
 from vedette.load import Settings
@@ -67,11 +72,27 @@ def vedette(folder: Path, *arguments: str, **more: str) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
+def look(folder: Path, *arguments: str) -> Done:
+    """What `vedette` does with a verb that writes nothing."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main(list(arguments))
+    assert isinstance(ended.value.code, int)
+    assert "Traceback" not in err.getvalue(), err.getvalue()
+    return Done(ended.value.code, out.getvalue(), err.getvalue())
+
+
+# Two of the sample series: one with an incident, one without.
 SOURCES = """
 [[sources]]
 kind = "csv"
 name = "series"
-path = "samples/metrics/*.csv"
+path = "samples/metrics/b*.csv"
 rate = 0
 
 [[sources]]
@@ -130,7 +151,7 @@ def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def holds(folder: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = vedette(folder, "hold", "list", "--json").json["items"]
+    found: list[dict[str, Any]] = look(folder, "hold", "list", "--json").json["items"]
     return found
 
 
@@ -139,7 +160,7 @@ def holds(folder: Path) -> list[dict[str, Any]]:
 
 def test_init_writes_what_check_accepts_and_git_ignores_the_state(written: Path) -> None:
     assert (written / ".gitignore").read_text().splitlines()[-1] == ".vedette/"
-    done = vedette(written, "check", "--json")
+    done = look(written, "check", "--json")
     assert (done.code, done.json["ok"]) == (0, True), done.out
     assert not list(written.rglob("__pycache__"))
 
@@ -157,13 +178,27 @@ def test_check_names_file_line_field_and_mend(written: Path, tmp_path: Path) -> 
     agent.write_text(agent.read_text().replace("settles: idempotent", "settles: maybe", 1))
     rego = folder / "policies/vedette/gateway/decide.rego"
     rego.write_text(rego.read_text() + "\nbroken := \n")
-    done = vedette(folder, "check")
+    done = look(folder, "check")
     assert done.code == 1
     line = next(line for line in done.out.splitlines() if "settles" in line)
     number = agent.read_text().splitlines().index("    settles: maybe") + 1
     assert line.startswith(f"agents/inbox_triage/agent.yaml:{number}: tools[0].settles:")
     assert "idempotent" in line
     assert any("policies/vedette/gateway/decide.rego:" in line for line in done.out.splitlines())
+
+
+def test_check_reads_the_cases_of_every_agent(written: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(written, tmp_path / "f", ignore=shutil.ignore_patterns(".v*")))
+    for agent, tool in (("anomaly_detection", "incident.opne"), ("inbox_triage", "mail.flie")):
+        case = f"- name: x\n  event: {{type: a, source: b, id: c}}\n  expect: {{held: [{tool}]}}\n"
+        (folder / "agents" / agent / "evals" / "wrong.yaml").write_text(case)
+    done = look(folder, "check", "--json")
+    found = [(p["file"], p["line"]) for p in done.json["problems"] if not p["warning"]]
+    agents = ("anomaly_detection", "inbox_triage")
+    assert (done.code, found) == (1, [(f"agents/{name}/evals/wrong.yaml", 3) for name in agents])
+    line = next(line for line in look(folder, "check").out.splitlines() if "inbox_triage" in line)
+    assert line.startswith("agents/inbox_triage/evals/wrong.yaml:3: ")
+    assert "mail.flie" in line
 
 
 def test_check_says_where_settings_come_from(written: Path) -> None:
@@ -176,7 +211,7 @@ def test_check_says_where_settings_come_from(written: Path) -> None:
 
 def test_without_a_fleet_nothing_is_guessed(tmp_path: Path) -> None:
     for verb in (["check"], ["run"], ["status"], ["runs"], ["policy", "status"]):
-        done = vedette(tmp_path, *verb)
+        done = look(tmp_path, *verb)
         assert (done.code, done.out) == (2, ""), verb
         assert "vedette init" in done.err
     assert list(tmp_path.iterdir()) == []
@@ -185,7 +220,7 @@ def test_without_a_fleet_nothing_is_guessed(tmp_path: Path) -> None:
 def test_reads_before_the_first_run_are_unavailable(written: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(written, tmp_path / "f", ignore=shutil.ignore_patterns(".v*")))
     for verb in (["status"], ["runs"], ["hold", "list"], ["explain", "run_1234"], ["replay"]):
-        done = vedette(folder, *verb, "--json")
+        done = look(folder, *verb, "--json")
         assert (done.code, done.error["code"]) == (3, "bad-store"), verb
 
 
@@ -195,13 +230,13 @@ def test_a_damaged_store_is_told_plainly(own: Path) -> None:
         (state / name).unlink(missing_ok=True)
     with (state / "store.db").open("r+b") as file:
         file.write(b"no database at all")
-    done = vedette(own, "status", "--json")
+    done = look(own, "status", "--json")
     assert (done.code, done.error["code"]) == (3, "bad-store")
 
 
 def test_it_works_from_a_folder_below_and_with_config(fleet: Path, tmp_path: Path) -> None:
-    below = vedette(fleet / "agents" / "inbox_triage", "status", "--json")
-    beside = vedette(tmp_path, "--config", str(fleet), "status", "--json")
+    below = look(fleet / "agents" / "inbox_triage", "status", "--json")
+    beside = look(tmp_path, "--config", str(fleet), "status", "--json")
     assert below.code == beside.code == 0
     assert below.json["head"] == beside.json["head"] > 0
 
@@ -216,11 +251,34 @@ def test_a_run_ends_with_commands_that_work(fleet: Path) -> None:
     assert any(" explain " in line for line in tries)
     for line in tries:
         if " explain " in line:
-            assert vedette(fleet, *line.split()[1:]).code == 0, line
+            assert look(fleet, *line.split()[1:]).code == 0, line
+
+
+def test_what_is_told_to_try_can_be_pasted(own: Path) -> None:
+    """Called by a path, as out of a virtual environment, a verb names that path."""
+    script = own / "bin" / "vedette"
+    script.parent.mkdir()
+    script.write_text(f"#!{sys.executable}\nfrom vedette.cli import main\n\nmain()\n")
+    script.chmod(0o755)
+
+    def said(*command: str) -> list[str]:
+        done = subprocess.run(
+            command, cwd=own, env=environment(), capture_output=True, text=True, timeout=200,
+            check=True,
+        )  # fmt: skip
+        return done.stdout.splitlines()
+
+    lines = said("bin/vedette", "run", "--until-idle", "--plain")
+    tries = lines[lines.index("try next:") + 1 :]
+    assert len(tries) == 3
+    assert all(line.startswith("  bin/vedette ") for line in tries)
+    older = said("bin/vedette", "runs", "--limit", "1")[-1].removeprefix("older: ")
+    assert older.startswith("bin/vedette runs --before ")
+    assert said(*shlex.split(older))[1:]
 
 
 def test_a_run_brings_permits_holds_and_denials(fleet: Path) -> None:
-    found = vedette(fleet, "status", "--json").json
+    found = look(fleet, "status", "--json").json
     assert found["running"] is False
     for word in ("permits", "holds", "denials"):
         assert sum(agent[word] for agent in found["agents"].values()) > 0, word
@@ -231,27 +289,27 @@ def test_runs_come_in_pages(fleet: Path) -> None:
     seen: list[str] = []
     cursor: list[str] = []
     for _ in range(3):
-        page = vedette(fleet, "runs", "--agent", "inbox_triage", "--limit", "7", "--json", *cursor)
+        page = look(fleet, "runs", "--agent", "inbox_triage", "--limit", "7", "--json", *cursor)
         seen += [item["id"] for item in page.json["items"]]
         cursor = ["--before", page.json["older"]]
     assert len(seen) == len(set(seen)) == 21
-    assert vedette(fleet, "runs", "--state", "asleep").code == 2
+    assert look(fleet, "runs", "--state", "asleep").code == 2
 
 
 def test_explain_takes_any_id_and_its_beginning(fleet: Path) -> None:
     held = holds(fleet)[0]
-    whole = vedette(fleet, "explain", held["hold"], "--json")
-    short = vedette(fleet, "explain", held["hold"][:16], "--json")
+    whole = look(fleet, "explain", held["hold"], "--json")
+    short = look(fleet, "explain", held["hold"][:16], "--json")
     assert whole.json["runs"] == short.json["runs"]
     assert whole.json["runs"][0]["id"] == held["run"]
-    text = vedette(fleet, "explain", held["run"]).out
+    text = look(fleet, "explain", held["run"]).out
     for word in ("EVENT", "JUDGEMENT", "DECISION HOLD", held["rule"], "revision 1"):
         assert word in text, word
-    assert vedette(fleet, "explain", "run_ffffffffffff").code == 2
+    assert look(fleet, "explain", "run_ffffffffffff").code == 2
 
 
 def test_replay_agrees_on_everything(fleet: Path) -> None:
-    done = vedette(fleet, "replay", "--json")
+    done = look(fleet, "replay", "--json")
     assert (done.code, done.json["ok"], done.json["differed"]) == (0, True, 0)
     assert done.json["agreed"] == done.json["decisions"] > 50
 
@@ -295,7 +353,7 @@ def test_an_approval_is_recorded_used_once_and_acted_on(own: Path) -> None:
     again = vedette(own, "approve", held["hold"], "--reason", "once more", "--json")
     assert (again.code, again.error["code"]) == (2, "bad-command")
     assert vedette(own, "run", "--until-idle", "--json").code == 0
-    story = vedette(own, "explain", held["hold"], "--json").json["runs"][0]
+    story = look(own, "explain", held["hold"], "--json").json["runs"][0]
     action = next(item for item in story["actions"] if item["id"] == held["action"])
     told = json.dumps(story)
     assert "it fits" in told
@@ -315,7 +373,7 @@ def test_a_denial_and_a_wrong_digest(own: Path) -> None:
 
 def test_verbs_beside_a_running_fleet(own: Path) -> None:
     with running(own):
-        assert vedette(own, "status", "--json").json["running"] is True
+        assert look(own, "status", "--json").json["running"] is True
         second = vedette(own, "run", "--until-idle", "--json")
         assert (second.code, second.error["code"]) == (3, "store-busy")
         fresh = vedette(own, "run", "--fresh", "--json")
@@ -328,19 +386,21 @@ def test_verbs_beside_a_running_fleet(own: Path) -> None:
         assert vedette(own, "stop", "nobody", "--reason", "busy", "--json").code == 2
         sent = vedette(
             own, "send", "--type", "metric.point", "--source", "csv:by-hand", "--subject", "dial",
-            "--data", '{"value": 3.2}', "--json",
+            "--data", '{"value": 3.2}', "--reason", "to see", "--json",
         )  # fmt: skip
         assert sent.json["receipts"][0]["status"] == "accepted"
         run_id = sent.json["receipts"][0]["runs"][0]
         story = vedette(own, "explain", run_id, "--json").json
         assert story["event"]["attributes"]["subject"] == "dial"
+        person = f"person:{getpass.getuser()}"
+        assert f"sent by {person}: to see" in vedette(own, "explain", run_id).out
         applied = vedette(own, "policy", "apply", "--reason", "again", "--json").json
         assert (applied["ok"], applied["changed"]) == (True, False)
-        told = vedette(own, "explain", held["hold"]).out
+        told = look(own, "explain", held["hold"]).out
         assert f"person:{getpass.getuser()}" in told
     assert not socket_of(own / ".vedette").exists()
     # The stop outlived its runner.
-    assert vedette(own, "status", "--json").json["stops"] == [
+    assert look(own, "status", "--json").json["stops"] == [
         {"scope": "agent", "name": "inbox_triage"}
     ]
     assert (
@@ -348,14 +408,48 @@ def test_verbs_beside_a_running_fleet(own: Path) -> None:
     )
 
 
-def test_a_killed_runners_socket_is_in_nobodys_way(own: Path) -> None:
+def test_every_verb_works_beside_a_killed_runner(own: Path) -> None:
+    """kill -9 leaves the socket behind, and a lock that nobody holds."""
     with running(own) as process:
         process.kill()
         process.wait(timeout=30)
-        assert socket_of(own / ".vedette").exists()
-        done = vedette(own, "stop", "--all", "--reason", "it died", "--json")
-        assert (done.code, done.json["by"]) == (0, "here")
-        assert vedette(own, "status", "--json").json["running"] is False
+        socket = socket_of(own / ".vedette")
+        assert socket.exists()
+        first, second = holds(own)[:2]
+        ended = look(own, "runs", "--agent", "inbox_triage", "--state", "done", "--json").json
+        event = ended["items"][0]["event"]
+        why = ("--reason", "it died", "--json")
+        orders = (
+            ("stop", "--all"),
+            ("resume", "--all"),
+            ("approve", first["hold"]),
+            ("deny", second["hold"]),
+            ("send", "--type", "a.b"),
+            ("policy", "apply"),
+            ("erase", "--event", event),
+        )
+        for order in orders:
+            done = vedette(own, *order, *why)
+            assert done.code == 0, (order, done.err)
+            if order[0] not in ("erase", "policy", "send"):
+                assert done.json["by"] == "here", order
+        reads = (
+            ("status",),
+            ("runs",),
+            ("explain", first["run"]),
+            ("hold", "list"),
+            ("policy", "status"),
+            ("policy", "check"),
+            ("replay",),
+            ("ledger", "verify"),
+            ("check",),
+        )
+        for read in reads:
+            assert look(own, *read, "--json").code == 0, read
+        assert look(own, "status", "--json").json["running"] is False
+        assert socket.exists()
+        assert vedette(own, "run", "--until-idle", "--json").code == 0
+        assert not socket.exists()
 
 
 # --- send ------------------------------------------------------------------------------------
@@ -365,7 +459,7 @@ def test_a_dry_run_needs_no_store_and_writes_nothing(written: Path, tmp_path: Pa
     folder = Path(shutil.copytree(written, tmp_path / "f", ignore=shutil.ignore_patterns(".v*")))
     event = {"specversion": "1.0", "id": "1", "source": "csv:a", "type": "metric.point"}
     (folder / "event.json").write_text(json.dumps(event))
-    done = vedette(folder, "send", "event.json", "--dry-run", "--json")
+    done = look(folder, "send", "event.json", "--dry-run", "--json")
     wakes = {item["agent"]: item["wakes"] for item in done.json["events"][0]["agents"]}
     assert (done.code, wakes) == (0, {"anomaly_detection": True, "inbox_triage": False})
     assert all(item["why"] for item in done.json["events"][0]["agents"])
@@ -391,12 +485,12 @@ def test_what_is_no_event_is_refused(
     large = tmp_path / "large.json"
     large.write_text(json.dumps("x" * 300_000))
     given = [item.replace("{large}", str(large)) for item in arguments]
-    done = vedette(written, "send", *given, "--dry-run", "--json")
+    done = look(written, "send", *given, "--dry-run", "--json")
     assert (done.code, done.error["code"]) == (2, code)
 
 
 def test_an_event_is_known_the_second_time(own: Path) -> None:
-    order = ("send", "--type", "a.b", "--id", "same", "--json")
+    order = ("send", "--type", "a.b", "--id", "same", "--reason", "again", "--json")
     first, second = vedette(own, *order), vedette(own, *order)
     assert [first.json["receipts"][0]["status"], second.json["receipts"][0]["status"]] == [
         "accepted",
@@ -408,33 +502,33 @@ def test_an_event_is_known_the_second_time(own: Path) -> None:
 
 
 def test_policy_check_apply_and_status(own: Path) -> None:
-    before = vedette(own, "policy", "status", "--json").json
+    before = look(own, "policy", "status", "--json").json
     assert (before["revision"], before["folder"]["differs"]) == (1, False)
     rego = own / "policies/vedette/gateway/decide.rego"
     good = rego.read_text()
     rego.write_text(good + "\nbroken := \n")
-    checked = vedette(own, "policy", "check", "--json")
+    checked = look(own, "policy", "check", "--json")
     assert (checked.code, checked.json["ok"]) == (1, False)
     assert checked.json["findings"][0]["file"].endswith("decide.rego")
     assert checked.json["findings"][0]["line"] > 1
     refused = vedette(own, "policy", "apply", "--reason", "try", "--json")
     assert (refused.code, refused.json["ok"]) == (1, False)
-    assert vedette(own, "policy", "status", "--json").json["revision"] == 1
+    assert look(own, "policy", "status", "--json").json["revision"] == 1
     rego.write_text(good + "\n# A remark.\n")
-    assert vedette(own, "policy", "status", "--json").json["folder"]["differs"] is True
-    assert vedette(own, "policy", "check").code == 0
+    assert look(own, "policy", "status", "--json").json["folder"]["differs"] is True
+    assert look(own, "policy", "check").code == 0
     applied = vedette(own, "policy", "apply", "--reason", "a remark", "--json")
     assert (applied.code, applied.json["ok"], applied.json["revision"]) == (0, True, 2)
-    after = vedette(own, "policy", "status", "--json").json
+    after = look(own, "policy", "status", "--json").json
     assert (after["revision"], after["digest"]) == (2, applied.json["digest"])
     assert after["refusals"][0]["findings"]
-    assert vedette(own, "replay").code == 0
+    assert look(own, "replay").code == 0
 
 
 def test_an_empty_folder_is_no_policy(written: Path, tmp_path: Path) -> None:
     for verb in (["check"], ["check", "--json"]):
-        assert vedette(written, "policy", *verb[:1], str(tmp_path), *verb[1:]).code == 1
-    done = vedette(written, "policy", "check", str(tmp_path / "nowhere"), "--json")
+        assert look(written, "policy", *verb[:1], str(tmp_path), *verb[1:]).code == 1
+    done = look(written, "policy", "check", str(tmp_path / "nowhere"), "--json")
     assert (done.code, done.error["code"]) == (2, "bad-command")
 
 
@@ -442,41 +536,41 @@ def test_an_empty_folder_is_no_policy(written: Path, tmp_path: Path) -> None:
 
 
 def test_the_ledger_verifies_here_and_elsewhere(fleet: Path, tmp_path: Path) -> None:
-    assert vedette(fleet, "ledger", "verify", "--json").json["ok"] is True
+    assert look(fleet, "ledger", "verify", "--json").json["ok"] is True
     export = tmp_path / "export"
-    assert vedette(fleet, "ledger", "export", str(export)).code == 0
-    assert vedette(tmp_path, "ledger", "verify", str(export)).code == 0
+    assert look(fleet, "ledger", "export", str(export)).code == 0
+    assert look(tmp_path, "ledger", "verify", str(export)).code == 0
     key = str(fleet / ".vedette" / "ledger.pub")
-    (tmp_path / "proof.json").write_text(vedette(fleet, "ledger", "prove", "20").out)
-    assert vedette(tmp_path, "ledger", "verify", "proof.json", "--key", key).code == 0
-    assert vedette(tmp_path, "ledger", "verify", "proof.json").code == 2
-    assert vedette(fleet, "ledger", "verify", "--witness", "nowhere").code == 2
+    (tmp_path / "proof.json").write_text(look(fleet, "ledger", "prove", "20").out)
+    assert look(tmp_path, "ledger", "verify", "proof.json", "--key", key).code == 0
+    assert look(tmp_path, "ledger", "verify", "proof.json").code == 2
+    assert look(fleet, "ledger", "verify", "--witness", "nowhere").code == 2
 
 
 def test_a_changed_entry_is_found(fleet: Path, tmp_path: Path) -> None:
     export = tmp_path / "export"
-    assert vedette(fleet, "ledger", "export", str(export)).code == 0
+    assert look(fleet, "ledger", "export", str(export)).code == 0
     lines = (export / "entries.jsonl").read_bytes().splitlines(keepends=True)
     changed = lines[9].replace(b'"v":1', b'"v":2')
     assert changed != lines[9]
     (export / "entries.jsonl").write_bytes(b"".join([*lines[:9], changed, *lines[10:]]))
-    done = vedette(tmp_path, "ledger", "verify", str(export), "--json")
+    done = look(tmp_path, "ledger", "verify", str(export), "--json")
     assert (done.code, done.json["ok"]) == (1, False)
     assert done.json["findings"]
 
 
 def test_erased_content_is_gone_and_the_proof_holds(own: Path) -> None:
-    page = vedette(own, "runs", "--agent", "inbox_triage", "--state", "done", "--json").json
-    stories = (vedette(own, "explain", item["event"], "--json").json for item in page["items"])
+    page = look(own, "runs", "--agent", "inbox_triage", "--state", "done", "--json").json
+    stories = (look(own, "explain", item["event"], "--json").json for item in page["items"])
     event = next(story["id"] for story in stories if story["runs"][0]["actions"])
-    assert vedette(own, "explain", event, "--json").json["event"]["data"]["from"]
+    assert look(own, "explain", event, "--json").json["event"]["data"]["from"]
     done = vedette(own, "erase", "--event", event, "--reason", "asked to", "--json")
     assert (done.code, done.json["by"]) == (0, "here")
-    story = vedette(own, "explain", event, "--json").json["event"]
+    story = look(own, "explain", event, "--json").json["event"]
     assert (story["erased"], story["data"]) == (True, None)
-    verified = vedette(own, "ledger", "verify", "--json")
+    verified = look(own, "ledger", "verify", "--json")
     assert (verified.code, verified.json["erased"]) == (0, len(done.json["erased"]))
-    replayed = vedette(own, "replay", "--json").json
+    replayed = look(own, "replay", "--json").json
     assert (replayed["ok"], set(replayed["unreplayable"])) == (True, {"erased"})
     assert vedette(own, "erase", "--reason", "of nothing", "--json").code == 2
 
@@ -487,10 +581,10 @@ def test_erased_content_is_gone_and_the_proof_holds(own: Path) -> None:
 def test_fresh_starts_over_and_keeps_the_targets_record(own: Path) -> None:
     record = own / ".vedette" / "receiver.jsonl"
     record.write_text("{}\n")
-    before = vedette(own, "status", "--json").json
+    before = look(own, "status", "--json").json
     key = (own / ".vedette" / "ledger.pub").read_text()
     assert vedette(own, "run", "--fresh", "--until-idle", "--json").code == 0
-    after = vedette(own, "status", "--json").json
+    after = look(own, "status", "--json").json
     assert after["events"]["accepted"] == before["events"]["accepted"]
     assert (own / ".vedette" / "ledger.pub").read_text() != key
     assert record.read_text() == "{}\n"

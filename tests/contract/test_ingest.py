@@ -328,3 +328,23 @@ def test_a_token_that_can_be_guessed_is_refused(token: str) -> None:
 
 def test_the_token_itself_is_not_kept() -> None:
     assert TOKEN not in repr(SENDERS)
+
+
+@pytest.mark.parametrize("name", ["vedetteprincipal", "vedettereason"])
+@pytest.mark.parametrize("authorised", [True, False])
+async def test_nobody_claims_to_be_a_person_over_http(
+    serve: Serve, name: str, authorised: bool
+) -> None:
+    intake = ListIntake()
+    client = await serve(intake, anonymous=True)
+    headers: dict[str, str] | None = None if authorised else {}
+    batch = [event(id="1"), event(id="2", **{name: "person:admiral"})]
+    answer = await post(client, batch, headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "not-your-attribute")
+    assert (answer.json()["error"]["where"], intake.batches) == ("events[1]", [])
+    binary = {f"ce-{key}": value for key, value in batch[1].items()} | (
+        AUTHORISED if authorised else {}
+    )
+    assert (await client.post("/v1/events", json={"x": 1}, headers=binary)).status_code == 403
+    other = await post(client, event(vedetteother="x"), headers)
+    assert other.status_code == 202

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,13 @@ from vedette.load import build_judge
 from vedette.memory import Briefing
 from vedette.origin import Ref
 from vedette.ports import Thought
-from vedette.run import ActionRow, Committed, Step
+from vedette.run import ActionRow, Step
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import (
     World,
+    before_commit,
     denying,
     do,
     job,
@@ -150,8 +150,9 @@ async def test_a_judge_that_raises_ends_its_run_only(
     tmp_path: Path, world: World, how: str
 ) -> None:
     """`poison` breaks off in `observe`, when the state is already half-way."""
+    broken: dict[str, Any] = {how: True}
     before, bad, after = (
-        job("1", value=1), job("2", send(), value=100, **{how: True}), job("3", value=3),
+        job("1", value=1), job("2", send(), value=100, **broken), job("3", value=3),
     )  # fmt: skip
     async with toy_fleet(tmp_path, world) as fleet:
         await fleet.send(before, bad, after)
@@ -248,16 +249,15 @@ async def test_rows_are_written_in_the_step_that_decides(tmp_path: Path, world: 
     async with toy_fleet(tmp_path, world) as fleet:
         store = fleet.app.store
         event = job("1", note("one"), note("two"))
-        commit = store.commit
         refused: list[Step] = []
 
-        async def lossy(step: Step) -> Committed:
+        async def lossy(step: Step) -> Step | None:
             if step.rows and not refused:
                 refused.append(step)
                 raise StoreFailed("the disk is full")
-            return await commit(step)
+            return None
 
-        store.commit = lossy  # type: ignore[method-assign]
+        before_commit(fleet, lossy)
         await fleet.send(event)
         await until(lambda: bool(refused))
         assert store.row("worker_notes", "k") is None
@@ -799,15 +799,14 @@ async def test_a_failing_store_delays_and_loses_nothing(
     tmp_path: Path, world: World, clock: ManualClock
 ) -> None:
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
-        store = fleet.app.store
-        commit, failing = store.commit, [True]
+        failing = [True]
 
-        async def lossy(step: Step) -> Committed:
+        async def lossy(step: Step) -> Step | None:
             if failing[0]:
                 raise StoreFailed("the disk is full")
-            return await commit(step)
+            return None
 
-        store.commit = lossy  # type: ignore[method-assign]
+        before_commit(fleet, lossy)
         events = [job(str(n), send(str(n)), value=n) for n in range(4)]
         await fleet.send(*events)
         for _ in range(3):
@@ -898,6 +897,3 @@ async def test_more_runs_than_there_is_room_for_come_from_the_store_in_order(
         )
     finally:
         await fleet.close()
-
-
-_: Callable[..., Any] = do

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import os
 import random
-import shutil
 import subprocess
 import threading
 from collections.abc import Callable
@@ -14,8 +12,10 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.opa import find_opa
 
 from vedette.adapters.rego import engine as regorus_engine
+from vedette.adapters.rego import shelf
 from vedette.adapters.rego.data import mount
 from vedette.adapters.rego.engine import EngineFailed, PlainEngine, RegorusEngine
 from vedette.adapters.rego.golden import NOW_US, golden, question, reading
@@ -187,9 +187,7 @@ def test_data_of_the_bundle_is_what_decides(make: Make) -> None:
     assert (changed.outcome, changed.rule, changed.would) == ("deny", "mode.observe", "permit")
 
 
-def test_panic_is_an_exception_and_does_not_outlive_the_question(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_panic_is_an_exception_and_does_not_outlive_the_question() -> None:
     class Panic(BaseException):
         """As pyo3's PanicException: no Exception."""
 
@@ -199,7 +197,9 @@ def test_panic_is_an_exception_and_does_not_outlive_the_question(
 
     engine = RegorusEngine(BUNDLE)
     asked = golden(mount(BUNDLE.files))[0][1]
-    monkeypatch.setattr(engine._local, "vm", Broken())
+    kept = shelf.kept()[-1]
+    shelf.discard(kept)
+    shelf.borrow(kept, Broken)
     with pytest.raises(EngineFailed, match=r"the engine panicked: index out of bounds$"):
         engine.decide(b"{}")
     assert decide(engine, asked).outcome == "permit"
@@ -235,13 +235,7 @@ def test_compiled_engine_decides_alike_in_every_thread() -> None:
 
 @pytest.fixture(scope="module")
 def opa() -> str:
-    named = os.environ.get("VEDETTE_OPA")
-    found = named or shutil.which(str(ROOT / ".tools/bin/opa")) or shutil.which("opa")
-    if not found and os.environ.get("CI"):
-        pytest.fail("opa is missing. Mend: make setup")
-    if not found:
-        pytest.skip("opa is not here; make setup installs it")
-    return found
+    return find_opa()
 
 
 def test_engines_agree_with_opa(opa: str) -> None:

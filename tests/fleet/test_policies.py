@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.opa import find_opa
 
 from vedette.adapters.rego import stage as policy_stage
 from vedette.adapters.rego.data import mount, read_data
@@ -24,13 +24,7 @@ POLICIES = ROOT / "policies"
 
 @pytest.fixture(scope="module")
 def opa() -> str:
-    named = os.environ.get("VEDETTE_OPA")
-    found = named or shutil.which(str(ROOT / ".tools/bin/opa")) or shutil.which("opa")
-    if not found and os.environ.get("CI"):
-        pytest.fail("opa is missing. Mend: make setup")
-    if not found:
-        pytest.skip("opa is not here; make setup installs it")
-    return found
+    return find_opa()
 
 
 @pytest.fixture(scope="module")

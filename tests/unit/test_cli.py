@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,7 +15,7 @@ import pytest
 
 from vedette import __version__, errors
 from vedette.cli import VERBS, exit_code, main
-from vedette.cli.common import plain, table
+from vedette.cli.common import plain, program, table
 from vedette.cli.run import summary_text, try_next
 from vedette.cli.view import Look, draw, notable, status_line
 from vedette.errors import VedetteError
@@ -76,6 +77,7 @@ def test_every_order_of_a_person_needs_a_reason(run: Run) -> None:
         ("resume", "--all"),
         ("erase", "--subject", "who"),
         ("policy", "apply"),
+        ("send", "--type", "a.b"),
     )
     for order in orders:
         code, _, said = run(*order)
@@ -205,6 +207,26 @@ def test_a_table_lines_up() -> None:
     shown = table(["agent", "runs"], [["gull", "1,200"], ["tern", "3"]])
     assert shown == "agent   runs\ngull   1,200\ntern       3"
     assert table(["agent"], []) == "agent"
+
+
+@pytest.mark.parametrize(
+    ("called", "on_path", "shown"),
+    [
+        ("/home/ann/fleet/.venv/bin/vedette", None, ".venv/bin/vedette"),
+        ("/home/ann/fleet/.venv/bin/vedette", "/usr/bin/vedette", ".venv/bin/vedette"),
+        ("/home/ann/fleet/.venv/bin/vedette", "/home/ann/fleet/.venv/bin/vedette", "vedette"),
+        ("/opt/a b/vedette", None, "'/opt/a b/vedette'"),
+        ("/lib/vedette/__main__.py", "/usr/bin/vedette", "/opt/python -m vedette"),
+        ("-c", None, "vedette"),
+    ],
+)
+def test_what_is_shown_can_be_pasted(
+    monkeypatch: pytest.MonkeyPatch, called: str, on_path: str | None, shown: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", [called])
+    monkeypatch.setattr(sys, "executable", "/opt/python")
+    monkeypatch.setattr("shutil.which", lambda name: on_path)
+    assert program(below=Path("/home/ann/fleet")) == shown
 
 
 def test_three_commands_to_try_whatever_there_is() -> None:

@@ -37,3 +37,18 @@ test_empty_digest_approves_nothing if {
 	asked := object.union(question(empty), {"action": {"digest": ""}})
 	not approval.ok with input as asked
 }
+
+test_every_part_has_its_type if {
+	every odd in [{"by": 7}, {"by": null}, {"until": null}, {"until": "2000"}] {
+		not approval.ok with input as question(object.union(good, odd))
+	}
+	numbered := object.union(question(object.union(good, {"action_digest": 7})), {"action": {"digest": 7}})
+	not approval.ok with input as numbered
+	timeless := object.union(question(good), {"now": null})
+	not approval.ok with input as timeless
+	keyed := object.union(question(good), {"context": {"approvals": {"0": good}}})
+	not approval.ok with input as json.patch(keyed, [{
+		"op": "replace", "path": "/context/approvals",
+		"value": {"0": good},
+	}])
+}

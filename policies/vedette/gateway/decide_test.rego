@@ -80,11 +80,24 @@ test_approved_sending_is_permitted_with_duties if {
 	answer.outcome == "permit"
 	answer.rule == "permit.approved"
 	{duty.type | some duty in answer.obligations} == {"label_output", "notify"}
+	plain := decided(approved(testdata.question))
+	plain.rule == "permit.approved"
+	plain.obligations == []
+	warned := decided(approved(changed("/action/high_impact", true)))
+	warned.obligations == [{"type": "notify", "reason": "impact.high"}]
 }
 
 test_approval_undoes_no_deny if {
-	answer := decided(approved(sending("untrusted")))
-	answer.outcome == "deny"
+	decided(approved(sending("untrusted"))) == {
+		"schema": "vedette.decision/1",
+		"outcome": "deny",
+		"rule": "origins.untrusted",
+		"reasons": ["origins.untrusted:/to"],
+		"wait": null,
+		"until": 0,
+		"would": null,
+		"obligations": [],
+	}
 }
 
 test_sink_that_takes_all_origins if {
@@ -146,10 +159,16 @@ test_denies_that_are_not_whole_deny if {
 }
 
 test_unsure_waits_for_a_person if {
-	answer := decided(changed("/context/confidence", 500))
-	answer.outcome == "hold"
-	answer.wait == "approval"
-	answer.rule == "confidence.low"
+	decided(changed("/context/confidence", 500)) == {
+		"schema": "vedette.decision/1",
+		"outcome": "hold",
+		"rule": "confidence.low",
+		"reasons": ["confidence.low"],
+		"wait": "approval",
+		"until": 0,
+		"would": null,
+		"obligations": [],
+	}
 }
 
 test_full_window_waits_for_time if {
@@ -172,6 +191,9 @@ test_person_is_asked_before_time_is_waited_for if {
 	answer.outcome == "hold"
 	answer.wait == "approval"
 	{reason | some reason in answer.reasons} == {"confidence.low", "limits.hour"}
+	consented := decided(approved(replaced(changed("/context/counters/hour", 2000), "/context/confidence", 500)))
+	consented.outcome == "hold"
+	consented.wait == "time"
 }
 
 test_deny_comes_before_hold if {
@@ -192,6 +214,16 @@ test_observe_tells_what_would_be if {
 	denied := under(watching, sending("untrusted"))
 	denied.outcome == "deny"
 	denied.would == "deny"
+	ungranted := under(watching, changed("/action/tool", "letter.burn"))
+	ungranted.would == "deny"
+	misused := under(watching, changed("/action/verb", "burn"))
+	misused.would == "deny"
+	read := under(watching, reading("letters"))
+	read.outcome == "permit"
+	elsewhere := under(watching, reading("payroll"))
+	elsewhere.would == null
+	stranger := under(watching, changed("/subject/agent", "stranger"))
+	stranger.would == null
 }
 
 test_ask_holds_every_effect if {

@@ -116,3 +116,45 @@ test_declared_tool_of_that_name_is_no_reading if {
 	asked := json.patch(reading("logs", "night"), [{"op": "replace", "path": "/action/origins", "value": {"/bank": "trusted"}}])
 	not grant.ok with input as asked with data.grants as given
 }
+
+test_every_part_of_a_grant_is_needed if {
+	every part in [
+		["/action/tool", "bell.melt"],
+		["/action/verb", "melt"],
+		["/resource/type", "tower"],
+		["/resource/id", 7],
+		["/action/digest", ""],
+		["/action/digest", 7],
+		["/action/declared", ""],
+		["/action/declared", 7],
+		["/subject/agent", "other"],
+	] {
+		not grant.ok with input as changed(part[0], part[1]) with data.grants as given
+		not grant.tool_granted with input as changed(part[0], part[1]) with data.grants as given
+	}
+	not grant.ok with input as question with data.grants as regranted("/watch/tools/bell.ring/impact", "none")
+	not grant.ok with input as question with data.grants as regranted("/watch/tools/bell.ring", true)
+}
+
+test_reading_looks_like_nothing_else if {
+	every part in [
+		["/action/tool", "bell.ring"],
+		["/action/verb", "ring"],
+		["/resource/type", "bell"],
+		["/resource/id", "logs/day"],
+		["/action/sinks", ["/scope"]],
+		["/action/origins", {"/scope": "untrusted"}],
+		["/action/high_impact", true],
+		["/action/args", {"bank": "logs", "scope": "night", "to": "x"}],
+	] {
+		asked := json.patch(reading("logs", "night"), [{"op": "replace", "path": part[0], "value": part[1]}])
+		not grant.reading with input as asked with data.grants as given
+		not grant.may_read with input as asked with data.grants as given
+	}
+}
+
+test_reasons_speak_of_what_is_lacking_only if {
+	grant.reasons == set() with input as question with data.grants as given
+	grant.reasons == set() with input as reading("logs", "night") with data.grants as given
+	grant.reasons == {"grant.tool"} with input as changed("/subject/agent", "other") with data.grants as given
+}

@@ -88,3 +88,36 @@ test_stopped_must_be_false_to_go_on if {
 	asked := changed("/context/stopped", 0)
 	not holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as none
 }
+
+test_cut_limits_ask if {
+	cut := object.remove(sure, ["complete"])
+	not holds.ok with input as question with data.grants as given with data.limits as cut with data.sinks as none
+}
+
+test_threshold_that_is_no_number_asks if {
+	every least in [null, false, "800"] {
+		odd := {"confidence_milli": {"default": least, "agents": {}}, "complete": true}
+		not holds.ok with input as question with data.grants as given with data.limits as odd with data.sinks as none
+	}
+}
+
+test_surer_than_sure_asks if {
+	asked := changed("/context/confidence", 1001)
+	not holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as none
+}
+
+test_every_part_is_needed if {
+	every part in [
+		["/context/stopped", true],
+		["/context/confidence", 0],
+		["/action/high_impact", true],
+		["/subject/requested_mode", "ask"],
+		["/action/sinks", ["/to"]],
+	] {
+		asked := changed(part[0], part[1])
+		not holds.ok with input as json.patch(asked, [{"op": "add", "path": "/action/args/to", "value": "x"}])
+			with data.grants as given
+			with data.limits as sure
+			with data.sinks as none
+	}
+}

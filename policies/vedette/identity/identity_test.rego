@@ -68,3 +68,28 @@ test_empty_question_is_not if {
 	found := identity.reasons with input as {} with data.grants as grants
 	found == {"identity.agent", "identity.release", "identity.schema", "identity.spiffe"}
 }
+
+test_every_part_is_needed if {
+	every part in [
+		["/schema", "vedette.question/0"],
+		["/now", 0],
+		["/now", "1795257600000000"],
+		["/context/approvals", {"0": "all"}],
+		["/subject/id", "spiffe://harbour/agent/watch/agent/watch"],
+		["/subject/id", "https://harbour/agent/watch"],
+		["/subject/id", "spiffe:/x/harbour/agent/watch"],
+		["/subject/id", "spiffe:/harbour/x/agent/watch"],
+		["/subject/id", "spiffe:///agent/watch"],
+		["/subject/id", "spiffe://harbour/person/watch"],
+		["/subject/agent", "other"],
+		["/subject/release", ""],
+		["/subject/release", 1],
+		["/subject/owner", 1],
+	] {
+		broken := json.patch(question, [{"op": "replace", "path": part[0], "value": part[1]}])
+		not identity.ok with input as broken with data.grants as grants
+	}
+	not identity.ok with input as question with data.grants as {"watch": {"owner": "someone@else.example"}}
+	not identity.ok with input as question with data.grants as {"watch": true}
+	not identity.ok with input as question with data.grants as {}
+}

@@ -106,3 +106,47 @@ test_cut_limits_prove_nothing if {
 	cut := json.remove(most, ["complete"])
 	not limits.ok with input as question with data.limits as cut with data.grants as known
 }
+
+test_every_number_is_a_number if {
+	every path in [
+		"/context/counters/minute", "/context/counters/hour", "/context/counters/day",
+		"/context/budget/hour", "/context/budget/day", "/context/event/hops", "/now",
+	] {
+		every value in ["0", null, [], {}] {
+			asked := changed(path, value)
+			not limits.ok with input as asked with data.limits as most with data.grants as known
+			not limits.holdable with input as asked with data.limits as most with data.grants as known
+		}
+	}
+	every value in ["9", null, []] {
+		asked := changed("/context/budget/run", value)
+		not limits.holdable with input as asked with data.limits as most with data.grants as known
+	}
+}
+
+test_nothing_is_below_zero if {
+	every path in [
+		"/context/counters/minute", "/context/counters/hour", "/context/counters/day",
+		"/context/budget/hour", "/context/budget/day", "/context/event/hops",
+	] {
+		not limits.holdable with input as changed(path, -1) with data.limits as most with data.grants as known
+	}
+	asked := changed("/context/counters/run", -1)
+	own := json.patch(asked, [{"op": "replace", "path": "/context/budget/run", "value": 3}])
+	not limits.holdable with input as own with data.limits as most with data.grants as known
+}
+
+test_limits_that_are_no_numbers_prove_nothing if {
+	every path in ["/hops", "/actions/default/minute", "/actions/default/hour", "/actions/default/day"] {
+		odd := json.patch(most, [{"op": "replace", "path": path, "value": "9"}])
+		not limits.ok with input as question with data.limits as odd with data.grants as known
+		not limits.holdable with input as question with data.limits as odd with data.grants as known
+	}
+}
+
+test_what_cannot_be_held_waits_for_nothing if {
+	far := json.patch(changed("/context/counters/minute", 2), [{"op": "replace", "path": "/context/event/hops", "value": 9}])
+	found := limits.waits with input as far with data.limits as most with data.grants as known
+	found == set()
+	not limits.until with input as far with data.limits as most with data.grants as known
+}

@@ -103,3 +103,37 @@ test_shape_is_required if {
 	not origins.ok with input as {"action": {"sinks": []}} with data.sinks as plain
 	not origins.ok with input as {} with data.sinks as plain
 }
+
+test_every_part_has_its_type if {
+	every part in [
+		["/action/sinks", {"first": "/to"}],
+		["/action/origins", ["trusted"]],
+		["/action/args", ["x"]],
+	] {
+		odd := json.patch(question("trusted"), [{"op": "replace", "path": part[0], "value": part[1]}])
+		not origins.ok with input as odd with data.sinks as plain
+		not origins.holdable with input as odd with data.sinks as plain
+	}
+}
+
+test_sink_that_does_not_begin_with_a_slash_is_not_proven if {
+	odd := json.patch(question("trusted"), [{"op": "add", "path": "/action/sinks/-", "value": "x/to"}])
+	not origins.ok with input as odd with data.sinks as plain
+	not origins.holdable with input as odd with data.sinks as plain
+}
+
+test_approval_does_not_complete_cut_data if {
+	approved := object.union(question("untrusted"), {"context": {"approvals": [{
+		"action_digest": "d1",
+		"by": "person:ada",
+		"until": 1001,
+	}]}})
+	cut := json.remove(asking, ["complete"])
+	not origins.ok with input as approved with data.sinks as cut
+	not origins.holdable with input as approved with data.sinks as cut
+}
+
+test_only_what_a_person_may_decide_is_a_hold if {
+	found := origins.holds with input as question("untrusted") with data.sinks as plain
+	found == set()
+}

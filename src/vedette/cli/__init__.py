@@ -21,6 +21,9 @@ from vedette.errors import AlreadyDone, BadStore, StoreBusy, Temporary, VedetteE
 
 DONE, FINDINGS, USAGE, UNAVAILABLE = 0, 1, 2, 3
 
+# Set by a verb that leaves threads which nobody is to wait for: the process then ends at once.
+abandon = False
+
 # Verb -> (module of this package, name in it, what `vedette --help` says). In the order of a day.
 VERBS: dict[str, tuple[str, str, str]] = {
     "init": ("init", "init", "Write a new fleet to start from."),
@@ -132,6 +135,10 @@ def exit_code(error: VedetteError) -> int:
 
 
 def _leave(code: int) -> NoReturn:
+    if abandon:
+        from vedette.signals import leave
+
+        leave(code)
     raise SystemExit(code)
 
 

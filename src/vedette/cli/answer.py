@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from vedette.cli.common import human_verb, obey, say, settings_of
+from vedette.cli.common import human_verb, obey, prefix, say, settings_of
 
 _digest = click.option(
     "--digest", metavar="HEX", help="Only if the hold is still for the action of this digest."
@@ -54,4 +54,4 @@ def _answer(
     text = f"{done['hold']} is {done['state']}: {done['tool']} of {done['run']}"
     if done["by"] == "here":
         text += "\nno fleet runs here; it is acted on at the next `vedette run`"
-    say(as_json, done, f"{text}\nsee: vedette explain {done['run']}")
+    say(as_json, done, f"{text}\nsee: {prefix(ctx)} explain {done['run']}")

@@ -18,7 +18,7 @@ from vedette.errors import BadPolicy
 @as_json_option
 @click.pass_context
 def check(ctx: click.Context, verbose: bool, as_json: bool) -> int:
-    """Check settings, agents, memory and policy, by file and line. Runs nothing of the fleet.
+    """Check settings, agents and their cases, memory and policy, by file and line. Runs nothing.
 
     Exits with 1 if there are problems; warnings alone are no problem.
     """

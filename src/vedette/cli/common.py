@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shlex
+import shutil
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -140,6 +144,31 @@ async def _here(
 
 
 # --- saying ----------------------------------------------------------------------------------
+
+
+def program(*, below: Path | None = None) -> str:
+    """Return how this program is started by hand, quoted for a shell.
+
+    `vedette` if that is what the shell would find; else its path, relative where it lies below
+    the folder `below` (default: the current one).
+    """
+    called = Path(sys.argv[0])
+    module = called.name == "__main__.py"
+    if not module and called.name != "vedette":
+        return "vedette"
+    found = Path(sys.executable if module else os.path.abspath(called))  # noqa: PTH100 (no link)
+    known = shutil.which("vedette")
+    if not module and known is not None and os.path.realpath(known) == os.path.realpath(found):
+        return "vedette"
+    here = below or Path.cwd()
+    shown = shlex.quote(str(found.relative_to(here) if found.is_relative_to(here) else found))
+    return f"{shown} -m vedette" if module else shown
+
+
+def prefix(ctx: click.Context) -> str:
+    """Return the program with the --config it was given: what a further verb is put behind."""
+    config = ctx.find_root().obj
+    return f"{program()} --config {shlex.quote(str(config))}" if config else program()
 
 
 def say(as_json: bool, value: Any, text: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from vedette.cli.common import as_json_option, plain, reading, say, settings_of, shown_time
+from vedette.cli.common import as_json_option, plain, prefix, reading, say, settings_of, shown_time
 from vedette.clock import SystemClock
 
 _WAITS = ("approval", "time", "resume", "target", "all")
@@ -44,7 +44,7 @@ def hold_list(ctx: click.Context, waits: str, after: str | None, limit: int, as_
     if not lines:
         lines.append("nothing waits")
     if page["newer"]:
-        lines.append(f"more: vedette hold list --waits {waits} --after {page['newer']}")
+        lines.append(f"more: {prefix(ctx)} hold list --waits {waits} --after {page['newer']}")
     say(as_json, page, "\n".join(lines))
 
 

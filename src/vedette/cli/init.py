@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 
 import click
 
 import vedette
-from vedette.cli.common import as_json_option, say
+from vedette.cli.common import as_json_option, program, say
 from vedette.errors import BadCommand, Unavailable
 
 CONTENT = ("agents", "policies", "memory", "samples", "vedette.toml")
@@ -37,7 +38,8 @@ def init(folder: Path, as_json: bool) -> None:
             shutil.copy2(origin, target / name)
     (target / ".gitignore").write_text(_IGNORED, encoding="utf-8")
     written = sorted([*CONTENT, ".gitignore"])
-    text = f"wrote {', '.join(written)} into {target}\nnext: cd {folder} && vedette run"
+    following = f"cd {shlex.quote(str(folder))} && {program(below=target)} run"
+    text = f"wrote {', '.join(written)} into {target}\nnext: {following}"
     say(as_json, {"folder": str(target), "written": written}, text)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vedette.cli.common import as_json_option, plain, reading, say, settings_of
+from vedette.cli.common import as_json_option, plain, program, reading, say, settings_of
 from vedette.errors import BadCommand
 
 if TYPE_CHECKING:
@@ -152,7 +153,8 @@ def ledger_export(ctx: click.Context, folder: Path, bodies: bool, as_json: bool)
             bodies=bodies,
         )
     with_bodies = f", {told['bodies']:,} bodies" if told["bodies"] is not None else ""
-    text = f"{told['entries']:,} entries{with_bodies} in {folder}\nvedette ledger verify {folder}"
+    text = f"{told['entries']:,} entries{with_bodies} in {folder}"
+    text += f"\n{program()} ledger verify {shlex.quote(str(folder))}"
     say(as_json, told, text)
 
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vedette.cli.common import as_json_option, plain, say, settings_of, table
+import vedette.cli
+from vedette.cli.common import as_json_option, plain, prefix, say, settings_of, table
 from vedette.cli.view import LiveView, PlainView
 
 if TYPE_CHECKING:
     from vedette.load import Settings
+    from vedette.signals import Signals
+
+# How long calls that are on their way may take to come back when the fleet has ended.
+_LINGER_S = 0.2
 
 _TRY = {"denied": "explain", "hold": "approve", "incident": "explain", "effect": "explain"}
 _ALWAYS = ("hold list", "status", "replay")
@@ -28,8 +35,11 @@ _ALWAYS = ("hold list", "status", "replay")
 def run(ctx: click.Context, until_idle: bool, fresh: bool, plainly: bool, as_json: bool) -> None:
     """Run the fleet: its sources, its agents, its policy; until Ctrl-C, or until idle.
 
-    While it runs every other verb works beside it. Ends with a summary.
+    While it runs every other verb works beside it. Ends with a summary. Ctrl-C waits for no call
+    that is on its way (the next run finds out what came of it); a second one ends at once.
     """
+    from vedette.signals import Signals
+
     settings = settings_of(ctx)
     if fresh:
         from vedette.cli.fresh import wipe
@@ -41,19 +51,34 @@ def run(ctx: click.Context, until_idle: bool, fresh: bool, plainly: bool, as_jso
         if terminal and not plainly and not as_json
         else PlainView(silent=as_json)
     )
-    done = asyncio.run(_run(settings, until_idle, view))
-    config = ctx.find_root().obj
-    prefix = f"vedette --config {config}" if config else "vedette"
-    say(as_json, done, summary_text(done, prefix))
+    with Signals() as signals:
+        try:
+            done = asyncio.run(_run(settings, until_idle, view, signals))
+            say(as_json, done, summary_text(done, prefix(ctx)))
+        finally:
+            vedette.cli.abandon = _calls_linger()
 
 
-async def _run(settings: Settings, until_idle: bool, view: LiveView | PlainView) -> dict[str, Any]:
+def _calls_linger() -> bool:
+    """Say whether a call has not come back: the interpreter would not end before it does."""
+    end = time.monotonic() + _LINGER_S
+    for thread in threading.enumerate():
+        if thread.name.startswith("vedette-hand"):
+            thread.join(max(0.0, end - time.monotonic()))
+            if thread.is_alive():
+                return True
+    return False
+
+
+async def _run(
+    settings: Settings, until_idle: bool, view: LiveView | PlainView, signals: Signals
+) -> dict[str, Any]:
     from vedette.app import open_app
     from vedette.runner import Running, summary
 
     app = await open_app(settings)
     try:
-        running = Running(app, until_idle=until_idle)
+        running = Running(app, until_idle=until_idle, signals=signals)
         with view:
             await running.run(view.tick)
         return summary(running)
@@ -61,7 +86,7 @@ async def _run(settings: Settings, until_idle: bool, view: LiveView | PlainView)
         await app.close()
 
 
-def summary_text(done: dict[str, Any], prefix: str = "vedette") -> str:
+def summary_text(done: dict[str, Any], program: str = "vedette") -> str:
     """Return what a run came to, for people, ending with three commands to try."""
     names = sorted({name for agent in done["agents"].values() for name in agent}, key=_order)
     rows = [
@@ -81,7 +106,7 @@ def summary_text(done: dict[str, Any], prefix: str = "vedette") -> str:
     ]
     lines += [f"note: {plain(told)}" for told in done["troubles"]]
     lines += ["", "try next:"]
-    lines += [f"  {prefix} {command}" for command in try_next(done["try_next"])]
+    lines += [f"  {program} {command}" for command in try_next(done["try_next"])]
     return "\n".join(lines)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from vedette.cli.common import as_json_option, plain, reading, say, settings_of, table
+from vedette.cli.common import as_json_option, plain, prefix, reading, say, settings_of, table
 from vedette.clock import SystemClock
 
 
@@ -41,5 +41,5 @@ def runs(
     ]
     text = table(["run", "agent", "state", "key"], rows) if rows else "no runs"
     if page["older"]:
-        text += f"\nolder: vedette runs --before {page['older']}"
+        text += f"\nolder: {prefix(ctx)} runs --before {page['older']}"
     say(as_json, page, text)

@@ -26,22 +26,34 @@ if TYPE_CHECKING:
 @click.option("--data", metavar="JSON|@FILE", help="Its data.")
 @click.option("--id", "id_", metavar="ID", help="Its id; the same again is the same event.")
 @click.option("--time", metavar="RFC3339", help="When it happened. Default: now.")
-@click.option("--dry-run", is_flag=True, help="Only say who would wake, and why.")
+@click.option("--reason", metavar="TEXT", help="Why; it is recorded with your name.")
+@click.option("--dry-run", is_flag=True, help="Only say who would wake, and why; no reason needed.")
 @as_json_option
 @click.pass_context
 def send(
-    ctx: click.Context, /, file: Path | None, dry_run: bool, as_json: bool, **given: Any
+    ctx: click.Context,
+    /,
+    file: Path | None,
+    reason: str | None,
+    dry_run: bool,
+    as_json: bool,
+    **given: Any,
 ) -> int:
     """Hand an event to the fleet: of the options, or CloudEvents JSON out of FILE (- is stdin).
 
-    FILE holds one event or a list of them. You vouch for the envelope, never for the data.
+    FILE holds one event or a list of them. You vouch for the envelope, never for the data; your
+    name and your reason become part of the event.
     With --dry-run neither a running fleet nor a store is needed. Exits with 1 if one is refused.
     """
+    if reason is None and not dry_run:
+        raise click.MissingParameter(
+            ctx=ctx, param_type="option", param_hint="'--reason' (or --dry-run)"
+        )
     settings = settings_of(ctx)
     events = _events(file, given)
     if dry_run:
         return _dry_run(settings, events, as_json)
-    done = obey(settings, "send", "", {"events": events}, None)
+    done = obey(settings, "send", reason or "", {"events": events}, None)
     lines = []
     for receipt in done["receipts"]:
         runs = ", ".join(receipt["runs"]) or "nobody"

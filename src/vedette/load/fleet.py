@@ -37,8 +37,16 @@ def load_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> Loaded:
 
 
 def check_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> list[Problem]:
-    """Return everything that is wrong with the fleet, by file and line. Imports no agent code."""
-    return _read(root, settings, now_us)[2]
+    """Return everything that is wrong with the fleet, by file and line. Imports no agent code.
+
+    With the cases of every agent that can be read, which nothing but `eval` needs.
+    """
+    from vedette.load.eval_file import read_evals
+
+    agents, _, problems = _read(root, settings, now_us)
+    for agent in agents.values():
+        problems += read_evals(agent, _shown(root, Path(agent.folder)))[1]
+    return in_order(problems)
 
 
 Read = tuple[Mapping[str, Agent], tuple[BankPlan, ...], list[Problem]]

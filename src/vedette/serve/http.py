@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from vedette.errors import BadFleet
+from vedette.errors import BadFleet, Unavailable
 from vedette.serve.ingest import IngestLimits, Sender, routes
 
 if TYPE_CHECKING:
@@ -59,11 +59,18 @@ def application(app: App) -> Starlette:
     )
 
 
+# How long answers that are on their way may take when the fleet ends.
+_CLOSE_S = 1.0
+
+
 @asynccontextmanager
-async def serve_http(app: App) -> AsyncIterator[str | None]:
+async def serve_http(
+    app: App, mind: Callable[[asyncio.Task[None]], None] | None = None
+) -> AsyncIterator[str | None]:
     """Serve for as long as the context lasts; yields the address, None if none is configured.
 
-    Raises BadFleet if the port is taken and no other may be used.
+    `mind` is given the server's task. Raises BadFleet if the port is taken and no other may be
+    used.
     """
     if app.settings.http is None:
         yield None
@@ -76,14 +83,24 @@ async def serve_http(app: App) -> AsyncIterator[str | None]:
     )
     server = uvicorn.Server(config)
     server.capture_signals = _NoSignals  # type: ignore[method-assign, assignment]
-    task = asyncio.create_task(server.serve(sockets=[bound]))
+    task = asyncio.create_task(server.serve(sockets=[bound]), name="http server")
+    if mind is not None:
+        mind(task)
     host, port = bound.getsockname()[:2]
     try:
+        while not server.started:
+            if task.done():
+                await task
+                raise Unavailable("the HTTP server did not start", where=f"{host}:{port}")
+            await asyncio.sleep(0.005)  # uvicorn offers nothing to await
         yield f"http://{host}:{port}"
     finally:
         server.should_exit = True
         server.force_exit = True
-        await task
+        # From Python 3.12 on the server waits for connections that a client keeps open.
+        await asyncio.wait({task}, timeout=_CLOSE_S)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
         bound.close()
 
 

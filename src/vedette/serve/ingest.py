@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vedette import cloudevents
 from vedette.digest import sha256_hex
 from vedette.errors import BadEvent, BadFleet, Temporary
-from vedette.event import ENVELOPE, Event, check_event
+from vedette.event import ENVELOPE, PRINCIPAL, REASON, Event, check_event
 from vedette.ports import Intake
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ LOCAL_SOURCES = ("csv:", "jsonl:", "maildir:", "host:")
 
 # Ticks are made by the engine alone; nobody else may claim the instant it is.
 ENGINE_SOURCES, ENGINE_TYPES = "vedette:", "vedette."
+
+# A person's name and reason come with the person's own order, over the local socket.
+ENGINE_ATTRIBUTES = frozenset({PRINCIPAL, REASON})
 
 MIN_TOKEN = 16
 
@@ -92,9 +95,10 @@ class _Refusal(Exception):
 def routes(intake: Intake, senders: Sequence[Sender], limits: IngestLimits) -> list[Route]:
     """Return the routes of the ingest.
 
-    202 with a receipt for each event, after the commit. 400 bad event, 401 no sender, 403 not the
-    sender's source, 408 body too slow, 413 too large, 415 no CloudEvent, 503 try later: then
-    nothing of the request was accepted, or (503) all of it may have been and may be sent again.
+    202 with a receipt for each event, after the commit. 400 bad event, 401 no sender, 403 a source
+    or an attribute that is not the sender's, 408 body too slow, 413 too large, 415 no CloudEvent,
+    503 try later: then nothing of the request was accepted, or (503) all of it may have been and
+    may be sent again.
     """
     from starlette.routing import Route
 
@@ -194,8 +198,13 @@ class _Ingest:
             check_event(event, max_bytes=self._limits.max_event_bytes)
         except BadEvent as error:
             raise BadEvent(error.what, where=where, mend=error.mend) from error
+        claimed = sorted(ENGINE_ATTRIBUTES & event.extensions.keys())
         reserved = event.source.startswith(ENGINE_SOURCES) or event.type.startswith(ENGINE_TYPES)
-        if reserved or not self._may_use(event.source, sender):
+        refusal = None
+        if claimed:
+            what = f"attribute {claimed[0]!r} is the engine's own"
+            refusal = _Refusal(403, "not-your-attribute", what, mend="leave it out")
+        elif reserved or not self._may_use(event.source, sender):
             refusal = _Refusal(
                 403,
                 "not-your-source",
@@ -204,6 +213,7 @@ class _Ingest:
                 if sender and sender.prefix
                 else "use a source of your own",
             )
+        if refusal is not None:
             refusal.error["where"] = where
             raise refusal
 

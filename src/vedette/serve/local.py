@@ -170,10 +170,13 @@ def status_of(error: VedetteError) -> int:
 
 
 @asynccontextmanager
-async def serve_local(app: Served, state: Path) -> AsyncIterator[Path]:
+async def serve_local(
+    app: Served, state: Path, mind: Callable[[asyncio.Task[None]], None] | None = None
+) -> AsyncIterator[Path]:
     """Serve the local API of an opened fleet in its state folder for as long as the block runs.
 
-    Yields the socket's path. Raises Unavailable if it cannot listen.
+    Yields the socket's path; `mind` is given the server's task. Raises Unavailable if it cannot
+    listen.
     """
     from starlette.applications import Starlette
 
@@ -182,7 +185,7 @@ async def serve_local(app: Served, state: Path) -> AsyncIterator[Path]:
             app.commands, health=lambda: _health(app), status=lambda: _status(app.commands)
         )
     )
-    async with _serving(api, state) as path:
+    async with _serving(api, state, mind) as path:
         yield path
 
 
@@ -205,7 +208,9 @@ def _status(commands: Commands) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _serving(api: Any, state: Path) -> AsyncIterator[Path]:
+async def _serving(
+    api: Any, state: Path, mind: Callable[[asyncio.Task[None]], None] | None
+) -> AsyncIterator[Path]:
     import uvicorn
 
     opened, path = listen(state)
@@ -222,7 +227,9 @@ async def _serving(api: Any, state: Path) -> AsyncIterator[Path]:
     )
     server = uvicorn.Server(config)
     # Not `serve`: it would take over the runner's signals.
-    task = asyncio.create_task(server._serve(sockets=[opened]))
+    task = asyncio.create_task(server._serve(sockets=[opened]), name="local API")
+    if mind is not None:
+        mind(task)
     try:
         while not server.started:
             if task.done():

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 TESTER = Principal("person", "tester")
 
 
+_ENGINES: dict[str, PolicyEngine] = {}
+
+
 class TrustingStage:
     """A PolicyStage that admits every bundle untried: for policies that other tests try out."""
 
@@ -42,10 +45,13 @@ class TrustingStage:
         return []
 
     def load(self, bundle: Bundle) -> PolicyEngine:
-        """Make an engine of the bundle."""
+        """Make an engine of the bundle; the same one for the same bundle, as compiling is slow."""
         from vedette.adapters.rego.engine import RegorusEngine
 
-        return RegorusEngine(bundle)
+        engine = _ENGINES.get(bundle.digest)
+        if engine is None:
+            engine = _ENGINES[bundle.digest] = RegorusEngine(bundle)
+        return engine
 
 
 class _Closed:

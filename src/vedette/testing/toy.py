@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from vedette.effect import Call, Outcome
 from vedette.event import Event
 from vedette.origin import Ref
 from vedette.ports import Reasoner
+from vedette.run import Committed, Step
 from vedette.testing.harness import FleetHarness, copy_policies, without_tests
 from vedette.tool import Tool
 
@@ -49,12 +50,12 @@ tools:
      sinks: [], settles: transactional, function: add_note}}
   - {{name: wire.send, verb: send, resource: wire, args: {{to: string, text: string}},
      sinks: [/to], settles: idempotent, function: act, target: world, attempts: 3,
-     timeout: 2s}}
+     timeout: 30s}}
   - {{name: order.place, verb: order, resource: wire, args: {{to: string, text: string}},
      sinks: [/to], settles: queryable, function: act, query: ask, target: world, attempts: 3,
-     timeout: 2s}}
+     timeout: 30s}}
   - {{name: bell.ring, verb: ring, resource: wire, args: {{to: string, text: string}},
-     sinks: [/to], settles: none, function: act, target: world, timeout: 2s}}
+     sinks: [/to], settles: none, function: act, target: world, timeout: 30s}}
   - {{name: big.send, verb: send, resource: wire, args: {{to: string, text: string}},
      sinks: [/to], settles: idempotent, function: act, target: world, high_impact: true}}
   - {{name: slow.send, verb: send, resource: wire, args: {{to: string, text: string}},
@@ -92,7 +93,7 @@ class Judge(Base):
             label=f"sum {sum(seen)} of {len(seen)}",
             confidence=float(data.get("confidence", 1)),
             proposals=tuple(
-                Proposal(each["tool"], {name: _value(given) for name, given in each["args"].items()})
+                Proposal(each["tool"], {name: _value(it) for name, it in each["args"].items()})
                 for each in data.get("do", [])
             ),
             detail={"seen": seen},
@@ -328,3 +329,17 @@ async def until(true: Callable[[], bool], within_s: float = 10) -> None:
     async with asyncio.timeout(within_s):
         while not true():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
+
+
+def before_commit(fleet: FleetHarness, work: Callable[[Step], Awaitable[Step | None]]) -> None:
+    """Let `work` happen before each step reaches the store; it may raise, or return another step.
+
+    Only until the fleet is opened anew.
+    """
+    store = fleet.app.store
+    commit = store.commit
+
+    async def first(step: Step) -> Committed:
+        return await commit(await work(step) or step)
+
+    store.commit = first  # type: ignore[method-assign]

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from vedette.clock import iso
+from vedette.event import PRINCIPAL, REASON
 
 # title, head, text, dim, permit, hold, deny, done, failed: what a terminal may colour.
 Styled = tuple[str, str]
@@ -80,7 +81,13 @@ def _event(event: Mapping[str, Any]) -> Iterator[Styled]:
         yield "text", "  Its content was erased; the entries still prove that it was there."
         return
     vouched = set(event["vouched"])
-    for name, value in event["attributes"].items():
+    attributes = dict(event["attributes"])
+    extensions = dict(attributes.get("extensions") or {})
+    if PRINCIPAL in vouched:
+        # The engine's own words, set when a person sent the event.
+        who, why = extensions.pop(PRINCIPAL, "?"), extensions.pop(REASON, "?")
+        yield "text", f"  sent by {safe(who)}: {safe(why)}"
+    for name, value in {**attributes, "extensions": extensions}.items():
         if value not in (None, {}):
             sure = "vouched for by its source" if name in vouched else "not vouched for"
             yield "text", f"  {name}: {safe(value)} ({sure})"

@@ -6,6 +6,7 @@ second runner is refused; anybody may open it read-only at any time.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 from collections.abc import Callable, Sequence
@@ -30,6 +31,8 @@ from vedette.proof import SigningKey
 from vedette.run import ActionRow, Answer, Committed, Run, Step, run_id
 
 T = TypeVar("T")
+
+_OBSERVED = 65_536
 
 _RUN = "INSERT INTO run VALUES(?,?,?,?,?,'ready',0,0,0,?,0,0,NULL,0)"
 _STEP = (
@@ -58,6 +61,7 @@ class SqliteStore(Reads):
         synchronous: str = "FULL",
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self._observed: dict[tuple[str, str], int] = {}
         self._now_us = now_us
         with ExitStack() as undo:
             self._lock = undo.enter_context(_own(folder / "runner.lock"))
@@ -95,11 +99,13 @@ class SqliteStore(Reads):
         self.writer = Writer(self._write, ledger, self._read_fences)
 
     def _read_fences(self) -> None:
-        """Take policy revision and stop epoch from what is durable.
+        """Take policy revision, stop epoch and order from what stands in the transaction.
 
-        A publication or a stop moves them as soon as it has its place in a group; if the group
-        is lost they must not stay ahead of the store, or every later step would be refused.
+        A publication, a stop or a step moves them as soon as it has its place in a group; if the
+        item or the group is lost they must not stay ahead of the store, or every later step would
+        be refused.
         """
+        self._observed.clear()
         revision = self._fetch("SELECT COALESCE(MAX(number),0) FROM policy")
         stop = self._fetch("SELECT value FROM meta WHERE name='stop_epoch'")
         self.policy_rev, self.stop_epoch = int(revision[0][0]), int(stop[0][0]) if stop else 0
@@ -172,9 +178,13 @@ class SqliteStore(Reads):
 
     # --- steps ------------------------------------------------------------------------------
 
+    def send(self, step: Step) -> asyncio.Future[Committed]:
+        """Queue a step now, in the order of calls; the future has its answer after COMMIT."""
+        return self.writer.enqueue(lambda: self._commit(step))
+
     async def commit(self, step: Step) -> Committed:
         """Make a step durable, or say why not: see `Answer`."""
-        return await self.writer.submit(lambda: self._commit(step))
+        return await self.send(step)
 
     def _commit(self, step: Step) -> Committed:
         refused = self._fence(step)
@@ -193,10 +203,27 @@ class SqliteStore(Reads):
             )  # fmt: skip
             if not self._write.changes():
                 return Committed(Answer.DUPLICATE)
+        if step.order is not None:
+            # Taken back as a whole if the item or the group fails: then it is read anew.
+            self._observed[(step.agent or "", step.order[0])] = step.order[2]
         at_us = self._now_us()
         self._ledger.append(step.drafts, step.run, step.entries_before, at_us)
         self._write_content(step, first, at_us)
         return Committed(Answer.COMMITTED, last or 0)
+
+    def _last_observed(self, agent: str, key: str) -> int:
+        """Return the position of the last observed event of a key, as of this transaction."""
+        known = self._observed.get((agent, key))
+        if known is None:
+            rows = self._fetch(
+                "SELECT position FROM run WHERE agent=? AND key=? AND observed=1 "
+                "ORDER BY position DESC LIMIT 1",
+                agent, key,
+            )  # fmt: skip
+            known = self._observed[(agent, key)] = rows[0][0] if rows else 0
+            if len(self._observed) > _OBSERVED:
+                self._observed.pop(next(iter(self._observed)))
+        return known
 
     def _fence(self, step: Step) -> Answer | None:
         if step.run is None:
@@ -215,6 +242,10 @@ class SqliteStore(Reads):
             )  # fmt: skip
             if spent + step.spend.get(unit, 0) > cap:
                 return Answer.OVER_BUDGET
+        if step.order is not None:
+            key, before, _ = step.order
+            if self._last_observed(step.agent or "", key) != before:
+                return Answer.FENCED_ORDER
         return None
 
     def _write_content(self, step: Step, first: int, at_us: int) -> None:

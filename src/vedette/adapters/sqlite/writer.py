@@ -31,7 +31,7 @@ class Writer:
     def __init__(
         self, connection: apsw.Connection, ledger: Ledger, undone: Callable[[], None]
     ) -> None:
-        """Start the thread. `undone` is called on it after a group was lost."""
+        """Start the thread. `undone` is called on it after an item or a group was lost."""
         import apsw
 
         self._vendor_error = apsw.Error
@@ -128,6 +128,7 @@ class Writer:
             self._connection.execute("ROLLBACK TO item")
             self._connection.execute("RELEASE item")
             self._ledger.back_to(mark)
+            self._undone()
             return future, None, error
         self._connection.execute("RELEASE item")
         return future, result, None

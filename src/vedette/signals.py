@@ -1,0 +1,67 @@
+"""What SIGINT and SIGTERM mean to a run: the first asks it to end, the second ends the process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NoReturn
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
+AT_ONCE = 130  # what a shell says of a program that Ctrl-C ended
+
+
+class Signals:
+    """Takes both signals for as long as the block runs; outside the main thread it takes none.
+
+    Not the event loop's own handlers: those run when the loop comes round, and a second signal is
+    sent just when it does not.
+    """
+
+    def __init__(self) -> None:
+        self.first: int | None = None
+        self._ask: Callable[[], object] | None = None
+        self._before: dict[int, Any] = {}
+
+    def ask(self, how: Callable[[], object]) -> None:
+        """Say what the first signal does; it is called at once if that has come already.
+
+        `how` is called between any two instructions of the main thread.
+        """
+        self._ask = how
+        if self.first is not None:
+            how()
+
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        if self.first is not None:
+            leave(AT_ONCE)
+        self.first = number
+        if self._ask is not None:
+            self._ask()
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            for number in NUMBERS:
+                self._before[number] = signal.signal(number, self._take)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        self._before.clear()
+
+
+def leave(code: int) -> NoReturn:
+    """End the process now: wait for no thread, and run nothing but what writes out its output."""
+    with contextlib.suppress(Exception):
+        if sys.stdout.isatty():
+            sys.stdout.write("\x1b[?25h")  # the live view hides the cursor
+    for stream in (sys.stdout, sys.stderr):
+        # The signal may have come in the midst of a write to the same stream.
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,37 @@
+"""What the tests of several promises share."""
+
+from __future__ import annotations
+
+from vedette.event import Event
+from vedette.run import ActionRow
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy import (
+    note,
+    send,
+)
+
+SECOND = 1_000_000
+
+MIXED = [
+    send("a"), send("b", "order.place"), send("c", "bell.ring"), send("d", "big.send"),
+    send("e", to="x@evil.example"), note("f"),
+]  # fmt: skip
+
+WIDE = """\
+hops: 8
+actions: {default: {minute: 100000, hour: 100000, day: 100000}}
+confidence_milli: {default: 800}
+complete: true
+"""
+
+
+def first(fleet: FleetHarness, event: Event) -> ActionRow:
+    return fleet.actions(event)[0]
+
+
+def state(fleet: FleetHarness, event: Event) -> str:
+    return fleet.runs(event)[0].state
+
+
+async def approve(fleet: FleetHarness, row: ActionRow) -> None:
+    await fleet.app.commands.approve(fleet.order("it is right"), row.id)

@@ -1,0 +1,91 @@
+"""Promise 1: no effect without a permit; with a control that shows the test can fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+from tests.acceptance.promises.common import MIXED, SECOND, approve
+
+from vedette.adapters.sqlite import OpenedStore
+from vedette.effect import Call
+from vedette.run import Step
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy import (
+    World,
+    before_commit,
+    job,
+    send,
+    toy_fleet,
+)
+
+
+def durable_permit(folder: Path, key: str) -> bool:
+    """Say whether another opener of the store's file sees the permit of an effect."""
+    store = OpenedStore(folder / "state")
+    try:
+        told = [orjson.loads(raw) for _, raw, _ in store.entries("action", f"act_{key}")]
+    finally:
+        store.close()
+    decided = [entry["outcome"] for entry in told if entry["kind"] == "action.decided"]
+    return decided[-1:] == ["permit"]
+
+
+def watching(fleet: FleetHarness, world: World) -> list[str]:
+    """Look for the durable permit at the moment of every call; return the calls without one."""
+    without: list[str] = []
+
+    def answer(call: Call) -> None:
+        if not durable_permit(fleet.folder, call.key):
+            without.append(call.tool)
+
+    world.answer = answer
+    return without
+
+
+async def test_promise_01_no_effect_without_a_permit(tmp_path: Path, world: World) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        without = watching(fleet, world)
+        events = [job(str(n), *MIXED, key=f"k{n % 3}") for n in range(12)]
+        await fleet.send(*events)
+        await fleet.settle()
+        await approve(fleet, fleet.actions(events[0])[3])
+        await fleet.settle()
+        assert world.effects() == 12 * 3 + 1
+        assert without == []
+        # What was not permitted has no effect, in our record and in the target's own.
+        for event in events:
+            for row in fleet.actions(event):
+                done = row.effect == "done"
+                assert done == (row.decided == "permit")
+                if row.tool != "note.add":
+                    assert done == (world.keys()[row.id.removeprefix("act_")] == 1)
+        # A row is written in the very commit that holds its decision: they share a checkpoint.
+        heads = [int(line.split("\n")[1]) for line in fleet.app.store.notes()]
+        for entry in fleet.entries("effect.done"):
+            if entry["tool"] == "note.add":
+                assert not [head for head in heads if entry["cause"] <= head < entry["seq"]]
+
+
+async def test_promise_01_control_a_call_before_the_commit_is_seen(
+    tmp_path: Path, world: World
+) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        without = watching(fleet, world)
+        line = fleet.app.line
+
+        async def too_early(step: Step) -> Step | None:
+            for row in step.actions:
+                if row.effect == "intended":
+                    tool = line.agent(row.agent).tools[row.tool]
+                    args = orjson.loads(row.record)["args"]
+                    key = row.id.removeprefix("act_")
+                    target = line.targets["world"]
+                    call = Call(row.tool, args, key, row.agent, row.run, target, (), 1, SECOND)
+                    await line.performer.perform(tool, call, lambda: True)
+            return None
+
+        before_commit(fleet, too_early)
+        await fleet.send(job("1", send("a")))
+        await fleet.settle()
+        assert without == ["wire.send"]

@@ -1,0 +1,110 @@
+"""Promise 3: no event lost; with a control that shows the test can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vedette.errors import StoreFailed
+from vedette.event import Event
+from vedette.ports import Receipt
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy import (
+    World,
+    job,
+    note,
+    send,
+    toy_fleet,
+)
+
+
+def unaccounted(fleet: FleetHarness, accepted: Iterable[Receipt]) -> list[str]:
+    """Return the accepted events of which the record does not say what became of them."""
+    store = fleet.app.store
+    woke = {entry["event"]: entry["woke"] for entry in fleet.entries("event.accepted")}
+    ended = {entry["run"] for entry in fleet.entries("run.closed", "run.dead")}
+    lost = []
+    for receipt in accepted:
+        assert receipt.event is not None
+        runs = store.runs_of_event(receipt.event)
+        if receipt.event not in woke or len(runs) != woke[receipt.event]:
+            lost.append(receipt.event)
+        for run in runs:
+            waits = run.state == "waiting" and any(
+                row.hold in ("open", "approved") or row.waits == "target"
+                for row in store.actions(run.id)
+            )
+            if not (waits or (run.state in ("done", "dead") and run.id in ended)):
+                lost.append(receipt.event)
+    return lost
+
+
+RAISES: dict[str, Any] = {"raise": True}
+
+
+def assorted() -> list[Event]:
+    kinds: list[Callable[[str], Event]] = [
+        lambda n: job(n, send(n)),
+        lambda n: job(n, send(n, "big.send")),
+        lambda n: job(n, **RAISES),
+        lambda n: job(n, poison=True),
+        lambda n: job(n, send(n, to="x@evil.example"), note(n), key=n),
+        lambda n: Event("test", n, "nobody.cares", None, None, {}),
+        lambda n: job(n, key="quiet"),
+    ]
+    return [kinds[n % len(kinds)](f"e{n}") for n in range(70)]
+
+
+async def test_promise_03_no_event_lost(tmp_path: Path, world: World) -> None:
+    fleet = toy_fleet(tmp_path, world)
+    await fleet.open()
+    try:
+        accepted: list[Receipt] = []
+        for at, event in enumerate(assorted()):
+            accepted += await fleet.send(event)
+            if at % 20 == 10:
+                await fleet.restart()
+        await fleet.settle()
+        assert [receipt.status for receipt in accepted] == ["accepted"] * 70
+        assert unaccounted(fleet, accepted) == []
+        states = {run.state for r in accepted for run in fleet.app.store.runs_of_event(r.event)}  # type: ignore[arg-type]
+        assert states == {"done", "waiting", "dead"}
+        dead = fleet.entries("run.dead")
+        assert len(dead) == 20
+        assert all("RuntimeError" in fleet.body(entry["seq"])["why"] for entry in dead)
+    finally:
+        await fleet.close()
+
+
+async def test_promise_03_what_is_not_durable_is_not_accepted(tmp_path: Path, world: World) -> None:
+    """The source gets an error instead of a receipt, delivers again, and it is one event."""
+    async with toy_fleet(tmp_path, world) as fleet:
+        store = fleet.app.store
+        accept = store.accept
+
+        async def failing(arrivals: Any, position: tuple[str, str] | None) -> list[Any]:
+            raise StoreFailed("the disk is full")
+
+        store.accept = failing  # type: ignore[method-assign]
+        event = job("1", send())
+        with pytest.raises(StoreFailed):
+            await fleet.send(event)
+        assert fleet.entries("event.accepted") == []
+        store.accept = accept  # type: ignore[method-assign]
+        receipts = await fleet.send(event)
+        await fleet.settle()
+        assert unaccounted(fleet, receipts) == []
+        assert world.effects() == 1
+
+
+async def test_promise_03_control_an_event_nobody_handles_is_seen(
+    tmp_path: Path, world: World
+) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        fleet.app.dispatcher.offer = lambda runs, event: None  # type: ignore[method-assign]
+        receipts = await fleet.send(job("1", send()))
+        await fleet.settle()
+        assert unaccounted(fleet, receipts) == [receipts[0].event]

@@ -1,0 +1,121 @@
+"""Promise 4: one policy at a time; with a control that shows the test can fail."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.acceptance.promises.common import WIDE, first, state
+
+from vedette.effect import Call
+from vedette.event import Event
+from vedette.run import Step
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy import (
+    World,
+    before_commit,
+    denying,
+    job,
+    note,
+    send,
+    toy_fleet,
+    until,
+    write_policies,
+)
+from vedette.timeline import explain
+
+
+async def thousand_queued(fleet: FleetHarness, world: World) -> list[Event]:
+    """Return when 1,000 calls are permitted and queue for two slots."""
+    fleet.app.line.slots = asyncio.Semaphore(2)
+    gate = threading.Event()
+
+    def hold_up(call: Call) -> None:
+        gate.wait(10)
+
+    world.answer = hold_up
+    events = [job(f"e{n}", send(str(n)), key=f"k{n}") for n in range(1000)]
+    await fleet.send(*events)
+
+    def queued() -> bool:
+        sql = "SELECT COUNT(*) FROM action WHERE decided='permit' AND effect='intended'"
+        return bool(fleet.app.store._rows(sql)[0][0] == len(events))
+
+    await until(queued, 30)
+    gate.set()
+    world.answer = None
+    await until(lambda: len(world.calls) >= 20)
+    return events
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_promise_04_one_policy_at_a_time(tmp_path: Path, world: World, restart: bool) -> None:
+    """1,000 permitted calls are queued; a new rule denies the tool; none starts any more."""
+    wide = {"limits/data.yaml": WIDE}
+    async with toy_fleet(tmp_path, world, extra=wide) as fleet:
+        events = await thousand_queued(fleet, world)
+        deny = write_policies(tmp_path / "deny", extra=wide | denying("wire.send"))
+        told = await fleet.apply(deny)
+        assert (told["ok"], told["revision"], told["still_calling"]) == (True, 2, 0)
+        called = len(world.calls)
+        assert 20 <= called < 900
+        if restart:
+            # What a runner finds in its policy folder at the start is what it makes live.
+            fleet.policies = deny
+            await fleet.restart()
+        await fleet.settle(60)
+        assert len(world.calls) == called, "a call started under the old revision"
+        assert fleet.outcomes() == {"permit": called, "deny": 1000 - called}
+        assert all(state(fleet, event) == "done" for event in events)
+
+        published = fleet.entries("policy.published")[-1]["seq"]
+        for entry in fleet.entries("action.decided"):
+            assert entry["policy_rev"] == (1 if entry["seq"] < published else 2)
+        last = next(e for e in events if first(fleet, e).decided == "deny")
+        (run,) = explain(fleet.app.store, fleet.runs(last)[0].id)["runs"]
+        assert [
+            (d["outcome"], d["rule"], d["revision"]) for d in run["actions"][0]["decisions"]
+        ] == [("permit", "permit.tool", 1), ("deny", "denies.test", 2)]
+
+
+async def test_promise_04_no_step_commits_under_an_older_revision(
+    tmp_path: Path, world: World
+) -> None:
+    """Decided before the publication, committed after it: the store refuses, we decide again."""
+    async with toy_fleet(tmp_path, world) as fleet:
+        store = fleet.app.store
+        deny = write_policies(tmp_path / "deny", extra=denying("wire.send"))
+        published: list[Any] = []
+
+        async def late(step: Step) -> Step | None:
+            if step.actions and not published:
+                published.append(await fleet.apply(deny))
+            return None
+
+        before_commit(fleet, late)
+        event = job("1", send(), note("x"))
+        await fleet.send(event)
+        await fleet.settle()
+        assert [e["policy_rev"] for e in fleet.entries("action.decided")] == [2, 2]
+        assert world.calls == []
+        assert first(fleet, event).rule == "denies.test"
+        # What the first try had counted and written was taken back.
+        assert store.row("worker_notes", "k") == {"texts": ["x"]}
+
+
+async def test_promise_04_control_a_gateway_left_behind_is_seen(
+    tmp_path: Path, world: World
+) -> None:
+    wide = {"limits/data.yaml": WIDE}
+    async with toy_fleet(tmp_path, world, extra=wide) as fleet:
+        await thousand_queued(fleet, world)
+        fleet.app.rollout.swap = lambda engine, live: None
+        fleet.app.rollout.in_flight_before = lambda number: 0
+        deny = write_policies(tmp_path / "deny", extra=wide | denying("wire.send"))
+        await fleet.apply(deny)
+        called = len(world.calls)
+        await fleet.settle(60)
+        assert len(world.calls) > called

@@ -1,0 +1,143 @@
+"""Promise 5: an approval approves one thing; with a control that shows the test can fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+import pytest
+from tests.acceptance.promises.common import SECOND, approve, first
+
+from vedette import case as case_module
+from vedette.commands import Order
+from vedette.errors import BadCommand, Forbidden
+from vedette.hold import EXPIRES_US
+from vedette.identity import Principal
+from vedette.question import Approval
+from vedette.testing.clock import ManualClock
+from vedette.testing.toy import (
+    World,
+    denying,
+    job,
+    send,
+    toy_fleet,
+    write_policies,
+)
+
+
+async def test_promise_05_an_approval_approves_one_thing(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        commands = fleet.app.commands
+        one = job("one", send("same", "big.send"), send("other", "big.send"), key="1")
+        two = job("two", send("same", "big.send"), key="2")
+        await fleet.send(one, two)
+        await fleet.settle()
+        same, other = fleet.actions(one)
+        assert same.digest == first(fleet, two).digest, "the very same call, wanted twice"
+
+        # Only with the digest of what is really held.
+        with pytest.raises(BadCommand):
+            await commands.approve(fleet.order(), same.id, digest=other.digest)
+        # Only by a person, with a reason.
+        for nobody in (Principal("engine", "worker"), Principal("engine", "vedette")):
+            with pytest.raises(Forbidden):
+                await commands.approve(Order(nobody, "I am sure"), same.id)
+        with pytest.raises(BadCommand):
+            await commands.approve(fleet.order("  "), same.id)
+        assert world.calls == []
+
+        await commands.approve(fleet.order(), same.id, digest=same.digest)
+        await fleet.settle()
+        assert world.texts() == ["same"]
+        assert [row.hold for row in [*fleet.actions(one), first(fleet, two)]] == [
+            "used", "open", "open",
+        ]  # fmt: skip
+        # Once.
+        with pytest.raises(BadCommand):
+            await approve(fleet, same)
+        await fleet.restart()
+        await fleet.settle()
+        assert len(world.calls) == 1
+        # Silence is a no.
+        clock.advance(EXPIRES_US)
+        await fleet.settle()
+        assert [row.decided for row in [*fleet.actions(one), first(fleet, two)]] == [
+            "permit", "deny", "deny",
+        ]  # fmt: skip
+        assert len(world.calls) == 1
+        approved = fleet.entries("hold.approved")
+        assert [entry["actor"] for entry in approved] == ["person:tester"]
+        assert approved[0]["action_digest"] == same.digest
+        assert "reason" in fleet.body(approved[0]["seq"])
+
+
+async def test_promise_05_an_approval_is_decided_again_when_it_is_used(
+    tmp_path: Path, world: World
+) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        before, between = job("1", send("1", "big.send")), job("2", send("2", "big.send"))
+        await fleet.send(before, between)
+        await fleet.settle()
+        await fleet.app.commands.stop(fleet.order(), all=True)
+        await approve(fleet, first(fleet, between))
+        await fleet.settle()
+        assert first(fleet, between).hold == "approved"
+        await fleet.apply(write_policies(tmp_path / "p2", extra=denying("big.send")))
+        await fleet.app.commands.resume(fleet.order(), all=True)
+        await approve(fleet, first(fleet, before))
+        await fleet.settle()
+        assert [first(fleet, event).rule for event in (before, between)] == ["denies.test"] * 2
+        assert world.calls == []
+
+
+async def test_promise_05_an_approval_that_lapsed_is_a_deny(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    """Given in time, but not used in time: it does not come to life again after the stop."""
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        event = job("1", send("1", "big.send"))
+        await fleet.send(event)
+        await fleet.settle()
+        await fleet.app.commands.stop(fleet.order(), tool="big.send")
+        await approve(fleet, first(fleet, event))
+        await fleet.settle()
+        assert (first(fleet, event).hold, first(fleet, event).waits) == ("approved", "resume")
+        clock.advance(EXPIRES_US)
+        await fleet.app.commands.resume(fleet.order(), tool="big.send")
+        await fleet.settle()
+        assert (first(fleet, event).decided, first(fleet, event).hold) == ("deny", "expired")
+        assert world.calls == []
+
+
+async def test_promise_05_arguments_that_changed_after_the_approval_are_not_done(
+    tmp_path: Path, world: World
+) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        event = job("1", send("pay 10", "big.send"))
+        await fleet.send(event)
+        await fleet.settle()
+        row = first(fleet, event)
+        await fleet.close()
+        connection = apsw.Connection(str(tmp_path / "state" / "store.db"))
+        forged = row.record.replace(b"pay 10", b"pay 99")
+        connection.execute("UPDATE action SET record=? WHERE id=?", (forged, row.id))
+        connection.close()
+        await fleet.open()
+        await approve(fleet, row)
+        await fleet.settle()
+        assert (first(fleet, event).decided, first(fleet, event).rule) == ("deny", "engine.changed")
+        assert world.calls == []
+
+
+async def test_promise_05_control_approvals_out_of_thin_air_are_seen(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        case_module, "approval_of", lambda row, now: Approval(row.digest, "person:x", now + SECOND)
+    )
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.send(job("1", send("1", "big.send")))
+        await fleet.settle()
+        assert world.effects() == 1

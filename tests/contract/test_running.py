@@ -1,0 +1,343 @@
+"""A running fleet ends with the error of whichever part of it broke; it does not wait for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vedette.adapters import policy_watch
+from vedette.budget import MINUTE_US
+from vedette.cli import exit_code
+from vedette.commands import Order
+from vedette.effect import Outcome
+from vedette.errors import BadCommand, Forbidden, StoreFailed, Unavailable, VedetteError
+from vedette.event import ENVELOPE, PRINCIPAL, REASON, Event
+from vedette.identity import ENGINE, Principal
+from vedette.runner import Running
+from vedette.serve import http
+from vedette.signals import Signals
+from vedette.testing.clock import ManualClock
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy import World, job, send, toy_fleet, until
+from vedette.timeline import explain, explain_text
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path, world: World) -> AsyncIterator[FleetHarness]:
+    """A toy fleet that a Running is going to start."""
+    async with opened(tmp_path, world) as fleet:
+        yield fleet
+
+
+@contextlib.asynccontextmanager
+async def opened(tmp_path: Path, world: World, **more: Any) -> AsyncIterator[FleetHarness]:
+    async with toy_fleet(tmp_path, world, **more) as fleet:
+        await fleet.app.dispatcher.close()
+        yield fleet
+
+
+async def run(fleet: FleetHarness, *, until_idle: bool = True, within_s: float = 20) -> Running:
+    running = Running(fleet.app, until_idle=until_idle)
+    async with asyncio.timeout(within_s):
+        await running.run()
+    return running
+
+
+async def test_it_ends_when_nothing_is_left(fleet: FleetHarness, world: World) -> None:
+    await fleet.app.intake.accept([job("1", send("hello"))])
+    running = await run(fleet)
+    assert running.failure is None
+    assert world.effects() == 1
+
+
+# --- a part breaks ---------------------------------------------------------------------------
+
+
+def break_worker(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget(run: Any) -> None:
+        raise KeyError("a bug of the handler")
+
+    monkeypatch.setattr(fleet.app.dispatcher, "_forget", forget)
+
+
+def cancel_worker(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def guard(run: Any, work: Any) -> None:
+        work.close()
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(fleet.app.dispatcher, "_guard", guard)
+
+
+def break_waker(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wake() -> None:
+        raise KeyError("a bug of the waker")
+
+    monkeypatch.setattr(fleet.app.dispatcher, "wake", wake)
+
+
+def break_finisher(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def finish(case: Any) -> None:
+        raise KeyError("a bug of the finisher")
+
+    monkeypatch.setattr(fleet.app.dispatcher, "_finish", finish)
+
+
+def break_watcher(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def saved(folder: Path, stop: asyncio.Event) -> AsyncIterator[None]:
+        for _ in ():
+            yield None
+        raise OSError(28, "no inotify watches are left")
+
+    monkeypatch.setattr(policy_watch, "saved", saved)
+
+
+def end_watcher(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def saved(folder: Path, stop: asyncio.Event) -> AsyncIterator[None]:
+        for _ in ():
+            yield None
+
+    monkeypatch.setattr(policy_watch, "saved", saved)
+
+
+def break_local_api(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        started = True
+        should_exit = False
+
+        def __init__(self, config: Any) -> None: ...
+
+        async def _serve(self, sockets: Any) -> None:
+            raise RuntimeError("a bug of the server")
+
+    monkeypatch.setattr("uvicorn.Server", Broken)
+
+
+@pytest.mark.parametrize(
+    ("breaking", "kind"),
+    [
+        (break_worker, KeyError),
+        (cancel_worker, Unavailable),
+        (break_waker, KeyError),
+        (break_finisher, KeyError),
+        (break_watcher, OSError),
+        (end_watcher, Unavailable),
+        (break_local_api, RuntimeError),
+    ],
+)
+async def test_a_broken_part_ends_the_run_with_its_error(
+    fleet: FleetHarness,
+    monkeypatch: pytest.MonkeyPatch,
+    breaking: Callable[[FleetHarness, pytest.MonkeyPatch], None],
+    kind: type[Exception],
+) -> None:
+    await fleet.app.intake.accept([job("1", send("hello"))])
+    breaking(fleet, monkeypatch)
+    with pytest.raises(kind) as raised:
+        await run(fleet, until_idle=False)
+    if isinstance(raised.value, VedetteError):
+        assert exit_code(raised.value) == 3
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_dead_writer_ends_the_run(
+    fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for a commit would wait for ever."""
+    await fleet.app.intake.accept([job("1", send("hello"))])
+
+    def committed() -> None:
+        raise KeyError("a bug of the writer")
+
+    monkeypatch.setattr(fleet.app.store._ledger, "committed", committed)
+    with pytest.raises(KeyError, match="a bug of the writer"):
+        await run(fleet)
+
+
+async def test_an_error_that_would_mean_bad_input_means_unavailable(
+    fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wake() -> None:
+        raise BadCommand("not as it should be")
+
+    monkeypatch.setattr(fleet.app.dispatcher, "wake", wake)
+    with pytest.raises(Unavailable, match="BadCommand: not as it should be") as raised:
+        await run(fleet, until_idle=False)
+    assert isinstance(raised.value.__cause__, BadCommand)
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(4)])
+async def test_what_agents_code_raises_ends_its_run_only(
+    fleet: FleetHarness, world: World, error: BaseException
+) -> None:
+    """A cancellation that escapes from a tool is no order to the handler."""
+    world.answer = lambda call: error if call.args["text"] == "bad" else None
+    bad, good = job("1", send("bad"), key="a"), job("2", send("good"), key="b")
+    await fleet.app.intake.accept([bad, good])
+    running = await run(fleet)
+    assert running.failure is None
+    assert [fleet.runs(event)[0].state for event in (bad, good)] == ["dead", "done"]
+
+
+async def test_a_policy_that_could_not_be_stored_is_offered_again(
+    fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered: list[int] = []
+
+    async def saved(folder: Path, stop: asyncio.Event) -> AsyncIterator[None]:
+        yield None
+        await stop.wait()
+
+    async def offer(self: Running) -> None:
+        offered.append(1)
+        if len(offered) == 1:
+            raise StoreFailed("the disk is full")
+        self.stop()
+
+    async def at_once(at_us: int) -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(policy_watch, "saved", saved)
+    monkeypatch.setattr(Running, "offer_policy", offer)
+    monkeypatch.setattr(fleet.app.line.clock, "sleep_until", at_once, raising=False)
+    running = await run(fleet, until_idle=False)
+    assert len(offered) == 2
+    assert any("the disk is full" in told for told in running.troubles)
+
+
+# --- idle --------------------------------------------------------------------------------------
+
+
+async def test_it_does_not_stay_up_for_what_is_far_off_or_stopped(
+    tmp_path: Path, world: World
+) -> None:
+    clock = ManualClock()
+    async with opened(tmp_path, world, clock=clock) as fleet:
+        world.answer = lambda call: Outcome("retry", error="later")
+        event = job("1", send("hello"))
+        await fleet.app.intake.accept([event])
+        running = Running(fleet.app, until_idle=True)
+        task = asyncio.create_task(running.run())
+        await until(lambda: fleet.runs(event)[0].state == "waiting")
+        await until(lambda: fleet.app.dispatcher.idle)
+        # The retry is near: it stays up for it.
+        was = clock.now_us()
+        assert not running._idle()
+        clock.set_wall(was - 2 * MINUTE_US)
+        assert running._idle()
+        clock.set_wall(was)
+        assert not running._idle()
+        await fleet.app.commands.stop(fleet.order(), agent="worker")
+        assert running._idle()
+        async with asyncio.timeout(10):
+            await task
+
+
+# --- signals -----------------------------------------------------------------------------------
+
+
+def test_a_signal_before_there_is_anything_to_end_is_not_lost() -> None:
+    asked: list[int] = []
+    before = signal.getsignal(signal.SIGTERM)
+    with Signals() as signals:
+        signal.raise_signal(signal.SIGTERM)
+        signals.ask(lambda: asked.append(1))
+    assert (signals.first, asked) == (signal.SIGTERM, [1])
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_second_signal_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Left(BaseException): ...
+
+    def leave(code: int) -> None:
+        raise Left(code)
+
+    monkeypatch.setattr(sys.modules["os"], "_exit", leave)
+    with Signals() as signals:
+        signals.ask(lambda: None)
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(Left, match="130"):
+            signal.raise_signal(signal.SIGTERM)
+
+
+async def test_the_first_signal_ends_the_run(fleet: FleetHarness) -> None:
+    running = Running(fleet.app, until_idle=False)
+    ticks: list[int] = []
+
+    def tick(_: Running) -> None:
+        if not ticks:
+            signal.raise_signal(signal.SIGINT)
+        ticks.append(1)
+
+    async with asyncio.timeout(10):
+        await running.run(tick)
+    assert running.failure is None
+
+
+async def test_servers_end_though_a_client_stays(fleet: FleetHarness) -> None:
+    """A connection that is left open must not keep the fleet from ending."""
+    fleet.app.settings = replace(fleet.app.settings, http=("127.0.0.1", 0))
+    async with asyncio.timeout(10):
+        async with http.serve_http(fleet.app) as address:
+            assert address is not None
+            host, _, port = address.removeprefix("http://").partition(":")
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n")
+            await writer.drain()
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+# --- what people send --------------------------------------------------------------------------
+
+PING = Event("cli:alice", "1", "ping", vouched=ENVELOPE, extensions={"other": 1, PRINCIPAL: "me"})
+
+
+async def test_who_sent_an_event_and_why_is_part_of_it(fleet: FleetHarness) -> None:
+    alice = Order(Principal("person", "alice"), "to see it work\x1b[2J")
+    await fleet.app.commands.send(alice, [PING])
+    told = explain(fleet.app.store, PING.key)
+    assert told["event"]["attributes"]["extensions"] == {
+        "other": 1,
+        PRINCIPAL: "person:alice",
+        REASON: "to see it work\x1b[2J",
+    }
+    lines = [line for _, line in explain_text(told)]
+    assert "  sent by person:alice: to see it work\\x1b[2J" in lines
+    assert any('extensions: {"other":1}' in line for line in lines)
+
+
+async def test_who_an_event_says_it_is_from_is_not_taken_for_it(fleet: FleetHarness) -> None:
+    """Control: the same attribute out of a file or a queue is not shown as the engine's word."""
+    await fleet.app.intake.accept([PING])
+    lines = [line for _, line in explain_text(explain(fleet.app.store, PING.key))]
+    assert not any(line.startswith("  sent by") for line in lines)
+    assert any(PRINCIPAL in line and "not vouched for" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("order", "error"),
+    [
+        (Order(Principal("person", "alice"), " "), BadCommand),
+        (Order(ENGINE, "I want to"), Forbidden),
+    ],
+)
+async def test_nobody_sends_without_a_name_and_a_reason(
+    fleet: FleetHarness, order: Order, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        await fleet.app.commands.send(order, [PING])
+    assert fleet.app.store.events_counted() == (0, 0)

@@ -1,0 +1,88 @@
+"""However a value is named, content never becomes trusted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vedette.action import Proposal, bind
+from vedette.errors import BadProposal
+from vedette.event import ENVELOPE
+from vedette.origin import Ref, Roots, bare_origin, known_values, resolve
+from vedette.tool import Tool
+
+WORDS = st.text(max_size=6)
+VALUES = st.recursive(
+    WORDS | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(WORDS, inner),
+    max_leaves=4,
+)  # fmt: skip
+TREES = st.dictionaries(WORDS, VALUES, max_size=2)
+PARTS = st.sampled_from(
+    ["event", "charter", "registry", "memory", "outcome", "row", "data", "..", ".", "", "0", "1",
+     "-1", "subject", "~1", "~0", "text"]
+) | WORDS  # fmt: skip
+POINTERS = st.lists(PARTS, max_size=6).map(lambda parts: "/" + "/".join(parts))
+NONE: dict[str, Any] = {}
+
+
+@st.composite
+def roots(draw: st.DrawFn) -> Roots:
+    def tree() -> Any:
+        return draw(TREES)
+
+    return Roots(
+        event={"source": "s", "id": "i", "type": "t", "subject": "k", "time": None, "data": tree()},
+        vouched=frozenset(draw(st.sets(st.sampled_from([*sorted(ENVELOPE), "data"])))),
+        charter=tree(), registry=tree(),
+        memory={"0": tree(), "1": tree()}, trusted_memories=frozenset({"1"}),
+        outcome={"0": tree(), "1": tree()}, trusted_outcomes=frozenset({"1"}), row=tree(),
+    )  # fmt: skip
+
+
+@settings(max_examples=30, deadline=None)
+@given(roots(), POINTERS)
+def test_the_first_part_of_a_pointer_decides(given_roots: Roots, pointer: str) -> None:
+    try:
+        value, origin = resolve(Ref(pointer), given_roots)
+    except BadProposal:
+        return
+    parts = pointer.split("/")[1:]
+    root, second = parts[0], parts[1].replace("~1", "/").replace("~0", "~")
+    trusted = (
+        root in ("charter", "registry")
+        or (root == "event" and second != "data" and second in given_roots.vouched)
+        or (root in ("memory", "outcome") and second == "1")
+    )
+    assert (origin == "trusted") == trusted
+    # What was found does not depend on what is vouched for.
+    bare = replace(given_roots, vouched=frozenset(), trusted_memories=frozenset())
+    assert resolve(Ref(pointer), bare)[0] == value
+
+
+@settings(max_examples=30, deadline=None)
+@given(roots(), VALUES)
+def test_a_bare_value_is_never_trusted(given_roots: Roots, value: Any) -> None:
+    origin = bare_origin(value, known_values(given_roots))
+    assert origin in ("registered", "derived")
+    if origin == "registered":
+        assert value in known_values(replace(given_roots, event=NONE, memory=NONE, row=NONE))
+
+
+@settings(max_examples=30, deadline=None)
+@given(roots(), st.dictionaries(st.sampled_from(["a", "b"]), VALUES | POINTERS.map(Ref)))
+def test_every_argument_has_an_origin_or_there_is_no_action(
+    given_roots: Roots, args: dict[str, Any]
+) -> None:
+    kinds = {"a": "string?", "b": "object?"}
+    tool = Tool("t", "do", "thing", kinds, ("/a", "/b"), "idempotent", "f")
+    try:
+        action = bind(Proposal("t", args), tool, given_roots, run="r", turn=1, ordinal=0)
+    except BadProposal:
+        return
+    assert set(action.origins) == {f"/{name}" for name in action.args}
+    for name, value in args.items():
+        if not isinstance(value, Ref):
+            assert action.origins[f"/{name}"] != "trusted"

@@ -1,0 +1,55 @@
+"""Events: their key, their one canonical form, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from vedette.errors import BadEvent
+from vedette.event import ENVELOPE, Event, check_event
+
+EVENT = Event(
+    "csv:pumps", "1", "metric.point", "pump", "2026-01-01T00:00:00Z", {"value": 19.5}, 1, ("a",),
+    ENVELOPE, {"traceparent": "00"},
+)  # fmt: skip
+
+
+def test_the_key_is_that_of_source_and_id() -> None:
+    assert EVENT.key == replace(EVENT, type="other", data=None, subject=None).key
+    assert EVENT.key != replace(EVENT, id="2").key
+    assert Event("ab", "c", "t").key != Event("a", "bc", "t").key
+    assert EVENT.key.startswith("evt_")
+
+
+def test_everybody_sees_the_event_as_it_is_stored() -> None:
+    stored = Event.from_payload(orjson.loads(EVENT.payload()))
+    assert stored.data == {"value": "19.5"}
+    assert stored.payload() == EVENT.payload()
+    assert replace(stored, data=EVENT.data) == EVENT
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"source": ""}, "source"), ({"id": "  "}, "id"), ({"type": ""}, "type"),
+        ({"id": "x" * 1025}, "1024"), ({"subject": "x" * 1025}, "1024"), ({"id": 7}, "id"),
+        ({"hops": -1}, "hops"), ({"hops": 0, "lineage": ("a",)}, "hops"),
+        ({"data": {"x": float("nan")}}, "JSON"), ({"data": {"x": float("inf")}}, "JSON"),
+        ({"data": b"raw"}, "JSON"), ({"data": "\ud800"}, "JSON"), ({"data": {"x": {1, 2}}}, "JSON"),
+        ({"data": "x" * 2000}, "limit is 1000"),
+    ],
+)  # fmt: skip
+def test_what_is_no_event_is_refused_with_the_mend(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadEvent, match=says) as error:
+        check_event(replace(EVENT, **change), max_bytes=1000)
+    assert error.value.mend
+
+
+def test_the_limit_is_inclusive() -> None:
+    size = len(EVENT.payload())
+    assert check_event(EVENT, max_bytes=size) == EVENT.payload()
+    with pytest.raises(BadEvent):
+        check_event(EVENT, max_bytes=size - 1)

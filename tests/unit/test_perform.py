@@ -1,0 +1,139 @@
+"""What a call needs before it, and what becomes of what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from vedette.effect import Call, EffectState, Outcome, move
+from vedette.errors import Permanent
+from vedette.perform import answer_data, ask, before_call, make, settle
+from vedette.run import ActionRow
+from vedette.tool import Settles, Tool
+
+NOW = 1_780_000_000_000_000
+SECOND = 1_000_000
+CALL = Call("t", {}, "key", "a", "run_1", {}, ("a",), 1, SECOND)
+
+
+def tool(settles: Settles, attempts: int = 3) -> Tool:
+    return Tool("t", "do", "thing", {}, (), settles, "f", attempts=attempts)
+
+
+def row(effect: EffectState, **given: Any) -> ActionRow:
+    return ActionRow("act_1", "run_1", 1, 0, "a", "t", "d", b"{}", effect=effect, **given)
+
+
+@pytest.mark.parametrize(
+    ("settles", "effect", "mine", "before"),
+    [
+        ("idempotent", "intended", False, "call"),
+        ("idempotent", "started", False, "call"),
+        ("queryable", "intended", False, "start"),
+        ("queryable", "started", True, "call"),
+        ("queryable", "started", False, "ask"),
+        ("queryable", "unknown", False, "ask"),
+        ("queryable", "unknown", True, "ask"),
+        ("none", "intended", False, "start"),
+        ("none", "started", True, "call"),
+        ("none", "started", False, "person"),
+        ("none", "unknown", True, "person"),
+    ],
+)
+def test_what_a_call_needs_first(
+    settles: Settles, effect: EffectState, mine: bool, before: str
+) -> None:
+    assert before_call(tool(settles), effect, mine=mine) == before
+
+
+@pytest.mark.parametrize(
+    ("settles", "effect", "answer", "after"),
+    [
+        ("idempotent", "intended", "done", "done"),
+        ("idempotent", "intended", "failed", "failed"),
+        ("idempotent", "intended", "retry", "intended"),
+        ("idempotent", "intended", "unknown", "intended"),
+        ("queryable", "started", "done", "done"),
+        ("queryable", "started", "retry", "intended"),
+        ("queryable", "started", "unknown", "unknown"),
+        ("queryable", "unknown", "unknown", "unknown"),
+        ("queryable", "unknown", "failed", "failed"),
+        ("none", "started", "unknown", "unknown"),
+        ("none", "started", "done", "done"),
+    ],
+)
+def test_what_becomes_of_an_effect(
+    settles: Settles, effect: EffectState, answer: Any, after: str
+) -> None:
+    present = row(effect)
+    assert settle(present, tool(settles), Outcome(answer), NOW) == after
+    assert present.effect == after
+    assert present.tries == 1
+    assert (present.answer is not None) == (after in ("done", "failed"))
+
+
+def test_tries_are_bounded_and_waits_grow() -> None:
+    present, waits = row("intended"), []
+    for _ in range(8):
+        settle(present, tool("idempotent", attempts=8), Outcome("retry"), NOW)
+        waits.append(present.not_before_us - NOW)
+    assert present.effect == "failed"
+    assert all(0 < wait <= 300 * SECOND for wait in waits[:-1])
+    assert all(later > earlier for earlier, later in pairwise(waits[:-1]))
+    again = row("intended")
+    settle(again, tool("idempotent"), Outcome("retry"), NOW)
+    assert again.not_before_us - NOW == waits[0], "the jitter is drawn from the key, not by chance"
+    other = replace(row("intended"), id="act_2")
+    settle(other, tool("idempotent"), Outcome("retry"), NOW)
+    assert other.not_before_us != again.not_before_us
+
+
+def test_an_answer_is_kept_in_canonical_form() -> None:
+    present = row("intended")
+    settle(present, tool("idempotent"), Outcome("done", {"b": 0.5, "a": [1]}), NOW)
+    assert present.answer == b'{"data":{"a":[1],"b":"0.5"},"error":"","state":"done"}'
+    assert answer_data(present) == {"a": [1], "b": "0.5"}
+    assert answer_data(row("intended")) == {}
+
+
+class Hands:
+    """A performer whose tools raise."""
+
+    def rows(self, tool: Tool, call: Call, row: Any) -> list[Any]:
+        raise AssertionError
+
+    async def perform(self, tool: Tool, call: Call, may: Callable[[], bool]) -> Outcome | None:
+        raise ConnectionError("broken off")
+
+    async def ask(self, tool: Tool, call: Call) -> Outcome | None:
+        raise ConnectionError("not there")
+
+
+@pytest.mark.parametrize(
+    ("settles", "state"), [("idempotent", "failed"), ("queryable", "unknown"), ("none", "unknown")]
+)
+async def test_a_tool_that_raises_is_a_failure_only_where_a_repeat_is_harmless(
+    settles: Settles, state: str
+) -> None:
+    outcome = await make(Hands(), tool(settles), CALL, lambda: True)
+    assert outcome is not None
+    assert (outcome.state, outcome.error) == (state, "ConnectionError: broken off")
+
+
+async def test_a_question_without_an_answer_leaves_the_effect_unknown() -> None:
+    outcome = await ask(Hands(), tool("queryable"), CALL)
+    assert outcome is not None
+    assert outcome.state == "unknown"
+
+
+def test_an_effect_that_ended_stays_ended() -> None:
+    ends: list[EffectState] = ["done", "failed", "cancelled"]
+    others: list[EffectState] = ["intended", "started", "done", "unknown"]
+    for ended in ends:
+        for to in others:
+            with pytest.raises(Permanent):
+                move(ended, to)

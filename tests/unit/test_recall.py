@@ -1,0 +1,102 @@
+"""Recall: reads decided by policy, answers kept as long as nothing changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from vedette.agent import Agent, Scope
+from vedette.budget import Budget
+from vedette.decision import Decision, denied
+from vedette.event import Event
+from vedette.identity import Identity
+from vedette.memory import Memory
+from vedette.question import Decided, Situation
+from vedette.recall import Recall, query_text
+
+NOW = 1_780_000_000_000_000
+AGENT = Agent(
+    name="desk", identity=Identity("harbour", "desk"), title="t", owner="o", release="r1",
+    folder="", instruction="", charter={}, subscriptions=(), schedules=(), tools={},
+    scopes=(Scope("inbox", "open"), Scope("inbox", "shut")), budget=Budget(),
+    requested_mode="act",
+)  # fmt: skip
+EVENT = Event("s", "1", "mail.received", "k", None, {"subject": "Boats", "text": "How many?"})
+
+
+class Gate:
+    """Permits the scope named open."""
+
+    def __init__(self) -> None:
+        self.policy_rev, self.asked = 1, 0
+
+    def may_read(self, situation: Situation, bank: str, scope: str) -> Decided:
+        self.asked += 1
+        permit = Decision("permit", "permit.memory", ("x",))
+        decision = permit if scope == "open" else denied("grant.memory")
+        return Decided(decision, b"{}", self.policy_rev, "b", "e")
+
+
+class Banks:
+    """Answers every search with one memory, and counts them."""
+
+    def __init__(self) -> None:
+        self.searched: list[tuple[Any, ...]] = []
+        self.at = 1
+
+    def version(self, bank: str) -> int:
+        return self.at
+
+    def recall(self, bank: str, scope: str, *given: Any) -> list[Memory]:
+        self.searched.append((bank, scope, *given))
+        return [Memory("m", bank, 1, scope, "fact", (), "text", "d", "kim", "2026-01-01")]
+
+
+def made() -> tuple[Recall, Gate, Banks]:
+    gate, banks = Gate(), Banks()
+    return Recall(banks, gate), gate, banks  # type: ignore[arg-type]
+
+
+def test_only_what_policy_permits_is_read_and_each_decision_is_an_entry() -> None:
+    recall, _, banks = made()
+    memories, drafts = recall.brief(AGENT, EVENT, NOW)
+    assert [memory.scope for memory in memories] == ["open"]
+    assert [scope for _, scope, *_ in banks.searched] == ["open"]
+    assert [
+        (d.kind, d.fields["memory"], d.fields["outcome"], d.fields["rule"]) for d in drafts
+    ] == [
+        ("recall.decided", "inbox/open", "permit", "permit.memory"),
+        ("recall.decided", "inbox/shut", "deny", "grant.memory"),
+    ]
+
+
+def test_an_answer_is_kept_until_something_changes() -> None:
+    recall, gate, banks = made()
+    recall.brief(AGENT, EVENT, NOW)
+    assert recall.brief(AGENT, EVENT, NOW + 1)[1] == []
+    assert (gate.asked, len(banks.searched)) == (2, 1)
+    recall.brief(AGENT, replace(EVENT, data={"text": "Another question"}), NOW)
+    assert len(banks.searched) == 2
+    banks.at = 2
+    recall.brief(AGENT, EVENT, NOW)
+    assert len(banks.searched) == 3
+    gate.policy_rev = 2
+    assert len(recall.brief(AGENT, EVENT, NOW)[1]) == 2
+    assert (gate.asked, len(banks.searched)) == (4, 4)
+    recall.brief(AGENT, EVENT, NOW + 60_000_001)
+    assert len(banks.searched) == 5, "an expiry in between is noticed"
+
+
+def test_a_decision_whose_entry_was_lost_is_made_again() -> None:
+    recall, gate, _ = made()
+    recall.brief(AGENT, EVENT, NOW)
+    recall.forget()
+    assert len(recall.brief(AGENT, EVENT, NOW)[1]) == 2
+    assert gate.asked == 4
+
+
+def test_what_a_bank_is_searched_with() -> None:
+    assert query_text(EVENT) == "Boats How many?"
+    assert query_text(replace(EVENT, data={"value": 1})) == "mail.received k"
+    assert query_text(replace(EVENT, data=None, subject=None)) == "mail.received "
+    assert len(query_text(replace(EVENT, data={"text": "x" * 9000}))) == 2000
