@@ -168,7 +168,11 @@ async def reason(line: Line, case: Case, briefing: Briefing) -> Thought:
     if thought.needs_state:
         checkpoint, at, since = line.store.history(briefing.agent, briefing.key, briefing.position)
         reasoner.restore(briefing.agent, briefing.key, checkpoint, at, since)
-        thought = await reasoner.reason(briefing)
+        # A commit before this one may have stood since the briefing was written, or may still be
+        # on its way: this is judged from what is durable now, and the store refuses it if that
+        # was not yet its predecessor.
+        case.previous = since[-1][0] if since else at
+        thought = await reasoner.reason(replace(briefing, previous=case.previous))
     if thought.needs_state:
         raise Permanent(f"the judge of {briefing.agent} cannot take up its state")
     return thought

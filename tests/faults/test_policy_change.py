@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import subprocess
@@ -215,8 +216,10 @@ def test_no_call_starts_under_the_old_revision_once_apply_returned(
         revision = live_revision(tmp_path / "state")
         denies.write_text(denies.read_text() + "# looked at\n")
         took.append(until_newer(tmp_path / "state", revision))
-    # The best of three, since other work on the machine counts against the clock on the wall.
-    assert min(took) < 1.0, f"a saved folder took {took} s"
+    # The best of three, and longer only where the trial alone takes long: other work on the
+    # machine counts against the clock on the wall.
+    trial = trial_takes(tmp_path / "policies")
+    assert min(took) < max(1.0, 2 * trial + 0.3), f"a saved folder took {took} s, a trial {trial} s"
 
     replayed = vedette(config, "replay")
     assert replayed["differed"] in (0, []), replayed
@@ -232,6 +235,15 @@ def live_revision(state: Path) -> int:
     number, _ = store.revision()
     store.close()
     return number
+
+
+def trial_takes(policies: Path) -> float:
+    """Return how many seconds the trial of the folder takes by itself: the calibration."""
+    from vedette.adapters.rego.stage import SubprocessStage, read_bundle
+
+    began = time.monotonic()
+    assert not asyncio.run(SubprocessStage().try_out(read_bundle(policies)))
+    return time.monotonic() - began
 
 
 def until_newer(state: Path, revision: int) -> float:

@@ -83,7 +83,11 @@ class FleetHarness:
         self.folder = folder
         self.content = content or checkout()
         self.policies = policies or self.content / "policies"
-        self.targets = targets or {"mailbox": {"kind": "maildir", "path": str(folder / "mail")}}
+        self.targets = targets or {
+            "mailbox": {"kind": "maildir", "path": str(folder / "mail")},
+            # Nobody listens there: port 9 is the discard service.
+            "oncall": {"kind": "webhook", "url": "http://127.0.0.1:9/hook"},
+        }
         self._reasoners = dict(reasoners) if reasoners else None
         self._clock = clock
         self._trial = trial
