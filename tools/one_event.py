@@ -11,7 +11,6 @@ does that). tests/acceptance/test_one_event.py compares the page with what comes
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import re
 import shutil
@@ -70,13 +69,6 @@ class Told:
 
 async def page(work: Path) -> str:
     """Run the line on the two events in the empty folder `work`; return the page."""
-    text = await _page(work)
-    # The policy engine may only be dropped by the thread that made it, and the fleet is a circle.
-    gc.collect()
-    return text
-
-
-async def _page(work: Path) -> str:
     mailbox = work / "one"
     (mailbox / "new").mkdir(parents=True)
     shutil.copy(ROOT / "samples/mailbox/new" / MESSAGE, mailbox / "new")

@@ -128,6 +128,10 @@ async def open_app(
     return App(settings, loaded, line, store, banks, metrics, commands, intake, dispatcher, rollout)
 
 
+# The digest of the policy folder as it was last offered.
+POLICY_FOLDER = "policy_folder"
+
+
 class _NoPolicy:
     """What is live before a first bundle is: nothing is decided, so everything is denied."""
 
@@ -197,7 +201,11 @@ async def _roll_out(
             raise BadPolicy(f"the bytes of the live bundle {digest[:12]} are missing")
         swap(stage.load(Bundle.of(files)), rollout.live)
     offered = read_bundle(settings.policies)
+    if number and offered.digest == store.meta(POLICY_FOLDER):
+        # The folder says what it said before; what a person applied since stays live.
+        return rollout
     published = await rollout.publish(offered, ENGINE, "found in the policy folder at start")
+    await store.remember(POLICY_FOLDER, offered.digest)
     if not published.ok and not number:
         first = published.findings[0]
         raise BadPolicy(first.what, where=f"{first.file}:{first.line}", mend=first.mend or None)

@@ -46,7 +46,9 @@ class Fenced(VedetteError):
 class Case:
     """One run being handled. `rows` are all its actions, oldest first, as the store has them.
 
-    `previous` is the position of the key's event that was judged before this one."""
+    `previous` is the position of the key's event that was judged before this one; `briefed` cites
+    what each recorded turn was briefed with.
+    """
 
     line: Line
     run: Run
@@ -59,6 +61,7 @@ class Case:
     row: dict[str, Any] = field(default_factory=dict)
     started: set[str] = field(default_factory=set)
     previous: int = 0
+    briefed: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
 
     @classmethod
     def open(cls, line: Line, run: Run, epoch: int, event: Event) -> Case:
@@ -68,6 +71,10 @@ class Case:
             case.rows = line.store.actions(run.id)
             turns = line.store.turns(run.id)
             case.final = bool(turns[-1]["final"]) if turns else True
+            case.briefed = {
+                number: list(zip(turn["memories"], turn["trust"], strict=True))
+                for number, turn in enumerate(turns, start=1)
+            }
         return case
 
     # --- where the run stands ---------------------------------------------------------------
@@ -201,7 +208,7 @@ class Case:
             event=self.event,
             turn=row.turn,
             now_us=now_us,
-            memories=self.memories,
+            memories=self.briefed.get(row.turn) or [(m.cite(), m.trust) for m in self.memories],
             actions_in_run=sum(
                 1 for other in rows if other.effect is not None and other is not row
             ),

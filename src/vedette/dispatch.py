@@ -315,7 +315,6 @@ class Dispatcher:
             if at_us <= now and not line.stops.agent(key[0]):
                 del self._parked[key]
                 self._go_on(key, self._lanes[key])
-        for run in line.store.due(now, 256):
-            if line.stops.agent(run.agent) and run.waits != "approval":
-                continue
+        stopped = [name for name in line.fleet.agents if line.stops.agent(name)]
+        for run in line.store.due(now, 256, stopped):
             self._put(self._own_lane(run), run)

@@ -162,9 +162,8 @@ class _Going:
             except BadProposal as error:
                 self.refused.append(f"a proposal is no action: {error}")
                 continue
-            situation = Situation(
-                agent, briefing.event, 1, self.trial.now_us, briefing.memories, permits
-            )
+            cited = [(memory.cite(), memory.trust) for memory in briefing.memories]
+            situation = Situation(agent, briefing.event, 1, self.trial.now_us, cited, permits)
             decision = self.gateway.decide(action, situation).decision
             self.rules.append((tool.name, decision.outcome, decision.rule))
             if decision.outcome == "permit":

@@ -120,7 +120,7 @@ class Gateway:
                     "vouched": sorted(event.vouched),
                 },
                 "confidence": confidence,
-                "memories": [{"id": m.cite(), "trust": m.trust} for m in situation.memories],
+                "memories": [{"id": cite, "trust": trust} for cite, trust in situation.memories],
                 "counters": {
                     "minute": count(agent.name, ACTIONS, now, MINUTE_US),
                     "hour": count(agent.name, ACTIONS, now, HOUR_US),

@@ -5,7 +5,7 @@ No transaction object, no SQL and no vendor's type crosses a port.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -174,8 +174,11 @@ class Store(Protocol):
         """Return ready runs with position > `after`, oldest first."""
         ...
 
-    def due(self, now_us: int, limit: int) -> list[Run]:
-        """Return waiting runs whose instant has come, or that a person woke."""
+    def due(self, now_us: int, limit: int, without: Collection[str] = ()) -> list[Run]:
+        """Return waiting runs whose instant has come, or that a person woke.
+
+        Of the agents of `without` (stopped ones) only those that wait for a person.
+        """
         ...
 
     def event(self, key: str) -> Event | None:

@@ -10,7 +10,6 @@ from vedette.agent import Agent
 from vedette.decision import Decision, check_question, denied, read_decision
 from vedette.digest import canonical, checked
 from vedette.event import Event
-from vedette.memory import Memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +23,16 @@ class Approval:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What the engine knows of the run while one of its actions is decided."""
+    """What the engine knows of the run while one of its actions is decided.
+
+    `memories` are what the turn was briefed with: (citation, trust) each.
+    """
 
     agent: Agent
     event: Event
     turn: int
     now_us: int
-    memories: Sequence[Memory] = ()
+    memories: Sequence[tuple[str, str]] = ()
     actions_in_run: int = 0
     stopped: bool = False
     approval: Approval | None = None

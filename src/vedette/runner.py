@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from vedette.app import App
+from vedette.app import POLICY_FOLDER, App
 from vedette.errors import BadPolicy, StoreFailed, Unavailable, VedetteError
 from vedette.identity import ENGINE
 from vedette.ports import Source
@@ -213,7 +213,10 @@ class Running:
         app = self.app
         try:
             bundle = await asyncio.to_thread(read_bundle, app.settings.policies)
+            if bundle.digest == app.store.meta(POLICY_FOLDER):
+                return
             done = await app.rollout.publish(bundle, ENGINE, "the policy folder was saved")
+            await app.store.remember(POLICY_FOLDER, bundle.digest)
         except BadPolicy as error:
             self.trouble(f"policy refused, revision {app.rollout.live.number} stays: {error}")
             app.metrics.count("policy_refused")

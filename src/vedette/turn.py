@@ -188,6 +188,7 @@ def turn_entry(case: Case, thought: Thought, turn: int) -> Draft:
         "detail": dict(thought.detail),
         "final": thought.final,
         "memories": [memory.cite() for memory in case.memories],
+        "trust": [memory.trust for memory in case.memories],
         "proposals": [
             {
                 "tool": proposal.tool,

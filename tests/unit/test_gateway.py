@@ -14,7 +14,6 @@ from vedette.decision import check_question
 from vedette.event import ENVELOPE, Event
 from vedette.gateway import ACTIONS, Gateway
 from vedette.identity import Identity
-from vedette.memory import Memory
 from vedette.origin import Ref, Roots
 from vedette.question import Approval, Situation
 from vedette.tool import Tool
@@ -30,7 +29,6 @@ AGENT = Agent(
     requested_mode="act",
 )  # fmt: skip
 EVENT = Event("s", "1", "mail.received", "k", None, {}, 1, ("other",), ENVELOPE)
-MEMORY = Memory("m", "inbox", 3, "inbox", "fact", (), "text", "d", "kim", "2026-01-01")
 ROOTS = Roots(NONE, frozenset(), {"desk": "desk@example.org"}, NONE, NONE, frozenset(), NONE,
               frozenset(), NONE)  # fmt: skip
 PERMIT: dict[str, Any] = {
@@ -70,7 +68,9 @@ def test_the_question_is_all_that_the_engine_knows_and_nothing_the_agent_says() 
     approval = Approval(action().digest, "person:kim", NOW + 1)
     decided = gateway.decide(
         action(),
-        situation(memories=(MEMORY,), actions_in_run=1, stopped=True, approval=approval),
+        situation(
+            memories=(("inbox/m@3", "reviewed"),), actions_in_run=1, stopped=True, approval=approval
+        ),
     )
     question = orjson.loads(engine.asked)
     assert check_question(question) is None

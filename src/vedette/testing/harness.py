@@ -54,14 +54,6 @@ class TrustingStage:
         return engine
 
 
-class _Closed:
-    name = "closed"
-    digest = ""
-
-    def decide(self, question: bytes) -> object:
-        return None
-
-
 class FleetHarness:
     """One fleet over the content of `content`, with its state in `folder`.
 
@@ -137,9 +129,6 @@ class FleetHarness:
         if self._app is not None:
             app, self._app = self._app, None
             await app.close()
-            # The engine belongs to this thread: left to the garbage collector, it may be dropped
-            # on another one.
-            app.line.gateway.engine = _Closed()
 
     async def restart(self) -> None:
         """Close and open again on the same state."""

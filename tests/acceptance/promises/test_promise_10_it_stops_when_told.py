@@ -97,6 +97,6 @@ async def test_promise_10_control_a_stop_that_is_not_taken_over_is_seen(
         await queued_behind_two(fleet, world)
         monkeypatch.setattr(Stops, "restore", lambda self, epoch, stops: None)
         await fleet.app.commands.stop(fleet.order(), all=True)
-        called = len(world.calls)
         await fleet.settle(30)
-        assert len(world.calls) > called + 2
+        # All of them, which the test above finds to be fewer.
+        assert len(world.keys("wire.send")) == 300

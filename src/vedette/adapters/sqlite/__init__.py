@@ -395,6 +395,10 @@ class SqliteStore(Reads):
 
         return await self.writer.submit(work)
 
+    async def remember(self, name: str, value: str) -> None:
+        """Keep a value of the runner's own under a name; `meta` reads it."""
+        await self.writer.submit(lambda: self._set_meta(name, value))
+
     async def keep_state(self, agent: str, key: str, position: int, blob: bytes) -> None:
         """Keep a checkpoint of a judge's state, unless a newer one is there."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -56,13 +56,17 @@ class Reads:
         sql = f"SELECT {RUN} FROM run WHERE state='ready' AND position>? ORDER BY position LIMIT ?"
         return [to_run(row) for row in self._rows(sql, after, limit)]
 
-    def due(self, now_us: int, limit: int) -> list[Run]:
-        """Return waiting runs whose instant has come."""
+    def due(self, now_us: int, limit: int, without: Collection[str] = ()) -> list[Run]:
+        """Return waiting runs whose instant has come.
+
+        Of the agents of `without` (stopped ones) only those that wait for a person.
+        """
+        marks = ",".join("?" * len(without))
         sql = (
             f"SELECT {RUN} FROM run WHERE state='waiting' AND wake_us>0 AND wake_us<=? "
-            "ORDER BY wake_us LIMIT ?"
+            f"AND (waits='approval' OR agent NOT IN ({marks})) ORDER BY wake_us LIMIT ?"
         )
-        return [to_run(row) for row in self._rows(sql, now_us, limit)]
+        return [to_run(row) for row in self._rows(sql, now_us, *without, limit)]
 
     def event(self, key: str) -> Event | None:
         """Return an accepted event; None if it is unknown or its body was erased."""
