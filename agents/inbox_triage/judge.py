@@ -26,10 +26,14 @@ class Judge(BaseJudge):
 
     def __init__(self, charter: Mapping[str, Any], lessons: Sequence[Memory]) -> None:
         super().__init__(charter, lessons)
-        self._bank = ExampleBank.of(lessons, charter.get("about"))
+        examples = [lesson for lesson in lessons if lesson.kind == "example" and lesson.label]
+        self._bank = ExampleBank.of(examples, charter.get("about")) if examples else None
 
     def judge(self, seen: Any, briefing: Briefing) -> Judgement:
         """Label the mail and propose what the label and the requests in it call for."""
+        if self._bank is None:
+            # Policy lets it read none: it cannot even tell spam, so the mail stays where it is.
+            return Judgement("other", 0.0, detail={"why": "there are no examples to judge by"})
         data = briefing.event.data if isinstance(briefing.event.data, Mapping) else {}
         subject, body = str(data.get("subject") or ""), str(data.get("text") or "")
         evidence = {"newsletter": _LIST_EVIDENCE} if data.get("list") else {}

@@ -7,12 +7,13 @@ done anything. What comes out is idle: `vedette.runner.run_app` sets it to work.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from vedette.agent import Agent
 from vedette.budget import DAY_US, MINUTE_US, window_start
 from vedette.bundle import Bundle, Revision
 from vedette.clock import Clock, SystemClock
@@ -23,8 +24,8 @@ from vedette.errors import BadPolicy
 from vedette.gateway import Gateway
 from vedette.identity import ENGINE
 from vedette.intake import LineIntake
+from vedette.lessons import Lessons, Readable
 from vedette.line import Line
-from vedette.memory import Memory
 from vedette.ports import PolicyEngine, PolicyStage, Reasoner
 from vedette.recall import Recall
 from vedette.rollout import Rollout
@@ -39,7 +40,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class App:
-    """One opened fleet. Owns the store until `close`."""
+    """One opened fleet. Owns the store until `close`.
+
+    `troubles` are what a person should see of how it came up.
+    """
 
     settings: Settings
     loaded: Loaded
@@ -51,6 +55,7 @@ class App:
     intake: LineIntake
     dispatcher: Dispatcher
     rollout: Rollout
+    troubles: list[str] = field(default_factory=list)
 
     async def close(self) -> None:
         """Stop handling, commit what is queued, and let go of the store."""
@@ -71,8 +76,8 @@ async def open_app(
     """Open the fleet that `settings` describe; what is given replaces the usual part.
 
     The policy folder is tried out and made live if it differs from the live revision; if it is
-    refused, the last good revision stays, and without one nothing is opened. Raises BadFleet,
-    BadPolicy, StoreBusy, BadStore.
+    refused or cannot be read, the last good revision stays and `App.troubles` says so; without
+    one nothing is opened. Raises BadFleet, BadPolicy, StoreBusy, BadStore.
     """
     from vedette.adapters.keys import ledger_key
     from vedette.adapters.local_hands import LocalHands
@@ -99,12 +104,13 @@ async def open_app(
         _feed(banks, store)
         metrics = PrometheusMetrics()
         gateway = Gateway(_NoPolicy(), 0)
+        lessons = Lessons(banks, {} if reasoners else _judged(loaded))
         line = Line(
             fleet=fleet,
             store=store,
             gateway=gateway,
             recall=Recall(banks, gateway),
-            reasoners=reasoners or _reasoners(settings, loaded, banks, clock),
+            reasoners=reasoners or _reasoners(loaded, lessons, clock),
             performer=LocalHands(
                 lambda agent: load_module(Path(fleet.agents[agent].folder), "tools")
             ),
@@ -115,8 +121,12 @@ async def open_app(
         )
         line.stops.restore(store.stop_epoch, store.stops())
         _restore_counts(line, store)
-        rollout = await _roll_out(settings, store, line, stage)
-        await store.note([_opened(store), _loaded(loaded, versions)])
+        rollout, troubles = await _roll_out(settings, store, line, stage, lessons)
+        read: list[Draft] = []
+        if lessons.policy_rev != rollout.live.number:
+            readable, read = lessons.decide(line.gateway, clock.now_us())
+            lessons.take(readable, rollout.live.number)
+        await store.note([_opened(store), _loaded(loaded, versions), *read])
     except BaseException:
         store.close()
         raise
@@ -125,7 +135,10 @@ async def open_app(
     from vedette.adapters.rego.stage import read_bundle
 
     commands = Commands(line, intake, rollout, read_bundle)
-    return App(settings, loaded, line, store, banks, metrics, commands, intake, dispatcher, rollout)
+    return App(
+        settings, loaded, line, store, banks, metrics, commands, intake, dispatcher, rollout,
+        troubles,
+    )  # fmt: skip
 
 
 # The digest of the policy folder as it was last offered.
@@ -142,9 +155,13 @@ class _NoPolicy:
         return None
 
 
-def _reasoners(
-    settings: Settings, loaded: Loaded, banks: SqliteBank, clock: Clock
-) -> dict[str, Reasoner]:
+def _judged(loaded: Loaded) -> dict[str, Agent]:
+    """Return the agents that have a judge: nobody else is made of memories."""
+    agents = loaded.fleet.agents
+    return {name: agent for name, agent in agents.items() if agent.reasoner == "judge"}
+
+
+def _reasoners(loaded: Loaded, lessons: Lessons, clock: Clock) -> dict[str, Reasoner]:
     from vedette.adapters.local_judges import LocalJudges
     from vedette.judging import Judge
     from vedette.load import build_judge
@@ -152,7 +169,7 @@ def _reasoners(
     fleet = loaded.fleet
 
     def make(name: str) -> Judge:
-        return build_judge(fleet.agents[name], lessons(loaded, banks, name, clock.now_us()))
+        return build_judge(fleet.agents[name], lessons.of(name, clock.now_us()))
 
     found: dict[str, Reasoner] = {"judge": LocalJudges(make)}
     folders = {
@@ -165,22 +182,34 @@ def _reasoners(
     return found
 
 
-def lessons(loaded: Loaded, banks: SqliteBank, agent: str, now_us: int) -> list[Memory]:
-    """Return what an agent's judge is made of: all active memories of the scopes it may read."""
-    scopes = dict.fromkeys((s.bank, s.scope) for s in loaded.fleet.agents[agent].scopes)
-    return [memory for bank, scope in scopes for memory in banks.lessons(bank, scope, now_us)]
-
-
 async def _roll_out(
-    settings: Settings, store: SqliteStore, line: Line, given: PolicyStage | None
-) -> Rollout:
-    """Take up the live revision, then the folder if it says something else."""
-    from vedette.adapters.rego.stage import SubprocessStage, read_bundle
+    settings: Settings,
+    store: SqliteStore,
+    line: Line,
+    given: PolicyStage | None,
+    lessons: Lessons,
+) -> tuple[Rollout, list[str]]:
+    """Take up the live revision, then the folder if it says something else.
+
+    Returns the troubles there were beside it.
+    """
+    from vedette.adapters.rego.stage import SubprocessStage
 
     stage = given or SubprocessStage()
+    prepared: list[Readable] = []
+
+    def prepare(engine: PolicyEngine, number: int) -> list[Draft]:
+        gate = Gateway(engine, number, counts=line.gateway.counts)
+        readable, drafts = lessons.decide(gate, line.clock.now_us())
+        prepared[:] = [readable]
+        return drafts
 
     def swap(engine: PolicyEngine, live: Revision) -> None:
         line.gateway.swap(engine, live.number)
+        if prepared:
+            for agent in lessons.take(prepared.pop(), live.number):
+                judges: Any = line.reasoners["judge"]
+                judges.renew(agent)
         line.registry = registry(store, live.digest)
         line.metrics.gauge("policy_revision", live.number)
 
@@ -190,6 +219,7 @@ async def _roll_out(
         stage,
         line.clock,
         Revision(number, digest),
+        prepare,
         swap,
         line.in_flight_before,
         line.metrics,
@@ -200,32 +230,52 @@ async def _roll_out(
         if files is None:
             raise BadPolicy(f"the bytes of the live bundle {digest[:12]} are missing")
         swap(stage.load(Bundle.of(files)), rollout.live)
-    offered = read_bundle(settings.policies)
-    if number and offered.digest == store.meta(POLICY_FOLDER):
+    return rollout, await _offer(settings, store, rollout)
+
+
+async def _offer(settings: Settings, store: SqliteStore, rollout: Rollout) -> list[str]:
+    """Offer the policy folder if it says something new; return why it was refused, if it was.
+
+    Raises BadPolicy if no revision is live then.
+    """
+    from vedette.adapters.rego.stage import read_bundle
+
+    stays = f"policy refused, revision {rollout.live.number} stays"
+    try:
+        offered = read_bundle(settings.policies)
+    except BadPolicy as error:
+        if not rollout.live.number:
+            raise
+        await rollout.refuse(error, ENGINE)
+        return [f"{stays}: {error}"]
+    if rollout.live.number and offered.digest == store.meta(POLICY_FOLDER):
         # The folder says what it said before; what a person applied since stays live.
-        return rollout
+        return []
     published = await rollout.publish(offered, ENGINE, "found in the policy folder at start")
     await store.remember(POLICY_FOLDER, offered.digest)
-    if not published.ok and not number:
-        first = published.findings[0]
+    if published.ok:
+        return []
+    first = published.findings[0]
+    if not rollout.live.number:
         raise BadPolicy(first.what, where=f"{first.file}:{first.line}", mend=first.mend or None)
-    return rollout
+    return [f"{stays}: {first}"]
 
 
 def _feed(banks: SqliteBank, store: SqliteStore) -> None:
-    """Bring candidates of committed steps into their banks; one that is there already stays."""
+    """Bring candidates of committed steps into their banks; one that is there already stays.
+
+    Those whose content was erased go, should the runner have been killed between the two.
+    """
     from vedette.memory import Candidate
 
+    erased: set[str] = set()
     for _, raw, _, data in store.walk(("memory.proposed",)):
+        entry = orjson.loads(raw)
         if data is None:
+            erased.add(entry["event"])
             continue
-        entry, told = orjson.loads(raw), orjson.loads(data)
-        topics = tuple(told["topics"])
-        candidate = Candidate(
-            entry["memory"], told["scope"], told["text"], topics, entry["agent"], entry["run"],
-            entry["event"],
-        )  # fmt: skip
-        banks.propose(candidate, entry["at"])
+        banks.propose(Candidate.told(entry, orjson.loads(data)), entry["at"])
+    banks.forget(erased, store.candidates(erased))
 
 
 def registry(store: SqliteStore, digest: str) -> dict[str, Any]:

@@ -36,15 +36,19 @@ def window_end(now_us: int, length_us: int) -> int:
 class Counts:
     """How much an agent spent, by minute: the sums a decision needs, in constant time.
 
-    `add` takes units spent at an instant (negative gives back). Sums are over calendar windows.
-    The owner restores it from the store by adding what the store knows.
+    `add` takes units spent at an instant, `give_back` returns them to it. Sums are over calendar
+    windows. The owner restores it from the store by adding what the store knows.
     """
 
     def __init__(self) -> None:
         self._windows: dict[tuple[str, str, int], tuple[int, int]] = {}
 
     def add(self, agent: str, unit: str, now_us: int, amount: int = 1) -> None:
-        """Count `amount` of `unit` for `agent` in the windows that contain `now_us`."""
+        """Count `amount` of `unit` for `agent` in the windows that contain `now_us`.
+
+        If the wall clock stepped back, what is counted goes into the latest window known: a limit
+        must not open because a clock was set.
+        """
         for length in (MINUTE_US, HOUR_US, DAY_US):
             start = window_start(now_us, length)
             key = (agent, unit, length)
@@ -53,8 +57,18 @@ class Counts:
                 self._windows[key] = (start, total + amount)
             elif at < start:
                 self._windows[key] = (start, amount)
+            else:
+                self._windows[key] = (at, total + amount)
+
+    def give_back(self, agent: str, unit: str, counted_us: int, amount: int = 1) -> None:
+        """Take back what was counted at `counted_us`, in the windows that are still those."""
+        for length in (MINUTE_US, HOUR_US, DAY_US):
+            key = (agent, unit, length)
+            at, total = self._windows.get(key, (0, 0))
+            if at == window_start(counted_us, length):
+                self._windows[key] = (at, total - amount)
 
     def total(self, agent: str, unit: str, now_us: int, length_us: int) -> int:
-        """Return what was counted in the window of `length_us` that contains `now_us`."""
+        """Return what was counted in the window of `length_us` that contains `now_us`, or later."""
         at, total = self._windows.get((agent, unit, length_us), (0, 0))
-        return total if at == window_start(now_us, length_us) else 0
+        return total if at >= window_start(now_us, length_us) else 0

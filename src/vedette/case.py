@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,14 +11,14 @@ import orjson
 
 from vedette.action import Action, action_digest
 from vedette.agent import Agent
-from vedette.digest import canonical, tame
+from vedette.digest import SAFE_INTEGER, canonical, tame
 from vedette.entry import Body, Draft
-from vedette.errors import VedetteError
+from vedette.errors import BadProposal, VedetteError
 from vedette.event import Event
 from vedette.hold import approval_of, wake_at
 from vedette.line import Line
 from vedette.memory import Briefing, Memory
-from vedette.origin import Roots
+from vedette.origin import Origin, Roots, strings, tokens, walk
 from vedette.perform import answer_data
 from vedette.ports import Thought
 from vedette.question import Decided, Situation
@@ -47,7 +48,8 @@ class Case:
     """One run being handled. `rows` are all its actions, oldest first, as the store has them.
 
     `previous` is the position of the key's event that was judged before this one; `briefed` cites
-    what each recorded turn was briefed with.
+    what each recorded turn was briefed with; `reserved_us` is when this turn's worst case was
+    booked.
     """
 
     line: Line
@@ -61,6 +63,7 @@ class Case:
     row: dict[str, Any] = field(default_factory=dict)
     started: set[str] = field(default_factory=set)
     previous: int = 0
+    reserved_us: int = 0
     briefed: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
 
     @classmethod
@@ -202,7 +205,11 @@ class Case:
         )
 
     def situation(self, rows: Sequence[ActionRow], row: ActionRow, now_us: int) -> Situation:
-        """Return what the engine knows while one action is decided."""
+        """Return what the engine knows while one action is decided.
+
+        `rows` are the run's actions; of several copies of one the last counts.
+        """
+        latest = {other.id: other for other in rows}
         return Situation(
             agent=self.agent,
             event=self.event,
@@ -210,14 +217,18 @@ class Case:
             now_us=now_us,
             memories=self.briefed.get(row.turn) or [(m.cite(), m.trust) for m in self.memories],
             actions_in_run=sum(
-                1 for other in rows if other.effect is not None and other is not row
+                1 for id, other in latest.items() if other.effect is not None and id != row.id
             ),
             stopped=self.line.stops.tool(self.agent.name, row.tool),
             approval=approval_of(row, now_us),
         )
 
     def action(self, row: ActionRow) -> Action:
-        """Rebuild the exact action of a row. Raises Superseded if its tool was declared anew."""
+        """Rebuild the exact action of a row, with its origins as they are today.
+
+        Raises Superseded if its tool was declared anew, or if charter or registry no longer say
+        what an argument was drawn from: then it is not the action that was decided.
+        """
         tool = self.agent.tools.get(row.tool)
         record = orjson.loads(row.record) if row.record else None
         if tool is None or record is None or action_digest(tool, record["args"]) != row.digest:
@@ -228,7 +239,7 @@ class Case:
             ordinal=row.ordinal,
             tool=tool,
             args=record["args"],
-            origins=record["origins"],
+            origins=origins_today(record, self.agent.charter, self.line.registry),
             sources=record["sources"],
             why=record["why"],
             confidence_milli=record["confidence"],
@@ -369,16 +380,42 @@ class Case:
         self.rows = self.line.store.actions(fresh.id)
 
 
+def origins_today(
+    record: Mapping[str, Any], charter: Mapping[str, Any], registry: Mapping[str, Any]
+) -> dict[str, Origin]:
+    """Return the origins of recorded arguments under today's charter and registry.
+
+    Raises Superseded if a value drawn from either by reference is not there any more.
+    """
+    roots = {"charter": charter, "registry": registry}
+    known = frozenset((*strings(charter), *strings(registry)))
+    origins: dict[str, Origin] = dict(record["origins"])
+    for pointer, origin in origins.items():
+        value = record["args"][tokens(pointer)[0]]
+        path = tokens(record["sources"][pointer]) if pointer in record["sources"] else []
+        if path and path[0] in roots:
+            try:
+                today = walk(roots[path[0]], path[1:])
+            except BadProposal as error:
+                raise Superseded(f"{record['sources'][pointer]} is no longer there") from error
+            if tame(today) != value:
+                raise Superseded(f"{record['sources'][pointer]} says something else now")
+        elif origin == "registered" and value not in known:
+            origins[pointer] = "derived"
+    return origins
+
+
 def judged(thought: Thought) -> dict[str, Any]:
     """Return the numbers of a judgement that an entry may hold."""
     fields: dict[str, Any] = {
         "label": thought.label if thought.label.isascii() else None,
         "confidence_milli": int(thought.confidence * 1000),
     }
-    if thought.score is not None:
-        fields["score_milli"] = int(thought.score * 1000)
-    if thought.threshold is not None:
-        fields["threshold_milli"] = int(thought.threshold * 1000)
+    for name, value in (("score", thought.score), ("threshold", thought.threshold)):
+        if value is not None and math.isfinite(value):
+            # The ledger holds safe integers only; the exact value stands in the body.
+            milli = max(-SAFE_INTEGER, min(SAFE_INTEGER, int(value * 1000)))
+            fields[f"{name}_milli"] = milli
     return fields
 
 

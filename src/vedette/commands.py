@@ -22,6 +22,7 @@ from vedette.identity import Principal
 from vedette.line import Line
 from vedette.ports import Intake
 from vedette.rollout import Rollout
+from vedette.run import Run
 from vedette.stop import scope_of
 
 
@@ -190,23 +191,33 @@ class Commands:
     # --- content ----------------------------------------------------------------------------
 
     async def erase(
-        self, order: Order, *, event: str | None = None, subject: str | None = None
+        self,
+        order: Order,
+        *,
+        event: str | None = None,
+        subject: str | None = None,
+        entry: int | None = None,
     ) -> dict[str, Any]:
-        """Erase the content of an event, or all under a subject. The proof still holds."""
-        self._person(order)
-        if (event is None) == (subject is None):
-            raise BadCommand("say what to erase", mend="give --event ID or --subject WHO")
-        await self._keep_states(event, subject)
-        draft = Draft("body.erased", {"actor": str(order.principal)}, body=order.body())
-        erased = await self.line.store.erase(
-            event=event, subject=subject, draft=draft, command=order.command_id
-        )
-        return {"erased": erased}
+        """Erase the content of an event, all under a subject, or one entry's. The proof holds.
 
-    async def _keep_states(self, event: str | None, subject: str | None) -> None:
+        What agents proposed to remember out of it leaves the banks too.
+        """
+        self._person(order)
+        if sum(given is not None for given in (event, subject, entry)) != 1:
+            mend = "give one of --event ID, --subject WHO and --entry SEQ"
+            raise BadCommand("say what to erase", mend=mend)
+        store = self.line.store
+        await self._keep_states(store.runs_with(event=event, subject=subject, entry=entry))
+        draft = Draft("body.erased", {"actor": str(order.principal)}, body=order.body())
+        erased = await store.erase(
+            event=event, subject=subject, entry=entry, draft=draft, command=order.command_id
+        )
+        self.line.recall.banks.forget(erased.events, store.candidates(erased.events))
+        return {"erased": list(erased.digests), "scrubbed": erased.scrubbed}
+
+    async def _keep_states(self, runs: Sequence[Run]) -> None:
         """Keep what judges have learned of content that is about to go, as states without it."""
         store = self.line.store
-        runs = store.runs_with(event=event, subject=subject)
         for agent, key in sorted({(run.agent, run.key) for run in runs if run.observed}):
             if agent not in self.line.fleet.agents:
                 continue

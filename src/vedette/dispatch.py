@@ -67,6 +67,7 @@ class Dispatcher:
         self._next: asyncio.Queue[Key] = asyncio.Queue()
         self._parked: dict[Key, int] = {}
         self._known: dict[str, Event | None] = {}
+        self._away: set[str] = set()
         self._after = 0
         self._behind = True
         self._space = asyncio.Event()
@@ -156,11 +157,20 @@ class Dispatcher:
                 return
             self._put((run.agent, run.key), run, event)
             self._after = max(self._after, run.position)
-        if len(self._known) >= self._room:
+        if len(self._known) >= self._room and self._taken() >= self._room:
             self._space.clear()
+
+    def _taken(self) -> int:
+        """Return how much room is taken; what is parked for later must not keep others out."""
+        soon = self._line.clock.now_us() + _SOON_US
+        parked = (self._lanes[key] for key, at_us in self._parked.items() if at_us > soon)
+        return len(self._known) - sum(len(lane.queue) for lane in parked)
 
     def _put(self, key: Key, run: Run, event: Event | None = None) -> None:
         if run.id in self._known:
+            return
+        if self._line.stops.agent(run.agent):
+            self._away.add(run.agent)
             return
         self._known[run.id] = event
         lane = self._lanes.get(key)
@@ -168,6 +178,24 @@ class Dispatcher:
             lane = self._lanes[key] = Lane()
         lane.queue.append(run)
         self._go_on(key, lane)
+
+    def _put_away(self, key: Key, lane: Lane) -> None:
+        """Drop a stopped agent's runs from memory: the store has them, others need the room."""
+        for run in lane.queue:
+            del self._known[run.id]
+        lane.queue.clear()
+        if not lane.busy:
+            del self._lanes[key]
+        self._away.add(key[0])
+        self._make_room()
+
+    def _fetch_back(self) -> None:
+        """Load what was put away, once its agent may go on."""
+        back = {agent for agent in self._away if not self._line.stops.agent(agent)}
+        if back:
+            self._away -= back
+            self._after, self._behind = 0, True
+            self._load()
 
     def _go_on(self, key: Key, lane: Lane) -> None:
         """Give a lane to a handler if another of its runs may be begun now."""
@@ -179,7 +207,8 @@ class Dispatcher:
     def _load(self) -> None:
         """Take the next runs from the store, as far as there is room."""
         while self._behind and len(self._known) < self._room:
-            runs = self._line.store.backlog(self._after, _LOAD)
+            # From the last position on again: one event may have made runs of several agents.
+            runs = self._line.store.backlog(self._after - 1, _LOAD)
             for run in runs:
                 self._put((run.agent, run.key), run)
                 self._after = max(self._after, run.position)
@@ -195,7 +224,7 @@ class Dispatcher:
             if lane.again_us is not None or not lane.queue:
                 continue
             if self._line.stops.agent(key[0]):
-                self._parked[key] = 0
+                self._put_away(key, lane)
                 continue
             await self._take(key, lane, lane.queue.popleft())
 
@@ -210,19 +239,23 @@ class Dispatcher:
             lane.put_back(run)
             lane.again_us = max(case, lane.again_us or 0)
         elif case is None:
+            if run.state == "dead":
+                # What was judged ahead of it counted on it.
+                lane.again_us = lane.again_us or self._line.clock.now_us()
             self._forget(run)
         else:
             self._beside(self._finish(case))
-        self._come_back(key, lane)
+        self._come_back(key, lane, run)
 
-    def _come_back(self, key: Key, lane: Lane) -> None:
+    def _come_back(self, key: Key, lane: Lane, run: Run) -> None:
         """A run of the lane has come back: go on, or start anew once all have."""
         if lane.again_us is None:
             self._go_on(key, lane)
         elif not lane.busy:
             # What was judged ahead of a commit that did not stand is forgotten with it.
-            self._line.forget(lane.queue[0])
-            self._parked[key] = lane.again_us
+            self._line.forget(run)
+            if lane.queue:
+                self._parked[key] = lane.again_us
             lane.again_us = None
         if not lane.queue and not lane.busy and not lane.queued:
             del self._lanes[key]
@@ -242,7 +275,11 @@ class Dispatcher:
     def _forget(self, run: Run) -> None:
         del self._known[run.id]
         self.handled += 1
-        if len(self._known) < self._room // 2:
+        self._make_room()
+
+    def _make_room(self) -> None:
+        near = len(self._known) < self._room // 2 or not self._space.is_set()
+        if near and self._taken() < self._room // 2:
             self._load()
             self._space.set()
 
@@ -298,6 +335,7 @@ class Dispatcher:
             # Whatever it is must not end this handler: the run stays and is tried again.
             line.metrics.count("store_failures")
             return line.clock.now_us() + _RETRY_US
+        run.state = "dead"
         return None
 
     # --- waking -----------------------------------------------------------------------------
@@ -311,6 +349,7 @@ class Dispatcher:
     def wake(self) -> None:
         """Queue what is due now."""
         line, now = self._line, self._line.clock.now_us()
+        self._fetch_back()
         for key, at_us in list(self._parked.items()):
             if at_us <= now and not line.stops.agent(key[0]):
                 del self._parked[key]

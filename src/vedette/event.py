@@ -9,8 +9,11 @@ from typing import Any
 from vedette.digest import canonical, short_id, tame
 from vedette.errors import BadEvent
 
-# Attributes of the envelope that a source may vouch for; the payload never is.
+# Attributes of the envelope that a source may vouch for; never the payload.
 ENVELOPE = frozenset({"source", "id", "type", "subject", "time"})
+
+# What the engine alone vouches for, and only in the ticks that it makes itself: their payload.
+DATA = "data"
 
 # CloudEvents extension attributes that carry lineage between fleets and their targets.
 HOPS = "vedettehops"

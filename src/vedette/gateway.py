@@ -60,7 +60,7 @@ class Gateway:
 
     def give_back(self, agent: str, counted_at_us: int) -> None:
         """Take back the count of a permit whose step was refused."""
-        self.counts.add(agent, ACTIONS, counted_at_us, -1)
+        self.counts.give_back(agent, ACTIONS, counted_at_us)
 
     def may_read(self, situation: Situation, bank: str, scope: str) -> Decided:
         """Decide whether an agent may read a memory scope."""

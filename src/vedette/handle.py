@@ -14,17 +14,26 @@ from vedette import hold
 from vedette import perform as performing
 from vedette.budget import DAY_US, window_end
 from vedette.case import Case, Fenced, OverBudget, Superseded, subject_of
-from vedette.decision import denied
 from vedette.digest import canonical
 from vedette.effect import Outcome, RowWrite
 from vedette.entry import Body, Draft
 from vedette.errors import Permanent
 from vedette.event import Event
+from vedette.gateway import ACTIONS
 from vedette.line import MODEL_CALLS, Line
 from vedette.memory import Briefing
 from vedette.ports import Thought
 from vedette.run import ActionRow, Answer, Lease, Run, Step
-from vedette.turn import bind_all, compose, decide, end_hold, settle_spend, tell
+from vedette.turn import (
+    abandon,
+    bind_all,
+    compose,
+    decide,
+    end_hold,
+    refuse_changed,
+    settle_spend,
+    tell,
+)
 
 
 async def handle(
@@ -75,7 +84,8 @@ async def see_through(line: Line, case: Case) -> int | None:
             await decide_again(line, case, case.to_decide(now))
         elif case.to_perform(now):
             async with line.in_order(case.agent.name, case.run.key):
-                await perform(line, case)
+                while case.to_perform(line.clock.now_us()):
+                    await perform(line, case)
         else:
             await wait(case, now)
             break
@@ -107,6 +117,7 @@ async def reserve(line: Line, case: Case, now: int) -> bool:
     except OverBudget:
         return False
     line.gateway.counts.add(agent.name, MODEL_CALLS, now, amount)
+    case.reserved_us = now
     return True
 
 
@@ -117,36 +128,65 @@ async def take_turn(line: Line, case: Case, sent: Callable[[], None] | None = No
     """Ask the reasoner once and make durable what was decided of its proposals."""
     if case.agent.reasoner != "judge":
         sent = None  # a model is not asked again because a commit before it did not stand
-    now = line.clock.now_us()
     revision = line.gateway.policy_rev
-    case.memories, reads = line.recall.brief(case.agent, case.event, now)
-    briefing = case.briefing()
-    thought = await reason(line, case, briefing)
-    bound = bind_all(case, thought, briefing.turn)
-    if thought.observed:
-        line.heads[(case.agent.name, case.run.key)] = case.run.position
-    async with line.alone(case.agent.collection if bound else None, case.run.key):
-        while True:
-            if line.gateway.policy_rev != revision:
-                revision, reads = line.gateway.policy_rev, recall_again(line, case)
-            now = line.clock.now_us()
-            step, counted = compose(line, case, thought, bound, reads, now)
-            try:
-                await case.commit(step, sent)
-            except BaseException as error:
-                for _ in range(counted):
-                    line.gateway.give_back(case.agent.name, now)
-                if isinstance(error, Fenced):
-                    continue
-                # Reads decided on the way were not recorded either.
-                line.recall.forget()
-                raise
-            break
+    try:
+        case.memories, reads = line.recall.brief(case.agent, case.event, line.clock.now_us())
+        briefing = case.briefing()
+        thought = await reason(line, case, briefing)
+        if thought.observed:
+            line.heads[(case.agent.name, case.run.key)] = case.run.position
+        writing = case.agent.collection if thought.proposals else None
+        async with line.alone(writing, case.run.key):
+            step = await commit_turn(line, case, thought, reads, revision, sent)
+    except BaseException:
+        # Reads that were decided on the way were not recorded either.
+        line.recall.forget()
+        raise
     case.final = thought.final
-    settle_spend(line, case, thought, now)
-    for candidate in step.candidates:
-        line.recall.banks.propose(candidate, now)
+    settle_spend(line, case, thought)
+    remember(line, step)
     tell(line, case, step)
+
+
+async def commit_turn(
+    line: Line,
+    case: Case,
+    thought: Thought,
+    reads: list[Draft],
+    revision: int,
+    sent: Callable[[], None] | None,
+) -> Step:
+    """Decide a turn's proposals and commit them; decide again if policy or a stop moved.
+
+    Raises Superseded if the agent was stopped meanwhile: nothing of the turn is kept.
+    """
+    turn = case.run.turn + 1
+    while True:
+        if line.stops.agent(case.agent.name):
+            raise Superseded("the agent was stopped while it reasoned")
+        if line.gateway.policy_rev != revision:
+            revision, reads = line.gateway.policy_rev, recall_again(line, case)
+        now = line.clock.now_us()
+        bound = bind_all(case, thought, turn)
+        step, counted = compose(line, case, thought, bound, reads, now)
+        try:
+            await case.commit(step, sent)
+        except BaseException as error:
+            for _ in range(counted):
+                line.gateway.give_back(case.agent.name, now)
+            if isinstance(error, Fenced):
+                continue
+            raise
+        return step
+
+
+def remember(line: Line, step: Step) -> None:
+    """Show committed candidates to their banks; one that fails is fed again at the next start."""
+    for candidate in step.candidates:
+        try:
+            line.recall.banks.propose(candidate, line.clock.now_us())
+        except Exception:
+            line.metrics.count("store_failures")
 
 
 def recall_again(line: Line, case: Case) -> list[Draft]:
@@ -195,35 +235,35 @@ async def decide_due(line: Line, case: Case, due: list[ActionRow]) -> Step:
         drafts: list[Draft] = []
         writes: list[RowWrite] = []
         rows = [replace(row) for row in due]
-        permits = 0
+        returns: list[tuple[str, int, int]] = []
         for row in rows:
             if hold.ended(row, now):
                 drafts += end_hold(case, row)
                 continue
+            if row.counted_us:
+                # Its own place is free again, or a full window would hold what it had granted.
+                line.gateway.give_back(case.agent.name, row.counted_us)
+                returns.append((ACTIONS, row.counted_us, 1))
             try:
                 action = case.action(row)
             except Superseded as error:
-                hold.apply(row, denied("engine.changed", str(error)), line.gateway.policy_rev, now)
-                drafts.append(case.effect_entry("effect.cancelled", row, 0))
+                drafts += refuse_changed(line, case, row, str(error), now)
                 continue
-            was_counted = row.effect is not None
             drafts += decide(line, case, action, row, rows, writes, 0, now)
-            if row.decided == "permit":
-                permits += 1
-                if was_counted:
-                    line.gateway.give_back(case.agent.name, now)
-                    permits -= 1
         if case.final and all(row.settled for row in case.merged(rows)):
             drafts.append(case.closed_entry(1, None, len(case.rows)))
+        permits = sum(1 for row in rows if row.counted_us == now and row.decided == "permit")
         step = case.step(
-            drafts, rows, now, rows=writes, spend={"actions": permits} if permits else {},
-            policy_rev=line.gateway.policy_rev, stop_epoch=line.stops.epoch,
+            drafts, rows, now, rows=writes, spend={ACTIONS: permits} if permits else {},
+            returns=returns, policy_rev=line.gateway.policy_rev, stop_epoch=line.stops.epoch,
         )  # fmt: skip
         try:
             await case.commit(step)
         except BaseException as error:
             for _ in range(permits):
                 line.gateway.give_back(case.agent.name, now)
+            for unit, counted_us, amount in returns:
+                line.gateway.counts.add(case.agent.name, unit, counted_us, amount)
             if isinstance(error, Fenced):
                 continue
             raise
@@ -341,14 +381,20 @@ async def bury(line: Line, run: Run, epoch: int, why: str) -> None:
 
     Raises Superseded if the run moved on meanwhile, StoreFailed if nothing is durable.
     """
+    if run.state in ("done", "dead"):
+        return
     event = line.store.event(run.event)
     why = why.encode("utf-8", "replace").decode("utf-8")
     told = Body(canonical({"why": why}), None if event is None else subject_of(event))
     fields = {"event": run.event, "agent": run.agent}
     drafts = [Draft("run.dead", fields, run.last, body=told)]
+    rows = [row for row in line.store.actions(run.id) if not row.settled]
+    for row in rows:
+        drafts += abandon(row, fields)
     step = Step(
         drafts=drafts, run=run.id, agent=run.agent, expects=run.steps, entries_before=run.entries,
         epoch=epoch, state="dead", turn=run.turn, attempts=run.attempts + 1, observed=run.observed,
+        actions=rows,
     )  # fmt: skip
     committed = await line.store.commit(step)
     if committed.answer is not Answer.COMMITTED:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import orjson
 
 from vedette.case import subject_of
 from vedette.dispatch import Dispatcher
 from vedette.errors import BadEvent
-from vedette.event import Event, check_event
+from vedette.event import DATA, Event, check_event
 from vedette.line import Line
 from vedette.ports import Arrival, Receipt, Refused
+from vedette.trigger import TICK_TYPE
 
 
 class LineIntake:
@@ -50,10 +52,13 @@ class LineIntake:
     def _check(self, item: Event | Refused) -> Arrival | Refused:
         if isinstance(item, Refused):
             return item
+        if DATA in item.vouched and item.type != TICK_TYPE:
+            # Whatever a source says of it: content that came from outside is never trusted.
+            item = replace(item, vouched=item.vouched - {DATA})
         try:
             payload = check_event(item, max_bytes=self._max_event_bytes)
         except BadEvent as error:
-            return Refused(where=f"{item.source} {item.id}"[:2048], why=str(error))
+            return _refused(item, str(error))
         fleet = self._line.fleet
         wakes = tuple((name, fleet.agents[name].key_of(item)) for name in fleet.wakes(item))
         # From here on everybody sees the event as it was stored: fractions as decimal strings.
@@ -69,3 +74,25 @@ class LineIntake:
     def position(self, source: str) -> str | None:
         """Return where a source was as of its last durable batch."""
         return self._line.store.position(source)
+
+
+def _refused(event: Event, why: str) -> Refused:
+    """Return the refusal of an event, found by its key and its subject as far as these are sound.
+
+    Where they are not, its entry is found by place alone.
+    """
+    where = f"{event.source} {event.id}"[:2048].encode("utf-8", "replace").decode("utf-8")
+    key = event.key if _sound(event.source) and _sound(event.id) else None
+    subject = subject_of(event)
+    return Refused(where, why, event=key, subject=subject if _sound(subject) else None)
+
+
+def _sound(text: object) -> bool:
+    """Say whether this is text that an event may be found by."""
+    if not isinstance(text, str) or len(text) > 1024:
+        return False
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -64,6 +64,14 @@ class Candidate:
     run: str = ""
     event: str = ""
 
+    @classmethod
+    def told(cls, entry: Mapping[str, Any], body: Mapping[str, Any]) -> Candidate:
+        """Return the candidate that a `memory.proposed` entry and its body tell of."""
+        return cls(
+            entry["memory"], body["scope"], body["text"], tuple(body["topics"]), entry["agent"],
+            entry["run"], entry["event"],
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Briefing:

@@ -27,10 +27,10 @@ class Ref:
 class Roots:
     """Everything that one run may point at, with what is known of its origin.
 
-    `vouched` names envelope attributes that the source authenticated. `trusted_memories` are the
+    `vouched` names envelope attributes that the source authenticated; `data` is among them only
+    for a tick, whose data the engine made of the agent's own schedule. `trusted_memories` are the
     ids of memories that a person promoted. `trusted_outcomes` are the numbers of outcomes whose
-    tool is declared to answer trusted data. `event_data_origin` is trusted only for an event the
-    engine made itself (a tick).
+    tool is declared to answer trusted data.
     """
 
     event: Mapping[str, Any]
@@ -65,20 +65,24 @@ def resolve(ref: Ref, roots: Roots) -> tuple[Any, Origin]:
             f"reference {ref.pointer!r} has no root {root!r}",
             mend="use /event, /charter, /registry, /memory, /outcome or /row",
         )
-    value: Any = getattr(roots, root)
-    for token in path[1:]:
-        value = _step(value, token, ref)
-    return value, _origin(path, roots)
+    return walk(getattr(roots, root), path[1:]), _origin(path, roots)
 
 
-def _step(value: Any, token: str, ref: Ref) -> Any:
+def walk(value: Any, path: Sequence[str]) -> Any:
+    """Return what stands at a path below `value`. Raises BadProposal if it leads nowhere."""
+    for token in path:
+        value = _step(value, token, path)
+    return value
+
+
+def _step(value: Any, token: str, path: Sequence[str]) -> Any:
     if isinstance(value, Mapping) and token in value:
         return value[token]
     if isinstance(value, Sequence) and not isinstance(value, str | bytes) and token.isdigit():
         index = int(token)
         if index < len(value):
             return value[index]
-    raise BadProposal(f"reference {ref.pointer!r} leads nowhere at {token!r}")
+    raise BadProposal(f"reference …/{'/'.join(path)} leads nowhere at {token!r}")
 
 
 def _origin(path: list[str], roots: Roots) -> Origin:
@@ -86,7 +90,7 @@ def _origin(path: list[str], roots: Roots) -> Origin:
     if root in ("charter", "registry"):
         return "trusted"
     if root == "event":
-        return "trusted" if path[1] in roots.vouched and path[1] != "data" else "untrusted"
+        return "trusted" if path[1] in roots.vouched else "untrusted"
     if root == "memory":
         return "trusted" if path[1] in roots.trusted_memories else "untrusted"
     if root == "outcome":
@@ -97,18 +101,19 @@ def _origin(path: list[str], roots: Roots) -> Origin:
 
 def known_values(roots: Roots) -> frozenset[str]:
     """Return every string that stands in the charter or the registry."""
-    return frozenset((*_strings(roots.charter), *_strings(roots.registry)))
+    return frozenset((*strings(roots.charter), *strings(roots.registry)))
 
 
-def _strings(value: Any) -> Iterator[str]:
+def strings(value: Any) -> Iterator[str]:
+    """Yield every string in a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from _strings(item)
+            yield from strings(item)
     elif isinstance(value, Sequence):
         for item in value:
-            yield from _strings(item)
+            yield from strings(item)
 
 
 def bare_origin(value: Any, known: frozenset[str]) -> Origin:

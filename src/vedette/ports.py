@@ -25,11 +25,16 @@ from vedette.tool import Tool
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """One delivery of a batch that is no event: what it was (bounded), where, why and the mend."""
+    """One delivery of a batch that is no event: what it was (bounded), where, why and the mend.
+
+    `event` (a key) and `subject` are what its content is found and erased by, where known.
+    """
 
     where: str
     why: str
     raw: bytes = b""
+    event: str | None = None
+    subject: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,18 @@ class Accepted:
     runs: tuple[Run, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """What was erased: the digests of the bodies, and the keys of the events they belonged to.
+
+    `scrubbed` is false while a reader keeps older pages of the store's files from being cut.
+    """
+
+    digests: tuple[str, ...]
+    events: tuple[str, ...]
+    scrubbed: bool = True
+
+
 class Store(Protocol):
     """Durable state of one fleet. Every method that writes answers after COMMIT."""
 
@@ -137,17 +154,29 @@ class Store(Protocol):
         ...
 
     async def erase(
-        self, *, event: str | None, subject: str | None, draft: Draft, command: str | None = None
-    ) -> list[str]:
-        """Delete the bodies found by event or subject; return their digests. Raises BadCommand."""
+        self,
+        *,
+        event: str | None = None,
+        subject: str | None = None,
+        entry: int | None = None,
+        draft: Draft,
+        command: str | None = None,
+    ) -> Erased:
+        """Delete the bodies found by one of event, subject and entry (seq). Raises BadCommand."""
+        ...
+
+    def candidates(self, events: Collection[str]) -> list[Candidate]:
+        """Return what was proposed for memory out of these events and is not erased."""
         ...
 
     async def keep_state(self, agent: str, key: str, position: int, blob: bytes) -> None:
         """Keep a checkpoint of a judge's state that holds the events up to `position`."""
         ...
 
-    def runs_with(self, *, event: str | None, subject: str | None) -> list[Run]:
-        """Return the runs whose content is found by an event or a subject."""
+    def runs_with(
+        self, *, event: str | None = None, subject: str | None = None, entry: int | None = None
+    ) -> list[Run]:
+        """Return the runs whose content is found by an event, a subject or an event's entry."""
         ...
 
     async def note(self, drafts: Sequence[Draft], bundle: Bundle | None = None) -> int:
@@ -177,7 +206,7 @@ class Store(Protocol):
     def due(self, now_us: int, limit: int, without: Collection[str] = ()) -> list[Run]:
         """Return waiting runs whose instant has come, or that a person woke.
 
-        Of the agents of `without` (stopped ones) only those that wait for a person.
+        Runs of the agents of `without` (stopped ones) are left out.
         """
         ...
 
@@ -280,6 +309,10 @@ class BankStore(Protocol):
         ...
 
     def propose(self, candidate: Candidate, now_us: int) -> None: ...
+
+    def forget(self, events: Collection[str], kept: Collection[Candidate] = ()) -> int:
+        """Delete the candidates of erased events, except what is `kept`; return how many."""
+        ...
 
 
 # --- reasoning and performing ----------------------------------------------------------------

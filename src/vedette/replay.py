@@ -20,6 +20,7 @@ from vedette.errors import VedetteError
 from vedette.ports import PolicyEngine
 from vedette.question import ask
 
+ERASURE = "body.erased"
 DECIDED = ("action.decided", "recall.decided")
 
 # How many differences are kept in full; all are counted.
@@ -54,7 +55,8 @@ class ReplayReport:
     """What came of a replay.
 
     `unreplayable` counts decisions by why they could not be made again: `erased` (its question
-    was erased on purpose, as the ledger says), `no bundle` and `bad bundle` (the bundle's bytes
+    was erased on purpose, as a later entry says), `missing` (it is gone and nobody said so),
+    `no bundle` and `bad bundle` (the bundle's bytes
     are missing, altered or no longer load), `bad body` (not the one whose digest the entry holds).
     `revisions` counts the outcomes decided again under each policy revision; `engines` names the
     engines that decided first, `engine` those that decided now.
@@ -99,13 +101,15 @@ def replay(record: Record, engine_for: Callable[[Bundle], PolicyEngine]) -> Repl
     """
     report = ReplayReport()
     engines: dict[str, PolicyEngine | str] = {}
+    erased = _erased(record)
     for seq, raw, salt, data in record.walk(DECIDED):
         entry = orjson.loads(raw)
         report.decisions += 1
         report.engines.add(str(entry.get("engine")))
         digest = str(entry.get("bundle"))
         if data is None or salt is None:
-            report.unreplayable["erased"] += 1
+            on_purpose = erased.get(str(entry.get("body")), 0) > seq
+            report.unreplayable["erased" if on_purpose else "missing"] += 1
             continue
         if len(salt) != SALT_BYTES or salted(salt, data) != entry.get("body"):
             report.unreplayable["bad body"] += 1
@@ -120,6 +124,16 @@ def replay(record: Record, engine_for: Callable[[Bundle], PolicyEngine]) -> Repl
         report.engine.add(engine.name)
         _compare(report, seq, entry, data, engine)
     return report
+
+
+def _erased(record: Record) -> dict[str, int]:
+    """Return the digests that erasures name, each with the seq of the last one to name it."""
+    named: dict[str, int] = {}
+    for seq, raw, _, _ in record.walk((ERASURE,)):
+        found = orjson.loads(raw).get("erased")
+        if isinstance(found, list):
+            named |= {digest: seq for digest in found if isinstance(digest, str)}
+    return named
 
 
 def _engine(

@@ -8,7 +8,7 @@ started under an older revision is still on its way. A bundle that is refused ch
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from vedette.bundle import Bundle, Revision
 from vedette.clock import Clock
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
+from vedette.errors import BadPolicy
 from vedette.identity import Principal
 from vedette.ports import Finding, Metrics, PolicyEngine, PolicyStage, Store
 
@@ -44,12 +45,17 @@ class Published:
 
 @dataclass(slots=True)
 class Rollout:
-    """Publishes bundles, one after the other."""
+    """Publishes bundles, one after the other.
+
+    `prepare` decides under a bundle, as the revision it would get, what must be decided before
+    it is live; its entries become durable with the publication. `swap` makes it live here.
+    """
 
     store: Store
     stage: PolicyStage
     clock: Clock
     live: Revision
+    prepare: Callable[[PolicyEngine, int], Sequence[Draft]]
     swap: Callable[[PolicyEngine, Revision], None]
     in_flight_before: Callable[[int], int]
     metrics: Metrics
@@ -65,14 +71,14 @@ class Rollout:
                 return Published(self.live, False, 0)
             findings = await self.stage.try_out(bundle)
             if findings:
-                await self.store.note([_refused(bundle, findings, who)])
-                self.metrics.count("policy_refused")
+                await self._refuse(bundle.digest, [str(finding) for finding in findings], who)
                 return Published(self.live, False, 0, findings=tuple(findings))
             engine = self.stage.load(bundle)
             body = Body(canonical({"reason": reason}))
             fields = {"bundle": bundle.digest, "engine": engine.name, "actor": str(who)}
             draft = Draft("policy.published", fields, body=body)
-            number = await self.store.publish(bundle, [draft], command=command)
+            decided = self.prepare(engine, self.live.number + 1)
+            number = await self.store.publish(bundle, [draft, *decided], command=command)
             self.live = Revision(number, bundle.digest)
             self.swap(engine, self.live)
             left = await self._drain(number)
@@ -81,14 +87,18 @@ class Rollout:
             self.metrics.observe("publish_seconds", took / 1e6)
             return Published(self.live, True, took, left)
 
+    async def refuse(self, why: BadPolicy, who: Principal) -> None:
+        """Record that a folder could not even be read; the last good bundle stays."""
+        await self._refuse(None, [str(why)], who)
+
+    async def _refuse(self, digest: str | None, why: Sequence[str], who: Principal) -> None:
+        fields: Mapping[str, Any] = {"bundle": digest, "actor": str(who)}
+        body = Body(canonical({"findings": list(why[:100])}))
+        await self.store.note([Draft("policy.refused", fields, body=body)])
+        self.metrics.count("policy_refused")
+
     async def _drain(self, number: int) -> int:
         end = self.clock.monotonic_us() + _DRAIN_US
         while self.in_flight_before(number) and self.clock.monotonic_us() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         return self.in_flight_before(number)
-
-
-def _refused(bundle: Bundle, findings: list[Finding], who: Principal) -> Draft:
-    body = canonical({"findings": [str(finding) for finding in findings[:100]]})
-    fields: Mapping[str, Any] = {"bundle": bundle.digest, "actor": str(who)}
-    return Draft("policy.refused", fields, body=Body(body))

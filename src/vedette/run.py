@@ -72,7 +72,8 @@ class ActionRow:
     `record` is the action's canonical JSON (arguments, origins, sources, why), `answer` the
     outcome's; `obliges` names the obligations of the last decision. An action not decided yet, or
     to be decided again, has `decided` None. `seq` is the first entry of the step it came with,
-    `last` the action's own last entry: the cause of its next.
+    `last` the action's own last entry: the cause of its next. `counted_us` is when its permit
+    was counted against the rate limits (0: it is not counted).
     """
 
     id: str
@@ -98,6 +99,7 @@ class ActionRow:
     obliges: str = ""
     seq: int = 0
     last: int = 0
+    counted_us: int = 0
 
     @property
     def settled(self) -> bool:
@@ -113,11 +115,11 @@ class Step:
 
     `expects` is the run's step count before it: a step that comes twice is answered *duplicate*.
     `epoch`, `policy_rev` and `stop_epoch` are those it was made under; the store refuses older
-    ones. `spend` is by unit (negative gives back); with a cap for a unit the store refuses what
-    would take the agent's calendar day (UTC) beyond it. `order` is (key, the position
-    that the judge's state was at, the position it is at now): events of a key may be judged ahead
-    of the commits before them, and the store refuses a step whose predecessor did not stand. A
-    step without `run` (a person's command, a publication) is fenced by nothing.
+    ones. `spend` is by unit; with a cap for a unit the store refuses what would take the agent's
+    calendar day (UTC) beyond it. `returns` gives back (unit, when it was spent, amount). `order`
+    is (key, the position the judge's state was at, the position it is at now): events of a key
+    may be judged ahead of the commits before them, and the store refuses a step whose predecessor
+    did not stand. A step without `run` (a person's command, a publication) is fenced by nothing.
     """
 
     drafts: list[Draft]
@@ -139,6 +141,7 @@ class Step:
     rows: list[RowWrite] = field(default_factory=list)
     spend: Mapping[str, int] = field(default_factory=dict)
     caps: Mapping[str, int] = field(default_factory=dict)
+    returns: list[tuple[str, int, int]] = field(default_factory=list)
     checkpoint: tuple[str, int, bytes] | None = None
     candidates: list[Candidate] = field(default_factory=list)
 

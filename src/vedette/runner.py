@@ -37,7 +37,7 @@ class Running:
         self.failure: BaseException | None = None
         self.until_idle = until_idle
         self.stopping = asyncio.Event()
-        self.troubles: list[str] = []
+        self.troubles: list[str] = list(app.troubles)
         self.address: str | None = None
         self.began_us = app.line.clock.monotonic_us()
         self.began_cpu = time.process_time()
@@ -218,8 +218,8 @@ class Running:
             done = await app.rollout.publish(bundle, ENGINE, "the policy folder was saved")
             await app.store.remember(POLICY_FOLDER, bundle.digest)
         except BadPolicy as error:
+            await app.rollout.refuse(error, ENGINE)
             self.trouble(f"policy refused, revision {app.rollout.live.number} stays: {error}")
-            app.metrics.count("policy_refused")
             return
         if not done.ok:
             self.trouble(

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from vedette.agent import schedule_source
 from vedette.clock import MICROS, iso
-from vedette.event import ENVELOPE, Event
+from vedette.event import DATA, ENVELOPE, Event
 from vedette.trigger import TICK_TYPE, Schedule
 
 # The next nominal instant strictly after a given one, or None if there is none.
@@ -58,7 +58,10 @@ class Tick:
         return f"{self.agent}/{self.schedule.name}@{self.date or iso(self.nominal_us)}"
 
     def event(self, fleet: str) -> Event:
-        """Return the event that wakes the agent; the engine vouches for all of its envelope."""
+        """Return the event that wakes the agent; the engine vouches for all of it.
+
+        Its data is what the agent's own schedule says, so it is as trusted as the charter.
+        """
         nominal = iso(self.nominal_us)
         return Event(
             source=schedule_source(fleet, self.agent),
@@ -67,7 +70,7 @@ class Tick:
             subject=self.schedule.name,
             time=nominal,
             data={**self.schedule.data, "schedule": self.schedule.name, "nominal": nominal},
-            vouched=ENVELOPE,
+            vouched=ENVELOPE | {DATA},
         )
 
 

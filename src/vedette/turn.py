@@ -7,14 +7,15 @@ one `Step`. Nothing here waits and nothing is called outside.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from vedette import hold
 from vedette import perform as performing
 from vedette.action import Action, bind
 from vedette.case import Case, judged
-from vedette.decision import Decision
-from vedette.digest import canonical, tame
+from vedette.decision import Decision, denied
+from vedette.digest import canonical, checked, tame
 from vedette.effect import Outcome, RowWrite
 from vedette.entry import Draft
 from vedette.errors import BadProposal, Permanent
@@ -58,25 +59,25 @@ def compose(
     writes: list[RowWrite] = []
     permits = 0
     quiet = not (bound or thought.candidates) and thought.final and case.run.turn == 0
-    candidates = [
-        replace(candidate, agent=case.agent.name, run=case.run.id, event=case.run.event)
-        for candidate in thought.candidates
-    ]
+    candidates, homeless = sort_candidates(line, case, thought)
     if not quiet:
         drafts.append(turn_entry(case, thought, turn))
     turn_at = len(drafts)
     for ordinal, (action, why) in enumerate(bound):
         back = len(drafts) - turn_at + 1
         if action is None:
-            told = case.body({"why": why})
+            said = case.body({"why": why})
             drafts.append(
-                case.entry("action.refused", back=back, turn=turn, ordinal=ordinal, body=told)
+                case.entry("action.refused", back=back, turn=turn, ordinal=ordinal, body=said)
             )
             continue
         row = hold.new_row(action, case.agent.name)
         rows.append(row)
         drafts += decide(line, case, action, row, rows, writes, back, now)
         permits += row.decided == "permit"
+    for told in homeless:
+        back = len(drafts) - turn_at + 1
+        drafts.append(case.entry("action.refused", back=back, turn=turn, body=case.body(told)))
     for candidate in candidates:
         back = len(drafts) - turn_at + 1
         drafts.append(proposed_entry(case, candidate, back))
@@ -89,11 +90,14 @@ def compose(
     if thought.checkpoint is not None:
         checkpoint = (case.run.key, case.run.position, thought.checkpoint)
     spend = {"actions": permits} if permits else {}
+    returns = []
     if case.agent.reasoner != "judge":
-        spend[MODEL_CALLS] = thought.model_calls - case.agent.budget.model_calls_per_run
+        unused = case.agent.budget.model_calls_per_run - thought.model_calls
+        returns.append((MODEL_CALLS, case.reserved_us, unused))
     step = case.step(
         drafts, rows, now,
-        turn=turn, final=thought.final, rows=writes, spend=spend, checkpoint=checkpoint,
+        turn=turn, final=thought.final, rows=writes, spend=spend, returns=returns,
+        checkpoint=checkpoint,
         observed=case.run.observed or thought.observed,
         order=case.order if thought.observed and not case.run.observed else None,
         policy_rev=line.gateway.policy_rev, stop_epoch=line.stops.epoch,
@@ -113,14 +117,17 @@ def decide(
     now: int,
 ) -> list[Draft]:
     """Ask the gateway about one action; write the answer into its row and return the entries."""
-    planned = row.effect is not None
+    planned, tried = row.effect is not None, row.tries > 0
     decided = line.gateway.decide(action, case.situation([*case.rows, *rows], row, now))
     hold.apply(row, decided.decision, decided.policy_rev, now)
     oblige(line, case, row, decided.decision)
+    row.counted_us = now if row.decided == "permit" else 0
     drafts = [case.decided_entry(row, decided, back)]
     if row.decided != "permit":
         if planned:
-            drafts.append(case.effect_entry("effect.cancelled", row, 1))
+            # After a try without an answer nobody knows whether it happened; it is not repeated.
+            kind = "effect.unknown" if tried else "effect.cancelled"
+            drafts.append(case.effect_entry(kind, row, 1))
     elif action.tool.settles == "transactional":
         drafts.append(write_rows(line, case, action, row, writes))
     elif not planned:
@@ -148,8 +155,12 @@ def write_rows(
     for write in writes:
         current = dict(write.row or {})
     try:
-        written = line.performer.rows(action.tool, call, current)
+        written = [
+            replace(write, row=None if write.row is None else tame(dict(write.row)))
+            for write in line.performer.rows(action.tool, call, current)
+        ]
         for write in written:
+            checked(write.row)
             if write.collection != case.agent.collection or write.key != case.run.key:
                 raise Permanent(f"{action.tool.name} wrote outside its own collection or key")
     except Exception as error:
@@ -175,6 +186,31 @@ def end_hold(case: Case, row: ActionRow) -> list[Draft]:
         back = 1 if drafts else 0
         drafts.append(case.effect_entry("effect.failed", row, back))
     return drafts
+
+
+def refuse_changed(line: Line, case: Case, row: ActionRow, why: str, now: int) -> list[Draft]:
+    """Deny an action that is not what it was: its tool, its charter or the registry changed."""
+    planned = row.effect is not None
+    hold.apply(row, denied("engine.changed", why), line.gateway.policy_rev, now)
+    row.counted_us = 0
+    told = case.body({"why": why})
+    drafts = [case.entry("action.refused", after=row.last, action=row.id, tool=row.tool, body=told)]
+    if planned:
+        drafts.append(case.effect_entry("effect.cancelled", row, 1))
+    return drafts
+
+
+def abandon(row: ActionRow, fields: Mapping[str, str]) -> list[Draft]:
+    """End an open action of a run that became a dead letter; say what is not known of it."""
+    about = {**fields, "action": row.id, "tool": row.tool}
+    if row.hold in ("open", "approved", "released"):
+        row.hold = "denied"
+    row.decided, row.rule, row.waits, row.until_us = "deny", "run.dead", None, 0
+    if row.effect is None:
+        return []
+    started = row.effect != "intended" or row.tries > 0
+    row.effect = "unknown" if started else "cancelled"
+    return [Draft(f"effect.{row.effect}", about, row.last)]
 
 
 def turn_entry(case: Case, thought: Thought, turn: int) -> Draft:
@@ -214,11 +250,26 @@ def proposed_entry(case: Case, candidate: Candidate, back: int) -> Draft:
     return case.entry("memory.proposed", back=back, memory=candidate.bank, body=case.body(told))
 
 
-def settle_spend(line: Line, case: Case, thought: Thought, now: int) -> None:
-    """Give back what a model turn booked and did not use."""
+def sort_candidates(
+    line: Line, case: Case, thought: Thought
+) -> tuple[list[Candidate], list[dict[str, str]]]:
+    """Return the memories proposed to banks that are there, and why the others are refused."""
+    known, refused = [], []
+    for candidate in thought.candidates:
+        if line.recall.banks.version(candidate.bank):
+            run = case.run
+            known.append(replace(candidate, agent=run.agent, run=run.id, event=run.event))
+        else:
+            refused.append({"why": f"there is no bank {candidate.bank!r} to propose to"})
+    return known, refused
+
+
+def settle_spend(line: Line, case: Case, thought: Thought) -> None:
+    """Give back what a model turn booked and did not use, to the day it was booked on."""
     if case.agent.reasoner != "judge":
         unused = case.agent.budget.model_calls_per_run - thought.model_calls
-        line.gateway.counts.add(case.agent.name, MODEL_CALLS, now, -unused)
+        counts = line.gateway.counts
+        counts.give_back(case.agent.name, MODEL_CALLS, case.reserved_us, unused)
 
 
 def tell(line: Line, case: Case, step: Step) -> None:

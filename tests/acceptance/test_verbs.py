@@ -201,6 +201,44 @@ def test_check_reads_the_cases_of_every_agent(written: Path, tmp_path: Path) -> 
     assert "mail.flie" in line
 
 
+def test_check_imports_the_code_of_every_agent_and_makes_its_judge(
+    written: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(written, tmp_path / "f", ignore=shutil.ignore_patterns(".v*")))
+    judge = folder / "agents/anomaly_detection/judge.py"
+    tools = folder / "agents/inbox_triage/tools.py"
+    whole = judge.read_text(), tools.read_text()
+
+    def found(judge_end: str = "", tools_end: str = "") -> list[tuple[str, int, str, str]]:
+        judge.write_text(whole[0] + judge_end)
+        tools.write_text(whole[1] + tools_end)
+        done = look(folder, "check", "--json")
+        told = [p for p in done.json["problems"] if not p["warning"]]
+        assert done.code == (1 if told else 0)
+        return [(p["file"], p["line"], p["field"], p["what"]) for p in told]
+
+    lines = len(whole[0].splitlines())
+    shown = "agents/anomaly_detection/judge.py"
+    assert found(judge_end="\nprint('hello')\n") == []  # the control; and the JSON stays JSON
+    (one,) = found(judge_end="\nimport no_such_module\n")
+    assert (one[:3], "no_such_module" in one[3]) == ((shown, lines + 2, ""), True)
+    (one,) = found(judge_end="\nclass Judge(Judge):\n    def __init__(self, *a):\n        1 / 0\n")
+    assert (one[:3], "ZeroDivisionError" in one[3]) == ((shown, lines + 4, ""), True)
+    (one,) = found(judge_end="\nJudge = 3\n")
+    assert one[:1] + one[3:] == (shown, "Judge is not a judge")
+    (one,) = found(judge_end="\nraise SystemExit(0)\n")
+    assert (one[0], "ends the process" in one[3]) == (shown, True)
+    (one,) = found(tools_end="\nimport no_such_module\n")
+    assert one[:2] == ("agents/inbox_triage/tools.py", len(whole[1].splitlines()) + 2)
+    name = "function: "
+    agent = (folder / "agents/inbox_triage/agent.yaml").read_text().splitlines()
+    at, declared = next((n, text) for n, text in enumerate(agent, 1) if name in text)
+    (one, *_) = found(tools_end=f"\n{declared.split(name)[1].split()[0].rstrip(',}')} = None\n")
+    assert one[:2] == ("agents/inbox_triage/agent.yaml", at)
+    assert one[2].startswith("tools[")
+    assert "is no function once tools.py is imported" in one[3]
+
+
 def test_check_says_where_settings_come_from(written: Path) -> None:
     done = vedette(written, "check", "-v", VEDETTE_LIMITS__MAX_HOPS="3")
     rows = {line.split()[0]: line.split()[-2:] for line in done.out.splitlines() if line.strip()}
@@ -306,6 +344,22 @@ def test_explain_takes_any_id_and_its_beginning(fleet: Path) -> None:
     for word in ("EVENT", "JUDGEMENT", "DECISION HOLD", held["rule"], "revision 1"):
         assert word in text, word
     assert look(fleet, "explain", "run_ffffffffffff").code == 2
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure(fleet: Path) -> None:
+    """As in `vedette explain RUN | head`, whose reader goes before we have written everything."""
+    run_id = look(fleet, "runs", "--json").json["items"][0]["id"]
+    for arguments in (["explain", run_id], ["--help"], ["explain", "--help"], ["schema", "agent"]):
+        reading, writing = os.pipe()
+        os.close(reading)
+        try:
+            done = subprocess.run(
+                [*_START, *arguments], cwd=fleet, env=environment(), stdout=writing,
+                stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+            )  # fmt: skip
+        finally:
+            os.close(writing)
+        assert (done.returncode, done.stderr) == (0, ""), arguments
 
 
 def test_replay_agrees_on_everything(fleet: Path) -> None:
@@ -545,6 +599,9 @@ def test_the_ledger_verifies_here_and_elsewhere(fleet: Path, tmp_path: Path) -> 
     assert look(tmp_path, "ledger", "verify", "proof.json", "--key", key).code == 0
     assert look(tmp_path, "ledger", "verify", "proof.json").code == 2
     assert look(fleet, "ledger", "verify", "--witness", "nowhere").code == 2
+    none = look(fleet, "ledger", "verify", "/nonexistent", "--json")
+    assert (none.code, none.error["where"]) == (2, "/nonexistent")
+    assert none.error["what"] == "there is no such export or proof"
 
 
 def test_a_changed_entry_is_found(fleet: Path, tmp_path: Path) -> None:

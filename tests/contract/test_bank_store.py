@@ -227,3 +227,21 @@ def test_a_query_is_bounded_and_has_no_function_words() -> None:
     assert query_terms("to be or not to be") == ["to", "be", "or", "not"]
     assert len(query_terms(" ".join(f"word{n}" for n in range(500)))) == MAX_TERMS
     assert query_terms("x" * 5000) == []
+
+
+def test_what_an_erased_event_led_to_is_forgotten(bank: SqliteBank, tmp_path: Path) -> None:
+    bank.load([plan(*usual())])
+    wishes = [
+        Candidate("harbour", "desk", text, (), "watch", "run_1", event)
+        for text, event in (("Secret one.", "evt_1"), ("Secret two.", "evt_1"), ("Kept.", "evt_2"))
+    ]
+    for at, wish in enumerate(wishes):
+        bank.propose(wish, NOW + at)
+    assert bank.forget([]) == bank.forget(["evt_9"]) == 0
+    assert bank.forget(["evt_1"], kept=[wishes[1]]) == 1
+    assert bank.candidates("harbour") == wishes[1:]
+    assert bank.forget(["evt_1"]) == 1
+    assert bank.candidates("harbour") == wishes[2:]
+    raw = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"Secret" not in raw
+    assert b"Kept." in raw

@@ -257,6 +257,28 @@ async def test_one_who_is_refused_gets_the_answer_though_the_body_was_not_wanted
         assert answer.headers["connection"] == "close"
 
 
+@pytest.mark.parametrize("announced", [True, False])
+async def test_who_sends_more_than_the_limit_reads_that_it_was_too_much(
+    serve: Serve, announced: bool
+) -> None:
+    """A client that reads nothing before it has sent everything, as most do; 5 MB of 4."""
+    client = await serve(ListIntake())
+    size = 5_000_000
+    head = f"POST /v1/events HTTP/1.1\r\nHost: here\r\nContent-Type: {STRUCTURED}\r\n"
+    head += f"Authorization: {AUTHORISED['Authorization']}\r\n"
+    head += f"Content-Length: {size}\r\n" if announced else "Transfer-Encoding: chunked\r\n"
+    body = b"x" * size
+    if not announced:
+        body = f"{size:x}\r\n".encode() + body + b"\r\n0\r\n\r\n"
+    reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
+    writer.write(head.encode() + b"\r\n" + body)
+    await writer.drain()
+    answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b'"too-large"' in answer
+
+
 async def test_a_batch_of_too_many_is_refused(serve: Serve) -> None:
     intake = ListIntake()
     client = await serve(intake, max_events=2)

@@ -581,7 +581,7 @@ async def test_a_stopped_agent_asks_its_model_for_no_further_turn(
 
     async def stop_then_think(briefing: Briefing) -> Thought:
         script.briefings.append(briefing)
-        if briefing.turn == 1:
+        if len(script.briefings) == 1:
             await fleet.app.commands.stop(fleet.order(), agent="worker")
         return Thought(final=False) if briefing.turn < 3 else Thought()
 

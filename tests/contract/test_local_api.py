@@ -129,6 +129,7 @@ EVENT = {"specversion": "1.0", "id": "1", "source": "cli:me", "type": "ping", "d
         ("resume", {"all": True}, {"all": True}),
         ("policy_apply", {"folder": "/tmp/p"}, {"folder": Path("/tmp/p")}),
         ("erase", {"subject": "who"}, {"subject": "who"}),
+        ("erase", {"subject": None, "entry": 3}, {"entry": 3}),
     ],
 )
 async def test_a_command_arrives_with_the_peer_as_its_principal(

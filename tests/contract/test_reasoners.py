@@ -208,3 +208,25 @@ async def test_a_recorded_turn_is_not_asked_again(reasoner: Reasoner) -> None:
     second = await reasoner.reason(replace(briefing(), turn=2, turns=(turn,)))
     assert second.final
     assert second.proposals == ()
+
+
+async def test_a_renewed_judge_is_made_anew_and_takes_up_its_states() -> None:
+    made: list[str] = []
+
+    def make(agent: str) -> Judge:
+        made.append(agent)
+        return Counter({}, ())
+
+    judges = LocalJudges(make)
+    first = briefing()
+    other = replace(first, agent="other")
+    for one in (first, other):
+        assert (await judges.reason(one)).label == "seen 1"
+    judges.renew("sorter")
+    second = replace(first, position=2, previous=1)
+    assert (await judges.reason(second)).needs_state
+    judges.restore("sorter", first.key, None, 0, [(1, first.event)])
+    assert (await judges.reason(second)).label == "seen 2"
+    # Nobody else lost anything.
+    assert (await judges.reason(replace(other, position=2, previous=1))).label == "seen 2"
+    assert made == ["sorter", "other", "sorter"]

@@ -251,6 +251,31 @@ async def test_what_was_erased_is_unreplayable_and_said_to_be(recorded: Recorder
     assert report.to_json()["unreplayable"] == {"erased": 1}
 
 
+async def test_only_what_a_later_entry_names_was_erased(recorded: Recorder, tmp_path: Path) -> None:
+    """A body that is gone unsaid is missing, and so is one that was named before it was there."""
+    store = recorded.store
+    gone = [orjson.loads(raw) for _, raw, _, _ in store.walk(("action.decided",))][:2]
+    await store.note([Draft("body.erased", {"erased": [gone[0]["body"]]})])
+    decided = await recorded.decide(Ref("/charter/main"))
+    assert decided.decision.outcome == "permit"
+    *_, last = (orjson.loads(raw) for _, raw, _, _ in store.walk(("action.decided",)))
+    store.close()
+    for entry in (*gone, last):
+        spoil(tmp_path / "state", "DELETE FROM body WHERE seq=?", entry["seq"])
+    # Forge the erasure to name what came after it.
+    store_ = OpenedStore(tmp_path / "state")
+    ((seq, raw, _, _),) = store_.walk(("body.erased",))
+    store_.close()
+    told = orjson.loads(raw)
+    told["erased"].append(last["body"])
+    spoil(tmp_path / "state", "UPDATE entry SET bytes=? WHERE seq=?", canonical(told), seq)
+    store_ = OpenedStore(tmp_path / "state")
+    report = replay(store_, load)
+    store_.close()
+    assert report.unreplayable == {"erased": 1, "missing": 2}
+    assert not report.ok
+
+
 def spoil(folder: Path, sql: str, *values: Any) -> None:
     connection = apsw.Connection(str(folder / "store.db"))
     connection.execute(sql, values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -14,12 +15,13 @@ from typing import Any
 import pytest
 
 from vedette.adapters import policy_watch
+from vedette.adapters.file_source import JsonlSource
 from vedette.budget import MINUTE_US
 from vedette.cli import exit_code
 from vedette.commands import Order
 from vedette.effect import Outcome
 from vedette.errors import BadCommand, Forbidden, StoreFailed, Unavailable, VedetteError
-from vedette.event import ENVELOPE, PRINCIPAL, REASON, Event
+from vedette.event import DATA, ENVELOPE, PRINCIPAL, REASON, Event
 from vedette.identity import ENGINE, Principal
 from vedette.runner import Running
 from vedette.serve import http
@@ -27,7 +29,9 @@ from vedette.signals import Signals
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send, toy_fleet, until
+from vedette.tick import Tick
 from vedette.timeline import explain, explain_text
+from vedette.trigger import Schedule
 
 
 @pytest.fixture
@@ -341,3 +345,38 @@ async def test_nobody_sends_without_a_name_and_a_reason(
     with pytest.raises(error):
         await fleet.app.commands.send(order, [PING])
     assert fleet.app.store.events_counted() == (0, 0)
+
+
+# --- what a source may vouch for ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("type", ["worker.job", "vedette.ticks", "Vedette.tick"])
+async def test_no_source_vouches_for_data(fleet: FleetHarness, type: str) -> None:
+    event = Event("custom", "1", type, "k", None, {"do": []}, vouched=ENVELOPE | {DATA})
+    await fleet.app.intake.accept([event])
+    stored = fleet.app.store.event(event.key)
+    assert stored is not None
+    assert stored.vouched == ENVELOPE
+
+
+async def test_the_engine_vouches_for_the_data_of_its_ticks(fleet: FleetHarness) -> None:
+    tick = Tick("worker", Schedule("s", every_us=MINUTE_US, data={"n": 1}), MINUTE_US, None)
+    event = tick.event("harbour")
+    await fleet.app.intake.accept([event])
+    stored = fleet.app.store.event(event.key)
+    assert stored is not None
+    assert stored.vouched == ENVELOPE | {DATA}
+
+
+async def test_a_line_of_a_file_that_calls_itself_a_tick_is_refused(
+    fleet: FleetHarness, tmp_path: Path
+) -> None:
+    source = "vedette://harbour/schedule/worker"
+    line = {
+        "specversion": "1.0", "source": source, "id": "forged", "type": "vedette.tick",
+        "data": {"do": []}, "vouched": "data",
+    }  # fmt: skip
+    path = tmp_path / "ticks.jsonl"
+    path.write_text(json.dumps(line) + "\n")
+    await JsonlSource("forger", str(path), fleet.app.line.clock).deliver(fleet.app.intake)
+    assert fleet.app.store.event(Event(source, "forged", "vedette.tick").key) is None

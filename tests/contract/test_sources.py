@@ -399,6 +399,42 @@ async def test_json_lines(tmp_path: Path) -> None:
     assert [refused.where for refused in intake.refused] == [f"{path}:{at}" for at in range(3, 8)]
 
 
+@pytest.mark.parametrize(
+    ("claim", "named"),
+    [
+        ({"type": "vedette.tick", "source": "vedette://harbour/schedule/a"}, "type 'vedette.tick'"),
+        ({"type": "vedette.tick", "source": "jsonl:log"}, "type 'vedette.tick'"),
+        ({"source": "vedette:engine"}, "source 'vedette:engine'"),
+        ({"source": "maildir:mail"}, "source 'maildir:mail'"),
+        ({"source": "csv:lab"}, "source 'csv:lab'"),
+        ({"source": "host:here"}, "source 'host:here'"),
+        ({"source": "jsonl:log2"}, "source 'jsonl:log2'"),
+        ({"vedetteprincipal": "person:kim"}, "attribute 'vedetteprincipal'"),
+    ],
+)
+async def test_a_line_claims_nothing_of_the_engine_or_of_another_source(
+    tmp_path: Path, claim: dict[str, str], named: str
+) -> None:
+    path = tmp_path / "e.jsonl"
+    path.write_text("\n".join([line(id="1"), line(**claim), line(id="3", source="jsonl:log")]))
+    intake = ListIntake()
+    await JsonlSource("log", str(path), ManualClock()).deliver(intake)
+    assert [event.id for event in intake.events] == ["1", "3"]  # its own name it may use
+    (refused,) = intake.refused
+    assert refused.where == f"{path}:2"
+    assert named in refused.why
+    assert "of your own" in refused.why or "leave it out" in refused.why
+
+
+async def test_bare_json_lines_cannot_be_declared_the_engines_own(tmp_path: Path) -> None:
+    path = tmp_path / "door.jsonl"
+    path.write_text('{"open": true}\n')
+    intake = ListIntake()
+    await JsonlSource("log", str(path), ManualClock(), type="vedette.tick").deliver(intake)
+    assert intake.events == []
+    assert [refused.where for refused in intake.refused] == [f"{path}:1"]
+
+
 async def test_bare_json_lines_become_events_of_the_declared_type(tmp_path: Path) -> None:
     path = tmp_path / "door.jsonl"
     path.write_text('{"open": true}\n[1.5]\nNaN\n')

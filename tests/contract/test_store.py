@@ -406,7 +406,10 @@ async def test_an_answer_to_nothing_or_to_an_ended_hold_is_refused(store: Opened
 async def test_a_command_is_done_once_whatever_it_is(store: Opened, opener: Opener) -> None:
     (run,) = await accepted(store, event(1))
     row = held(run)
-    await store.commit(step(store, run, entry(run, "turn.reasoned"), actions=[row], state="dead"))
+    turn = entry(run, "turn.reasoned")
+    await store.commit(step(store, run, turn, actions=[row], state="waiting"))
+    (other,) = await accepted(store, event(2))
+    await store.commit(step(store, other, entry(other, "run.closed", text="x"), state="done"))
 
     async def every(now: Opened) -> list[object]:
         stop = by_person("stop.set", what="all:")
@@ -417,7 +420,9 @@ async def test_a_command_is_done_once_whatever_it_is(store: Opened, opener: Open
                 row.id, "approved", by_person("hold.approved"), approver="p", until_us=9,
                 command="c3",
             ),
-            now.erase(event=run.event, subject=None, draft=by_person("body.erased"), command="c4"),
+            now.erase(
+                event=other.event, subject=None, draft=by_person("body.erased"), command="c4"
+            ),
             return_exceptions=True,
         )  # fmt: skip
         return list(answers)
@@ -451,7 +456,9 @@ async def test_erasing_takes_content_and_leaves_the_entries(store: Opened) -> No
     turn = entry(one, "turn.reasoned", text="secret")
     await store.commit(step(store, one, turn, actions=[row], state="done"))
     before = sealed(store)
-    digests = await store.erase(event=one.event, subject=None, draft=by_person("body.erased"))
+    erased = await store.erase(event=one.event, draft=by_person("body.erased"))
+    digests = list(erased.digests)
+    assert erased.events == (one.event,)
     assert sealed(store)[:-1] == before
     (told,) = sealed(store, "body.erased")
     assert told["erased"] == digests
@@ -468,8 +475,8 @@ async def test_erasing_by_subject_finds_all_of_it(store: Opened) -> None:
     mine, other = await accepted(store, event(1), event(2, subject="valve"))
     for run in (mine, other):
         await store.commit(closing(store, run))
-    digests = await store.erase(event=None, subject="pump", draft=by_person("body.erased"))
-    assert len(digests) == 1
+    erased = await store.erase(subject="pump", draft=by_person("body.erased"))
+    assert (len(erased.digests), erased.events) == (1, (mine.event,))
     assert (store.event(mine.event), store.event(other.event) is None) == (None, False)
     with pytest.raises(BadCommand, match="no body"):
         await store.erase(event=None, subject="pump", draft=by_person("body.erased"))

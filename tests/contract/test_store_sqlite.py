@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -266,8 +266,25 @@ def mounts() -> bool:
     return tried.returncode == 0
 
 
-@pytest.mark.skipif(not mounts(), reason="may not mount a small file system here")
+def need_mounts(may: bool, environ: Mapping[str, str] = os.environ) -> None:
+    """Skip the test if no small file system may be mounted; fail it where CI is set."""
+    if may:
+        return
+    if environ.get("CI"):
+        pytest.fail("no tmpfs may be mounted here. Mend: let `unshare -rm` do so", pytrace=False)
+    pytest.skip("may not mount a small file system here")
+
+
+def test_without_a_small_disk_a_person_skips_and_ci_fails() -> None:
+    need_mounts(True, {"CI": "1"})
+    with pytest.raises(pytest.skip.Exception):
+        need_mounts(False, {})
+    with pytest.raises(pytest.fail.Exception, match="Mend"):
+        need_mounts(False, {"CI": "1"})
+
+
 def test_on_a_really_full_disk_every_answer_given_is_durable(tmp_path: Path) -> None:
+    need_mounts(mounts())
     small, copy = tmp_path / "small", tmp_path / "copy"
     small.mkdir()
     copy.mkdir()

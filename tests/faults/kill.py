@@ -15,14 +15,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import apsw
+
 from vedette.adapters.sqlite import OpenedStore
+from vedette.errors import BadStore
 
 VEDETTE = Path(sys.executable).with_name("vedette")
-AT_ONCE = "run.closed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Audit:
     webhook: Mapping[str, int]
     mailbox: Mapping[str, int]
     unsettled: tuple[str, ...]
+    entries: int = 0
 
 
 def start(config: Path, *more: str) -> subprocess.Popen[bytes]:
@@ -53,40 +56,100 @@ def run_to_end(config: Path, within_s: float = 300) -> None:
     assert process.returncode == 0, told.decode()[-2000:]
 
 
-def kill_at(config: Path, moments: list[float], progressed: Path) -> tuple[int, int]:
-    """Run and kill -9, once for each moment (seconds after the store's first write of that run).
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Kill once a measure of progress has grown by so much since the run was started.
 
-    Returns how many runs were killed while they worked, and how many had ended before.
+    `or_entries` is another bound: progress may come in bursts, and no run should reach the end.
     """
-    killed = ended = 0
-    for moment in moments:
-        before = _size(progressed)
+
+    measure: str  # entries | calls | mails
+    by: int
+    or_entries: int
+
+
+def moments(seed: int, entries: int) -> list[Moment]:
+    """Return twenty seeded moments: among mail effects, in the thick of the metrics, among calls.
+
+    `entries` is how many the undisturbed run wrote. Mails come first and webhook calls last, so
+    the moments are in that order too.
+    """
+    draw = random.Random(seed)
+
+    def share(low: float, high: float) -> int:
+        return int(entries * draw.uniform(low, high))
+
+    mails = [Moment("mails", draw.randint(1, 6), share(0.01, 0.02)) for _ in range(9)]
+    metrics = [Moment("entries", share(0.06, 0.1), entries) for _ in range(6)]
+    calls = [Moment("calls", draw.randint(1, 2), entries) for _ in range(5)]
+    return [*mails, *metrics, *calls]
+
+
+@dataclass(slots=True)
+class Killed:
+    """What the kills hit: how many landed, and how many left effects of which agent open."""
+
+    landed: int = 0
+    ended: int = 0
+    open_effects: Counter[str] = field(default_factory=Counter)
+
+
+def kill_at(config: Path, at: list[Moment], state: Path, receiver: Path) -> Killed:
+    """Run and kill -9, once for each moment; say what was hit."""
+    killed = Killed()
+    for moment in at:
+        before = progress(state, receiver)
         process = start(config)
         try:
-            end = time.monotonic() + 60
-            while _size(progressed) == before and process.poll() is None:
-                assert time.monotonic() < end, "the run wrote nothing"
-                time.sleep(0.01)
-            time.sleep(moment)
-            if process.poll() is None:
-                os.kill(process.pid, signal.SIGKILL)
-                killed += 1
+            end = time.monotonic() + 90
+            while process.poll() is None:
+                assert time.monotonic() < end, f"no such progress: {moment}"
+                now = progress(state, receiver)
+                grown = {name: now[name] - before[name] for name in now}
+                if grown[moment.measure] >= moment.by or grown["entries"] >= moment.or_entries:
+                    os.kill(process.pid, signal.SIGKILL)
+                    killed.landed += 1
+                    break
+                time.sleep(0.002)
             else:
-                ended += 1
+                killed.ended += 1
         finally:
             process.kill()
             process.communicate()
-    return killed, ended
+        killed.open_effects.update(open_effects(state))
+    return killed
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+def progress(state: Path, receiver: Path) -> dict[str, int]:
+    """Return how far a fleet is: ledger entries, calls by the target's record, mail effects."""
+    found = {"entries": 0, "calls": 0, "mails": 0}
+    if receiver.exists():
+        found["calls"] = receiver.read_bytes().count(b"\n")
+    try:
+        store = OpenedStore(state)
+    except (BadStore, apsw.Error):
+        return found  # not there yet
+    try:
+        found["entries"] = store.head()
+        done = "SELECT COUNT(*) FROM action WHERE agent='inbox_triage' AND effect='done'"
+        found["mails"] = int(store._rows(done)[0][0])
+    except apsw.Error:
+        return found
+    finally:
+        store.close()
+    return found
 
 
-def moments(seed: int, count: int, longest_s: float) -> list[float]:
-    """Return `count` seeded moments, many of them early."""
-    draw = random.Random(seed)
-    return [longest_s * draw.random() ** 2 for _ in range(count)]
+def open_effects(state: Path) -> list[str]:
+    """Return the agents that have effects intended or started, by the store after a kill."""
+    store = OpenedStore(state)
+    agents = [
+        agent
+        for agent, counts in store.counts().items()
+        if counts.get("effect.intended", 0) + counts.get("effect.started", 0)
+    ]
+    store.close()
+    return agents
 
 
 def audit(state: Path, receiver: Path) -> Audit:
@@ -107,10 +170,12 @@ def audit(state: Path, receiver: Path) -> Audit:
         for row in store.actions(run.id):
             decisions[row.id] = (row.tool, row.digest, row.decided, row.rule, row.effect)
     events = frozenset(json.loads(raw)["event"] for _, raw, _, _ in store.walk(("event.accepted",)))
+    entries = store.head()
     store.close()
     return Audit(
-        events, judgements, decisions, effects(receiver), mails(state / "mailbox"), tuple(unsettled)
-    )
+        events, judgements, decisions, effects(receiver), mails(state / "mailbox"),
+        tuple(unsettled), entries,
+    )  # fmt: skip
 
 
 def _all_runs(store: OpenedStore) -> list[Any]:

@@ -40,7 +40,7 @@ def fleet(folder: Path, series: Path, hook: str) -> Path:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, series: Path) -> Audit:
     folder = tmp_path_factory.mktemp("undisturbed")
-    with receiver(folder / "receiver.jsonl", "--delay-ms", "20") as hook:
+    with receiver(folder / "receiver.jsonl", "--delay-ms", "150") as hook:
         run_to_end(fleet(folder, series, hook))
     return audit(folder / "state", folder / "receiver.jsonl")
 
@@ -52,12 +52,15 @@ def test_killed_twenty_times_nothing_is_lost_and_nothing_done_twice(
 ) -> None:
     assert len(undisturbed.webhook) >= SERIES, "the test needs webhook calls to be killed in"
     assert any(d[0].startswith("mail.") and d[4] == "done" for d in undisturbed.decisions.values())
-    with receiver(tmp_path / "receiver.jsonl", "--delay-ms", "20") as hook:
+    with receiver(tmp_path / "receiver.jsonl", "--delay-ms", "150") as hook:
         config = fleet(tmp_path, series, hook)
-        wal = tmp_path / "state" / "witness.log"
-        killed, _ = kill_at(config, moments(seed=4, count=KILLS, longest_s=1.2), wal)
+        record = tmp_path / "receiver.jsonl"
+        at = moments(seed=4, entries=undisturbed.entries)
+        killed = kill_at(config, at, tmp_path / "state", record)
         run_to_end(config)
-    assert killed >= 5, "most kills came after the end; the load is too small"
+    assert killed.landed == KILLS, f"{killed.ended} runs had ended before their moment"
+    assert killed.open_effects["inbox_triage"], "no kill left a mail effect open"
+    assert killed.open_effects["anomaly_detection"], "no kill left a webhook call open"
     wrong = compare(undisturbed, audit(tmp_path / "state", tmp_path / "receiver.jsonl"))
     assert not wrong, "\n".join(wrong[:20])
 

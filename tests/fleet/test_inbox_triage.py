@@ -100,6 +100,7 @@ def decide(event: Event, using: Judge | None = None) -> Outcome:
     roots = Roots(
         body, event.vouched, plan.charter, REGISTRY, none, frozenset(), none, frozenset(), none
     )
+    cited = [(memory.cite(), memory.trust) for memory in memories]
     # A gateway of its own for each mail: what one permits is no other's rate limit.
     gateway = Gateway(engine(), 1)
     verdicts = []
@@ -107,7 +108,7 @@ def decide(event: Event, using: Judge | None = None) -> Outcome:
         action = bind(
             proposal, plan.tools[proposal.tool], roots, run="run", turn=1, ordinal=ordinal
         )
-        asked = Situation(plan, seen, 1, NOW_US, memories, actions_in_run=ordinal)
+        asked = Situation(plan, seen, 1, NOW_US, cited, actions_in_run=ordinal)
         verdict = gateway.decide(action, asked).decision.outcome
         verdicts.append((proposal.tool, verdict, str(action.args.get("to", ""))))
     return Outcome(judgement, tuple(verdicts))
@@ -225,6 +226,16 @@ def test_the_judge_is_deterministic_and_survives_odd_data() -> None:
     for data in strange:
         odd = replace(event, data=data)
         assert decide(odd, again).judgement.proposals == ()
+
+
+def test_without_examples_it_knows_nothing_and_proposes_nothing() -> None:
+    facts = tuple(replace(lesson, kind="fact") for lesson in lessons())
+    for given in ((), facts):
+        taught_nothing = build_judge(agent()[0], given)
+        for unique in LABELS:
+            judgement = decide(mail(unique), taught_nothing).judgement
+            assert (judgement.label, judgement.confidence) == ("other", 0.0)
+            assert judgement.proposals == ()
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])

@@ -53,7 +53,7 @@ def test_the_first_part_of_a_pointer_decides(given_roots: Roots, pointer: str) -
     root, second = parts[0], parts[1].replace("~1", "/").replace("~0", "~")
     trusted = (
         root in ("charter", "registry")
-        or (root == "event" and second != "data" and second in given_roots.vouched)
+        or (root == "event" and second in given_roots.vouched)
         or (root in ("memory", "outcome") and second == "1")
     )
     assert (origin == "trusted") == trusted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vedette.proof import (
@@ -70,6 +70,7 @@ def test_every_proof_of_a_size_is_the_recursive_one_and_verifies(size: int) -> N
         assert verify_consistency(first, size, head(leaves[:first]), root, proof)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 300), st.data())
 def test_a_frontier_taken_up_again_anywhere_has_the_root_of_the_whole(
     size: int, data: st.DataObject
@@ -117,6 +118,7 @@ def broken(data: st.DataObject, proof: list[bytes]) -> list[bytes]:
     return [*proof[:at], changed(proof[at], data.draw(st.integers(0, 255))), *proof[at + 1 :]]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 130), st.data())
 def test_a_changed_inclusion_proof_is_refused(size: int, data: st.DataObject) -> None:
     leaves = LEAVES[:size]
@@ -129,6 +131,7 @@ def test_a_changed_inclusion_proof_is_refused(size: int, data: st.DataObject) ->
     assert not verify_inclusion(leaf, index, size, broken(data, proof), root)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 130), st.data())
 def test_a_changed_consistency_proof_is_refused(second: int, data: st.DataObject) -> None:
     leaves = LEAVES[:second]
@@ -141,6 +144,7 @@ def test_a_changed_consistency_proof_is_refused(second: int, data: st.DataObject
     assert not verify_consistency(first, second, old, new, broken(data, proof))
 
 
+@settings(deadline=None)
 @given(st.integers(2, 130), st.data())
 def test_a_history_written_anew_is_not_consistent(second: int, data: st.DataObject) -> None:
     first = data.draw(st.integers(1, second - 1))

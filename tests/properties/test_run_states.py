@@ -274,6 +274,7 @@ def row_of(**fields: Any) -> ActionRow:
     return action(Run("run_1", "evt_1", "watcher", "k", 1), **fields)
 
 
+@settings(deadline=None)
 @given(
     until=st.integers(T0 - HOUR, T0 + HOUR),
     state=st.sampled_from([None, *get_args(HoldState)]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from hypothesis import assume, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from vedette.clock import MICROS, from_iso
@@ -62,6 +62,7 @@ def emitted(schedule: Schedule, calendar: Calendar, last_us: int, wakes: list[in
     return out
 
 
+@settings(deadline=None)
 @given(schedules, instants, st.lists(st.integers(0, 400 * DAY_US), min_size=1, max_size=6))
 def test_when_we_are_woken_does_not_matter(schedule: Schedule, last: int, gaps: list[int]) -> None:
     schedule = with_policy(schedule, "all")
@@ -77,6 +78,7 @@ def test_when_we_are_woken_does_not_matter(schedule: Schedule, last: int, gaps: 
     assert all(last < at <= max(wakes) for at in nominal)
 
 
+@settings(deadline=None)
 @given(schedules, instants, st.integers(0, 400 * DAY_US))
 def test_latest_is_the_last_of_all(schedule: Schedule, last: int, gap: int) -> None:
     calendar = calendar_of(schedule)
@@ -90,6 +92,7 @@ def test_latest_is_the_last_of_all(schedule: Schedule, last: int, gap: int) -> N
     ]
 
 
+@settings(deadline=None)
 @given(schedules, instants, st.floats(0, 1))
 def test_a_calendar_gives_the_same_next_instant_from_anywhere_before_it(
     schedule: Schedule, after: int, part: float
@@ -115,6 +118,8 @@ def each_once(dates: list[str | None]) -> bool:
     return dates == [(first + timedelta(days=at)).isoformat() for at in range(len(dates))]
 
 
+@settings(deadline=None)
+@example("13:01", "Pacific/Apia", date(2011, 9, 1))
 @given(times, zones, st.dates(date(2006, 1, 1), date(2023, 1, 1)))
 def test_every_local_date_has_one_daily_tick(at: str, zone: str, first: date) -> None:
     # The midnights of the day that Samoa skipped and of the next are one instant, and one tick.
@@ -122,7 +127,8 @@ def test_every_local_date_has_one_daily_tick(at: str, zone: str, first: date) ->
     schedule = Schedule("s", daily=at, zone=zone)
     dates = dates_of(schedule, calendar_of(schedule), first, 400)
     assert each_once(dates)
-    assert 399 <= len(dates) <= 401
+    # Samoa's clocks went a whole day ahead within its time: one date more has room.
+    assert 399 <= len(dates) <= 401 + (zone == "Pacific/Apia")
 
 
 def test_the_naive_calendar_breaks_that_law() -> None:

@@ -41,6 +41,15 @@ def test_giving_back_after_the_window_ended_takes_nothing_from_the_next() -> Non
     counts = Counts()
     counts.add("a", "actions", NOON)
     counts.add("a", "actions", NOON + MINUTE_US)
-    counts.add("a", "actions", NOON, -1)
+    counts.give_back("a", "actions", NOON)
     assert counts.total("a", "actions", NOON + MINUTE_US, MINUTE_US) == 1
     assert counts.total("a", "actions", NOON + MINUTE_US, HOUR_US) == 1
+
+
+def test_a_clock_that_steps_back_opens_no_limit() -> None:
+    counts = Counts()
+    for _ in range(5):
+        counts.add("a", "actions", NOON)
+    counts.add("a", "actions", NOON - DAY_US)
+    for length in (MINUTE_US, HOUR_US, DAY_US):
+        assert counts.total("a", "actions", NOON - DAY_US, length) == 6

@@ -4,7 +4,7 @@ import itertools
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vedette.judging.calibration import Curve, expected_error, fit_curve
@@ -41,6 +41,7 @@ def test_a_charter_may_hold_numbers_or_their_text() -> None:
         Curve.read([["1.5", "high"]])
 
 
+@settings(deadline=None)
 @given(
     cases=st.lists(
         st.tuples(st.integers(0, 20).map(float), st.booleans()), min_size=1, max_size=80

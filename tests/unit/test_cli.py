@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import subprocess
@@ -126,6 +127,15 @@ def test_an_unknown_error_keeps_its_words() -> None:
     error = error_of({"code": "of-the-future", "what": "it broke", "where": None, "mend": "wait"})
     assert error.to_json()["code"] == "of-the-future"
     assert str(error) == "it broke (wait)"
+
+
+def test_a_pipe_to_something_else_that_breaks_is_no_success(
+    run: Run, failing: Callable[[BaseException], None]
+) -> None:
+    failing(BrokenPipeError(errno.EPIPE, "Broken pipe"))
+    code, out, said = run("schema")
+    assert (code, out) == (3, "")
+    assert "closed at its other end" in said
 
 
 def test_an_error_is_one_line_with_its_mend(

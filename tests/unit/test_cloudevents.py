@@ -6,10 +6,19 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vedette.cloudevents import BATCH, MAX_DEPTH, STRUCTURED, form_of, from_json, load_json, parse
+from vedette.cloudevents import (
+    BATCH,
+    MAX_DEPTH,
+    STRUCTURED,
+    form_of,
+    from_json,
+    load_json,
+    parse,
+    reserved,
+)
 from vedette.errors import BadEvent
 from vedette.event import ENVELOPE, Event, check_event
 
@@ -284,6 +293,7 @@ def test_content_modes(headers: Headers, form: str | None) -> None:
             parse(headers, b"{}")
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_no_body_makes_anything_but_events_or_bad_event(body: bytes) -> None:
     for headers in (
@@ -306,6 +316,7 @@ json_values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from([*MINIMAL, "subject", "time", "vedettehops"]), json_values))
 def test_no_attribute_value_breaks_the_parser(attributes: dict[str, Any]) -> None:
     try:
@@ -314,3 +325,25 @@ def test_no_attribute_value_breaks_the_parser(attributes: dict[str, Any]) -> Non
     except BadEvent:
         return
     check_event(event, max_bytes=1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("source", "type", "extensions", "claimed"),
+    [
+        ("a:b", "t", {}, None),
+        ("vedettes:b", "vedettes.t", {"vedettehop": 1}, None),
+        ("vedette:engine", "t", {}, "source"),
+        ("a:b", "vedette.tick", {}, "type"),
+        ("a:b", "t", {"vedetteprincipal": "person:kim"}, "vedetteprincipal"),
+        ("a:b", "t", {"vedettereason": "why"}, "vedettereason"),
+        *[(f"{kind}:x", "t", {}, "source") for kind in ("csv", "jsonl", "maildir", "host")],
+    ],
+)
+def test_what_is_the_engines_or_an_adapters_is_reserved(
+    source: str, type: str, extensions: dict[str, Any], claimed: str | None
+) -> None:
+    event = Event(source, "1", type, extensions=extensions)
+    assert reserved(event) == claimed
+    # To be whose source it is lifts nothing but that.
+    lifted = claimed == "source" and not source.startswith("vedette:")
+    assert reserved(event, own=True) == (None if lifted else claimed)

@@ -7,7 +7,10 @@ from dataclasses import replace
 import pytest
 
 from vedette.errors import BadProposal
+from vedette.event import ENVELOPE
 from vedette.origin import Ref, Roots, bare_origin, known_values, resolve, tokens
+from vedette.tick import Tick
+from vedette.trigger import Schedule
 
 ROOTS = Roots(
     event={
@@ -18,7 +21,7 @@ ROOTS = Roots(
         "time": None,
         "data": {"from": "x@evil.example", "to": ["a@b", "c@d"], "a/b": {"m~n": 7}},
     },
-    vouched=frozenset({"source", "id", "subject", "data"}),
+    vouched=frozenset({"source", "id", "subject"}),
     charter={"folders": {"invoice": "Invoices"}, "list": ["one", "two"]},
     registry={"contacts": {"accountant": "acc@example.org"}},
     memory={"m1": {"text": "reviewed"}, "m2": {"text": "learned"}},
@@ -58,8 +61,13 @@ def test_nothing_is_vouched_for_by_an_anonymous_sender() -> None:
         assert resolve(Ref(f"/event/{name}"), anonymous)[1] == "untrusted"
 
 
-def test_vouching_for_the_payload_means_nothing() -> None:
-    assert resolve(Ref("/event/data/from"), ROOTS)[1] == "untrusted"
+def test_the_data_of_a_tick_is_trusted_and_that_of_no_other_event() -> None:
+    schedule = Schedule("digest", every_us=1, data={"folder": "Reports"})
+    tick = Tick("desk", schedule, 0, None).event("harbour")
+    mine = replace(ROOTS, event={"data": tick.data}, vouched=tick.vouched)
+    assert resolve(Ref("/event/data/folder"), mine) == ("Reports", "trusted")
+    theirs = replace(mine, vouched=ENVELOPE)
+    assert resolve(Ref("/event/data/folder"), theirs) == ("Reports", "untrusted")
 
 
 @pytest.mark.parametrize(

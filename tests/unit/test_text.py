@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vedette.judging.text import clean, fold, tokens
@@ -46,6 +46,7 @@ def test_tokens() -> None:
     ]
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_folding_twice_changes_no_word_and_never_raises(text: str) -> None:
     once = fold(text)
@@ -53,6 +54,7 @@ def test_folding_twice_changes_no_word_and_never_raises(text: str) -> None:
     assert all(token.strip() for token in tokens(once))
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="аеіорсух\u200b\u0301 abc&#;", max_size=80))
 def test_invisible_characters_never_matter(text: str) -> None:
     assert fold(text.replace("\u200b", "")) == fold(text) or "&" in text

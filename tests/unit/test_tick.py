@@ -6,7 +6,7 @@ import pytest
 
 from vedette.agent import schedule_source
 from vedette.clock import from_iso, iso
-from vedette.event import ENVELOPE
+from vedette.event import DATA, ENVELOPE
 from vedette.tick import DAY_US, LIMIT, Tick, calendar_of, due
 from vedette.trigger import TICK_TYPE, Missed, Schedule
 
@@ -156,7 +156,7 @@ def test_the_event_of_a_tick() -> None:
     assert (event.type, event.source) == (TICK_TYPE, schedule_source("harbour", "desk"))
     assert (event.subject, event.time) == ("digest", "1970-01-01T01:00:00.000000Z")
     assert event.data == {"schedule": "digest", "nominal": event.time, "depth": 2}
-    assert event.vouched == ENVELOPE
+    assert event.vouched == ENVELOPE | {DATA}
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,7 @@ class CsvSource(_FileSource):
 class JsonlSource(_FileSource):
     """One event per line, in the JSON format of CloudEvents.
 
+    A line may use any source and type but those of the engine and of other sources of this process.
     With `type`, each line is the bare data of an event of that type: its source is `jsonl:NAME`,
     its subject the file's name without its suffix, its id has the line. `rate` as for CsvSource.
     """
@@ -165,13 +166,18 @@ class JsonlSource(_FileSource):
 
     def _decoder(self, subject: str, header: bytes) -> Decode:
         source, bare = self.name, self._type
+
+        def whole(line: bytes, number: int) -> Event:
+            return _unclaimed(cloudevents.from_json(line, vouched=ENVELOPE), source)
+
         if bare is None:
-            return lambda line, number: cloudevents.from_json(line, vouched=ENVELOPE)
+            return whole
 
         def data(line: bytes, number: int) -> Event:
             value = cloudevents.load_json(line)
             event_id = f"{subject}:{number:07d}"
-            return Event(source, event_id, bare, subject, data=value, vouched=ENVELOPE)
+            event = Event(source, event_id, bare, subject, data=value, vouched=ENVELOPE)
+            return _unclaimed(event, source)
 
         return data
 
@@ -302,6 +308,20 @@ def _files(pattern: str) -> tuple[Path, list[Path]]:
     if not files:
         raise BadFleet("no file matches", where=pattern, mend="set the path of the source")
     return root, files
+
+
+def _unclaimed(event: Event, own: str) -> Event:
+    """Return an event that claims nothing which is the engine's or another source's, or raise."""
+    claimed = cloudevents.reserved(event, own=event.source == own)
+    if claimed is None:
+        return event
+    if claimed in cloudevents.ENGINE_ATTRIBUTES:
+        raise BadEvent(f"attribute {claimed!r} is the engine's own", mend="leave it out")
+    value = event.type if claimed == "type" else event.source
+    raise BadEvent(
+        f"{claimed} {value[:64]!r} belongs to the engine or to another source",
+        mend=f"use a {claimed} of your own",
+    )
 
 
 def _bare(relative: Path) -> str:

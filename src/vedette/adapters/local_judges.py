@@ -97,6 +97,17 @@ class LocalJudges:
             judge.observe(state, event)
         return judge.dump(state)
 
+    def renew(self, agent: str) -> None:
+        """Drop an agent's judge and every state it holds; both are made anew when next needed.
+
+        A state is then taken up from its checkpoint and what came since, so nothing that the
+        dropped judge was made of is left in it.
+        """
+        self._judges.pop(agent, None)
+        self._stateful.pop(agent, None)
+        for held in [key for key in self._held if key[0] == agent]:
+            del self._held[held]
+
     def forget(self, agent: str, key: str) -> None:
         """Drop a key's state: what it learned last was not committed."""
         self._held.pop((agent, key), None)

@@ -9,15 +9,18 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import select
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 from vedette import __version__
-from vedette.errors import AlreadyDone, BadStore, StoreBusy, Temporary, VedetteError
+from vedette.errors import AlreadyDone, BadStore, StoreBusy, Temporary, Unavailable, VedetteError
 
 DONE, FINDINGS, USAGE, UNAVAILABLE = 0, 1, 2, 3
 
@@ -27,7 +30,7 @@ abandon = False
 # Verb -> (module of this package, name in it, what `vedette --help` says). In the order of a day.
 VERBS: dict[str, tuple[str, str, str]] = {
     "init": ("init", "init", "Write a new fleet to start from."),
-    "check": ("check", "check", "Check everything, by file and line; run nothing."),
+    "check": ("check", "check", "Check everything, by file and line; handle no event."),
     "run": ("run", "run", "Run the fleet."),
     "send": ("send", "send", "Hand an event to the fleet, or see who would wake."),
     "status": ("status", "status", "Show what runs, waits, is stopped, is live."),
@@ -47,8 +50,22 @@ VERBS: dict[str, tuple[str, str, str]] = {
 }
 
 
+class SeenEnough(Exception):
+    """Whoever reads our output went away, as `head` does."""
+
+
 class LazyGroup(click.Group):
     """A group that knows its verbs' help lines without importing them."""
+
+    def make_context(self, *args: Any, **more: Any) -> click.Context:
+        """Read the arguments; `--help` writes here."""
+        with _listened_to():
+            return super().make_context(*args, **more)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Do the verb."""
+        with _listened_to():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs in the table's order."""
@@ -66,6 +83,29 @@ class LazyGroup(click.Group):
         """Write the verbs and their help lines."""
         with formatter.section("Verbs"):
             formatter.write_dl([(name, told) for name, (_, _, told) in VERBS.items()])
+
+
+@contextmanager
+def _listened_to() -> Iterator[None]:
+    """Raise SeenEnough for a broken pipe that is our output.
+
+    Within click, because click ends the process with 1 for it, which would say "findings".
+    """
+    try:
+        yield
+    except BrokenPipeError as error:
+        if not _output_is_closed():
+            raise Unavailable("a connection was closed at its other end") from error
+        raise SeenEnough from error
+
+
+def _output_is_closed() -> bool:
+    """Say whether nobody reads what we write. Another pipe may break, too: one to the fleet."""
+    asked = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # no such stream
+            asked.register(stream.fileno(), 0)
+    return any(seen & (select.POLLERR | select.POLLHUP) for _, seen in asked.poll(0))
 
 
 def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
@@ -114,10 +154,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except VedetteError as error:
         _tell(error.to_json(), as_json)
         _leave(exit_code(error))
-    except BrokenPipeError:
-        # Whoever read our output has seen enough; the interpreter must not try to flush it.
+    except SeenEnough:
+        # The interpreter must not try to flush what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        _leave(141)
+        _leave(DONE)
     except OSError as error:
         told = {"code": "system", "what": error.strerror or str(error), "mend": None}
         _tell({**told, "where": str(error.filename) if error.filename else None}, as_json)

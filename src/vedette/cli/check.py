@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vedette.cli.common import as_json_option, config_file, problem_json, say, table
-from vedette.errors import BadPolicy
+from vedette.errors import BadFleet, BadPolicy
+
+if TYPE_CHECKING:
+    from vedette.agent import Agent
+    from vedette.load import Problem, Settings
 
 
 @click.command()
@@ -18,9 +27,10 @@ from vedette.errors import BadPolicy
 @as_json_option
 @click.pass_context
 def check(ctx: click.Context, verbose: bool, as_json: bool) -> int:
-    """Check settings, agents and their cases, memory and policy, by file and line. Runs nothing.
+    """Check settings, agents and their cases, memory and policy, by file and line.
 
-    Exits with 1 if there are problems; warnings alone are no problem.
+    Agents' code is imported and every judge made, as in a fleet that starts; nothing is handled,
+    stored or called. Exits with 1 if there are problems; warnings alone are no problem.
     """
     path = config_file(ctx.find_root().obj)
     problems = _problems(path)
@@ -50,12 +60,73 @@ def _problems(path: Path) -> list[dict[str, Any]]:
     if settings is None:
         return problems
     now_us = SystemClock().now_us()
-    problems += [dict(p.to_json()) for p in check_fleet(settings.root, settings, now_us=now_us)]
     root = settings.root
+    told = check_fleet(root, settings, now_us=now_us) + code_problems(root, settings, now_us)
+    problems += [dict(problem.to_json()) for problem in told]
     shown = settings.policies
     if shown.is_relative_to(root):
         shown = shown.relative_to(root)
     return problems + policy_findings(settings.policies, shown.as_posix())
+
+
+def code_problems(root: Path, settings: Settings, now_us: int) -> list[Problem]:
+    """Import the code of every agent that can be read, and make its judge.
+
+    A judge is made of all memories of its agent's scopes: what the policy lets it read is never
+    more. Whatever the code prints goes to standard error.
+    """
+    from vedette.adapters.sqlite_bank import SqliteBank
+    from vedette.load import build_judge, load_module, read_fleet
+
+    agents, plans, _ = read_fleet(root, settings, now_us=now_us)
+    banks = SqliteBank(":memory:")
+    banks.load(plans)
+    found: list[Problem] = []
+    with redirect_stdout(sys.stderr):
+        for agent in agents.values():
+            folder = Path(agent.folder)
+            shown = folder.relative_to(root) if folder.is_relative_to(root) else folder
+            if agent.reasoner == "judge":
+                scopes = dict.fromkeys((scope.bank, scope.scope) for scope in agent.scopes)
+                lessons = [m for at in scopes for m in banks.lessons(*at, now_us)]
+                found += _tried(shown, "judge", partial(build_judge, agent, lessons))
+            if agent.tools:
+                failed = _tried(shown, "tools", partial(load_module, folder, "tools"))
+                found += failed or _no_functions(agent, load_module(folder, "tools"), shown)
+    return found
+
+
+def _tried(shown: Path, name: str, do: Callable[[], Any]) -> list[Problem]:
+    """Return what keeps `do` from being done, by the line of the agent's own code."""
+    from vedette.load import Problem
+
+    try:
+        do()
+    except BadFleet as error:
+        told = problem_json(error)
+        file = (shown.parent / told["file"]).as_posix()
+        return [Problem(file, told["line"] or 1, "", error.what, error.mend or "")]
+    except SystemExit as error:
+        file, what = (shown / f"{name}.py").as_posix(), f"ends the process (SystemExit: {error})"
+        return [Problem(file, 1, "", what, "correct the agent's code")]
+    return []
+
+
+def _no_functions(agent: Agent, module: ModuleType, shown: Path) -> list[Problem]:
+    """Say which declared functions are none once tools.py is imported."""
+    from vedette.load import read_yaml
+
+    document, _ = read_yaml(Path(agent.folder) / "agent.yaml", f"{shown.as_posix()}/agent.yaml")
+    return [
+        document.problem(
+            ("tools", index, key),
+            f"{name!r} is no function once tools.py is imported",
+            f"define it in tools.py: def {name}(call)",
+        )
+        for index, tool in enumerate(agent.tools.values())
+        for key, name in (("function", tool.function), ("query", tool.query))
+        if name is not None and not callable(getattr(module, name, None))
+    ]
 
 
 def policy_findings(folder: Path, shown: str) -> list[dict[str, Any]]:

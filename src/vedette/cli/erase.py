@@ -12,16 +12,25 @@ from vedette.cli.common import human_verb, obey, say, settings_of
 @click.command()
 @click.option("--event", metavar="ID", help="All content of one event.")
 @click.option("--subject", metavar="WHO", help="All content under a subject (mail: its sender).")
+@click.option(
+    "--entry",
+    metavar="SEQ",
+    type=click.IntRange(1, 2**63 - 1),
+    help="The content of one entry of the ledger (of a refused delivery, say).",
+)
 @human_verb
 @click.pass_context
 def erase(ctx: click.Context, /, **given: Any) -> None:
-    """Erase the content of an event, or all under a subject.
+    """Erase the content of an event, all under a subject, or that of one entry.
 
     Entries keep their salted digests, so `ledger verify` still passes and says what was erased;
     decisions made of that content can no longer be replayed.
     """
-    args = {"event": given["event"], "subject": given["subject"]}
+    args = {"event": given["event"], "subject": given["subject"], "entry": given["entry"]}
     done = obey(settings_of(ctx), "erase", given["reason"], args, given["command_id"])
     number = len(done["erased"])
     noun = "body" if number == 1 else "bodies"
-    say(given["as_json"], done, f"erased {number} {noun}; `vedette ledger verify` still passes")
+    told = f"erased {number} {noun}; `vedette ledger verify` still passes"
+    if not done["scrubbed"]:
+        told += "\nthe store's log still holds copies that a reader keeps; they go when it ends"
+    say(given["as_json"], done, told)

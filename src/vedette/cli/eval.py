@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +108,7 @@ def _trials(
     from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.evaluate import Trial
     from vedette.gateway import Gateway
+    from vedette.lessons import Lessons
     from vedette.load import build_judge, load_module
     from vedette.recall import Recall
 
@@ -125,14 +126,13 @@ def _trials(
             recalls[id(gateway)] = (gateway, Recall(banks, gateway))
         return recalls[id(gateway)][1].brief(agent, event, now_us)[0]
 
-    def lessons(agent: Agent) -> Iterator[Memory]:
-        for scope in agent.scopes:
-            yield from banks.lessons(scope.bank, scope.scope, now_us)
-
+    # As in the fleet: a judge is made of nothing that the policy does not let its agent read.
+    lessons = Lessons(banks, agents)
+    lessons.take(lessons.decide(Gateway(engine, 1), now_us)[0], 1)
     hands = LocalHands(lambda name: load_module(Path(agents[name].folder), "tools"))
     return lambda agent: Trial(
         agent=agent,
-        judge=build_judge(agent, list(lessons(agent))),
+        judge=build_judge(agent, lessons.of(agent.name, now_us)),
         gateway=lambda: Gateway(engine, 1),
         performer=hands,
         brief=brief,

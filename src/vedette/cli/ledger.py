@@ -53,6 +53,9 @@ def ledger_verify(
     Finds changed, missing and reordered entries, a tail cut before the last witnessed checkpoint,
     and a fork. Content that was erased is said to be so and is no finding. Exits with 1 on any.
     """
+    if export is not None and not export.exists():
+        mend = "name the folder of an export, or the file of a proof"
+        raise BadCommand("there is no such export or proof", where=str(export), mend=mend)
     if export is not None and export.is_file():
         return _verify_proof(export, key, as_json)
     report = _report(ctx, export, key, witness, not no_bodies)

@@ -6,7 +6,7 @@ Files are read here and nowhere else. Agents' code is parsed for the checks and 
 
 from vedette.load.agent_file import agent_schema
 from vedette.load.bank_file import bank_schema
-from vedette.load.fleet import Loaded, check_fleet, load_fleet
+from vedette.load.fleet import Loaded, check_fleet, load_fleet, read_fleet
 from vedette.load.modules import build_judge, load_module
 from vedette.load.problem import Problem
 from vedette.load.settings import (
@@ -42,6 +42,7 @@ __all__ = [
     "load_module",
     "load_settings",
     "parse_yaml",
+    "read_fleet",
     "read_secret",
     "read_settings",
     "read_yaml",

@@ -30,7 +30,7 @@ def load_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> Loaded:
     `root` is what file names in messages are relative to. `now_us` is the instant at which
     expiry is looked at (0: not at all); nothing else depends on the time.
     """
-    agents, banks, problems = _read(root, settings, now_us)
+    agents, banks, problems = read_fleet(root, settings, now_us=now_us)
     refuse(problems)
     fleet = Fleet(settings.fleet, agents, settings.max_hops)
     return Loaded(fleet, banks, tuple(problems))
@@ -43,7 +43,7 @@ def check_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> list[Prob
     """
     from vedette.load.eval_file import read_evals
 
-    agents, _, problems = _read(root, settings, now_us)
+    agents, _, problems = read_fleet(root, settings, now_us=now_us)
     for agent in agents.values():
         problems += read_evals(agent, _shown(root, Path(agent.folder)))[1]
     return in_order(problems)
@@ -52,7 +52,8 @@ def check_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> list[Prob
 Read = tuple[Mapping[str, Agent], tuple[BankPlan, ...], list[Problem]]
 
 
-def _read(root: Path, settings: Settings, now_us: int) -> Read:
+def read_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> Read:
+    """Return the agents and banks that can be used, and what is wrong with all the others."""
     banks, problems = _banks(root, settings.memory, now_us)
     agents: dict[str, Agent] = {}
     around = Around(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vedette import cloudevents
 from vedette.digest import sha256_hex
 from vedette.errors import BadEvent, BadFleet, Temporary
-from vedette.event import ENVELOPE, PRINCIPAL, REASON, Event, check_event
+from vedette.event import ENVELOPE, Event, check_event
 from vedette.ports import Intake
 
 if TYPE_CHECKING:
@@ -19,17 +19,10 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import Route
 
-# Sources that adapters of this process make events under. A sender who could use one would
-# decide which of their ids are known already, and so which of their events are never handled.
-LOCAL_SOURCES = ("csv:", "jsonl:", "maildir:", "host:")
-
-# Ticks are made by the engine alone; nobody else may claim the instant it is.
-ENGINE_SOURCES, ENGINE_TYPES = "vedette:", "vedette."
-
-# A person's name and reason come with the person's own order, over the local socket.
-ENGINE_ATTRIBUTES = frozenset({PRINCIPAL, REASON})
-
 MIN_TOKEN = 16
+
+# Of a body that was refused this many times the limit is still read, and dropped.
+DRAINED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +131,14 @@ class _Ingest:
         return JSONResponse({"error": refusal.error}, refusal.status, close | refusal.headers)
 
     async def _discard(self, request: Request) -> None:
-        """Read what is still coming, within the limits, so that the client reads our answer.
+        """Read what is still coming, within bounds, so that the client reads our answer.
 
-        To close a connection on unread bytes resets it, and the answer is lost on the way.
+        Most clients read nothing before they have sent everything; and to close a connection on
+        unread bytes resets it, and the answer is lost on the way.
         """
         from starlette.requests import ClientDisconnect
 
-        left = self._limits.max_body_bytes
+        left = DRAINED * self._limits.max_body_bytes
         try:
             async with asyncio.timeout(self._limits.read_seconds):
                 async for chunk in request.stream():
@@ -198,30 +192,28 @@ class _Ingest:
             check_event(event, max_bytes=self._limits.max_event_bytes)
         except BadEvent as error:
             raise BadEvent(error.what, where=where, mend=error.mend) from error
-        claimed = sorted(ENGINE_ATTRIBUTES & event.extensions.keys())
-        reserved = event.source.startswith(ENGINE_SOURCES) or event.type.startswith(ENGINE_TYPES)
+        prefix = sender.prefix if sender else None
+        own = bool(prefix) and event.source.startswith(prefix or "")
+        claimed = cloudevents.reserved(event, own=own)
         refusal = None
-        if claimed:
-            what = f"attribute {claimed[0]!r} is the engine's own"
+        if claimed in cloudevents.ENGINE_ATTRIBUTES:
+            what = f"attribute {claimed!r} is the engine's own"
             refusal = _Refusal(403, "not-your-attribute", what, mend="leave it out")
-        elif reserved or not self._may_use(event.source, sender):
+        elif claimed or not (own or self._free(event.source, prefix)):
             refusal = _Refusal(
                 403,
                 "not-your-source",
                 f"source {event.source!r} and type {event.type!r} are not this sender's",
-                mend=f"begin the source with {sender.prefix!r}"
-                if sender and sender.prefix
-                else "use a source of your own",
+                mend=f"begin the source with {prefix!r}" if prefix else "use a source of your own",
             )
         if refusal is not None:
             refusal.error["where"] = where
             raise refusal
 
-    def _may_use(self, source: str, sender: Sender | None) -> bool:
-        if sender is not None and sender.prefix:
-            return source.startswith(sender.prefix)
+    def _free(self, source: str, prefix: str | None) -> bool:
+        """Say whether a sender may use a source that does not begin with its `prefix`."""
         theirs = tuple(other.prefix for other in self._senders if other.prefix)
-        return not source.startswith((*LOCAL_SOURCES, *theirs))
+        return not prefix and not source.startswith(theirs)
 
     async def _body(self, request: Request) -> bytes:
         """Read the body, and no more of it than the limit."""

@@ -25,7 +25,7 @@ VERBS: Mapping[str, Mapping[str, type]] = {
     "stop": {"agent": str, "tool": str, "all": bool},
     "resume": {"agent": str, "tool": str, "all": bool},
     "policy_apply": {"folder": str},
-    "erase": {"event": str, "subject": str},
+    "erase": {"event": str, "subject": str, "entry": int},
 }
 
 _NEEDED = {

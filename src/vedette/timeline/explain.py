@@ -49,7 +49,8 @@ def explain(record: Record, text: str) -> dict[str, Any]:
 
 
 def _accepted(record: Record, event: str) -> Shown | None:
-    for row in record.entries("event", event, 1):
+    # Refused deliveries under the same key may stand before it.
+    for row in record.entries("event", event, _ENTRIES):
         first = shown(*row)
         if first.kind == "event.accepted":
             return first

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from vedette.clock import iso
-from vedette.event import PRINCIPAL, REASON
+from vedette.event import DATA, PRINCIPAL, REASON
 
 # title, head, text, dim, permit, hold, deny, done, failed: what a terminal may colour.
 Styled = tuple[str, str]
@@ -93,7 +93,8 @@ def _event(event: Mapping[str, Any]) -> Iterator[Styled]:
             yield "text", f"  {name}: {safe(value)} ({sure})"
     if event["lineage"]:
         yield "text", f"  came through: {safe(', '.join(event['lineage']))}"
-    yield "text", f"  data: {safe(event['data'])} (untrusted)"
+    made = "made by the engine" if DATA in vouched else "untrusted"
+    yield "text", f"  data: {safe(event['data'])} ({made})"
 
 
 # --- run ------------------------------------------------------------------------------------

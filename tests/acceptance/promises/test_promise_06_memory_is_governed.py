@@ -6,9 +6,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from vedette.adapters.rego.engine import RegorusEngine
 from vedette.event import Event
+from vedette.lessons import Lessons
 from vedette.memory import Briefing, Candidate
 from vedette.ports import Thought
+from vedette.replay import replay
 from vedette.testing.harness import FleetHarness, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner
 
@@ -25,13 +30,14 @@ def mail(name: str, text: str = "When are you open on Sunday?") -> Event:
 TARGETS = {"world": {"kind": "world"}}
 
 
-def shipped(folder: Path, thinks: ScriptedReasoner) -> FleetHarness:
+def shipped(folder: Path, thinks: ScriptedReasoner | None = None) -> FleetHarness:
     targets = {
         "mailbox": {"kind": "maildir", "path": str(folder / "mail")},
         "oncall": {"kind": "webhook", "url": "http://127.0.0.1:9/none"},
     }
     policies = without_tests(copy_policies(folder / "policies"))
-    return FleetHarness(folder, policies=policies, reasoners={"judge": thinks}, targets=targets)
+    reasoners = None if thinks is None else {"judge": thinks}
+    return FleetHarness(folder, policies=policies, reasoners=reasoners, targets=targets)
 
 
 def learns(briefing: Briefing) -> Thought:
@@ -121,3 +127,86 @@ async def test_promise_06_control_a_candidate_that_is_recalled_is_seen(tmp_path:
             await fleet.send(mail(name, text))
             await fleet.settle()
         assert len(thinks.briefings[1].memories) > len(thinks.briefings[0].memories)
+
+
+async def judged(fleet: FleetHarness, name: str) -> tuple[str, int]:
+    """Return label and confidence of one more mail that the examples know well."""
+    text = "Invoice 1042 for mooring fees is attached. Please pay the amount due by 30 June."
+    await fleet.send(mail(name, text))
+    await fleet.settle()
+    assert fleet.runs(mail(name))[0].state in ("done", "waiting"), "no dead letter"
+    turns = fleet.entries("turn.reasoned", "run.closed")
+    told = [entry for entry in turns if entry["event"] == mail(name).key and "label" in entry]
+    return told[0]["label"], told[0]["confidence_milli"]
+
+
+def inbox_reads(fleet: FleetHarness) -> list[tuple[int, str]]:
+    """Return what was decided of the inbox outside any run: what its judge is made of."""
+    return [
+        (entry["policy_rev"], entry["outcome"])
+        for entry in fleet.entries("recall.decided")
+        if entry["agent"] == "inbox_triage" and "run" not in entry
+    ]
+
+
+async def test_promise_06_a_judge_is_made_of_nothing_that_policy_denies_it(
+    tmp_path: Path,
+) -> None:
+    async with shipped(tmp_path) as fleet:
+        first = await judged(fleet, "1")
+        assert first[1] > 0
+        await fleet.apply(without_grant(fleet, tmp_path / "p2"))
+        assert await judged(fleet, "2") == ("other", 0), "it forgot what it may not read"
+        await fleet.restart()
+        assert await judged(fleet, "3") == ("other", 0), "nor is it made of it at a start"
+        await fleet.apply(fleet.policies)
+        assert await judged(fleet, "4") == first, "the same memories make the same judge"
+        assert inbox_reads(fleet) == [(1, "permit"), (2, "deny"), (2, "deny"), (3, "permit")]
+        report = replay(fleet.app.store, RegorusEngine)
+        assert report.ok, report.differences
+        assert report.revisions[2]["deny"] >= 2
+
+
+async def test_promise_06_control_a_judge_that_keeps_what_was_revoked_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with shipped(tmp_path) as fleet:
+        first = await judged(fleet, "1")
+        monkeypatch.setattr(Lessons, "take", lambda *given: [])
+        await fleet.apply(without_grant(fleet, tmp_path / "p2"))
+        assert await judged(fleet, "2") == first
+
+
+def series(row: int) -> Event:
+    value = 1000 if row == 110 else row % 7
+    time = f"2026-05-01T{row // 60:02}:{row % 60:02}:00Z"
+    return Event("csv:test", str(row), "metric.point", "pump", time, {"value": value})
+
+
+async def test_promise_06_a_judge_made_anew_takes_up_what_it_saw(tmp_path: Path) -> None:
+    """What a judge learned of events is not a memory: it survives the loss of its lessons."""
+    told = []
+    for changed in (False, True):
+        folder = tmp_path / str(changed)
+        folder.mkdir()
+        async with shipped(folder) as fleet:
+            await fleet.send(*(series(row) for row in range(109)))
+            await fleet.settle()
+            if changed:
+                text = (fleet.policies / "grants" / "data.yaml").read_text()
+                other = folder / "p2"
+                shutil.copytree(fleet.policies, other)
+                without = text.replace("memory: [operations/metrics]", "memory: []")
+                assert without != text
+                (other / "grants" / "data.yaml").write_text(without)
+                await fleet.apply(other)
+            await fleet.send(*(series(row) for row in range(109, 112)))
+            await fleet.settle()
+            scores = [
+                (entry["event"], entry["label"], entry.get("score_milli"))
+                for entry in fleet.entries("turn.reasoned", "run.closed")
+                if "label" in entry
+            ]
+            told.append(sorted(scores))
+    assert told[0] == told[1]
+    assert len(told[0]) == 112

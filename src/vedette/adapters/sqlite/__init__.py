@@ -11,11 +11,13 @@ import fcntl
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import orjson
 
+from vedette.adapters.sqlite.erase import WAIT_MS, erase, scrub
 from vedette.adapters.sqlite.ledger import Ledger, check_witness
 from vedette.adapters.sqlite.reads import ACTION, Reads, to_action
 from vedette.adapters.sqlite.schema import open_database
@@ -26,7 +28,7 @@ from vedette.bundle import Bundle
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
 from vedette.errors import AlreadyDone, BadCommand, BadStore, StoreBusy
-from vedette.ports import Accepted, Arrival, Refused
+from vedette.ports import Accepted, Arrival, Erased, Refused
 from vedette.proof import SigningKey
 from vedette.run import ActionRow, Answer, Committed, Run, Step, run_id
 
@@ -40,7 +42,7 @@ _STEP = (
     "wake_us=?, "
     "waits=?, observed=? WHERE id=? AND steps=?"
 )
-_ACTION = f"INSERT OR REPLACE INTO action({ACTION}) VALUES({','.join('?' * 23)})"
+_ACTION = f"INSERT OR REPLACE INTO action({ACTION}) VALUES({','.join('?' * 24)})"
 _SPEND = (
     "INSERT INTO spend VALUES(?,?,?,?) ON CONFLICT(agent,unit,minute) "
     "DO UPDATE SET amount=amount+excluded.amount"
@@ -67,6 +69,8 @@ class SqliteStore(Reads):
             self._lock = undo.enter_context(_own(folder / "runner.lock"))
             self._write = open_database(folder / "store.db", write=True, synchronous=synchronous)
             undo.callback(self._write.close)
+            # A runner that was killed after an erasure may have left the log uncut.
+            self._uncut, self._wait_ms = not scrub(self._write), 0
             super().__init__(open_database(folder / "store.db", write=False))
             undo.callback(self._connection.close)
             self._take_over(folder, fleet, key, key_name)
@@ -96,7 +100,7 @@ class SqliteStore(Reads):
         with self._write:
             self._set_meta("fleet", fleet)
             self._set_meta("epoch", self.epoch)
-        self.writer = Writer(self._write, ledger, self._read_fences)
+        self.writer = Writer(self._write, ledger, self._read_fences, self._cut_log)
 
     def _read_fences(self) -> None:
         """Take policy revision, stop epoch and order from what stands in the transaction.
@@ -172,7 +176,7 @@ class SqliteStore(Reads):
                 "raw": refused.raw[:4096].decode("utf-8", "replace"),
             }
         )
-        draft = Draft("event.refused", {}, body=Body(body))
+        draft = Draft("event.refused", {"event": refused.event}, body=Body(body, refused.subject))
         self._ledger.append([draft], None, 0, at_us)
         return Accepted("", False)
 
@@ -205,7 +209,8 @@ class SqliteStore(Reads):
                 return Committed(Answer.DUPLICATE)
         if step.order is not None:
             # Taken back as a whole if the item or the group fails: then it is read anew.
-            self._observed[(step.agent or "", step.order[0])] = step.order[2]
+            place = (step.agent or "", step.order[0])
+            self._observed[place] = max(step.order[2], self._observed.get(place, 0))
         at_us = self._now_us()
         self._ledger.append(step.drafts, step.run, step.entries_before, at_us)
         self._write_content(step, first, at_us)
@@ -215,15 +220,19 @@ class SqliteStore(Reads):
         """Return the position of the last observed event of a key, as of this transaction."""
         known = self._observed.get((agent, key))
         if known is None:
-            rows = self._fetch(
-                "SELECT position FROM run WHERE agent=? AND key=? AND observed=1 "
-                "ORDER BY position DESC LIMIT 1",
-                agent, key,
-            )  # fmt: skip
-            known = self._observed[(agent, key)] = rows[0][0] if rows else 0
+            known = self._observed_before(agent, key, 2**62)
+            self._observed[(agent, key)] = known
             if len(self._observed) > _OBSERVED:
                 self._observed.pop(next(iter(self._observed)))
         return known
+
+    def _observed_before(self, agent: str, key: str, position: int) -> int:
+        rows = self._fetch(
+            "SELECT position FROM run WHERE agent=? AND key=? AND position<? AND observed=1 "
+            "ORDER BY position DESC LIMIT 1",
+            agent, key, position,
+        )  # fmt: skip
+        return int(rows[0][0]) if rows else 0
 
     def _fence(self, step: Step) -> Answer | None:
         if step.run is None:
@@ -243,8 +252,12 @@ class SqliteStore(Reads):
             if spent + step.spend.get(unit, 0) > cap:
                 return Answer.OVER_BUDGET
         if step.order is not None:
-            key, before, _ = step.order
-            if self._last_observed(step.agent or "", key) != before:
+            key, before, position = step.order
+            last = self._last_observed(step.agent or "", key)
+            if last > position:
+                # A later event of the key was observed without this one: it may still be made up.
+                last = self._observed_before(step.agent or "", key, position)
+            if last != before:
                 return Answer.FENCED_ORDER
         return None
 
@@ -271,6 +284,8 @@ class SqliteStore(Reads):
                 )
         for unit, amount in step.spend.items():
             execute(_SPEND, (step.agent, unit, at_us // MINUTE_US, amount))
+        for unit, spent_us, amount in step.returns:
+            execute(_SPEND, (step.agent, unit, spent_us // MINUTE_US, -amount))
         if step.checkpoint is not None:
             key, position, blob = step.checkpoint
             execute(
@@ -371,9 +386,11 @@ class SqliteStore(Reads):
         assert held.hold is not None
         held.hold = move(held.hold, to)
         held.approver, held.until_us = approver, until_us
-        ((entries, last, event),) = self._fetch(
-            "SELECT entries,last,event FROM run WHERE id=?", held.run
+        ((entries, last, event, state),) = self._fetch(
+            "SELECT entries,last,event,state FROM run WHERE id=?", held.run
         )
+        if state in ("done", "dead"):
+            raise BadCommand(f"the run {held.run} of this hold has ended ({state})")
         fields = {**draft.fields, "event": event}
         placed = Draft(draft.kind, fields, held.last or last, 0, draft.body)
         seq = self._ledger.append([placed], held.run, entries, self._now_us())
@@ -412,50 +429,38 @@ class SqliteStore(Reads):
         await self.writer.submit(work)
 
     async def erase(
-        self, *, event: str | None, subject: str | None, draft: Draft, command: str | None = None
-    ) -> list[str]:
-        """Delete the bodies found by event or by subject; return the digests the entries keep.
+        self,
+        *,
+        event: str | None = None,
+        subject: str | None = None,
+        entry: int | None = None,
+        draft: Draft,
+        command: str | None = None,
+    ) -> Erased:
+        """Delete the bodies found by event, subject or entry, and what the log holds of them.
 
         The entry that names them is written in the same commit. Action records of the same runs
         lose their arguments; the index columns go with the body rows.
         """
-        return await self.writer.submit(
-            self._once(command, lambda: self._erase(event, subject, draft))
-        )
 
-    def _erase(self, event: str | None, subject: str | None, draft: Draft) -> list[str]:
-        execute = self._write.execute
-        where = "e.event=?" if event is not None else "b.subject=?"
-        found = self._fetch(
-            f"SELECT b.seq, e.bytes, e.event FROM body b JOIN entry e ON e.seq=b.seq WHERE {where}",
-            event if event is not None else subject,
-        )
-        if not found:
-            raise BadCommand(f"no body is found by {event or subject!r}")
-        positions = {
-            seq
-            for key in {row[2] for row in found if row[2]}
-            for (seq,) in self._fetch("SELECT seq FROM event WHERE key=?", key)
-        }
-        for seq in positions:
-            for run, state in self._fetch("SELECT id,state FROM run WHERE position=?", seq):
-                if state in ("ready", "waiting"):
-                    raise BadCommand(
-                        f"run {run} still needs this content",
-                        mend="settle its holds (approve, deny) or let it finish first",
-                    )
-        digests = sorted(str(orjson.loads(row[1])["body"]) for row in found)
-        for row in found:
-            execute("DELETE FROM body WHERE seq=?", (row[0],))
-        for seq in positions:
-            execute(
-                "UPDATE action SET record=NULL, answer=NULL "
-                "WHERE run IN (SELECT id FROM run WHERE position=?)",
-                (seq,),
-            )
-        placed = Draft(draft.kind, {**draft.fields, "erased": digests}, body=draft.body)
-        self._ledger.append([placed], None, 0, self._now_us())
-        return digests
+        def work() -> Erased:
+            self._uncut, self._wait_ms = True, WAIT_MS
+            return erase(
+                self._write, self._ledger, event=event, subject=subject, entry=entry, draft=draft,
+                at_us=self._now_us(),
+            )  # fmt: skip
+
+        erased = await self.writer.submit(self._once(command, work))
+        return replace(erased, scrubbed=not self._uncut)
+
+    def _cut_log(self) -> None:
+        """Cut the log after an erasure; if a reader needs it still, after each group until it went.
+
+        On the writer's thread, outside of any transaction. Only the erasure itself waits.
+        """
+        if self._uncut:
+            self._uncut = not scrub(self._write, self._wait_ms)
+            self._wait_ms = 0
 
     def _once(self, command: str | None, work: Callable[[], T]) -> Callable[[], T]:
         """Return `work` so that a second command of the same id does nothing but say so."""
@@ -485,7 +490,7 @@ def _action_row(action: ActionRow) -> tuple[Any, ...]:
         action.digest, action.record, action.decided, action.rule, action.policy_rev,
         action.decisions, action.hold, action.waits, action.until_us, action.approver,
         action.effect, action.tries, action.not_before_us, action.answer, action.obliges,
-        action.seq, action.last,
+        action.seq, action.last, action.counted_us,
     )  # fmt: skip
 
 

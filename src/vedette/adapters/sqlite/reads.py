@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from vedette.event import Event
+from vedette.memory import Candidate
 from vedette.run import ActionRow, Run
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 RUN = "id,event,agent,key,position,state,steps,entries,turn,last,attempts,wake_us,waits,observed"
 ACTION = (
     "id,run,turn,ordinal,agent,tool,digest,record,decided,rule,policy_rev,decisions,hold,waits,"
-    "until_us,approver,effect,tries,not_before_us,answer,obliges,seq,last"
+    "until_us,approver,effect,tries,not_before_us,answer,obliges,seq,last,counted_us"
 )
 
 
@@ -57,14 +58,11 @@ class Reads:
         return [to_run(row) for row in self._rows(sql, after, limit)]
 
     def due(self, now_us: int, limit: int, without: Collection[str] = ()) -> list[Run]:
-        """Return waiting runs whose instant has come.
-
-        Of the agents of `without` (stopped ones) only those that wait for a person.
-        """
+        """Return waiting runs whose instant has come, but those of the agents of `without`."""
         marks = ",".join("?" * len(without))
         sql = (
             f"SELECT {RUN} FROM run WHERE state='waiting' AND wake_us>0 AND wake_us<=? "
-            f"AND (waits='approval' OR agent NOT IN ({marks})) ORDER BY wake_us LIMIT ?"
+            f"AND agent NOT IN ({marks}) ORDER BY wake_us LIMIT ?"
         )
         return [to_run(row) for row in self._rows(sql, now_us, *without, limit)]
 
@@ -254,28 +252,36 @@ class Reads:
         finally:
             self._connection.execute("RELEASE reading")
 
-    def expired_holds(self, now_us: int, limit: int) -> list[ActionRow]:
-        """Return approval holds whose time is over."""
-        sql = (
-            f"SELECT {ACTION} FROM action WHERE hold IN ('open','approved') AND until_us>0 "
-            "AND until_us<=? AND waits='approval' ORDER BY until_us LIMIT ?"
-        )
-        return [to_action(row) for row in self._rows(sql, now_us, limit)]
-
     def runs_of_event(self, event: str) -> list[Run]:
         """Return the runs an event made."""
         sql = f"SELECT {RUN} FROM run WHERE position=(SELECT seq FROM event WHERE key=?)"
         return [to_run(row) for row in self._rows(sql, event)]
 
-    def runs_with(self, *, event: str | None, subject: str | None) -> list[Run]:
-        """Return the runs whose content is found by an event or a subject."""
+    def runs_with(
+        self, *, event: str | None = None, subject: str | None = None, entry: int | None = None
+    ) -> list[Run]:
+        """Return the runs whose content is found by an event, a subject or an event's entry."""
         if event is not None:
             return self.runs_of_event(event)
+        if entry is not None:
+            return [to_run(r) for r in self._rows(f"SELECT {RUN} FROM run WHERE position=?", entry)]
         sql = (
             f"SELECT {RUN} FROM run WHERE position IN (SELECT ev.seq FROM body b "
             "JOIN entry e ON e.seq=b.seq JOIN event ev ON ev.key=e.event WHERE b.subject=?)"
         )
         return [to_run(row) for row in self._rows(sql, subject)]
+
+    def candidates(self, events: Collection[str]) -> list[Candidate]:
+        """Return what was proposed for memory out of these events and is not erased."""
+        sql = (
+            "SELECT e.bytes, b.data FROM entry e JOIN body b ON b.seq=e.seq "
+            "WHERE e.event=? AND e.kind='memory.proposed' ORDER BY e.seq"
+        )
+        return [
+            Candidate.told(orjson.loads(raw), orjson.loads(data))
+            for event in sorted(events)
+            for raw, data in self._rows(sql, event)
+        ]
 
     def entries(
         self, column: str, value: str, limit: int = 1000
@@ -341,14 +347,6 @@ class Reads:
         accepted = self._rows("SELECT COUNT(*) FROM event")[0][0]
         woke = self._rows("SELECT COUNT(DISTINCT event) FROM run")[0][0]
         return int(accepted), int(accepted) - int(woke)
-
-    def soon(self) -> bool:
-        """Say whether a run waits for an instant near enough to stay up for (a retry, a limit)."""
-        sql = (
-            "SELECT 1 FROM run WHERE state='waiting' AND wake_us>0 "
-            "AND waits IN ('target','time') LIMIT 1"
-        )
-        return bool(self._rows(sql))
 
     def examples(self) -> dict[str, str]:
         """Return an id of each kind worth looking at: a denied run, an open hold, an effect."""

@@ -58,7 +58,8 @@ CREATE TABLE action(
   decided TEXT, rule TEXT NOT NULL, policy_rev INTEGER NOT NULL, decisions INTEGER NOT NULL,
   hold TEXT, waits TEXT, until_us INTEGER NOT NULL, approver TEXT, effect TEXT,
   tries INTEGER NOT NULL, not_before_us INTEGER NOT NULL, answer BLOB,
-  obliges TEXT NOT NULL, seq INTEGER NOT NULL, last INTEGER NOT NULL
+  obliges TEXT NOT NULL, seq INTEGER NOT NULL, last INTEGER NOT NULL,
+  counted_us INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX action_run ON action(run, turn, ordinal);
 CREATE INDEX action_hold ON action(seq) WHERE hold IN ('open', 'approved');
@@ -92,7 +93,8 @@ def open_database(path: Path, *, write: bool, synchronous: str = "FULL") -> apsw
     """Open the store's file; create its tables if it is new. Raises BadStore for another schema.
 
     WAL with synchronous=FULL: a commit that was answered survives power loss. On macOS fullfsync
-    is set, since fsync alone does not reach the platter there.
+    is set, since fsync alone does not reach the platter there. With secure_delete what is freed is
+    overwritten, always: a row that is replaced or moved today may be erased later.
     """
     import apsw
 
@@ -112,6 +114,7 @@ def open_database(path: Path, *, write: bool, synchronous: str = "FULL") -> apsw
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(f"PRAGMA synchronous={synchronous}")
         connection.execute("PRAGMA fullfsync=1")
+        connection.execute("PRAGMA secure_delete=ON")
         connection.execute("PRAGMA cache_size=-65536")
         connection.execute("PRAGMA wal_autocheckpoint=4000")
         _create(connection, path)

@@ -4,6 +4,7 @@ Work is handed over as callables and answered through futures, never before COMM
 group is being synced the next gathers, so that the cost of a sync is shared by all who wait.
 Each item has a savepoint: one that raises loses only its own writes. If the transaction itself
 is gone (disk full, I/O error) the whole group fails and the writer says it is not ready.
+What SQLite does only outside of a transaction (cutting the log) is done between two groups.
 """
 
 from __future__ import annotations
@@ -29,9 +30,17 @@ class Writer:
     """Owns the writing connection; `submit` may be called from the event loop only."""
 
     def __init__(
-        self, connection: apsw.Connection, ledger: Ledger, undone: Callable[[], None]
+        self,
+        connection: apsw.Connection,
+        ledger: Ledger,
+        undone: Callable[[], None],
+        between: Callable[[], None],
     ) -> None:
-        """Start the thread. `undone` is called on it after an item or a group was lost."""
+        """Start the thread. `undone` is called on it after an item or a group was lost.
+
+        `between` is called on it after each COMMIT, before the group is answered; it must not
+        raise.
+        """
         import apsw
 
         self._vendor_error = apsw.Error
@@ -39,6 +48,7 @@ class Writer:
         self._connection = connection
         self._ledger = ledger
         self._undone = undone
+        self._between = between
         self._queue: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
         self._wake = threading.Condition()
         self._ending = False
@@ -106,6 +116,7 @@ class Writer:
             lost = StoreFailed(f"the commit failed: {error}", mend="free space, check the disk")
             return [(future, None, lost) for _, future in group]
         self._ledger.committed()
+        self._between()
         self.ready, self.failure = True, ""
         self.groups += 1
         self.items += len(group)

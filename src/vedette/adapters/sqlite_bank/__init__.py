@@ -16,7 +16,7 @@ import json
 import math
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.metadata import version as library_version
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ class SqliteBank:
             self._db = apsw.Connection(str(path))
             self._db.set_busy_timeout(5000)
             self._db.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")
+            self._db.execute("PRAGMA secure_delete = ON")
             _ensure_ln(self._db)
             with self._db:
                 self._db.execute(SCHEMA)
@@ -169,15 +170,35 @@ class SqliteBank:
         if not self.version(candidate.bank):
             raise Permanent(f"there is no bank {candidate.bank!r} to propose to")
         of = candidate
-        key = short_id("cnd", of.bank, of.scope, of.agent, of.run, of.text)
         values = (
-            key, of.bank, of.scope, of.text, json.dumps(of.topics), of.agent, of.run, of.event,
+            _key(of), of.bank, of.scope, of.text, json.dumps(of.topics), of.agent, of.run, of.event,
             "candidate", now_us,
         )  # fmt: skip
         with self._lock:
             self._db.execute(
                 "INSERT INTO candidate VALUES (?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING", values
             )
+
+    def forget(self, events: Collection[str], kept: Collection[Candidate] = ()) -> int:
+        """Delete the candidates of erased events, except what is `kept`; return how many.
+
+        What they said is overwritten in the file and cut out of its log.
+        """
+        keep = {_key(candidate) for candidate in kept}
+        with self._lock:
+            with self._db:
+                held: list[Any] = [
+                    row
+                    for event in events
+                    for row in self._db.execute(
+                        "SELECT id FROM candidate WHERE event = ?", (event,)
+                    )
+                ]
+                gone = [(id,) for (id,) in held if id not in keep]
+                self._db.executemany("DELETE FROM candidate WHERE id = ?", gone)
+            if gone:
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return len(gone)
 
     def _load(self, bank: str, memories: Sequence[Memory], digest: str) -> int:
         row = self._db.execute("SELECT version, digest FROM bank WHERE name = ?", (bank,))
@@ -280,6 +301,10 @@ class SqliteBank:
             "INSERT OR REPLACE INTO meta VALUES (?,?)",
             [("format", str(_FORMAT)), ("stemmer", stemmer)],
         )
+
+
+def _key(of: Candidate) -> str:
+    return short_id("cnd", of.bank, of.scope, of.agent, of.run, of.text)
 
 
 def _names() -> list[str]:

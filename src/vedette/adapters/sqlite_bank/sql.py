@@ -38,6 +38,7 @@ CREATE TABLE IF NOT EXISTS candidate (
   id TEXT PRIMARY KEY, bank TEXT NOT NULL, scope TEXT NOT NULL, text TEXT NOT NULL,
   topics TEXT NOT NULL, agent TEXT NOT NULL, run TEXT NOT NULL, event TEXT NOT NULL,
   state TEXT NOT NULL, proposed_us INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS candidate_event ON candidate (event);
 """
 
 FIELDS = (

@@ -1,0 +1,69 @@
+"""Lessons: the memories a judge is made of, each scope decided by policy first.
+
+A judge keeps what it was made of, so it must not be made of what its agent may not read. The
+scopes are decided once under each revision; an agent for which the answer became another loses
+its judge, which is made anew of what may be read now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from vedette.agent import Agent
+from vedette.entry import Draft
+from vedette.event import ENVELOPE, Event
+from vedette.memory import Memory
+from vedette.ports import BankStore, Gate
+from vedette.question import Situation
+from vedette.recall import read_draft
+
+# What a read outside any run is asked about: the engine's own event, which wakes nobody.
+READING = Event("vedette:engine", "lessons", "vedette.lessons", vouched=ENVELOPE)
+
+# By agent: the (bank, scope) pairs it may read, each once, in the order agent.yaml names them.
+Readable = Mapping[str, tuple[tuple[str, str], ...]]
+
+
+@dataclass(slots=True)
+class Lessons:
+    """What each of `agents` may be taught. Nobody is taught anything before `take`."""
+
+    banks: BankStore
+    agents: Mapping[str, Agent]
+    policy_rev: int = 0
+    _readable: Readable = field(default_factory=dict)
+
+    def decide(self, gate: Gate, now_us: int) -> tuple[Readable, list[Draft]]:
+        """Ask `gate` about every scope; return what may be read and the entries that say so.
+
+        Changes nothing: the answer is in force once its entries are durable and it is taken.
+        """
+        readable: dict[str, tuple[tuple[str, str], ...]] = {}
+        drafts: list[Draft] = []
+        for agent in self.agents.values():
+            granted = []
+            for scope in {(scope.bank, scope.scope): scope for scope in agent.scopes}.values():
+                situation = Situation(agent, READING, 1, now_us)
+                decided = gate.may_read(situation, scope.bank, scope.scope)
+                drafts.append(read_draft(agent, scope, decided))
+                if decided.decision.outcome == "permit":
+                    granted.append((scope.bank, scope.scope))
+            readable[agent.name] = tuple(granted)
+        return readable, drafts
+
+    def take(self, readable: Readable, policy_rev: int) -> list[str]:
+        """Put an answer in force; return the agents for which it is another than before."""
+        changed = [
+            name for name in self.agents if readable.get(name, ()) != self._readable.get(name, ())
+        ]
+        self._readable, self.policy_rev = readable, policy_rev
+        return changed
+
+    def of(self, agent: str, now_us: int) -> list[Memory]:
+        """Return all active memories of the scopes that the agent may read."""
+        return [
+            memory
+            for bank, scope in self._readable.get(agent, ())
+            for memory in self.banks.lessons(bank, scope, now_us)
+        ]

@@ -1,0 +1,180 @@
+"""What is erased is in no file of the state folder, in no bank, and can be found to be erased."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.acceptance.promises.test_promise_06_memory_is_governed import mail, shipped
+
+from vedette.adapters.sqlite import OpenedStore
+from vedette.entry import Body, Draft
+from vedette.errors import BadCommand
+from vedette.event import Event
+from vedette.memory import Briefing, Candidate
+from vedette.ports import Refused, Thought
+from vedette.testing.harness import FleetHarness
+from vedette.testing.scripted import ScriptedReasoner
+from vedette.testing.toy import World, job, send, toy_fleet
+
+PHRASE = "a phrase that is said nowhere else"
+GUEST = "guest@visitors.example"
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def holding(folder: Path, phrase: str = PHRASE) -> set[str]:
+    """Return the names of the files of a state folder that hold a phrase."""
+    files = [path for path in (folder / "state").rglob("*") if path.is_file()]
+    return {path.name for path in files if phrase.encode() in path.read_bytes()}
+
+
+# --- the files ------------------------------------------------------------------------------
+
+
+async def test_no_file_holds_what_was_erased(tmp_path: Path, world: World) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.send(job("1", send(PHRASE), key="somebody"), job("2", send("stays")))
+        await fleet.settle()
+        # Whatever is in the log alone is in the store's own pages, too, before it is erased.
+        fleet.app.store._write.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
+        assert {"store.db", "store.db-wal"} <= holding(tmp_path)
+        done = await fleet.app.commands.erase(fleet.order(), subject="somebody")
+        assert done["scrubbed"]
+        assert holding(tmp_path) == set()
+        assert holding(tmp_path, "stays") == {"store.db"}
+
+
+async def test_a_reader_may_keep_the_log_for_a_while(tmp_path: Path, world: World) -> None:
+    """Its copies go with the first commit after the reader went."""
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.send(job("1", send(PHRASE), key="somebody"))
+        await fleet.settle()
+        reader = OpenedStore(tmp_path / "state")
+        with reader.snapshot():
+            assert reader.head() > 0
+            done = await fleet.app.commands.erase(fleet.order(), subject="somebody")
+            assert done["erased"]
+            assert not done["scrubbed"]
+            assert holding(tmp_path)
+        reader.close()
+        await fleet.send(job("2"))
+        assert holding(tmp_path) == set()
+
+
+# --- the banks ------------------------------------------------------------------------------
+
+
+def learns(briefing: Briefing) -> Thought:
+    texts = (PHRASE, "something harmless")
+    return Thought(
+        candidates=tuple(Candidate("inbox", "inbox", text, ("hours",)) for text in texts)
+    )
+
+
+def texts(fleet: FleetHarness) -> list[str]:
+    return sorted(candidate.text for candidate in fleet.app.banks.candidates("inbox"))
+
+
+async def test_what_was_proposed_out_of_it_leaves_the_bank(tmp_path: Path) -> None:
+    async with shipped(tmp_path, ScriptedReasoner([learns])) as fleet:
+        await fleet.send(mail("1"))
+        await fleet.settle()
+        assert texts(fleet) == [PHRASE, "something harmless"]
+        assert holding(tmp_path) > {"store.db-wal"}
+        await fleet.app.commands.erase(fleet.order(), subject=GUEST)
+        assert texts(fleet) == []
+        assert holding(tmp_path) == set()
+        await fleet.restart()
+        assert texts(fleet) == []
+
+
+async def test_of_one_erased_entry_only_its_own_candidate_goes(tmp_path: Path) -> None:
+    async with shipped(tmp_path, ScriptedReasoner([learns])) as fleet:
+        await fleet.send(mail("1"))
+        await fleet.settle()
+        proposed = [e["seq"] for e in fleet.entries("memory.proposed")]
+        (seq,) = [seq for seq in proposed if fleet.body(seq)["text"] == PHRASE]
+        await fleet.app.commands.erase(fleet.order(), entry=seq)
+        assert texts(fleet) == ["something harmless"]
+        await fleet.restart()
+        assert texts(fleet) == ["something harmless"]
+
+
+async def test_a_runner_killed_between_store_and_bank_forgets_at_its_start(tmp_path: Path) -> None:
+    event = mail("1")
+    async with shipped(tmp_path, ScriptedReasoner([learns])) as fleet:
+        await fleet.send(event)
+        await fleet.settle()
+        draft = Draft("body.erased", {"actor": "person:kim"}, body=Body(b"{}"))
+        await fleet.app.store.erase(event=event.key, draft=draft)
+        assert texts(fleet) == [PHRASE, "something harmless"]
+        await fleet.restart()
+        assert texts(fleet) == []
+        assert holding(tmp_path) == set()
+
+
+# --- what was refused -----------------------------------------------------------------------
+
+
+def too_large(subject: str | None = "somebody") -> Event:
+    return Event("test", "large", "worker.job", subject, None, {"x": PHRASE * 20_000})
+
+
+@pytest.mark.parametrize("by", ["event", "subject"])
+async def test_a_refused_event_is_found_by_its_key_and_its_subject(
+    tmp_path: Path, world: World, by: str
+) -> None:
+    event = too_large()
+    async with toy_fleet(tmp_path, world) as fleet:
+        (receipt,) = await fleet.send(event)
+        assert receipt.status == "refused"
+        (refused,) = fleet.entries("event.refused")
+        assert refused["event"] == event.key
+        key, who = (event.key, None) if by == "event" else (None, "somebody")
+        done = await fleet.app.commands.erase(fleet.order(), event=key, subject=who)
+        assert done["erased"] == [refused["body"]]
+
+
+async def test_a_refused_delivery_without_either_is_found_by_its_entry(
+    tmp_path: Path, world: World
+) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.app.intake.accept([Refused("line 3", "it is no JSON", PHRASE.encode())])
+        (refused,) = fleet.entries("event.refused")
+        assert holding(tmp_path)
+        done = await fleet.app.commands.erase(fleet.order(), entry=refused["seq"])
+        assert done["erased"] == [refused["body"]]
+        assert holding(tmp_path) == set()
+        with pytest.raises(BadCommand, match="no body"):
+            await fleet.app.commands.erase(fleet.order(), entry=refused["seq"])
+        with pytest.raises(BadCommand, match="say what"):
+            await fleet.app.commands.erase(fleet.order(), entry=refused["seq"], subject="x")
+
+
+@pytest.mark.parametrize("name", ["\udcff", "x" * 2000])
+async def test_an_event_without_a_sound_id_is_refused_alone(
+    tmp_path: Path, world: World, name: str
+) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        bad = Event("test", name, "worker.job", "\udcff", None, {})
+        receipts = await fleet.send(bad, job("1"))
+        assert [receipt.status for receipt in receipts] == ["refused", "accepted"]
+        (refused,) = fleet.entries("event.refused")
+        assert "event" not in refused
+
+
+async def test_a_content_that_a_run_needs_is_not_erased_by_entry(
+    tmp_path: Path, world: World
+) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        event = job("1", send(PHRASE, tool="big.send"))
+        await fleet.send(event)
+        await fleet.settle()
+        (run,) = fleet.runs(event)
+        assert run.state == "waiting"
+        with pytest.raises(BadCommand, match="still needs"):
+            await fleet.app.commands.erase(fleet.order(), entry=run.position)

@@ -1,0 +1,83 @@
+"""A policy folder that cannot be read keeps no fleet down that has a last good revision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vedette.errors import BadPolicy
+from vedette.runner import Running
+from vedette.testing.toy import World, job, send, toy_fleet
+
+
+def not_utf8(policies: Path) -> None:
+    (policies / "vedette" / "denies" / "denies.rego").write_bytes(b"package vedette.denies\n\xff")
+
+
+def link_out(policies: Path) -> None:
+    outside = policies.parent / "outside.rego"
+    outside.write_text("package outside\n")
+    (policies / "more.rego").symlink_to(outside)
+
+
+def data_yml(policies: Path) -> None:
+    (policies / "grants" / "data.yml").write_text("worker: {}\n")
+
+
+def gone(policies: Path) -> None:
+    policies.rename(policies.parent / "elsewhere")
+
+
+BREAKING = [not_utf8, link_out, data_yml, gone]
+
+
+@pytest.mark.parametrize("breaking", BREAKING)
+async def test_the_last_good_revision_goes_on_and_the_refusal_is_told(
+    tmp_path: Path, breaking: Callable[[Path], None]
+) -> None:
+    world = World()
+    fleet = toy_fleet(tmp_path, world)
+    async with fleet:
+        pass
+    breaking(fleet.policies)
+    async with fleet:
+        assert fleet.app.rollout.live.number == 1
+        (refused,) = fleet.entries("policy.refused")
+        assert refused["actor"] == "engine:vedette"
+        assert fleet.body(refused["seq"])["findings"]
+        (told,) = Running(fleet.app, until_idle=True).troubles
+        assert told.startswith("policy refused, revision 1 stays: ")
+        await fleet.send(job("1", send("hello")))
+        await fleet.settle()
+        assert world.effects() == 1
+
+
+@pytest.mark.parametrize("breaking", BREAKING)
+async def test_without_a_revision_nothing_is_opened(
+    tmp_path: Path, breaking: Callable[[Path], None]
+) -> None:
+    fleet = toy_fleet(tmp_path, World())
+    breaking(fleet.policies)
+    with pytest.raises(BadPolicy):
+        await fleet.open()
+
+
+async def test_a_folder_that_can_be_read_is_no_trouble(tmp_path: Path) -> None:
+    fleet = toy_fleet(tmp_path, World())
+    for _ in range(2):
+        async with fleet:
+            assert fleet.app.troubles == []
+            assert fleet.entries("policy.refused") == []
+
+
+async def test_a_folder_that_is_spoilt_while_the_fleet_runs_is_recorded_too(
+    tmp_path: Path,
+) -> None:
+    async with toy_fleet(tmp_path, World()) as fleet:
+        data_yml(fleet.policies)
+        running = Running(fleet.app, until_idle=True)
+        await running.offer_policy()
+        assert len(fleet.entries("policy.refused")) == 1
+        assert running.troubles[0].startswith("policy refused, revision 1 stays: ")

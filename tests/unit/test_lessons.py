@@ -1,0 +1,85 @@
+"""Lessons: a judge is made of what policy lets its agent read, and of nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from vedette.agent import Agent, Scope
+from vedette.budget import Budget
+from vedette.decision import Decision, denied
+from vedette.identity import Identity
+from vedette.lessons import Lessons
+from vedette.memory import Memory
+from vedette.question import Decided, Situation
+
+NOW = 1_780_000_000_000_000
+DESK = Agent(
+    name="desk", identity=Identity("harbour", "desk"), title="t", owner="o", release="r1",
+    folder="", instruction="", charter={}, subscriptions=(), schedules=(), tools={},
+    scopes=(Scope("inbox", "open", ("a",)), Scope("inbox", "shut"), Scope("inbox", "open", ("b",))),
+    budget=Budget(), requested_mode="act",
+)  # fmt: skip
+PORT = replace(DESK, name="port", scopes=(Scope("boats", "shut"),))
+
+
+class Gate:
+    """Permits the scopes of one name."""
+
+    def __init__(self, policy_rev: int, *permits: str) -> None:
+        self.policy_rev, self.permits = policy_rev, permits
+        self.asked: list[Situation] = []
+
+    def may_read(self, situation: Situation, bank: str, scope: str) -> Decided:
+        self.asked.append(situation)
+        permit = Decision("permit", "permit.memory", ("x",))
+        decision = permit if scope in self.permits else denied("grant.memory")
+        return Decided(decision, b"{}", self.policy_rev, "b", "e")
+
+
+class Banks:
+    """Holds one memory in each scope."""
+
+    def lessons(self, bank: str, scope: str, now_us: int) -> list[Memory]:
+        return [Memory("m", bank, 1, scope, "fact", (), "text", "d", "kim", "2026-01-01")]
+
+
+def made() -> Lessons:
+    return Lessons(Banks(), {"desk": DESK, "port": PORT})  # type: ignore[arg-type]
+
+
+def taught(lessons: Lessons) -> dict[str, list[str]]:
+    return {name: [one.scope for one in lessons.of(name, NOW)] for name in ("desk", "port")}
+
+
+def test_each_scope_is_decided_once_and_each_decision_is_an_entry() -> None:
+    gate = Gate(3, "open")
+    readable, drafts = made().decide(gate, NOW)
+    assert readable == {"desk": (("inbox", "open"),), "port": ()}
+    assert {draft.kind for draft in drafts} == {"recall.decided"}
+    assert [[d.fields[name] for name in ("agent", "memory", "outcome")] for d in drafts] == [
+        ["desk", "inbox/open", "permit"],
+        ["desk", "inbox/shut", "deny"],
+        ["port", "boats/shut", "deny"],
+    ]
+    assert {(s.event.source, s.event.type) for s in gate.asked} == {
+        ("vedette:engine", "vedette.lessons")
+    }
+
+
+def test_nobody_is_taught_before_the_answer_is_taken() -> None:
+    lessons = made()
+    readable, _ = lessons.decide(Gate(1, "open"), NOW)
+    assert taught(lessons) == {"desk": [], "port": []}
+    lessons.take(readable, 1)
+    assert taught(lessons) == {"desk": ["open"], "port": []}
+
+
+def test_only_whom_the_answer_changed_is_named() -> None:
+    lessons = made()
+    told = [
+        lessons.take(lessons.decide(Gate(rev, *permits), NOW)[0], rev)
+        for rev, permits in enumerate([("open",), ("open",), ("open", "shut"), ("open",)], 1)
+    ]
+    assert told == [["desk"], [], ["desk", "port"], ["desk", "port"]]
+    assert taught(lessons) == {"desk": ["open"], "port": []}
+    assert lessons.policy_rev == 4
