@@ -165,6 +165,9 @@ async def commit_turn(
         if line.stops.agent(case.agent.name):
             raise Superseded("the agent was stopped while it reasoned")
         if line.gateway.policy_rev != revision:
+            if case.agent.reasoner == "judge":
+                # What it was taught under the old policy may not be its to know any more.
+                raise Superseded("the policy changed while it was judged")
             revision, reads = line.gateway.policy_rev, recall_again(line, case)
         now = line.clock.now_us()
         bound = bind_all(case, thought, turn)
