@@ -181,14 +181,7 @@ class Case:
         event = self.event
         answered = [row for row in self.rows if row.answer is not None]
         return Roots(
-            event={
-                "source": event.source,
-                "id": event.id,
-                "type": event.type,
-                "subject": event.subject,
-                "time": event.time,
-                "data": event.data,
-            },
+            event=event.root(),
             vouched=event.vouched,
             charter=self.agent.charter,
             registry=self.line.registry,

@@ -206,6 +206,8 @@ class Commands:
         if sum(given is not None for given in (event, subject, entry)) != 1:
             mend = "give one of --event ID, --subject WHO and --entry SEQ"
             raise BadCommand("say what to erase", mend=mend)
+        if entry is not None and (isinstance(entry, bool) or not 0 < entry < 2**63):
+            raise BadCommand(f"{entry} is no entry", mend="give its seq, as the ledger has it")
         store = self.line.store
         await self._keep_states(store.runs_with(event=event, subject=subject, entry=entry))
         draft = Draft("body.erased", {"actor": str(order.principal)}, body=order.body())

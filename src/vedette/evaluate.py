@@ -201,14 +201,7 @@ def _listed(tools: Counter[str]) -> str:
 def _roots(briefing: Briefing) -> Roots:
     event = briefing.event
     return Roots(
-        event={
-            "source": event.source,
-            "id": event.id,
-            "type": event.type,
-            "subject": event.subject,
-            "time": event.time,
-            "data": event.data,
-        },
+        event=event.root(),
         vouched=event.vouched,
         charter=briefing.charter,
         registry=briefing.registry,

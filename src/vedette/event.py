@@ -49,6 +49,17 @@ class Event:
         """Return the id under which the engine knows this event; a function of (source, id)."""
         return short_id("evt", self.source, self.id)
 
+    def root(self) -> dict[str, Any]:
+        """Return what a proposal may point at under /event."""
+        return {
+            "source": self.source,
+            "id": self.id,
+            "type": self.type,
+            "subject": self.subject,
+            "time": self.time,
+            "data": self.data,
+        }
+
     def payload(self) -> bytes:
         """Return the canonical bytes of the whole event: the body that the ledger digests."""
         return canonical(

@@ -151,6 +151,9 @@ async def test_a_refused_delivery_without_either_is_found_by_its_entry(
         assert holding(tmp_path) == set()
         with pytest.raises(BadCommand, match="no body"):
             await fleet.app.commands.erase(fleet.order(), entry=refused["seq"])
+        for none in (0, -1, 2**63, True):
+            with pytest.raises(BadCommand, match="is no entry"):
+                await fleet.app.commands.erase(fleet.order(), entry=none)
         with pytest.raises(BadCommand, match="say what"):
             await fleet.app.commands.erase(fleet.order(), entry=refused["seq"], subject="x")
 

@@ -15,7 +15,7 @@ from vedette.cli.common import human_verb, obey, say, settings_of
 @click.option(
     "--entry",
     metavar="SEQ",
-    type=click.IntRange(1, 2**63 - 1),
+    type=click.IntRange(min=1),
     help="The content of one entry of the ledger (of a refused delivery, say).",
 )
 @human_verb
