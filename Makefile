@@ -7,7 +7,7 @@ BIN := .venv/bin
 WORKERS ?= 2
 ARGS ?=
 
-.PHONY: help setup run test check fast lock replay-real bench-line wheel clean
+.PHONY: help setup run test check fast lock replay-real bench-line kill-real wheel clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,10 @@ replay-real: ## Replay the real data of VEDETTE_DATA through the whole line; ARG
 bench-line: ## The same with the metric files only: events/s and CPU per event
 	@tools/setup
 	@$(BIN)/python -m tools.replay_real --only metrics $(ARGS)
+
+kill-real: ## Kill -9 a replay of the real data of VEDETTE_DATA twenty times and compare; ARGS go to pytest
+	@tools/setup
+	@$(BIN)/pytest -q tests/faults/test_kill.py -k real_data $(ARGS)
 
 wheel: ## Build the wheel into dist/
 	@tools/setup

@@ -68,11 +68,11 @@ class Moment:
     or_entries: int
 
 
-def moments(seed: int, entries: int) -> list[Moment]:
+def moments(seed: int, entries: int, *, calls: int = 5) -> list[Moment]:
     """Return twenty seeded moments: among mail effects, in the thick of the metrics, among calls.
 
     `entries` is how many the undisturbed run wrote. Mails come first and webhook calls last, so
-    the moments are in that order too.
+    the moments are in that order too; `calls` of them wait for a webhook call.
     """
     draw = random.Random(seed)
 
@@ -80,9 +80,11 @@ def moments(seed: int, entries: int) -> list[Moment]:
         return int(entries * draw.uniform(low, high))
 
     mails = [Moment("mails", draw.randint(1, 6), share(0.01, 0.02)) for _ in range(9)]
-    metrics = [Moment("entries", share(0.06, 0.1), entries) for _ in range(6)]
-    calls = [Moment("calls", draw.randint(1, 2), entries) for _ in range(5)]
-    return [*mails, *metrics, *calls]
+    # What is left when the mails are done, shared by all of these moments.
+    most = 0.6 / (11 - calls)
+    metrics = [Moment("entries", share(most / 2, most), entries) for _ in range(11 - calls)]
+    called = [Moment("calls", draw.randint(1, 2), entries) for _ in range(calls)]
+    return [*mails, *metrics, *called]
 
 
 @dataclass(slots=True)

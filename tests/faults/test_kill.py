@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from tests.faults.kill import Audit, audit, compare, kill_at, moments, run_to_end
-from tools.real_fleet import ROOT, lay_out, receiver
+from tools.real_fleet import ROOT, lay_out, receiver, unpack_mails
 
 from vedette.judging.series import generate
 
@@ -62,6 +63,33 @@ def test_killed_twenty_times_nothing_is_lost_and_nothing_done_twice(
     assert killed.open_effects["inbox_triage"], "no kill left a mail effect open"
     assert killed.open_effects["anomaly_detection"], "no kill left a webhook call open"
     wrong = compare(undisturbed, audit(tmp_path / "state", tmp_path / "receiver.jsonl"))
+    assert not wrong, "\n".join(wrong[:20])
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif("VEDETTE_DATA" not in os.environ, reason="needs the data: set VEDETTE_DATA")
+def test_killed_twenty_times_in_a_replay_of_real_data(tmp_path: Path) -> None:
+    """Six real series and 400 real mails; that effects are hit is asserted on the samples above."""
+    data = Path(os.environ["VEDETTE_DATA"])
+    unpack_mails(data, tmp_path / "mails", limit=400)
+    series = data / "nab" / "data" / "realAdExchange"
+
+    def laid(folder: Path, hook: str) -> Path:
+        return lay_out(folder, series=series, mailbox=tmp_path / "mails", hook=hook).config
+
+    calm, rough = tmp_path / "calm", tmp_path / "rough"
+    with receiver(calm / "receiver.jsonl", "--delay-ms", "150") as hook:
+        run_to_end(laid(calm, hook))
+    undisturbed = audit(calm / "state", calm / "receiver.jsonl")
+    with receiver(rough / "receiver.jsonl", "--delay-ms", "150") as hook:
+        config = laid(rough, hook)
+        at = moments(seed=11, entries=undisturbed.entries, calls=0)
+        killed = kill_at(config, at, rough / "state", rough / "receiver.jsonl")
+        run_to_end(config)
+    assert killed.landed == KILLS, f"{killed.ended} runs had ended before their moment"
+    wrong = compare(undisturbed, audit(rough / "state", rough / "receiver.jsonl"))
     assert not wrong, "\n".join(wrong[:20])
 
 
