@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from vedette.agent import Agent
+from vedette.agent import Agent, Fleet
 from vedette.budget import DAY_US, MINUTE_US, window_start
 from vedette.bundle import Bundle, Revision
 from vedette.clock import Clock, SystemClock
@@ -80,11 +80,11 @@ async def open_app(
     one nothing is opened. Raises BadFleet, BadPolicy, StoreBusy, BadStore.
     """
     from vedette.adapters.keys import ledger_key
-    from vedette.adapters.local_hands import LocalHands
     from vedette.adapters.prometheus import PrometheusMetrics
+    from vedette.adapters.rego.stage import read_bundle
     from vedette.adapters.sqlite import SqliteStore
     from vedette.adapters.sqlite_bank import SqliteBank
-    from vedette.load import load_fleet, load_module
+    from vedette.load import load_fleet
 
     clock = clock or SystemClock()
     loaded = load_fleet(settings.root, settings, now_us=clock.now_us())
@@ -103,24 +103,9 @@ async def open_app(
         versions = banks.load(loaded.banks)
         _feed(banks, store)
         metrics = PrometheusMetrics()
-        gateway = Gateway(_NoPolicy(), 0)
         lessons = Lessons(banks, {} if reasoners else _judged(loaded))
-        line = Line(
-            fleet=fleet,
-            store=store,
-            gateway=gateway,
-            recall=Recall(banks, gateway),
-            reasoners=reasoners or _reasoners(loaded, lessons, clock),
-            performer=LocalHands(
-                lambda agent: load_module(Path(fleet.agents[agent].folder), "tools")
-            ),
-            clock=clock,
-            stops=Stops(),
-            metrics=metrics,
-            targets=settings.targets,
-        )
-        line.stops.restore(store.stop_epoch, store.stops())
-        _restore_counts(line, store)
+        thinking = reasoners or _reasoners(loaded, lessons, clock)
+        line = _line(settings, fleet, store, banks, thinking, clock, metrics)
         rollout, troubles = await _roll_out(settings, store, line, stage, lessons)
         read: list[Draft] = []
         if lessons.policy_rev != rollout.live.number:
@@ -132,13 +117,42 @@ async def open_app(
         raise
     dispatcher = Dispatcher(line)
     intake = LineIntake(line, dispatcher, max_event_bytes=settings.max_event_bytes)
-    from vedette.adapters.rego.stage import read_bundle
-
     commands = Commands(line, intake, rollout, read_bundle)
     return App(
         settings, loaded, line, store, banks, metrics, commands, intake, dispatcher, rollout,
         troubles,
     )  # fmt: skip
+
+
+def _line(
+    settings: Settings,
+    fleet: Fleet,
+    store: SqliteStore,
+    banks: SqliteBank,
+    reasoners: dict[str, Reasoner],
+    clock: Clock,
+    metrics: PrometheusMetrics,
+) -> Line:
+    """Make the line, with the stops and the counts that the store knows; no policy is live yet."""
+    from vedette.adapters.local_hands import LocalHands
+    from vedette.load import load_module
+
+    gateway = Gateway(_NoPolicy(), 0)
+    line = Line(
+        fleet=fleet,
+        store=store,
+        gateway=gateway,
+        recall=Recall(banks, gateway),
+        reasoners=reasoners,
+        performer=LocalHands(lambda agent: load_module(Path(fleet.agents[agent].folder), "tools")),
+        clock=clock,
+        stops=Stops(),
+        metrics=metrics,
+        targets=settings.targets,
+    )
+    line.stops.restore(store.stop_epoch, store.stops())
+    _restore_counts(line, store)
+    return line
 
 
 # The digest of the policy folder as it was last offered.

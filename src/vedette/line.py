@@ -44,8 +44,7 @@ class Line:
     heads: dict[tuple[str, str], int] = field(default_factory=dict)
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(32))
     _rows: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
-    _order: dict[tuple[str, str], tuple[asyncio.Lock, int]] = field(default_factory=dict)
-    _writing: WeakValueDictionary[tuple[str, str], asyncio.Lock] = field(
+    _locks: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = field(
         default_factory=WeakValueDictionary
     )
     _in_flight: dict[object, int] = field(default_factory=dict)
@@ -101,18 +100,8 @@ class Line:
     @asynccontextmanager
     async def in_order(self, agent: str, key: str) -> AsyncIterator[None]:
         """Let the effects of one key be tried one after the other, in the order they came."""
-        lock, users = self._order.get((agent, key), (None, 0))
-        lock = lock or asyncio.Lock()
-        self._order[(agent, key)] = (lock, users + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            _, users = self._order[(agent, key)]
-            if users == 1:
-                del self._order[(agent, key)]
-            else:
-                self._order[(agent, key)] = (lock, users - 1)
+        async with self._holding(("effects", agent, key)):
+            yield
 
     @asynccontextmanager
     async def alone(self, collection: str | None, key: str) -> AsyncIterator[None]:
@@ -123,7 +112,13 @@ class Line:
         if collection is None:
             yield
             return
-        lock = self._writing.setdefault((collection, key), asyncio.Lock())
+        async with self._holding(("row", collection, key)):
+            yield
+
+    @asynccontextmanager
+    async def _holding(self, name: tuple[str, str, str]) -> AsyncIterator[None]:
+        """Hold the lock of a name, first come first served; it goes with its last user."""
+        lock = self._locks.setdefault(name, asyncio.Lock())
         async with lock:
             yield
 

@@ -19,6 +19,7 @@ from vedette.digest import canonical, checked, tame
 from vedette.effect import Outcome, RowWrite
 from vedette.entry import Draft
 from vedette.errors import BadProposal, Permanent
+from vedette.gateway import ACTIONS
 from vedette.line import MODEL_CALLS, Line
 from vedette.memory import Candidate
 from vedette.origin import Ref
@@ -89,7 +90,7 @@ def compose(
     checkpoint = None
     if thought.checkpoint is not None:
         checkpoint = (case.run.key, case.run.position, thought.checkpoint)
-    spend = {"actions": permits} if permits else {}
+    spend = {ACTIONS: permits} if permits else {}
     returns = []
     if case.agent.reasoner != "judge":
         unused = case.agent.budget.model_calls_per_run - thought.model_calls
