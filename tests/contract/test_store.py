@@ -22,7 +22,7 @@ from vedette.entry import Body, Draft
 from vedette.errors import AlreadyDone, BadCommand, BadStore, StoreBusy
 from vedette.memory import Candidate
 from vedette.ports import Refused, Store
-from vedette.run import Answer, run_id
+from vedette.run import Answer, Run, Step, run_id
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import (
     accepted,
@@ -254,6 +254,21 @@ async def test_many_at_once_never_spend_more_than_the_cap(store: Opened) -> None
     assert store.run(late.id) == late
     uncapped = closing(store, late, spend={"model_calls": 3})
     assert (await store.commit(uncapped)).answer is Answer.COMMITTED
+
+
+async def test_a_step_that_counts_on_another_is_refused_without_it(store: Opened) -> None:
+    first, second, third = await accepted(store, *(event(n) for n in range(3)))
+    key = first.key
+
+    def judged(run: Run, after: int) -> Step:
+        return closing(store, run, observed=True, order=(key, after, run.position))
+
+    assert (await store.commit(judged(second, first.position))).answer is Answer.FENCED_ORDER
+    assert (await store.commit(judged(first, 0))).answer is Answer.COMMITTED
+    # One that was passed over must not be locked out for ever by a later one.
+    assert (await store.commit(judged(third, first.position))).answer is Answer.COMMITTED
+    assert (await store.commit(judged(second, 0))).answer is Answer.FENCED_ORDER
+    assert (await store.commit(judged(second, first.position))).answer is Answer.COMMITTED
 
 
 async def test_another_runner_fences_the_steps_of_the_one_before(
