@@ -10,30 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from vedette import hold
-from vedette import perform as performing
+from vedette.again import decide_again
 from vedette.budget import DAY_US, window_end
-from vedette.case import Case, Fenced, OverBudget, Superseded, subject_of
+from vedette.carry import perform
+from vedette.case import Case, Fenced, Superseded, subject_of
 from vedette.digest import canonical
-from vedette.effect import Outcome, RowWrite
 from vedette.entry import Body, Draft
 from vedette.errors import Permanent
 from vedette.event import Event
-from vedette.gateway import ACTIONS
-from vedette.line import MODEL_CALLS, Line
+from vedette.line import Line
 from vedette.memory import Briefing
 from vedette.ports import Thought
-from vedette.run import ActionRow, Answer, Lease, Run, Step
-from vedette.turn import (
-    abandon,
-    bind_all,
-    compose,
-    decide,
-    end_hold,
-    refuse_changed,
-    settle_spend,
-    tell,
-)
+from vedette.reserve import reserve
+from vedette.run import Answer, Lease, Run, Step
+from vedette.turn import abandon, bind_all, compose, settle_spend, tell
 
 
 async def handle(
@@ -90,35 +80,6 @@ async def see_through(line: Line, case: Case) -> int | None:
             await wait(case, now)
             break
     return None
-
-
-# --- reserve: the worst case is booked before anything is spent ------------------------------
-
-
-async def reserve(line: Line, case: Case, now: int) -> bool:
-    """Book a turn's worst case against the agent's budget; False if there is no room.
-
-    A judge spends nothing, so nothing is booked for it. What a model may spend is booked durably
-    before it is asked, and settled with the turn: a crash in between can only overcount.
-    """
-    agent = case.agent
-    if agent.reasoner == "judge":
-        return True
-    if case.run.turn >= agent.max_turns:
-        raise Permanent(f"the run wanted more than {agent.max_turns} turns")
-    if not line.reservable(agent, now):
-        return False
-    amount = agent.budget.model_calls_per_run
-    booked = case.entry("budget.reserved", unit=MODEL_CALLS, amount=amount)
-    caps = {MODEL_CALLS: agent.budget.model_calls_per_day}
-    step = case.step([booked], [], now, spend={MODEL_CALLS: amount}, caps=caps)
-    try:
-        await case.commit(step)
-    except OverBudget:
-        return False
-    line.gateway.counts.add(agent.name, MODEL_CALLS, now, amount)
-    case.reserved_us = now
-    return True
 
 
 # --- a turn: recall, reason, decide, commit --------------------------------------------------
@@ -219,154 +180,6 @@ async def reason(line: Line, case: Case, briefing: Briefing) -> Thought:
     if thought.needs_state:
         raise Permanent(f"the judge of {briefing.agent} cannot take up its state")
     return thought
-
-
-# --- decide again: a wait is over, or the policy moved ---------------------------------------
-
-
-async def decide_again(line: Line, case: Case, due: list[ActionRow]) -> None:
-    """Decide actions whose wait is over, or whose policy or stop moved, under today's policy."""
-    async with line.alone(case.agent.collection, case.run.key):
-        step = await decide_due(line, case, due)
-    tell(line, case, step)
-
-
-async def decide_due(line: Line, case: Case, due: list[ActionRow]) -> Step:
-    """Commit new decisions of these actions; return the step that stood."""
-    while True:
-        now = line.clock.now_us()
-        drafts: list[Draft] = []
-        writes: list[RowWrite] = []
-        rows = [replace(row) for row in due]
-        returns: list[tuple[str, int, int]] = []
-        for row in rows:
-            if hold.ended(row, now):
-                drafts += end_hold(case, row)
-                continue
-            if row.counted_us:
-                # Its own place is free again, or a full window would hold what it had granted.
-                line.gateway.give_back(case.agent.name, row.counted_us)
-                returns.append((ACTIONS, row.counted_us, 1))
-            try:
-                action = case.action(row)
-            except Superseded as error:
-                drafts += refuse_changed(line, case, row, str(error), now)
-                continue
-            drafts += decide(line, case, action, row, rows, writes, 0, now)
-        if case.final and all(row.settled for row in case.merged(rows)):
-            drafts.append(case.closed_entry(1, None, len(case.rows)))
-        permits = sum(1 for row in rows if row.counted_us == now and row.decided == "permit")
-        step = case.step(
-            drafts, rows, now, rows=writes, spend={ACTIONS: permits} if permits else {},
-            returns=returns, policy_rev=line.gateway.policy_rev, stop_epoch=line.stops.epoch,
-        )  # fmt: skip
-        try:
-            await case.commit(step)
-        except BaseException as error:
-            for _ in range(permits):
-                line.gateway.give_back(case.agent.name, now)
-            for unit, counted_us, amount in returns:
-                line.gateway.counts.add(case.agent.name, unit, counted_us, amount)
-            if isinstance(error, Fenced):
-                continue
-            raise
-        return step
-
-
-# --- perform ---------------------------------------------------------------------------------
-
-
-async def perform(line: Line, case: Case) -> None:
-    """Bring the next permitted effect a step further: mark, call, or settle what is unknown."""
-    waiting = case.to_perform(line.clock.now_us())
-    if not waiting:
-        return
-    row = waiting[0]
-
-    def may_start() -> bool:
-        live = line.gateway.policy_rev == row.policy_rev
-        return live and not line.stops.tool(case.agent.name, row.tool)
-
-    assert row.effect is not None
-    # What may have happened already is not decided anew: first it is found out.
-    if row.effect == "intended" and not may_start():
-        await decide_again(line, case, [row])
-        return
-    try:
-        action = case.action(row)
-    except Superseded:
-        again = decide_again if row.effect == "intended" else ask_person
-        await again(line, case, [row])
-        return
-    tool = action.tool
-    target = line.targets.get(tool.target or "", {})
-    call = performing.call_of(action, case.agent, case.event, target, row.tries + 1)
-    before = performing.before_call(tool, row.effect, mine=row.id in case.started)
-    outcome: Outcome | None
-    if before == "start":
-        await mark(case, replace(row, effect="started"), "effect.started", now=line.clock.now_us())
-        case.started.add(row.id)
-        return
-    if before == "person":
-        await ask_person(line, case, [row])
-        return
-    if before == "ask":
-        outcome = await performing.ask(line.performer, tool, call)
-        if outcome is None:
-            case.started.discard(row.id)
-            await mark(case, replace(row, effect="intended"), None, now=line.clock.now_us())
-            return
-    else:
-        async with line.calling(row.policy_rev):
-            outcome = await performing.make(line.performer, tool, call, may_start)
-        if outcome is None:
-            await decide_again(line, case, [row])
-            return
-    await settle(line, case, row, outcome)
-
-
-async def ask_person(line: Line, case: Case, rows: list[ActionRow]) -> None:
-    """Leave effects that may or may not have happened to a person: repeat, or let it be."""
-    now = line.clock.now_us()
-    for row in rows:
-        unknown = replace(row, effect="unknown", hold="open", waits="approval", approver=None)
-        unknown.until_us = now + hold.EXPIRES_US
-        kind = None if row.effect == "unknown" else "effect.unknown"
-        await mark(case, unknown, kind, now=now)
-
-
-async def mark(case: Case, row: ActionRow, kind: str | None, *, now: int) -> None:
-    """Make one change in an effect's life durable by itself."""
-    drafts = [case.effect_entry(kind, row, 0)] if kind else []
-    await case.commit(case.step(drafts, [row], now))
-
-
-async def settle(line: Line, case: Case, row: ActionRow, outcome: Outcome) -> None:
-    """Record what came of a call. It happened, so no fence may refuse to record it."""
-    while True:
-        now = line.clock.now_us()
-        after = replace(row)
-        tool = case.agent.tools[row.tool]
-        state = performing.settle(after, tool, outcome, now)
-        drafts: list[Draft] = []
-        if state == "unknown" and row.effect != "unknown":
-            case.started.discard(row.id)
-            drafts.append(case.effect_entry("effect.unknown", after, 0))
-        elif state in ("done", "failed"):
-            answer = case.body_of(after.answer or b"{}")
-            drafts.append(case.effect_entry(f"effect.{state}", after, 0, answer))
-            if case.final and all(other.settled for other in case.merged([after])):
-                drafts.append(case.closed_entry(1, None, len(case.rows)))
-        step = case.step(drafts, [after], now)
-        try:
-            await case.commit(step)
-        except Superseded:
-            case.reload()
-            if any(r.id == row.id and r.effect in ("done", "failed") for r in case.rows):
-                raise
-            continue
-        line.metrics.count("effects", agent=case.agent.name, tool=row.tool, state=state)
-        return
 
 
 # --- wait, bury ------------------------------------------------------------------------------

@@ -1,0 +1,17 @@
+"""Named points around everything durable: where a crash is worth trying.
+
+Whoever writes something durable, or calls a target, passes `reach` before and after it. Nothing
+happens there unless a fault test has set `hook`; then the test decides whether the process dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+hook: Callable[[str], None] | None = None
+
+
+def reach(point: str) -> None:
+    """Pass a point, named `what:when` (`commit:before`, `call:after`, …)."""
+    if hook is not None:
+        hook(point)
