@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vedette.digest import checked, sha256_hex, short_id, tame
+from vedette.digest import sha256_hex, short_id, tame, tamed
 from vedette.errors import BadProposal
 from vedette.origin import Origin, Ref, Roots, bare_origin, known_values, resolve
 from vedette.tool import Tool
@@ -43,11 +43,15 @@ class Action:
     why: str
     confidence_milli: int
     digest: str = field(default="")
+    recorded: str = ""
 
     @property
     def id(self) -> str:
-        """Return the action's id: a function of (run, turn, ordinal) and nothing else."""
-        return action_id(self.run, self.turn, self.ordinal)
+        """Return the action's id: a function of (run, turn, ordinal), or the one on record.
+
+        What is on record stays, so that an effect keeps its key whatever ids are made of later.
+        """
+        return self.recorded or action_id(self.run, self.turn, self.ordinal)
 
     @property
     def key(self) -> str:
@@ -59,9 +63,9 @@ def action_id(run: str, turn: int, ordinal: int) -> str:
     """Return the id of the action at this place of a run.
 
     It does not depend on the wording of the arguments: a model that words a call differently
-    after a crash gets the same id, and so the same effect.
+    after a crash gets the same id, and so the same effect. Its first half is the event's.
     """
-    return short_id("act", run, turn, ordinal)
+    return f"act_{run[4:20]}{short_id('act', run, turn, ordinal)[4:20]}"
 
 
 def bind(
@@ -112,9 +116,12 @@ def bind(
 
 
 def action_bytes(tool: Tool, args: Mapping[str, Any]) -> bytes:
-    """Return the canonical bytes that an approval binds to. Raises BadProposal."""
+    """Return the canonical bytes that an approval binds to. Raises BadProposal.
+
+    `args` are as `bind` makes them: `tame`.
+    """
     try:
-        return checked({"args": tame(dict(args)), "tool": tool.name, "declared": tool.digest})
+        return tamed({"args": args, "tool": tool.name, "declared": tool.digest})
     except ValueError as error:
         raise BadProposal(f"arguments of {tool.name} have no canonical form: {error}") from error
 

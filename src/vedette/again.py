@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vedette import hold
-from vedette.case import Case, Fenced, Superseded
+from vedette.budget import ACTIONS
+from vedette.case import Case, Fenced, OverBudget, Superseded
 from vedette.effect import RowWrite
 from vedette.entry import Draft
-from vedette.gateway import ACTIONS
 from vedette.line import Line
 from vedette.run import ActionRow, Step
 from vedette.turn import decide, end_hold, refuse_changed, tell
@@ -25,30 +25,37 @@ async def decide_due(line: Line, case: Case, due: list[ActionRow]) -> Step:
     """Commit new decisions of these actions; return the step that stood."""
     while True:
         now = line.clock.now_us()
+        case.expect_room(now)
         drafts: list[Draft] = []
         writes: list[RowWrite] = []
         rows = [replace(row) for row in due]
         returns: list[tuple[str, int, int]] = []
+        permits = 0
         for row in rows:
             if hold.ended(row, now):
                 drafts += end_hold(case, row)
                 continue
-            if row.counted_us:
+            counted_us = row.counted_us
+            if counted_us:
                 # Its own place is free again, or a full window would hold what it had granted.
-                line.gateway.give_back(case.agent.name, row.counted_us)
-                returns.append((ACTIONS, row.counted_us, 1))
+                line.gateway.give_back(case.agent.name, counted_us)
+                returns.append((ACTIONS, counted_us, 1))
             try:
                 action = case.action(row)
             except Superseded as error:
                 drafts += refuse_changed(line, case, row, str(error), now)
                 continue
             drafts += decide(line, case, action, row, rows, writes, 0, now)
+            if counted_us and row.decided == "permit":
+                keep_place(line, case, row, counted_us)
+                returns.pop()
+            else:
+                permits += row.decided == "permit"
         if case.final and all(row.settled for row in case.merged(rows)):
             drafts.append(case.closed_entry(1, None, len(case.rows)))
-        permits = sum(1 for row in rows if row.counted_us == now and row.decided == "permit")
         step = case.step(
-            drafts, rows, now, rows=writes, spend={ACTIONS: permits} if permits else {},
-            returns=returns, policy_rev=line.gateway.policy_rev, stop_epoch=line.stops.epoch,
+            drafts, rows, now, rows=writes, returns=returns, policy_rev=line.gateway.policy_rev,
+            stop_epoch=line.stops.epoch, **case.places_taken(permits),
         )  # fmt: skip
         try:
             await case.commit(step)
@@ -57,7 +64,14 @@ async def decide_due(line: Line, case: Case, due: list[ActionRow]) -> Step:
                 line.gateway.give_back(case.agent.name, now)
             for unit, counted_us, amount in returns:
                 line.gateway.counts.add(case.agent.name, unit, counted_us, amount)
-            if isinstance(error, Fenced):
+            if isinstance(error, Fenced | OverBudget):
                 continue
             raise
         return step
+
+
+def keep_place(line: Line, case: Case, row: ActionRow, counted_us: int) -> None:
+    """Leave a permit that is given again with the place it had, in the window it had it in."""
+    line.gateway.give_back(case.agent.name, row.counted_us)
+    line.gateway.counts.add(case.agent.name, ACTIONS, counted_us)
+    row.counted_us = counted_us

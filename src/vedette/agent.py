@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vedette.budget import Budget
+from vedette.ceiling import Ceilings
 from vedette.event import Event
 from vedette.identity import Identity
 from vedette.tool import Tool
@@ -23,6 +24,14 @@ class Scope:
     scope: str
     topics: tuple[str, ...] = ()
     limit: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an agent's own code may take: the time of one judgement, the bytes of one process."""
+
+    time_us: int = 5_000_000
+    memory: int = 512 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +61,8 @@ class Agent:
     collection: str | None = None
     reasoner: Literal["judge", "adk"] = "judge"
     max_turns: int = 1
+    ceilings: Ceilings = field(default_factory=Ceilings)
+    limits: Limits = field(default_factory=Limits)
 
     def key_of(self, event: Event) -> str:
         """Return the key under which this agent orders the event."""

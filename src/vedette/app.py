@@ -7,6 +7,7 @@ done anything. What comes out is idle: `vedette.runner.run_app` sets it to work.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,28 +15,33 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from vedette.agent import Agent, Fleet
-from vedette.budget import DAY_US, MINUTE_US, window_start
+from vedette.budget import DAY_US, MINUTE_US, Budgets, read_budgets, window_start
 from vedette.bundle import Bundle, Revision
 from vedette.clock import Clock, SystemClock
 from vedette.commands import Commands
 from vedette.dispatch import Dispatcher
 from vedette.entry import Draft
-from vedette.errors import BadPolicy
+from vedette.errors import BadFleet, BadPolicy
 from vedette.gateway import Gateway
 from vedette.identity import ENGINE
 from vedette.intake import LineIntake
+from vedette.isolation import in_hand, judges, open_pool, performer
 from vedette.lessons import Lessons, Readable
 from vedette.line import Line
-from vedette.ports import PolicyEngine, PolicyStage, Reasoner
+from vedette.ports import Finding, Performer, PolicyEngine, PolicyStage, Reasoner
 from vedette.recall import Recall
 from vedette.rollout import Rollout
+from vedette.standing import take_over
 from vedette.stop import Stops
+from vedette.stores import is_there, open_reading, open_store
+from vedette.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from vedette.adapters.prometheus import PrometheusMetrics
-    from vedette.adapters.sqlite import SqliteStore
     from vedette.adapters.sqlite_bank import SqliteBank
+    from vedette.adapters.worker_pool.pool import WorkerPool
     from vedette.load import Loaded, Settings
+    from vedette.storage.store import SqlStore
 
 
 @dataclass(slots=True)
@@ -48,7 +54,7 @@ class App:
     settings: Settings
     loaded: Loaded
     line: Line
-    store: SqliteStore
+    store: SqlStore
     banks: SqliteBank
     metrics: PrometheusMetrics
     commands: Commands
@@ -56,6 +62,7 @@ class App:
     dispatcher: Dispatcher
     rollout: Rollout
     troubles: list[str] = field(default_factory=list)
+    pool: WorkerPool | None = None
 
     async def close(self) -> None:
         """Stop handling, commit what is queued, and let go of the store."""
@@ -64,6 +71,11 @@ class App:
         self.banks.close()
         hands: Any = self.line.performer
         hands.close()
+        if self.pool is not None:
+            self.pool.close()
+        held: Any = self.line.in_hand
+        if held is not None:
+            held.close()
 
 
 async def open_app(
@@ -79,10 +91,9 @@ async def open_app(
     refused or cannot be read, the last good revision stays and `App.troubles` says so; without
     one nothing is opened. Raises BadFleet, BadPolicy, StoreBusy, BadStore.
     """
-    from vedette.adapters.keys import ledger_key
+    from vedette.adapters.keys import KeyFolder, ledger_key
     from vedette.adapters.prometheus import PrometheusMetrics
     from vedette.adapters.rego.stage import read_bundle
-    from vedette.adapters.sqlite import SqliteStore
     from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.load import load_fleet
 
@@ -91,52 +102,59 @@ async def open_app(
     fleet = loaded.fleet
     key_name = f"vedette/{fleet.name}"
     settings.state.mkdir(parents=True, exist_ok=True)
-    store = SqliteStore(
-        settings.state,
+    store = open_store(
+        settings,
         fleet=fleet.name,
-        key=ledger_key(settings.state, key_name),
+        key=ledger_key(settings.state, key_name, lambda: key_in_force(settings)),
         key_name=key_name,
         now_us=clock.now_us,
     )
+    metrics, pool = PrometheusMetrics(), None
     try:
         banks = SqliteBank(settings.state / "memory.db")
         versions = banks.load(loaded.banks)
-        _feed(banks, store)
-        metrics = PrometheusMetrics()
+        feed(banks, store)
+        pool = open_pool(settings, metrics)
+        hands = performer(fleet, pool)
         lessons = Lessons(banks, {} if reasoners else _judged(loaded))
-        thinking = reasoners or _reasoners(loaded, lessons, clock)
-        line = _line(settings, fleet, store, banks, thinking, clock, metrics)
+        thinking = reasoners or _reasoners(loaded, lessons, clock, pool, hands)
+        line = _line(settings, fleet, store, banks, thinking, clock, metrics, hands)
+        line.in_hand = in_hand(settings, fleet, pool)
         rollout, troubles = await _roll_out(settings, store, line, stage, lessons)
+        refuse_unbounded(line)
         read: list[Draft] = []
         if lessons.policy_rev != rollout.live.number:
             readable, read = lessons.decide(line.gateway, clock.now_us())
             lessons.take(readable, rollout.live.number)
+        store.adopt(rollout.live.number, line.stops.epoch)
         await store.note([_opened(store), _loaded(loaded, versions), *read])
     except BaseException:
         store.close()
+        if pool is not None:
+            pool.close()
         raise
     dispatcher = Dispatcher(line)
     intake = LineIntake(line, dispatcher, max_event_bytes=settings.max_event_bytes)
-    commands = Commands(line, intake, rollout, read_bundle)
+    upkeep = Upkeep(line, store, KeyFolder(settings.state, key_name))
+    await upkeep.finish_trimming()
+    commands = Commands(line, intake, rollout, read_bundle, upkeep)
     return App(
         settings, loaded, line, store, banks, metrics, commands, intake, dispatcher, rollout,
-        troubles,
+        troubles, pool,
     )  # fmt: skip
 
 
 def _line(
     settings: Settings,
     fleet: Fleet,
-    store: SqliteStore,
+    store: SqlStore,
     banks: SqliteBank,
     reasoners: dict[str, Reasoner],
     clock: Clock,
     metrics: PrometheusMetrics,
+    hands: Performer,
 ) -> Line:
     """Make the line, with the stops and the counts that the store knows; no policy is live yet."""
-    from vedette.adapters.local_hands import LocalHands
-    from vedette.load import load_module
-
     gateway = Gateway(_NoPolicy(), 0)
     line = Line(
         fleet=fleet,
@@ -144,13 +162,14 @@ def _line(
         gateway=gateway,
         recall=Recall(banks, gateway),
         reasoners=reasoners,
-        performer=LocalHands(lambda agent: load_module(Path(fleet.agents[agent].folder), "tools")),
+        performer=hands,
         clock=clock,
         stops=Stops(),
         metrics=metrics,
         targets=settings.targets,
     )
-    line.stops.restore(store.stop_epoch, store.stops())
+    take_over(line, store.stop_epoch)
+    line.doubt = store.doubt()
     _restore_counts(line, store)
     return line
 
@@ -175,30 +194,29 @@ def _judged(loaded: Loaded) -> dict[str, Agent]:
     return {name: agent for name, agent in agents.items() if agent.reasoner == "judge"}
 
 
-def _reasoners(loaded: Loaded, lessons: Lessons, clock: Clock) -> dict[str, Reasoner]:
-    from vedette.adapters.local_judges import LocalJudges
-    from vedette.judging import Judge
-    from vedette.load import build_judge
-
+def _reasoners(
+    loaded: Loaded, lessons: Lessons, clock: Clock, pool: WorkerPool | None, hands: Any
+) -> dict[str, Reasoner]:
     fleet = loaded.fleet
-
-    def make(name: str) -> Judge:
-        return build_judge(fleet.agents[name], lessons.of(name, clock.now_us()))
-
-    found: dict[str, Reasoner] = {"judge": LocalJudges(make)}
+    prepare = hands.prepare if pool is not None else None
+    found: dict[str, Reasoner] = {"judge": judges(fleet, lessons, clock, pool, prepare)}
     folders = {
         agent.name: Path(agent.folder) for agent in fleet.agents.values() if agent.reasoner == "adk"
     }
     if folders:
         from vedette.adapters.adk.reasoner import AdkReasoner
 
-        found["adk"] = AdkReasoner(folders)
+        bounds = {
+            agent.name: (agent.budget.input_tokens_per_call, agent.budget.output_tokens_per_call)
+            for agent in fleet.agents.values()
+        }
+        found["adk"] = AdkReasoner(folders, bounds=bounds)
     return found
 
 
 async def _roll_out(
     settings: Settings,
-    store: SqliteStore,
+    store: SqlStore,
     line: Line,
     given: PolicyStage | None,
     lessons: Lessons,
@@ -224,7 +242,7 @@ async def _roll_out(
             for agent in lessons.take(prepared.pop(), live.number):
                 judges: Any = line.reasoners["judge"]
                 judges.renew(agent)
-        line.registry = registry(store, live.digest)
+        line.registry, line.budgets = carried(store, live.digest)
         line.metrics.gauge("policy_revision", live.number)
 
     number, digest = store.revision()
@@ -238,6 +256,7 @@ async def _roll_out(
         line.in_flight_before,
         line.metrics,
         asyncio.Lock(),
+        lambda bundle: budgets(bundle.files, line.fleet)[1],
     )
     if number:
         files = store.bundle(digest)
@@ -247,7 +266,7 @@ async def _roll_out(
     return rollout, await _offer(settings, store, rollout)
 
 
-async def _offer(settings: Settings, store: SqliteStore, rollout: Rollout) -> list[str]:
+async def _offer(settings: Settings, store: SqlStore, rollout: Rollout) -> list[str]:
     """Offer the policy folder if it says something new; return why it was refused, if it was.
 
     Raises BadPolicy if no revision is live then.
@@ -275,38 +294,80 @@ async def _offer(settings: Settings, store: SqliteStore, rollout: Rollout) -> li
     return [f"{stays}: {first}"]
 
 
-def _feed(banks: SqliteBank, store: SqliteStore) -> None:
+def feed(banks: SqliteBank, store: SqlStore, after: int = 0) -> int:
     """Bring candidates of committed steps into their banks; one that is there already stays.
 
-    Those whose content was erased go, should the runner have been killed between the two.
+    Those whose content was erased go: the runner may have been killed between the two, or another
+    worker may have erased it. Returns up to which entry this was done.
     """
+    head = store.head()
+    if after and any(True for _ in store.walk(("body.erased",), after)):
+        after = 0
     from vedette.memory import Candidate
 
     erased: set[str] = set()
-    for _, raw, _, data in store.walk(("memory.proposed",)):
+    for _, raw, _, data in store.walk(("memory.proposed",), after):
         entry = orjson.loads(raw)
         if data is None:
             erased.add(entry["event"])
             continue
         banks.propose(Candidate.told(entry, orjson.loads(data)), entry["at"])
     banks.forget(erased, store.candidates(erased))
+    return head
 
 
-def registry(store: SqliteStore, digest: str) -> dict[str, Any]:
-    """Return the registry that a bundle carries (policies/registry/data.yaml)."""
+def key_in_force(settings: Settings) -> str | None:
+    """Return the verifier key that the store's last rotation named, if there is such a store."""
+    if not is_there(settings):
+        return None
+    store = open_reading(settings)
+    try:
+        return store.key_in_force()
+    finally:
+        store.close()
+
+
+def carried(store: SqlStore, digest: str) -> tuple[dict[str, Any], Budgets]:
+    """Return what an admitted bundle carries for the engine: the registry, and the budgets."""
     from vedette.adapters.rego.data import mount
 
-    found = mount(store.bundle(digest) or {}).get("registry")
-    return found if isinstance(found, dict) else {}
+    data = mount(store.bundle(digest) or {})
+    found = data.get("registry")
+    return found if isinstance(found, dict) else {}, read_budgets(data.get("budgets"))
 
 
-def _restore_counts(line: Line, store: SqliteStore) -> None:
+def budgets(files: Mapping[str, bytes], fleet: Fleet) -> tuple[Budgets, list[Finding]]:
+    """Return the limits and prices of a bundle (policies/budgets/data.yaml), and what is wrong."""
+    from vedette.adapters.rego.data import mount
+
+    file = "budgets/data.yaml"
+    try:
+        found = read_budgets(mount(files).get("budgets"))
+    except ValueError as error:
+        return Budgets(), [Finding(file, 1, str(error), "see docs/design/budgets.md")]
+    return found, [
+        Finding(file, 1, f"{agent.name}: {gap}", "mend its agent.yaml, or the limits here")
+        for agent in fleet.agents.values()
+        if agent.reasoner != "judge" and (gap := found.gaps(agent.name, agent.budget)) is not None
+    ]
+
+
+def refuse_unbounded(line: Line) -> None:
+    """Raise BadFleet if the live limits cannot be kept for an agent that was changed meanwhile."""
+    for agent in line.fleet.agents.values():
+        gap = line.budgets.gaps(agent.name, agent.budget) if agent.reasoner != "judge" else None
+        if gap is not None:
+            mend = "mend its agent.yaml, or policies/budgets/data.yaml"
+            raise BadFleet(f"{agent.name}: {gap}", where=f"{agent.name}/agent.yaml", mend=mend)
+
+
+def _restore_counts(line: Line, store: SqlStore) -> None:
     now = line.clock.now_us()
     for agent, unit, minute, amount in store.spent(window_start(now, DAY_US) // MINUTE_US):
         line.gateway.counts.add(agent, unit, minute * MINUTE_US, amount)
 
 
-def _opened(store: SqliteStore) -> Draft:
+def _opened(store: SqlStore) -> Draft:
     return Draft("store.opened", {"epoch": store.epoch})
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 from vedette import hold
 from vedette import perform as performing
+from vedette.action import Action
 from vedette.again import decide_again
+from vedette.breaker import Breaker, Pass
 from vedette.case import Case, Superseded
 from vedette.effect import Outcome
 from vedette.entry import Draft
 from vedette.line import Line
+from vedette.parking import LOOK_AGAIN_US
 from vedette.run import ActionRow
+from vedette.standing import erred, may_call
+from vedette.tool import Tool
 
 
 async def perform(line: Line, case: Case) -> None:
@@ -20,14 +27,16 @@ async def perform(line: Line, case: Case) -> None:
     if not waiting:
         return
     row = waiting[0]
+    agent = case.agent.name
 
     def may_start() -> bool:
-        live = line.gateway.policy_rev == row.policy_rev
-        return live and not line.stops.tool(case.agent.name, row.tool)
+        live = line.gateway.policy_rev == row.policy_rev and line.store.holds(case.epoch)
+        return live and not (line.stops.tool(agent, row.tool) or line.stops.coming(agent, row.tool))
 
     assert row.effect is not None
     # What may have happened already is not decided anew: first it is found out.
     if row.effect == "intended" and not may_start():
+        await stand_by(line, case, row)
         await decide_again(line, case, [row])
         return
     try:
@@ -37,30 +46,140 @@ async def perform(line: Line, case: Case) -> None:
         await again(line, case, [row])
         return
     tool = action.tool
-    target = line.targets.get(tool.target or "", {})
-    call = performing.call_of(action, case.agent, case.event, target, row.tries + 1)
-    before = performing.before_call(tool, row.effect, mine=row.id in case.started)
-    outcome: Outcome | None
+    breaker = breaker_of(line, agent, tool)
+    doubt = row.id not in case.cleared and line.in_doubt(case.run, case.event, row)
+    before = performing.before_call(tool, row.effect, mine=row.id in case.started, doubt=doubt)
+    if before == "person":
+        asked = replace(row, tries=row.tries + 1) if doubt else row
+        await ask_person(line, case, [asked])
+        return
+    if await must_wait(line, case, row, breaker):
+        return
     if before == "start":
         await mark(case, replace(row, effect="started"), "effect.started", now=line.clock.now_us())
         case.started.add(row.id)
         return
-    if before == "person":
-        await ask_person(line, case, [row])
+    if before == "call" and not await may_call(line, agent):
         return
-    if before == "ask":
-        outcome = await performing.ask(line.performer, tool, call)
-        if outcome is None:
-            case.started.discard(row.id)
-            await mark(case, replace(row, effect="intended"), None, now=line.clock.now_us())
+    await try_target(line, case, row, action, before, may_start)
+
+
+async def try_target(
+    line: Line,
+    case: Case,
+    row: ActionRow,
+    action: Action,
+    before: performing.Before,
+    may_start: Callable[[], bool],
+) -> None:
+    """Call the target, or ask it, and make durable what came of it."""
+    tool, agent = action.tool, case.agent.name
+    breaker = breaker_of(line, agent, tool)
+    target = line.targets.get(tool.target or "", {})
+    call = performing.call_of(action, case.agent, case.event, target, row.tries + 1)
+    outcome: Outcome | None
+    async with line.calling(agent, breaker.target, row.policy_rev):
+        leave = breaker.enter(line.clock.now_us())
+        if leave is None:
+            await park(line, case, row, breaker.target)
             return
+        answered: bool | None = None
+        try:
+            if before == "ask":
+                outcome = await performing.ask(line.performer, tool, call)
+                answered = outcome is None or outcome.state != "unknown"
+            else:
+                outcome = await performing.make(line.performer, tool, call, may_start)
+                answered = None if outcome is None else outcome.state in ("done", "failed")
+        finally:
+            report(line, breaker, leave, answered)
+    if before == "ask" and row.effect == "intended":
+        await clear(line, case, row, outcome)
+    elif leave.trial and outcome is not None and harmless(tool, outcome):
+        # It was the target that was tried: an outage must not use up the tries of what waits.
+        tried = row.tries + (outcome.state == "unknown")
+        await park(line, case, replace(row, tries=tried), breaker.target)
+    elif outcome is not None:
+        await settle(line, case, row, outcome)
+    elif before == "ask":
+        case.started.discard(row.id)
+        await mark(case, replace(row, effect="intended"), None, now=line.clock.now_us())
     else:
-        async with line.calling(row.policy_rev):
-            outcome = await performing.make(line.performer, tool, call, may_start)
-        if outcome is None:
-            await decide_again(line, case, [row])
-            return
-    await settle(line, case, row, outcome)
+        await stand_by(line, case, row)
+        await decide_again(line, case, [row])
+
+
+async def clear(line: Line, case: Case, row: ActionRow, outcome: Outcome | None) -> None:
+    """Take in what a target says of an effect that may have happened before a restore."""
+    if outcome is None:
+        case.cleared.add(row.id)
+    elif outcome.state in ("done", "failed"):
+        await settle(line, case, row, outcome)
+    else:
+        later = performing.ask_later(row, line.clock.now_us())
+        await mark(case, later, None, now=line.clock.now_us())
+
+
+async def stand_by(line: Line, case: Case, row: ActionRow) -> None:
+    """Wait until a stop that is on its way is durable: nothing is decided by it before."""
+    while line.stops.coming(case.agent.name, row.tool):  # noqa: ASYNC110 (a commit away)
+        await asyncio.sleep(0.001)
+
+
+# --- what is in the way of a call ------------------------------------------------------------
+
+
+def breaker_of(line: Line, agent: str, tool: Tool) -> Breaker:
+    """Return the breaker of a tool's target; a tool without one is a target of its own."""
+    return line.breakers.of(tool.target or f"{agent}/{tool.name}")
+
+
+async def must_wait(line: Line, case: Case, row: ActionRow, breaker: Breaker) -> bool:
+    """Park a run whose turn has not come, or whose target is to be left alone."""
+    while (first := line.parking.before(case.run)) is not None:
+        found = line.store.run(first)
+        if found is not None and found.state not in ("done", "dead"):
+            await park(line, case, row, None)
+            return True
+        # It was settled where this process did not see it.
+        line.parking.drop(first, (case.run.agent, case.run.key))
+    if breaker.state == "closed" or breaker.ripe(line.clock.now_us()):
+        return False
+    await park(line, case, row, breaker.target)
+    return True
+
+
+async def park(line: Line, case: Case, row: ActionRow, target: str | None) -> None:
+    """Let a run wait for a target, or for its turn in its key, at no compute.
+
+    It is woken by whatever it waits for; should that be lost, it is looked at again in an hour.
+    """
+    now = line.clock.now_us()
+    waits = replace(row, waits="target", not_before_us=now + LOOK_AGAIN_US)
+    if row.id in case.started:
+        # Its start was made durable a moment ago, and nothing was called.
+        case.started.discard(row.id)
+        waits.effect = "intended"
+    await mark(case, waits, None, now=now)
+    if target is None:
+        line.parking.wait_behind(case.run)
+    else:
+        line.parking.wait_for(case.run, target)
+
+
+def harmless(tool: Tool, outcome: Outcome) -> bool:
+    """Say whether a call that was not answered, or answered with a no for now, may be repeated."""
+    repeats = tool.settles == "idempotent" and outcome.state == "unknown"
+    return repeats or outcome.state == "retry"
+
+
+def report(line: Line, breaker: Breaker, leave: Pass, answered: bool | None) -> None:
+    """Tell a target's breaker what came of a call; when it closes, who waits is woken."""
+    before = breaker.state
+    if breaker.leave(leave, answered, line.clock.now_us()):
+        line.parking.wake_all(breaker.target)
+    if breaker.state == "open" and before != "open":
+        line.metrics.count("breaker_opened", target=breaker.target)
 
 
 async def ask_person(line: Line, case: Case, rows: list[ActionRow]) -> None:
@@ -103,5 +222,10 @@ async def settle(line: Line, case: Case, row: ActionRow, outcome: Outcome) -> No
             if any(r.id == row.id and r.effect in ("done", "failed") for r in case.rows):
                 raise
             continue
+        if after.waits == "target":
+            # Before the key is let go: what comes after it must not go ahead of it.
+            line.parking.wait(case.run)
         line.metrics.count("effects", agent=case.agent.name, tool=row.tool, state=state)
+        if state == "failed":
+            await erred(line, case.agent.name)
         return

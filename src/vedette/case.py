@@ -11,6 +11,7 @@ import orjson
 
 from vedette.action import Action, action_digest
 from vedette.agent import Agent
+from vedette.budget import ACTIONS, Places, Reservation, Shortage
 from vedette.digest import SAFE_INTEGER, canonical, tame
 from vedette.entry import Body, Draft
 from vedette.errors import BadProposal, VedetteError
@@ -32,13 +33,17 @@ class Superseded(VedetteError):
 
 
 class OverBudget(VedetteError):
-    """The agent's budget has no room for what the step would spend."""
+    """A budget has no room for what the step would spend; `shortage` says which."""
 
     code = "over-budget"
 
+    def __init__(self, shortage: Shortage) -> None:
+        super().__init__(f"no room in {shortage.rule}: {shortage.total} of {shortage.limit} taken")
+        self.shortage = shortage
+
 
 class Fenced(VedetteError):
-    """Policy or a stop changed while the step was made: decide again."""
+    """Policy or a stop changed while the step was made, or a budget has room: decide again."""
 
     code = "fenced"
 
@@ -48,8 +53,8 @@ class Case:
     """One run being handled. `rows` are all its actions, oldest first, as the store has them.
 
     `previous` is the position of the key's event that was judged before this one; `briefed` cites
-    what each recorded turn was briefed with; `reserved_us` is when this turn's worst case was
-    booked.
+    what each recorded turn was briefed with; `reservation` is this turn's worst case, booked;
+    `places` is the room for actions of the step that is being made.
     """
 
     line: Line
@@ -62,8 +67,10 @@ class Case:
     memories: tuple[Memory, ...] = ()
     row: dict[str, Any] = field(default_factory=dict)
     started: set[str] = field(default_factory=set)
+    cleared: set[str] = field(default_factory=set)
     previous: int = 0
-    reserved_us: int = 0
+    reservation: Reservation | None = None
+    places: Places = field(default_factory=Places)
     briefed: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
 
     @classmethod
@@ -107,6 +114,9 @@ class Case:
             return row.hold == "approved" or row.until_us <= now_us
         if row.waits == "time":
             return row.not_before_us <= now_us
+        if row.waits == "budget":
+            # Without an instant only a person's raise makes room, and then sets one.
+            return 0 < row.not_before_us <= now_us
         if row.waits == "resume":
             return not self.line.stops.tool(self.agent.name, row.tool)
         return row.decided is None
@@ -195,6 +205,7 @@ class Case:
                 and "label_output" not in row.obliges
             ),
             row=self.row,
+            known=self.line.known(self.agent),
         )
 
     def situation(self, rows: Sequence[ActionRow], row: ActionRow, now_us: int) -> Situation:
@@ -237,6 +248,7 @@ class Case:
             why=record["why"],
             confidence_milli=record["confidence"],
             digest=row.digest,
+            recorded=row.id,
         )
 
     # --- entries ----------------------------------------------------------------------------
@@ -316,6 +328,7 @@ class Case:
         return Step(
             drafts=drafts,
             run=self.run.id,
+            position=self.run.position,
             agent=self.agent.name,
             expects=self.run.steps,
             entries_before=self.run.entries,
@@ -327,6 +340,15 @@ class Case:
             **self.standing(after, final, now_us),
             **extra,
         )
+
+    def expect_room(self, now_us: int) -> None:
+        """Begin a step's decisions with what is known of room for actions."""
+        self.places = Places(self.line.tight_now(self.agent.name, now_us))
+
+    def places_taken(self, permits: int) -> dict[str, Any]:
+        """Return what a step with so many new permits has to keep to: parts of a `Step`."""
+        caps = self.line.budgets.caps(self.agent.name, self.agent.budget, (ACTIONS,))
+        return self.places.parts(permits, caps)
 
     def merged(self, changed: Sequence[ActionRow]) -> list[ActionRow]:
         """Return the run's actions with those of `changed` in the place of what they were."""
@@ -344,12 +366,21 @@ class Case:
             self.line.wrote(step.rows)
             sent()
         committed = await answer
+        for alert in committed.alerts:
+            self.line.metrics.count(
+                "budget_alerts", agent=alert.name, unit=alert.unit, window=alert.span
+            )
+        if committed.shortage is not None and committed.shortage.unit == ACTIONS:
+            self.line.tight[self.agent.name] = committed.shortage
         if sent is not None and committed.answer is not Answer.COMMITTED:
             raise Superseded(f"others were judged ahead of this ({committed.answer.value})")
         if committed.answer in (Answer.FENCED_POLICY, Answer.FENCED_STOP):
             raise Fenced("the live policy or a stop changed")
-        if committed.answer is Answer.OVER_BUDGET:
-            raise OverBudget(f"the budget of {self.agent.name} has no room for this step")
+        if committed.answer is Answer.OVER_BUDGET and committed.shortage is not None:
+            raise OverBudget(committed.shortage)
+        if committed.answer is Answer.ROOM:
+            self.line.tight.pop(self.agent.name, None)
+            raise Fenced("the budget has room by now")
         if committed.answer is not Answer.COMMITTED:
             raise Superseded(f"the run was moved on by somebody else ({committed.answer.value})")
         run = self.run
@@ -381,7 +412,7 @@ def origins_today(
     Raises Superseded if a value drawn from either by reference is not there any more.
     """
     roots = {"charter": charter, "registry": registry}
-    known = frozenset((*strings(charter), *strings(registry)))
+    known: frozenset[str] | None = None
     origins: dict[str, Origin] = dict(record["origins"])
     for pointer, origin in origins.items():
         value = record["args"][tokens(pointer)[0]]
@@ -393,8 +424,11 @@ def origins_today(
                 raise Superseded(f"{record['sources'][pointer]} is no longer there") from error
             if tame(today) != value:
                 raise Superseded(f"{record['sources'][pointer]} says something else now")
-        elif origin == "registered" and value not in known:
-            origins[pointer] = "derived"
+        elif origin == "registered":
+            if known is None:
+                known = frozenset((*strings(charter), *strings(registry)))
+            if value not in known:
+                origins[pointer] = "derived"
     return origins
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vedette.approval import HoldState
+from vedette.budget import ACTIONS, DAY_US, FLEET, THINKING, UNITS, Budget, Cap, Raise
 from vedette.bundle import Bundle
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
@@ -22,8 +23,12 @@ from vedette.identity import Principal
 from vedette.line import Line
 from vedette.ports import Intake
 from vedette.rollout import Rollout
-from vedette.run import Run
+from vedette.standing import set_stop
 from vedette.stop import scope_of
+from vedette.upkeep import Upkeep, keep_states
+
+MOST_RAISED_US = 31 * DAY_US
+_LONGEST_US = 3653 * DAY_US
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class Commands:
     intake: Intake
     rollout: Rollout
     read_bundle: Callable[[Path], Bundle]
+    upkeep: Upkeep | None = None
 
     # --- events -----------------------------------------------------------------------------
 
@@ -135,32 +141,56 @@ class Commands:
     # --- stops ------------------------------------------------------------------------------
 
     async def stop(
-        self, order: Order, *, agent: str | None = None, tool: str | None = None, all: bool = False
+        self,
+        order: Order,
+        *,
+        agent: str | None = None,
+        tool: str | None = None,
+        all: bool = False,
+        for_us: int | None = None,
     ) -> dict[str, Any]:
-        """Stop an agent, a tool or everything; in force when this returns, and after restarts."""
-        return await self._stop(order, scope_of(agent, tool, all), True)
+        """Stop an agent, a tool or everything; in force when this returns, and after restarts.
+
+        With `for_us` it lifts itself after so many microseconds.
+        """
+        if for_us is not None and not 0 < for_us <= _LONGEST_US:
+            raise BadCommand("a stop lasts for some time, and no longer than ten years")
+        return await self._stop(order, scope_of(agent, tool, all), True, for_us or 0)
 
     async def resume(
         self, order: Order, *, agent: str | None = None, tool: str | None = None, all: bool = False
     ) -> dict[str, Any]:
-        """Lift a stop."""
-        return await self._stop(order, scope_of(agent, tool, all), False)
+        """Lift a stop. An agent that was over a ceiling starts with a clean sheet."""
+        done = await self._stop(order, scope_of(agent, tool, all), False)
+        if agent is not None:
+            self.line.tallies.forgive(agent)
+        return done
 
-    async def _stop(self, order: Order, what: tuple[str, str], on: bool) -> dict[str, Any]:
+    async def _stop(
+        self, order: Order, what: tuple[str, str], on: bool, for_us: int = 0
+    ) -> dict[str, Any]:
         self._person(order)
         scope, name = what
         self._known(scope, name)
         began = self.line.clock.monotonic_us()
+        until_us = self.line.clock.now_us() + for_us if for_us else 0
         draft = Draft(
             "stop.set" if on else "stop.lifted",
-            {"what": f"{scope}:{name}", "actor": str(order.principal)},
+            {
+                "what": f"{scope}:{name}",
+                "actor": str(order.principal),
+                "until": until_us or None,
+            },
             body=order.body(),
         )
-        epoch = await self.line.store.stop(draft, scope, name, on, command=order.command_id)
-        self.line.stops.restore(epoch, self.line.store.stops())
+        await set_stop(self.line, draft, what, on, command=order.command_id)
+        took_us = self.line.clock.monotonic_us() - began
+        if on:
+            self.line.metrics.observe("stop_seconds", took_us / 1e6)
         return {
             "stopped": [f"{s}:{n}" for s, n in self.line.stops.listed()],
-            "took_us": self.line.clock.monotonic_us() - began,
+            "until": until_us or None,
+            "took_us": took_us,
         }
 
     def _known(self, scope: str, name: str) -> None:
@@ -170,6 +200,69 @@ class Commands:
         tools = sorted({tool for agent in agents.values() for tool in agent.tools})
         if scope == "tool" and name not in tools:
             raise BadCommand(f"there is no tool {name!r}", mend=f"one of: {', '.join(tools)}")
+
+    # --- budgets ----------------------------------------------------------------------------
+
+    async def budget_raise(
+        self,
+        order: Order,
+        for_us: int,
+        *,
+        agent: str | None = None,
+        unit: str | None = None,
+        window: str | None = None,
+        by: int | None = None,
+    ) -> dict[str, Any]:
+        """Give an agent's limits (without one: the fleet's) more room for a while.
+
+        Without `by` each is doubled. What waits goes on at once; the raise ends by itself.
+        """
+        self._person(order)
+        if not 0 < for_us <= MOST_RAISED_US:
+            raise BadCommand("a raise lasts up to 31 days", mend="for example --for 2h")
+        if by is not None and by < 1:
+            raise BadCommand(f"{by} is no more room", mend="give --by a number of at least 1")
+        until = self.line.clock.now_us() + for_us
+        name = FLEET if agent is None else agent
+        raises = [
+            Raise(name, cap.unit, cap.span, by or cap.limit, until)
+            for cap in self._limits(agent)
+            if unit in (None, cap.unit) and window in (None, cap.span) and (by or cap.limit)
+        ]
+        if not raises:
+            whose = "the fleet" if agent is None else agent
+            raise BadCommand(
+                f"{whose} has no such limit", mend="see `vedette budget show`, and give --by"
+            )
+        more = {f"{one.unit}.{one.span}": one.amount for one in raises}
+        fields = {"agent": agent, "scope": "fleet" if agent is None else "agent", "spend": more}
+        draft = Draft(
+            "budget.raised",
+            {**fields, "until": until, "actor": str(order.principal)},
+            body=order.body(),
+        )
+        seq = await self.line.store.raise_budget(draft, raises, command=order.command_id)
+        self.line.tight.clear()
+        return {"entry": seq, "raised": more, "until": until}
+
+    def _limits(self, agent: str | None) -> list[Cap]:
+        """Return the limits that a raise can widen: an agent's own, or the fleet's."""
+        budgets = self.line.budgets
+        if agent is None:
+            return [cap for cap in budgets.caps(FLEET, Budget(), UNITS) if cap.scope == "fleet"]
+        self._known("agent", agent)
+        declared = self.line.fleet.agents[agent]
+        budget = declared.budget
+        if declared.reasoner == "judge":
+            return [cap for cap in budgets.caps(agent, budget, (ACTIONS,)) if cap.scope == "agent"]
+        return [
+            *(
+                Cap("run", unit, "run", most)
+                for unit in THINKING
+                if (most := budget.limit(unit, "run")) is not None
+            ),
+            *(cap for cap in budgets.caps(agent, budget, UNITS) if cap.scope == "agent"),
+        ]
 
     # --- policy -----------------------------------------------------------------------------
 
@@ -209,27 +302,13 @@ class Commands:
         if entry is not None and (isinstance(entry, bool) or not 0 < entry < 2**63):
             raise BadCommand(f"{entry} is no entry", mend="give its seq, as the ledger has it")
         store = self.line.store
-        await self._keep_states(store.runs_with(event=event, subject=subject, entry=entry))
+        await keep_states(self.line, store.runs_with(event=event, subject=subject, entry=entry))
         draft = Draft("body.erased", {"actor": str(order.principal)}, body=order.body())
         erased = await store.erase(
             event=event, subject=subject, entry=entry, draft=draft, command=order.command_id
         )
         self.line.recall.banks.forget(erased.events, store.candidates(erased.events))
         return {"erased": list(erased.digests), "scrubbed": erased.scrubbed}
-
-    async def _keep_states(self, runs: Sequence[Run]) -> None:
-        """Keep what judges have learned of content that is about to go, as states without it."""
-        store = self.line.store
-        for agent, key in sorted({(run.agent, run.key) for run in runs if run.observed}):
-            if agent not in self.line.fleet.agents:
-                continue
-            checkpoint, _, since = store.history(agent, key, 2**62)
-            if not since:
-                continue
-            reasoner = self.line.reasoner(self.line.agent(agent))
-            blob = reasoner.fold(agent, checkpoint, since)
-            if blob is not None:
-                await store.keep_state(agent, key, since[-1][0], blob)
 
     def _person(self, order: Order) -> None:
         if order.principal.kind != "person":

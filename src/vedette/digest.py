@@ -26,32 +26,65 @@ def canonical(value: Any) -> bytes:
 
 def checked(value: Any) -> bytes:
     """Return the canonical bytes of `value`, or raise ValueError naming what is outside."""
-    _check(value, "")
+    _check(value)
     return orjson.dumps(value, option=_CANONICAL)
 
 
-def _check(value: Any, at: str) -> None:
-    if value is None or isinstance(value, bool):
-        return
+def tamed(value: Any) -> bytes:
+    """Return the canonical bytes of a value that `tame` made, or that is made of such values.
+
+    What `tame` lets through is looked at here without walking through it: keys beyond ASCII,
+    text that is not Unicode and integers that are not safe raise ValueError.
+    """
+    try:
+        raw = orjson.dumps(value, option=_CANONICAL | orjson.OPT_STRICT_INTEGER)
+    except orjson.JSONEncodeError as error:
+        raise ValueError(str(error)) from error
+    if not raw.isascii():
+        _check(value)
+    return raw
+
+
+class _Outside(ValueError):
+    """What has no canonical form; `at` is where, made up on the way out."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why, self.at = why, ""
+
+    def __str__(self) -> str:
+        return f"{self.at or '/'}: {self.why}"
+
+
+def _check(value: Any) -> None:
     if isinstance(value, str):
         if not value.isascii():
             value.encode("utf-8")  # a lone surrogate raises UnicodeEncodeError, a ValueError
+    elif value is None or isinstance(value, bool):
         return
-    if isinstance(value, int):
-        if -SAFE_INTEGER <= value <= SAFE_INTEGER:
-            return
-        raise ValueError(f"{at or '/'}: {value} is beyond the safe integers")
-    if isinstance(value, dict):
+    elif isinstance(value, int):
+        if not -SAFE_INTEGER <= value <= SAFE_INTEGER:
+            raise _Outside(f"{value} is beyond the safe integers")
+    elif isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str) or not key.isascii():
-                raise ValueError(f"{at or '/'}: key {key!r} is not an ASCII string")
-            _check(item, f"{at}/{key}")
-        return
-    if isinstance(value, list | tuple):
+                raise _Outside(f"key {key!r} is not an ASCII string")
+            if type(item) is str and item.isascii():
+                continue
+            _below(key, item)
+    elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            _check(item, f"{at}/{index}")
-        return
-    raise ValueError(f"{at or '/'}: {type(value).__name__} has no canonical form")
+            _below(index, item)
+    else:
+        raise _Outside(f"{type(value).__name__} has no canonical form")
+
+
+def _below(name: str | int, item: Any) -> None:
+    try:
+        _check(item)
+    except _Outside as error:
+        error.at = f"/{name}{error.at}"
+        raise
 
 
 def tame(value: Any) -> Any:
@@ -61,17 +94,22 @@ def tame(value: Any) -> Any:
     a float is the shortest text that reads back as the same float, so nothing is lost.
     Raises ValueError for what is not JSON.
     """
+    kind = type(value)
+    if kind is str or value is None or kind is bool:
+        return value
     if isinstance(value, float):
         if value != value or value in (float("inf"), float("-inf")):
             raise ValueError(f"{value} is not JSON")
         return repr(value)
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int):
         return value if -SAFE_INTEGER <= value <= SAFE_INTEGER else str(value)
     if isinstance(value, dict):
-        return {str(key): tame(item) for key, item in value.items()}
+        return {
+            str(key): item if type(item) is str else tame(item) for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [tame(item) for item in value]
-    if value is None or isinstance(value, bool | str):
+        return [item if type(item) is str else tame(item) for item in value]
+    if isinstance(value, str):
         return value
     raise ValueError(f"{type(value).__name__} is not JSON")
 

@@ -6,32 +6,43 @@ stay in order, and if one does not stand, those behind it are refused by the sto
 waits until all have come back and goes on from what is durable. Once a run's first turn is durable
 it leaves its lane: its effects are performed, in the order of the key, beside the key's next event.
 A run that waits and wakes has a lane of its own.
+
+Lanes take turns by agent (`fair.Turns`), and what is in memory is shared by agent (`supply`): an
+agent that is slow, or has a storm of events, is in nobody else's way.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from vedette.backoff import delay_us
 from vedette.case import Case, Superseded
-from vedette.errors import StoreFailed, Temporary
+from vedette.errors import Permanent, StoreFailed, Temporary
 from vedette.event import Event
+from vedette.fair import OCTETS_A_TURN, Turns
 from vedette.handle import bury, handle, see_through
 from vedette.line import Line
-from vedette.run import Lease, Run
+from vedette.run import Answer, Lease, Run, Step
+from vedette.standing import erred, lift_ended
+from vedette.supply import Bounds, Supply
+from vedette.waking import Waking
 
 Key = tuple[str, str]
 T = TypeVar("T")
 
-_ATTEMPTS = 5
+ATTEMPTS = 5
 _RETRY_US = 500_000
-_LOAD = 2048
+_LAST_RETRY_US = 60_000_000
 _SOON_US = 60_000_000
 AHEAD = 32
+# Handlers of one agent while another that asks for little is about. Whatever is in hand for the
+# one stands before the other's next step, in every commit and every round of the loop.
+BESIDE = 6
 
 
 @dataclass(slots=True)
@@ -39,13 +50,15 @@ class Lane:
     """The runs of one key. `busy` are being judged or committed, oldest first.
 
     `again_us` is set when one of them has to be tried again: then no other is begun before all
-    have come back. `queued` says that the lane waits for a handler.
+    have come back. `queued` says that the lane waits for a handler. `judged` is the run whose step
+    is not sent yet: its reasoner may be in another process, and the next run is briefed after it.
     """
 
     queue: deque[Run] = field(default_factory=deque)
     busy: int = 0
     again_us: int | None = None
     queued: bool = False
+    judged: str | None = None
 
     def put_back(self, run: Run) -> None:
         """Put a run back in its place."""
@@ -56,23 +69,27 @@ class Lane:
 class Dispatcher:
     """Hands ready runs to handlers. `start` and `close` bound its life on one event loop.
 
-    `room` bounds how many runs are held in memory: intake waits while there are more, and what
-    the store holds beyond that is loaded as room appears.
+    `room` bounds how many runs are held in memory, `bounds` all that is bounded; see `supply`.
     """
 
-    def __init__(self, line: Line, *, handlers: int = 256, room: int = 8192) -> None:
+    def __init__(
+        self,
+        line: Line,
+        *,
+        handlers: int = 256,
+        room: int | None = None,
+        bounds: Bounds | None = None,
+    ) -> None:
+        bounds = bounds or Bounds()
         self._line = line
-        self._room = room
+        self.supply = Supply(line, self._put, replace(bounds, room=room or bounds.room))
+        self.waking = Waking(line, self.supply)
         self._lanes: dict[Key, Lane] = {}
-        self._next: asyncio.Queue[Key] = asyncio.Queue()
+        self._turns: Turns[Key] = Turns(handlers, beside=BESIDE, cost=self._cost)
+        self._free: deque[asyncio.Future[None]] = deque()
         self._parked: dict[Key, int] = {}
-        self._known: dict[str, Event | None] = {}
-        self._away: set[str] = set()
-        self._after = 0
-        self._behind = True
-        self._space = asyncio.Event()
-        self._space.set()
         self._handlers = handlers
+        self._charge: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._finishing: set[asyncio.Task[None]] = set()
         self._failed: Callable[[str, BaseException | None], None] | None = None
@@ -87,7 +104,10 @@ class Dispatcher:
         `failed` is told if a task of ours breaks: runs that it had in hand are never done then.
         """
         self._failed, self._closing = failed, False
-        self._load()
+        if self._line.in_hand is not None:
+            self._charge = set(self._line.in_hand.left_over())
+        self.supply.start()
+        self.waking.start()
         self._tasks = [
             self._minded(self._work(), f"handler {n}") for n in range(1, self._handlers + 1)
         ]
@@ -118,7 +138,7 @@ class Dispatcher:
     @property
     def pending(self) -> int:
         """Return how many runs are in memory, queued or being handled."""
-        return len(self._known)
+        return len(self.supply.known)
 
     @property
     def idle(self) -> bool:
@@ -126,115 +146,121 @@ class Dispatcher:
 
         Lanes of stopped agents, and lanes parked until a later instant, are aside; see `soon`.
         """
-        now = self._line.clock.now_us()
+        line, now = self._line, self._line.clock.now_us()
         aside = sum(
             len(self._lanes[key].queue)
             for key, at_us in self._parked.items()
-            if at_us > now or self._line.stops.agent(key[0])
+            if at_us > now or line.stops.agent(key[0])
         )
-        return len(self._known) == aside and not self._behind
+        behind = any(not line.stops.agent(agent) for agent in self.supply.behind)
+        return len(self.supply.known) == aside and not behind and not self.waking.due
 
     @property
     def soon(self) -> bool:
-        """Say whether a lane is parked until an instant near enough to stay up for."""
+        """Say whether something waits for an instant near enough to stay up for."""
         now = self._line.clock.now_us()
-        return any(
+        return self.waking.soon(now + _SOON_US) or any(
             at_us <= now + _SOON_US and not self._line.stops.agent(key[0])
             for key, at_us in self._parked.items()
         )
 
-    # --- in ---------------------------------------------------------------------------------
+    # --- lanes ------------------------------------------------------------------------------
 
-    async def space(self) -> None:
-        """Return when there is room for more runs."""
-        await self._space.wait()
+    def _put(self, run: Run) -> None:
+        """Queue a run that came into memory: in the order of its key, or beside it if it waited.
 
-    def offer(self, runs: Sequence[Run], event: Event) -> None:
-        """Queue the runs of an event that was just accepted, in order."""
-        for run in runs:
-            if self._behind:
-                # Older runs are still in the store; taking newer ones first would break order.
-                return
-            self._put((run.agent, run.key), run, event)
-            self._after = max(self._after, run.position)
-        if len(self._known) >= self._room and self._taken() >= self._room:
-            self._space.clear()
-
-    def _taken(self) -> int:
-        """Return how much room is taken; what is parked for later must not keep others out."""
-        soon = self._line.clock.now_us() + _SOON_US
-        parked = (self._lanes[key] for key, at_us in self._parked.items() if at_us > soon)
-        return len(self._known) - sum(len(lane.queue) for lane in parked)
-
-    def _put(self, key: Key, run: Run, event: Event | None = None) -> None:
-        if run.id in self._known:
-            return
-        if self._line.stops.agent(run.agent):
-            self._away.add(run.agent)
-            return
-        self._known[run.id] = event
+        One that waited before its first turn (for a budget) still has its place in the order.
+        """
+        first = run.state == "ready" or not run.turn
+        key = (run.agent, run.key) if first else self._own_lane(run)
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Lane()
-        lane.queue.append(run)
+        if run.state == "ready":
+            lane.queue.append(run)
+        else:
+            lane.put_back(run)
         self._go_on(key, lane)
 
     def _put_away(self, key: Key, lane: Lane) -> None:
         """Drop a stopped agent's runs from memory: the store has them, others need the room."""
+        self.supply.put_away(key[0], lane.queue)
         for run in lane.queue:
-            del self._known[run.id]
+            self.waking.gone(run)
         lane.queue.clear()
         if not lane.busy:
             del self._lanes[key]
-        self._away.add(key[0])
-        self._make_room()
-
-    def _fetch_back(self) -> None:
-        """Load what was put away, once its agent may go on."""
-        back = {agent for agent in self._away if not self._line.stops.agent(agent)}
-        if back:
-            self._away -= back
-            self._after, self._behind = 0, True
-            self._load()
 
     def _go_on(self, key: Key, lane: Lane) -> None:
         """Give a lane to a handler if another of its runs may be begun now."""
         may = lane.again_us is None and lane.busy < AHEAD and key not in self._parked
-        if may and lane.queue and not lane.queued:
+        if may and lane.queue and not lane.queued and lane.judged is None:
             lane.queued = True
-            self._next.put_nowait(key)
+            self._turns.want(key[0], key, self._line.clock.monotonic_us())
+            self._call_handler()
 
-    def _load(self) -> None:
-        """Take the next runs from the store, as far as there is room."""
-        while self._behind and len(self._known) < self._room:
-            # From the last position on again: one event may have made runs of several agents.
-            runs = self._line.store.backlog(self._after - 1, _LOAD)
-            for run in runs:
-                self._put((run.agent, run.key), run)
-                self._after = max(self._after, run.position)
-            self._behind = len(runs) == _LOAD
+    def _cost(self, key: Key) -> int:
+        queue = self._lanes[key].queue
+        held = self.supply.known.get(queue[0].id) if queue else None
+        return 1 + (held.octets // OCTETS_A_TURN if held else 0)
 
-    # --- out --------------------------------------------------------------------------------
+    def others_about(self) -> bool:
+        """Say whether an agent that asks for little was heard of lately."""
+        return self._turns.light_about(self._line.clock.monotonic_us())
+
+    # --- handlers ---------------------------------------------------------------------------
+
+    def _call_handler(self) -> None:
+        while self._free:
+            free = self._free.popleft()
+            if not free.done():
+                free.set_result(None)
+                return
 
     async def _work(self) -> None:
         while True:
-            key = await self._next.get()
-            lane = self._lanes[key]
-            lane.queued = False
-            if lane.again_us is not None or not lane.queue:
+            turn = self._turns.next(self._line.clock.monotonic_us())
+            if turn is None:
+                free = asyncio.get_running_loop().create_future()
+                self._free.append(free)
+                await free
                 continue
-            if self._line.stops.agent(key[0]):
-                self._put_away(key, lane)
-                continue
-            await self._take(key, lane, lane.queue.popleft())
+            # There may be more to do than handlers were called for, when a bound was raised.
+            self._call_handler()
+            agent, key = turn
+            try:
+                await self._serve(key)
+            finally:
+                self._turns.done(agent)
 
-    async def _take(self, key: Key, lane: Lane, run: Run) -> None:
-        """Handle the next run of a lane; the lane goes on as soon as its step is sent."""
+    async def _serve(self, key: Key) -> None:
+        """Take the next run of a lane, if it may still be taken."""
+        lane = self._lanes[key]
+        lane.queued = False
+        if lane.again_us is not None or not lane.queue:
+            return
+        if self._line.stops.agent(key[0]):
+            self._put_away(key, lane)
+            return
+        run = lane.queue.popleft()
+        epoch = self._line.store.lease(run)
+        if epoch is None:
+            # Another worker has it by now.
+            self._forget(run)
+            self._come_back(key, lane, run)
+            return
+        await self._take(key, lane, Lease(run, epoch))
+
+    async def _take(self, key: Key, lane: Lane, lease: Lease) -> None:
+        """Handle a run of a lane; the lane goes on as soon as its step is sent."""
+        run = lease.run
         lane.busy += 1
-        lease = Lease(run, self._line.store.epoch)
-        sent = partial(self._go_on, key, lane)
-        case = await self._guard(run, handle(self._line, lease, self._known[run.id], sent))
+        lane.judged = run.id
+        sent = partial(self._sent, key, lane, run)
+        event = self.supply.known[run.id].event
+        case = await self._guard(run, self._first(lease, event, sent))
         lane.busy -= 1
+        lane.judged = None if lane.judged == run.id else lane.judged
         if isinstance(case, int):
             lane.put_back(run)
             lane.again_us = max(case, lane.again_us or 0)
@@ -244,8 +270,38 @@ class Dispatcher:
                 lane.again_us = lane.again_us or self._line.clock.now_us()
             self._forget(run)
         else:
+            self.waking.release(case)
             self._beside(self._finish(case))
         self._come_back(key, lane, run)
+
+    def _sent(self, key: Key, lane: Lane, run: Run) -> None:
+        if lane.judged == run.id:
+            lane.judged = None
+            self._go_on(key, lane)
+
+    async def _first(
+        self, lease: Lease, event: Event | None, sent: Callable[[], None]
+    ) -> Case | int | None:
+        """Handle a run; one that was in hand when the process before this one died is charged."""
+        run = lease.run
+        if run.id in self._charge:
+            self._charge.discard(run.id)
+            if run.attempts + 1 >= ATTEMPTS:
+                raise Permanent(f"the process died {ATTEMPTS} times with this event in hand")
+            await self._charge_attempt(lease)
+        return await handle(self._line, lease, event, sent)
+
+    async def _charge_attempt(self, lease: Lease) -> None:
+        run = lease.run
+        charged = Step(
+            drafts=[], run=run.id, position=run.position, agent=run.agent, expects=run.steps,
+            entries_before=run.entries, epoch=lease.epoch, state=run.state, turn=run.turn,
+            attempts=run.attempts + 1, wake_us=run.wake_us, waits=run.waits, observed=run.observed,
+        )  # fmt: skip
+        committed = await self._line.store.commit(charged)
+        if committed.answer is not Answer.COMMITTED:
+            raise Superseded("the run was moved on by somebody else")
+        run.steps, run.attempts = run.steps + 1, run.attempts + 1
 
     def _come_back(self, key: Key, lane: Lane, run: Run) -> None:
         """A run of the lane has come back: go on, or start anew once all have."""
@@ -258,7 +314,7 @@ class Dispatcher:
                 self._parked[key] = lane.again_us
             lane.again_us = None
         if not lane.queue and not lane.busy and not lane.queued:
-            del self._lanes[key]
+            self._lanes.pop(key, None)
 
     async def _finish(self, case: Case) -> None:
         """See a run through while its key goes on."""
@@ -270,18 +326,13 @@ class Dispatcher:
             lane.queue.append(run)
             self._parked[key] = again_us
         else:
+            self.waking.finished(case)
             self._forget(run)
 
     def _forget(self, run: Run) -> None:
-        del self._known[run.id]
+        self.supply.forget(run)
+        self.waking.gone(run)
         self.handled += 1
-        self._make_room()
-
-    def _make_room(self) -> None:
-        near = len(self._known) < self._room // 2 or not self._space.is_set()
-        if near and self._taken() < self._room // 2:
-            self._load()
-            self._space.set()
 
     def _beside(self, work: Coroutine[Any, Any, None]) -> None:
         self._finishing.add(self._minded(work, "finisher"))
@@ -289,6 +340,8 @@ class Dispatcher:
     @staticmethod
     def _own_lane(run: Run) -> Key:
         return (run.agent, f"\0{run.id}")
+
+    # --- what goes wrong --------------------------------------------------------------------
 
     async def _guard(self, run: Run, work: Coroutine[Any, Any, T]) -> T | int | None:
         """Do a run's work; return an instant if it has to be tried again then."""
@@ -302,9 +355,11 @@ class Dispatcher:
             return self._again(run, line.clock.now_us())
         except Temporary as error:
             run.attempts += 1
-            if run.attempts >= _ATTEMPTS:
+            if run.attempts >= ATTEMPTS:
                 return await self._bury(run, error)
-            return self._again(run, line.clock.now_us() + (_RETRY_US << run.attempts))
+            await self._count_error(run)
+            wait = delay_us(run.attempts, first_us=_RETRY_US, last_us=_LAST_RETRY_US, seed=run.id)
+            return self._again(run, line.clock.now_us() + wait)
         except (Exception, asyncio.CancelledError, SystemExit) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
@@ -322,38 +377,67 @@ class Dispatcher:
             attempts = run.attempts
             for name in Run.__slots__:
                 setattr(run, name, getattr(fresh, name))
-            run.attempts = attempts
+            run.attempts = max(attempts, run.attempts)
         return at_us
 
     async def _bury(self, run: Run, error: BaseException) -> int | None:
         line = self._line
         line.forget(run)
         fresh = line.store.run(run.id) or run
+        epoch = line.store.lease(fresh)
+        if epoch is None:
+            # Another worker has it by now, and finds out for itself.
+            return line.clock.now_us()
         try:
-            await bury(line, fresh, line.store.epoch, f"{type(error).__name__}: {error}")
+            await bury(line, fresh, epoch, f"{type(error).__name__}: {error}")
         except Exception:
             # Whatever it is must not end this handler: the run stays and is tried again.
             line.metrics.count("store_failures")
             return line.clock.now_us() + _RETRY_US
         run.state = "dead"
+        line.parking.leave(run)
+        await self._count_error(run)
         return None
+
+    async def _count_error(self, run: Run) -> None:
+        try:
+            await erred(self._line, run.agent)
+        except StoreFailed:
+            # It is not parked yet; its next error tries again.
+            self._line.metrics.count("store_failures")
 
     # --- waking -----------------------------------------------------------------------------
 
     async def _wake(self) -> None:
-        """Look for runs whose wait is over, and for parked lanes that may go on."""
+        """Look for runs whose wait is over, parked lanes that may go on, and stops that end."""
         while True:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(self.waking.pause_s)
             self.wake()
+            try:
+                await lift_ended(self._line, self._line.clock.now_us())
+            except StoreFailed:
+                self._line.metrics.count("store_failures")
 
     def wake(self) -> None:
         """Queue what is due now."""
         line, now = self._line, self._line.clock.now_us()
-        self._fetch_back()
+        if self.waking.leases_moved():
+            self._drop_lost()
         for key, at_us in list(self._parked.items()):
             if at_us <= now and not line.stops.agent(key[0]):
                 del self._parked[key]
                 self._go_on(key, self._lanes[key])
-        stopped = [name for name in line.fleet.agents if line.stops.agent(name)]
-        for run in line.store.due(now, 256, stopped):
-            self._put(self._own_lane(run), run)
+        self.waking.look(now)
+        self.supply.let_all_in()
+        self._call_handler()
+
+    def _drop_lost(self) -> None:
+        """Drop queued runs that are another worker's now; what is being handled is fenced."""
+        for key, lane in list(self._lanes.items()):
+            lost = [run for run in lane.queue if self._line.store.lease(run) is None]
+            for run in lost:
+                lane.queue.remove(run)
+                self._forget(run)
+            if lost and not lane.queue and not lane.busy and not lane.queued:
+                self._parked.pop(key, None)
+                del self._lanes[key]

@@ -4,6 +4,7 @@ intended --start--> started --answer--> done | failed
 intended --answer--> done | failed        (idempotent by key: a repeat is harmless)
 started --crash--> unknown --settle--> done | failed | intended (ask, then repeat)
 intended --policy changed--> cancelled    (decided again: no longer permitted)
+intended --store restored--> unknown      (it may have happened, and only a person can find out)
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from vedette.errors import Permanent
 EffectState = Literal["intended", "started", "done", "failed", "unknown", "cancelled"]
 
 _MOVES: dict[EffectState, frozenset[EffectState]] = {
-    "intended": frozenset({"started", "done", "failed", "cancelled"}),
+    "intended": frozenset({"started", "done", "failed", "unknown", "cancelled"}),
     "started": frozenset({"done", "failed", "unknown", "intended", "cancelled"}),
     "unknown": frozenset({"done", "failed", "intended", "cancelled"}),
     "done": frozenset(),

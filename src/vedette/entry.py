@@ -36,24 +36,34 @@ KINDS = frozenset(
         "hold.denied",
         "hold.expired",
         "memory.proposed",  # a candidate; body: text
-        "budget.reserved",
+        "budget.reserved",  # the worst case of a turn, before it begins; `spend` by unit
+        "budget.settled",  # what the turn spent of it
+        "budget.refused",  # no room for a turn or an action: it waits
+        "budget.alerted",  # most of a limit is taken; once in a window
+        "budget.raised",  # a person gave more room until an instant; body: reason
         "run.closed",
         "run.dead",  # dead letter; body: reason
         "stop.set",
         "stop.lifted",
         "body.erased",  # `erased` names the digests
+        "key.rotated",  # `key` is the next verifier key; the present one signs this (keychain)
+        "ledger.archived",  # entries 1 to `size`, of that `root`, are in an archive from here on
+        "store.restored",  # a backup took the lost store's place; `heads` were lost (verify.heads)
+        "store.copied",  # all before it was copied here from another store; body: reason
+        "store.settled",  # a person says that nothing lost is delivered again; body: reason
     }
 )
 
-# Every field an entry may have. v, seq, at, run, n and body are set when the entry gets its place.
+# Every field an entry may have. v, seq, at, about, run, n and body are set when it gets its place.
 FIELDS = frozenset(
     {
-        "v", "seq", "at", "kind", "run", "n", "cause", "body",
+        "v", "seq", "at", "kind", "about", "run", "n", "cause", "body",
         "event", "agent", "release", "turn", "action", "ordinal", "tool", "action_digest",
         "outcome", "rule", "policy_rev", "bundle", "engine", "wait", "until", "would",
         "effect_key", "tries", "memory", "actor", "label", "confidence_milli", "score_milli",
         "threshold_milli", "proposals", "woke", "state", "epoch", "what", "erased", "releases",
-        "banks", "unit", "amount", "target", "hops", "settled",
+        "banks", "unit", "amount", "spend", "scope",
+        "window", "limit", "target", "hops", "settled", "key", "size", "root", "heads",
     }
 )  # fmt: skip
 
@@ -91,12 +101,24 @@ class Draft:
             raise ValueError(f"no entry has a field {sorted(set(self.fields) - FIELDS)[0]!r}")
 
 
-def seal(draft: Draft, *, seq: int, at_us: int, run: str | None, n: int, body: str | None) -> bytes:
+def seal(
+    draft: Draft,
+    *,
+    seq: int,
+    at_us: int,
+    run: str | None,
+    n: int,
+    body: str | None,
+    about: int | None = None,
+) -> bytes:
     """Return the canonical bytes of a draft at its place: stored as made, never made again.
 
     `n` is the entry's number within its run, without a gap from 1; it means nothing without one.
+    `about` is the seq of the entry that accepted the event this belongs to.
     """
     value: dict[str, Any] = {"v": VERSION, "seq": seq, "at": at_us, "kind": draft.kind}
+    if about is not None:
+        value["about"] = about
     for name, item in draft.fields.items():
         if item is not None:
             value[name] = item

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vedette.action import Action
-from vedette.budget import DAY_US, HOUR_US, MINUTE_US, Counts
+from vedette.budget import ACTIONS, DAY_US, HOUR_US, MINUTE_US, Counts
 from vedette.decision import QUESTION
 from vedette.ports import PolicyEngine
 from vedette.question import Decided, Situation, ask
-
-ACTIONS = "actions"
 
 
 @dataclass(slots=True)

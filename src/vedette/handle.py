@@ -11,9 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from vedette.again import decide_again
-from vedette.budget import DAY_US, window_end
 from vedette.carry import perform
-from vedette.case import Case, Fenced, Superseded, subject_of
+from vedette.case import Case, Fenced, OverBudget, Superseded, subject_of
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
 from vedette.errors import Permanent
@@ -23,7 +22,7 @@ from vedette.memory import Briefing
 from vedette.ports import Thought
 from vedette.reserve import reserve
 from vedette.run import Answer, Lease, Run, Step
-from vedette.turn import abandon, bind_all, compose, settle_spend, tell
+from vedette.turn import abandon, bind_all, compose, tell
 
 
 async def handle(
@@ -31,13 +30,13 @@ async def handle(
     lease: Lease,
     event: Event | None = None,
     sent: Callable[[], None] | None = None,
-) -> Case | int | None:
+) -> Case | None:
     """Take a run through its first turn: judged, decided and durable.
 
     Returns the case if there is more to do (`see_through` does it, beside the key's next run),
-    None if the run is done or waits, or the instant at which to try again if the agent's budget
-    has no room yet. `event` spares reading it again. `sent` is told when the key's next event may
-    be judged, which for a judge is before the commit has stood.
+    None if the run is done or waits (for its budget, too). `event` spares reading it again. `sent`
+    is told when the key's next event may be judged, which for a judge is before the commit has
+    stood.
 
     Raises StoreFailed if a commit did not stand (nothing was lost; handle it again), Superseded
     if somebody else moved the run or a commit before it did not stand (look at it afresh), and
@@ -50,7 +49,7 @@ async def handle(
     if case.run.turn == 0:
         now = line.clock.now_us()
         if not await reserve(line, case, now):
-            return window_end(now, DAY_US)
+            return None
         await take_turn(line, case, sent)
         if case.run.state in ("done", "waiting"):
             return None
@@ -68,7 +67,7 @@ async def see_through(line: Line, case: Case) -> int | None:
             if line.stops.agent(case.agent.name):
                 return now
             if not await reserve(line, case, now):
-                return window_end(now, DAY_US)
+                return None
             await take_turn(line, case)
         elif case.to_decide(now):
             await decide_again(line, case, case.to_decide(now))
@@ -89,6 +88,8 @@ async def take_turn(line: Line, case: Case, sent: Callable[[], None] | None = No
     """Ask the reasoner once and make durable what was decided of its proposals."""
     if case.agent.reasoner != "judge":
         sent = None  # a model is not asked again because a commit before it did not stand
+    elif line.tight_now(case.agent.name, line.clock.now_us()) is not None:
+        sent = None  # its actions may find no room, and then are decided again within this turn
     revision = line.gateway.policy_rev
     try:
         case.memories, reads = line.recall.brief(case.agent, case.event, line.clock.now_us())
@@ -104,7 +105,6 @@ async def take_turn(line: Line, case: Case, sent: Callable[[], None] | None = No
         line.recall.forget()
         raise
     case.final = thought.final
-    settle_spend(line, case, thought)
     remember(line, step)
     tell(line, case, step)
 
@@ -131,6 +131,7 @@ async def commit_turn(
                 raise Superseded("the policy changed while it was judged")
             revision, reads = line.gateway.policy_rev, recall_again(line, case)
         now = line.clock.now_us()
+        case.expect_room(now)
         bound = bind_all(case, thought, turn)
         step, counted = compose(line, case, thought, bound, reads, now)
         try:
@@ -138,7 +139,7 @@ async def commit_turn(
         except BaseException as error:
             for _ in range(counted):
                 line.gateway.give_back(case.agent.name, now)
-            if isinstance(error, Fenced):
+            if isinstance(error, Fenced | OverBudget):
                 continue
             raise
         return step
@@ -167,6 +168,16 @@ def recall_again(line: Line, case: Case) -> list[Draft]:
 
 async def reason(line: Line, case: Case, briefing: Briefing) -> Thought:
     """Ask the reasoner, giving its judge the state it needs if it has lost it."""
+    if line.in_hand is None:
+        return await _reason(line, case, briefing)
+    line.in_hand.take(case.run.id)
+    try:
+        return await _reason(line, case, briefing)
+    finally:
+        line.in_hand.put_back(case.run.id)
+
+
+async def _reason(line: Line, case: Case, briefing: Briefing) -> Thought:
     reasoner = line.reasoner(case.agent)
     thought = await reasoner.reason(briefing)
     if thought.needs_state:
@@ -208,9 +219,9 @@ async def bury(line: Line, run: Run, epoch: int, why: str) -> None:
     for row in rows:
         drafts += abandon(row, fields)
     step = Step(
-        drafts=drafts, run=run.id, agent=run.agent, expects=run.steps, entries_before=run.entries,
-        epoch=epoch, state="dead", turn=run.turn, attempts=run.attempts + 1, observed=run.observed,
-        actions=rows,
+        drafts=drafts, run=run.id, position=run.position, agent=run.agent, expects=run.steps,
+        entries_before=run.entries, epoch=epoch, state="dead", turn=run.turn,
+        attempts=run.attempts + 1, observed=run.observed, actions=rows,
     )  # fmt: skip
     committed = await line.store.commit(step)
     if committed.answer is not Answer.COMMITTED:

@@ -7,8 +7,10 @@ once: the step that acts on it marks it used.
 from __future__ import annotations
 
 from vedette.action import Action
+from vedette.approval import HoldState
+from vedette.budget import Shortage
 from vedette.decision import Decision
-from vedette.digest import checked
+from vedette.digest import tamed
 from vedette.question import Approval
 from vedette.run import ActionRow
 
@@ -26,7 +28,7 @@ def new_row(action: Action, agent: str) -> ActionRow:
         agent=agent,
         tool=action.tool.name,
         digest=action.digest,
-        record=checked(
+        record=tamed(
             {
                 "args": dict(action.args),
                 "confidence": action.confidence_milli,
@@ -80,6 +82,21 @@ def apply(row: ActionRow, decision: Decision, policy_rev: int, now_us: int) -> N
             row.effect = "cancelled"
 
 
+def short(
+    row: ActionRow, was: tuple[HoldState | None, str | None, int], shortage: Shortage
+) -> None:
+    """Let a permitted action wait for a budget; an approval it had is still unused.
+
+    `was` is its hold, approver and end as they were before it was permitted.
+    """
+    row.decided, row.rule, row.waits = "hold", shortage.rule, "budget"
+    row.effect, row.not_before_us = None, shortage.until_us
+    if was[0] == "approved":
+        row.hold, row.approver, row.until_us = was
+    else:
+        row.hold, row.approver, row.until_us = "open", None, 0
+
+
 def wake_at(rows: list[ActionRow]) -> int:
     """Return the earliest instant at which something may happen to these actions; 0: no clock."""
     instants = [
@@ -87,6 +104,7 @@ def wake_at(rows: list[ActionRow]) -> int:
         for row in rows
         if not row.settled
         and row.not_before_us > 0
-        and (row.waits == "time" or row.effect in ("intended", "started", "unknown"))
+        and row.waits != "approval"
+        and (row.waits in ("time", "budget") or row.effect in ("intended", "started", "unknown"))
     ]
     return min(instants, default=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,6 +16,11 @@ from vedette.line import Line
 from vedette.ports import Arrival, Receipt, Refused
 from vedette.trigger import TICK_TYPE
 
+# How many deliveries go into the store at once: a large batch must not hold up all commits, least
+# of all while there are agents that ask for little.
+LARGE = 256
+SMALL = 8
+
 
 class LineIntake:
     """Checks, matches and stores what sources hand over; see `vedette.ports.Intake`."""
@@ -23,18 +29,67 @@ class LineIntake:
         self._line = line
         self._dispatcher = dispatcher
         self._max_event_bytes = max_event_bytes
+        self._on_their_way: set[asyncio.Task[list[Receipt]]] = set()
 
     async def accept(
         self, deliveries: Sequence[Event | Refused], *, position: tuple[str, str] | None = None
     ) -> list[Receipt]:
         """Make a batch durable; wait while the line has more than it can hold.
 
-        A delivery that is no event becomes a recorded refusal; the rest of its batch goes on.
+        A delivery that is no event becomes a recorded refusal; the rest of its batch goes on. A
+        large batch becomes durable in parts, the position with the last of them.
         Raises StoreFailed if nothing of the batch is durable: the source must deliver it again.
         """
-        await self._dispatcher.space()
+        receipts: list[Receipt] = []
+        start = 0
+        while start == 0 or start < len(deliveries):
+            end = start + (SMALL if self._dispatcher.others_about() else LARGE)
+            last = end >= len(deliveries)
+            receipts += await self._accept(deliveries[start:end], position if last else None)
+            start = end
+        self._count(receipts)
+        return receipts
+
+    async def _accept(
+        self, deliveries: Sequence[Event | Refused], position: tuple[str, str] | None
+    ) -> list[Receipt]:
         arrivals: list[Arrival | Refused] = [self._check(item) for item in deliveries]
-        accepted = await self._line.store.accept(arrivals, position)
+        supply = self._dispatcher.supply
+        woken = [
+            (agent, len(a.payload))
+            for a in arrivals
+            if isinstance(a, Arrival)
+            for agent, _ in a.wakes
+        ]
+        await supply.space({agent for agent, _ in woken})
+        for agent, octets in woken:
+            supply.credits.take(agent, octets)
+        # Whoever waits here may be cancelled, its client gone. What is on its way into the store is
+        # taken up all the same, or it would lie there until the next start.
+        task = asyncio.create_task(self._take_in(arrivals, position, woken))
+        self._on_their_way.add(task)
+        task.add_done_callback(self._came)
+        return await asyncio.shield(task)
+
+    def _came(self, task: asyncio.Task[list[Receipt]]) -> None:
+        self._on_their_way.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    async def _take_in(
+        self,
+        arrivals: list[Arrival | Refused],
+        position: tuple[str, str] | None,
+        woken: list[tuple[str, int]],
+    ) -> list[Receipt]:
+        """Make arrivals durable and hand over their runs."""
+        supply = self._dispatcher.supply
+        try:
+            accepted = await self._line.store.accept(arrivals, position)
+        except BaseException:
+            for agent, octets in woken:
+                supply.credits.give(agent, octets)
+            raise
         receipts: list[Receipt] = []
         for arrival, answer in zip(arrivals, accepted, strict=True):
             if isinstance(arrival, Refused):
@@ -44,9 +99,12 @@ class LineIntake:
             status = "duplicate" if answer.duplicate else "accepted"
             runs = tuple(run.id for run in answer.runs)
             receipts.append(Receipt(status, answer.event, runs))
-            if answer.runs:
-                self._dispatcher.offer(answer.runs, arrival.event)
-        self._count(receipts)
+            octets = len(arrival.payload)
+            for run in answer.runs:
+                supply.offer(run, arrival.event, octets)
+            if answer.duplicate:
+                for agent, _ in arrival.wakes:
+                    supply.credits.give(agent, octets)
         return receipts
 
     def _check(self, item: Event | Refused) -> Arrival | Refused:

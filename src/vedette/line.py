@@ -10,24 +10,34 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from vedette.agent import Agent, Fleet
-from vedette.budget import DAY_US
+from vedette.breaker import Breakers
+from vedette.budget import Budgets, Shortage
+from vedette.ceiling import Tallies
 from vedette.clock import Clock
+from vedette.doubt import Doubt
 from vedette.effect import RowWrite
 from vedette.errors import BadFleet
+from vedette.event import Event
 from vedette.gateway import Gateway
-from vedette.ports import Metrics, Performer, Reasoner, Store
+from vedette.origin import strings
+from vedette.parking import Parking
+from vedette.ports import InHand, Metrics, Performer, Reasoner, Store
 from vedette.recall import Recall
-from vedette.run import Run
+from vedette.run import ActionRow, Run
 from vedette.stop import Stops
 
-MODEL_CALLS = "model_calls"
+# Calls on their way: of the whole fleet, and of one agent at one target. An agent's hands have more
+# threads than this, and refuse none before more hang: one target's calls leave room for another's.
+CALLS = 512
+CALLS_AT_A_TARGET = 12
 
 
 @dataclass(slots=True)
 class Line:
     """One fleet at work. Belongs to the event loop it was made on.
 
-    `heads` is the position of the last observed event of every (agent, key) seen so far.
+    `heads` is the position of the last observed event of every (agent, key) seen so far. `in_hand`
+    remembers, beyond the death of this process, whose judge was at work.
     """
 
     fleet: Fleet
@@ -41,9 +51,20 @@ class Line:
     metrics: Metrics
     targets: Mapping[str, Mapping[str, Any]]
     registry: Mapping[str, Any] = field(default_factory=dict)
+    budgets: Budgets = field(default_factory=Budgets)
+    tight: dict[str, Shortage] = field(default_factory=dict)
     heads: dict[tuple[str, str], int] = field(default_factory=dict)
-    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(32))
+    breakers: Breakers = field(default_factory=Breakers)
+    parking: Parking = field(default_factory=Parking)
+    tallies: Tallies = field(default_factory=Tallies)
+    in_hand: InHand | None = None
+    doubt: Doubt | None = None
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CALLS))
+    _slots: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = field(
+        default_factory=WeakValueDictionary
+    )
     _rows: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    _known: dict[str, tuple[object, object, frozenset[str]]] = field(default_factory=dict)
     _locks: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = field(
         default_factory=WeakValueDictionary
     )
@@ -58,6 +79,14 @@ class Line:
                 mend="bring its folder back, or let the run be a dead letter",
             )
         return agent
+
+    def known(self, agent: Agent) -> frozenset[str]:
+        """Return every string of the agent's charter and of the registry, as they are now."""
+        found = self._known.get(agent.name)
+        if found is None or found[0] is not agent.charter or found[1] is not self.registry:
+            words = frozenset((*strings(agent.charter), *strings(self.registry)))
+            found = self._known[agent.name] = (agent.charter, self.registry, words)
+        return found[2]
 
     def reasoner(self, agent: Agent) -> Reasoner:
         """Return the reasoner that the agent declares."""
@@ -92,10 +121,26 @@ class Line:
         for write in writes:
             self._rows[(write.collection, write.key)] = write.row or {}
 
-    def reservable(self, agent: Agent, now_us: int) -> bool:
-        """Say whether the worst case of one more turn still fits the agent's budget."""
-        spent = self.gateway.counts.total(agent.name, MODEL_CALLS, now_us, DAY_US)
-        return spent + agent.budget.model_calls_per_run <= agent.budget.model_calls_per_day
+    def in_doubt(self, run: Run, event: Event, row: ActionRow) -> bool:
+        """Say whether an effect may have happened in history that a restore lost.
+
+        What was tried, or left to a person, after the restore is beyond that.
+        """
+        doubt = self.doubt
+        if doubt is None or not doubt.covers(run.position, event):
+            return False
+        return not (row.tries > 0 and row.last > doubt.seq)
+
+    def tight_now(self, agent: str, now_us: int) -> Shortage | None:
+        """Return what an agent's actions lately had no room for, until its window turns.
+
+        It only spares an attempt in vain: whether there is room is for the store to say.
+        """
+        short = self.tight.get(agent)
+        if short is not None and short.until_us <= now_us:
+            del self.tight[agent]
+            return None
+        return short
 
     @asynccontextmanager
     async def in_order(self, agent: str, key: str) -> AsyncIterator[None]:
@@ -123,9 +168,13 @@ class Line:
             yield
 
     @asynccontextmanager
-    async def calling(self, policy_rev: int) -> AsyncIterator[None]:
-        """Hold a slot for one call; the call counts as in flight under `policy_rev`."""
-        async with self.slots:
+    async def calling(self, agent: str, target: str, policy_rev: int) -> AsyncIterator[None]:
+        """Hold a slot for one call; the call counts as in flight under `policy_rev`.
+
+        Slots are an agent's own at each target: what hangs takes none from anybody else.
+        """
+        mine = self._slots.setdefault((agent, target), asyncio.Semaphore(CALLS_AT_A_TARGET))
+        async with mine, self.slots:
             mark = object()
             self._in_flight[mark] = policy_rev
             try:

@@ -30,7 +30,8 @@ class Roots:
     `vouched` names envelope attributes that the source authenticated; `data` is among them only
     for a tick, whose data the engine made of the agent's own schedule. `trusted_memories` are the
     ids of memories that a person promoted. `trusted_outcomes` are the numbers of outcomes whose
-    tool is declared to answer trusted data.
+    tool is declared to answer trusted data. `known` is what `known_values` says, where the caller
+    knows it already.
     """
 
     event: Mapping[str, Any]
@@ -42,6 +43,7 @@ class Roots:
     outcome: Mapping[str, Any]
     trusted_outcomes: frozenset[str]
     row: Mapping[str, Any]
+    known: frozenset[str] | None = None
 
 
 def tokens(pointer: str) -> list[str]:
@@ -101,6 +103,8 @@ def _origin(path: list[str], roots: Roots) -> Origin:
 
 def known_values(roots: Roots) -> frozenset[str]:
     """Return every string that stands in the charter or the registry."""
+    if roots.known is not None:
+        return roots.known
     return frozenset((*strings(roots.charter), *strings(roots.registry)))
 
 

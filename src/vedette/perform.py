@@ -7,13 +7,15 @@ durable mark the call needs before it, makes the call, and turns the answer into
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import orjson
 
 from vedette.action import Action
 from vedette.agent import Agent
-from vedette.digest import canonical, sha256_hex, tame
+from vedette.backoff import delay_us
+from vedette.digest import canonical, tame
 from vedette.effect import Call, EffectState, Outcome, move
 from vedette.event import Event
 from vedette.ports import Performer
@@ -21,18 +23,25 @@ from vedette.run import ActionRow
 from vedette.tool import Tool
 
 _FIRST_RETRY_US = 500_000
-_LAST_RETRY_US = 300_000_000
+LAST_RETRY_US = 300_000_000
 
 # What a call needs first: nothing, a durable `started`, a question to the target, or a person.
 Before = Literal["call", "start", "ask", "person"]
 
 
-def before_call(tool: Tool, effect: EffectState, *, mine: bool) -> Before:
+def before_call(tool: Tool, effect: EffectState, *, mine: bool, doubt: bool = False) -> Before:
     """Say what has to happen before the call may be made.
 
     `mine` tells a `started` that this handler wrote itself a moment ago from one that was found
-    after a crash: the latter is an unknown outcome.
+    after a crash: the latter is an unknown outcome. In `doubt` even an effect that was never
+    started may have happened, in history that a restore lost: whoever can be asked is asked, and
+    where a repeat under the same key is no harm it is left to the target.
     """
+    if doubt and effect == "intended":
+        if tool.query is not None:
+            return "ask"
+        if tool.settles == "none":
+            return "person"
     if tool.settles == "idempotent":
         return "call"
     if effect == "intended":
@@ -95,8 +104,9 @@ def settle(row: ActionRow, tool: Tool, outcome: Outcome, now_us: int) -> EffectS
     row.tries += 1
     if outcome.state == "unknown" and tool.settles != "idempotent":
         row.effect = "unknown" if row.effect == "unknown" else move(row.effect, "unknown")
-        row.not_before_us = now_us + _backoff(row) if tool.settles == "queryable" else 0
-        row.waits = None
+        asks = tool.settles == "queryable"
+        row.not_before_us = now_us + _backoff(row) if asks else 0
+        row.waits = "target" if asks else None
         return row.effect
     if outcome.state in ("retry", "unknown") and row.tries < tool.attempts:
         row.not_before_us = now_us + _backoff(row)
@@ -110,6 +120,11 @@ def settle(row: ActionRow, tool: Tool, outcome: Outcome, now_us: int) -> EffectS
     row.waits, row.not_before_us = None, 0
     row.answer = answer_bytes(outcome)
     return state
+
+
+def ask_later(row: ActionRow, now_us: int) -> ActionRow:
+    """Return the row of an effect in doubt whose target gave no answer: it is asked again."""
+    return replace(row, not_before_us=now_us + _backoff(row), waits="target")
 
 
 def answer_bytes(outcome: Outcome) -> bytes:
@@ -126,6 +141,4 @@ def answer_data(row: ActionRow) -> Mapping[str, Any]:
 
 
 def _backoff(row: ActionRow) -> int:
-    wait = min(_LAST_RETRY_US, _FIRST_RETRY_US << min(row.tries, 16))
-    spread = int(sha256_hex(f"{row.id}/{row.tries}".encode())[:8], 16) / 0xFFFFFFFF
-    return int(wait * (0.5 + spread / 2))
+    return delay_us(row.tries, first_us=_FIRST_RETRY_US, last_us=LAST_RETRY_US, seed=row.id)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from vedette.action import Proposal
 from vedette.approval import HoldState
+from vedette.budget import Raise
 from vedette.bundle import Bundle
 from vedette.effect import Call, Outcome, RowWrite
 from vedette.entry import Draft
@@ -18,7 +19,9 @@ from vedette.event import Event
 from vedette.memory import BankPlan, Briefing, Candidate, Memory
 from vedette.question import Decided, Situation
 from vedette.run import ActionRow, Committed, Run, Step
+from vedette.stop import Stop
 from vedette.tool import Tool
+from vedette.totals import Total
 
 # --- sources ---------------------------------------------------------------------------------
 
@@ -109,9 +112,64 @@ class Erased:
 class Store(Protocol):
     """Durable state of one fleet. Every method that writes answers after COMMIT."""
 
-    epoch: int
-    policy_rev: int
-    stop_epoch: int
+    several: bool
+
+    @property
+    def lease_rev(self) -> int:
+        """Return a number that grows whenever what `lease` answers may have changed for any run."""
+        ...
+
+    @property
+    def shared(self) -> bool:
+        """Say whether other workers handled this store's runs as of the last group."""
+        ...
+
+    @property
+    def news(self) -> int:
+        """Return a number that grows when another worker committed something."""
+        ...
+
+    @property
+    def current(self) -> bool:
+        """Say whether this process has adopted the live revision and the last stop."""
+        ...
+
+    def adopt(self, policy_rev: int, stop_epoch: int) -> None:
+        """Say that this process decides and stops by these from now on."""
+        ...
+
+    def holds(self, epoch: int) -> bool:
+        """Say whether a call may start under a lease: it lasts, and nothing newer is published.
+
+        To be asked immediately before the call.
+        """
+        ...
+
+    async def everywhere(self) -> None:
+        """Return once no other worker starts a call under anything older than what is live."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """Return the epoch of this worker."""
+        ...
+
+    @property
+    def policy_rev(self) -> int:
+        """Return the live policy revision, as of the last group committed."""
+        ...
+
+    @property
+    def stop_epoch(self) -> int:
+        """Return how often stops were set or lifted, as of the last group committed."""
+        ...
+
+    def lease(self, run: Run) -> int | None:
+        """Return the epoch under which this worker may handle a run; None if it is not ours.
+
+        `lease_rev` grows whenever the answer may have changed for any run.
+        """
+        ...
 
     async def accept(
         self, arrivals: Sequence[Arrival | Refused], position: tuple[str, str] | None
@@ -138,6 +196,28 @@ class Store(Protocol):
         self, draft: Draft, scope: str, name: str, on: bool, *, command: str | None = None
     ) -> int:
         """Set or lift a stop; return the new stop epoch."""
+        ...
+
+    async def raise_budget(
+        self, draft: Draft, raises: Sequence[Raise], *, command: str | None = None
+    ) -> int:
+        """Give more room until an instant and wake what waits for it; return the entry's seq."""
+        ...
+
+    def spent(self, since_minute: int) -> list[tuple[str, str, int, int]]:
+        """Return (agent, unit, minute, amount) of what was spent from a minute on."""
+        ...
+
+    def totals(self) -> list[tuple[str, str, Total]]:
+        """Return (name, unit, total) of every agent and, under FLEET, of the fleet."""
+        ...
+
+    def raises(self, now_us: int) -> list[Raise]:
+        """Return the raises of budgets in force at an instant."""
+        ...
+
+    def reserved(self, run: str) -> Mapping[str, int]:
+        """Return what a run has used by unit; what was booked and never settled counts in full."""
         ...
 
     async def settle_hold(
@@ -183,12 +263,28 @@ class Store(Protocol):
         """Write entries that belong to no run; return the seq of the last."""
         ...
 
+    def head(self) -> int:
+        """Return the seq of the ledger's last entry."""
+        ...
+
+    def revision(self) -> tuple[int, str]:
+        """Return the live policy revision and its bundle's digest; (0, '') before the first."""
+        ...
+
+    def bundle(self, digest: str) -> Mapping[str, bytes] | None:
+        """Return the files of a recorded bundle."""
+        ...
+
     def run(self, run: str) -> Run | None: ...
 
     def action(self, action: str) -> ActionRow | None: ...
 
     def stops(self) -> list[tuple[str, str]]:
         """Return what is stopped: (scope, name) with scope all, agent or tool."""
+        ...
+
+    def stops_set(self) -> list[Stop]:
+        """Return the stops in force, with the entries that set them and when they end."""
         ...
 
     def position(self, source: str) -> str | None:
@@ -199,8 +295,16 @@ class Store(Protocol):
         """Return the position of the last observed event of a key before `before`; 0 if none."""
         ...
 
-    def backlog(self, after: int, limit: int) -> list[Run]:
-        """Return ready runs with position > `after`, oldest first."""
+    def backlog(self, after: int, limit: int, agent: str | None = None) -> list[Run]:
+        """Return ready runs with position > `after`, oldest first; of one agent, or of all."""
+        ...
+
+    def backlogged(self) -> dict[str, int]:
+        """Return how many runs are ready, for each agent that has any."""
+        ...
+
+    def parked(self) -> list[Run]:
+        """Return the runs that wait for a target, oldest first."""
         ...
 
     def due(self, now_us: int, limit: int, without: Collection[str] = ()) -> list[Run]:
@@ -324,7 +428,8 @@ class Thought:
 
     `needs_state` asks for `restore` first: the reasoner's state for this key is not at
     `briefing.previous`. `checkpoint` is due state to make durable with the decision. `final` says
-    that the run needs no further turn whatever comes of the proposals.
+    that the run needs no further turn whatever comes of the proposals. `spent` counts the tokens
+    of its `model_calls` (`input_tokens`, `output_tokens`), as far as the vendor tells.
     """
 
     label: str = ""
@@ -338,6 +443,7 @@ class Thought:
     checkpoint: bytes | None = None
     needs_state: bool = False
     model_calls: int = 0
+    spent: Mapping[str, int] = field(default_factory=dict)
     candidates: tuple[Candidate, ...] = ()
 
 
@@ -390,6 +496,18 @@ class Performer(Protocol):
 
     async def ask(self, tool: Tool, call: Call) -> Outcome | None:
         """Ask a queryable target what came of `call.key`; None if it knows nothing of it."""
+        ...
+
+
+class InHand(Protocol):
+    """Remembers, beyond the death of this process, which runs were in the hands of agents' code."""
+
+    def take(self, run: str) -> None: ...
+
+    def put_back(self, run: str) -> None: ...
+
+    def left_over(self) -> list[str]:
+        """Return the runs that were in hand when the process before this one died."""
         ...
 
 

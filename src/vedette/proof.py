@@ -359,7 +359,7 @@ def parse_note(text: str) -> Note:
 
 
 def read_notes(text: str) -> list[str]:
-    """Split a file of notes, each followed by an empty line; an unfinished last one is left out."""
+    """Split a file of notes, each behind an empty line; a last one that broke off is left out."""
     notes: list[str] = []
     lines: list[str] = []
     signed = False
@@ -370,9 +370,9 @@ def read_notes(text: str) -> list[str]:
             continue
         lines.append(line)
         signed = signed or line.startswith(_DASH)
-    if signed and lines and lines[-1].endswith("\n"):
-        notes.append("".join(lines))
-    return notes
+    rest = "".join(lines)
+    spoilt = text.endswith("\n\n") and "\n\n" in rest.rstrip("\n")  # not broken off
+    return [*notes, rest] if spoilt or (signed and rest.endswith("\n")) else notes
 
 
 def verify_note(text: str, verifier_key: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from vedette.agent import Agent
 from vedette.decision import Decision, check_question, denied, read_decision
-from vedette.digest import canonical, checked
+from vedette.digest import canonical, tamed
 from vedette.event import Event
 
 
@@ -69,7 +69,7 @@ def ask(engine: Answers, question: Mapping[str, Any]) -> tuple[Decision, bytes]:
     another shape, an engine that fails, an answer that is not an exact decision.
     """
     try:
-        raw = checked(dict(question))
+        raw = tamed(question)
     except ValueError:
         # What has no canonical form cannot be recorded; the empty question stands for it.
         question, raw = {}, b"{}"

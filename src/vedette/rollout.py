@@ -48,7 +48,8 @@ class Rollout:
     """Publishes bundles, one after the other.
 
     `prepare` decides under a bundle, as the revision it would get, what must be decided before
-    it is live; its entries become durable with the publication. `swap` makes it live here.
+    it is live; its entries become durable with the publication. `swap` makes it live here. `admits`
+    says what of a bundle does not fit this fleet.
     """
 
     store: Store
@@ -60,6 +61,7 @@ class Rollout:
     in_flight_before: Callable[[int], int]
     metrics: Metrics
     _one_at_a_time: asyncio.Lock
+    admits: Callable[[Bundle], Sequence[Finding]] = lambda bundle: ()
 
     async def publish(
         self, bundle: Bundle, who: Principal, reason: str, command: str | None = None
@@ -69,7 +71,7 @@ class Rollout:
             began = self.clock.monotonic_us()
             if bundle.digest == self.live.digest:
                 return Published(self.live, False, 0)
-            findings = await self.stage.try_out(bundle)
+            findings = [*await self.stage.try_out(bundle), *self.admits(bundle)]
             if findings:
                 await self._refuse(bundle.digest, [str(finding) for finding in findings], who)
                 return Published(self.live, False, 0, findings=tuple(findings))
@@ -81,11 +83,25 @@ class Rollout:
             number = await self.store.publish(bundle, [draft, *decided], command=command)
             self.live = Revision(number, bundle.digest)
             self.swap(engine, self.live)
+            self.store.adopt(number, 0)
             left = await self._drain(number)
+            await self.store.everywhere()
             took = self.clock.monotonic_us() - began
             self.metrics.count("policy_published")
             self.metrics.observe("publish_seconds", took / 1e6)
             return Published(self.live, True, took, left)
+
+    async def follow(self, bundle: Bundle, number: int) -> None:
+        """Make live here what another worker published. Raises BadPolicy."""
+        async with self._one_at_a_time:
+            if number <= self.live.number:
+                return
+            engine = self.stage.load(bundle)
+            # What this decides was made durable with the publication.
+            self.prepare(engine, number)
+            self.live = Revision(number, bundle.digest)
+            self.swap(engine, self.live)
+            self.store.adopt(number, 0)
 
     async def refuse(self, why: BadPolicy, who: Principal) -> None:
         """Record that a folder could not even be read; the last good bundle stays."""

@@ -8,12 +8,13 @@ ready --lease--> (handled) --+--> done
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal
 
 from vedette.approval import HoldState
+from vedette.budget import Alert, Cap, Shortage
 from vedette.decision import Outcome as Decided
 from vedette.digest import short_id
 from vedette.effect import EffectState, RowWrite
@@ -28,7 +29,12 @@ def run_id(source: str, event_id: str, agent: str) -> str:
 
     It is deterministic rather than sortable; lists are sorted by seq.
     """
-    return short_id("run", source, event_id, agent)
+    return run_of(short_id("evt", source, event_id), agent)
+
+
+def run_of(event: str, agent: str) -> str:
+    """Return the id of an event's run; its first half is the event's, so that it leads there."""
+    return f"run_{event[4:20]}{short_id('run', event, agent)[4:20]}"
 
 
 @dataclass(slots=True)
@@ -115,15 +121,19 @@ class Step:
 
     `expects` is the run's step count before it: a step that comes twice is answered *duplicate*.
     `epoch`, `policy_rev` and `stop_epoch` are those it was made under; the store refuses older
-    ones. `spend` is by unit; with a cap for a unit the store refuses what would take the agent's
-    calendar day (UTC) beyond it. `returns` gives back (unit, when it was spent, amount). `order`
+    ones. `spend` is by unit; the store refuses what would go beyond one of `limits`. `returns`
+    gives back (unit, when it was spent, amount). A step that makes a run wait for a budget says in
+    `lacking` what it has no room for beside `spend`: it is refused if there is room by now. `order`
     is (key, the position the judge's state was at, the position it is at now): events of a key
     may be judged ahead of the commits before them, and the store refuses a step whose predecessor
-    did not stand. A step without `run` (a person's command, a publication) is fenced by nothing.
+    did not stand. The step with which a run becomes observed has one; -1 before stands for
+    whatever came before. A step without `run` (a person's command, a publication) is fenced by nothing.
+    `position` is the run's; 0 lets the store look it up.
     """
 
     drafts: list[Draft]
     run: str | None = None
+    position: int = 0
     agent: str | None = None
     expects: int = 0
     entries_before: int = 0
@@ -140,7 +150,8 @@ class Step:
     actions: list[ActionRow] = field(default_factory=list)
     rows: list[RowWrite] = field(default_factory=list)
     spend: Mapping[str, int] = field(default_factory=dict)
-    caps: Mapping[str, int] = field(default_factory=dict)
+    limits: Sequence[Cap] = ()
+    lacking: Mapping[str, int] = field(default_factory=dict)
     returns: list[tuple[str, int, int]] = field(default_factory=list)
     checkpoint: tuple[str, int, bytes] | None = None
     candidates: list[Candidate] = field(default_factory=list)
@@ -156,14 +167,20 @@ class Answer(Enum):
     FENCED_STOP = "fenced: stop"
     FENCED_ORDER = "fenced: order"
     OVER_BUDGET = "over budget"
+    ROOM = "room"
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The answer to a step, with the seq of the last entry it wrote."""
+    """The answer to a step, with the seq of the last entry it wrote.
+
+    `shortage` says why it is over budget; `alerts` which limits it has brought to the alert.
+    """
 
     answer: Answer
     last: int = 0
+    shortage: Shortage | None = None
+    alerts: tuple[Alert, ...] = ()
 
 
 def fold(actions: list[ActionRow]) -> dict[str, Any]:

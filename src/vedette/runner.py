@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from vedette.app import POLICY_FOLDER, App
+from vedette.app import POLICY_FOLDER, App, feed
 from vedette.errors import BadPolicy, StoreFailed, Unavailable, VedetteError
+from vedette.follow import catch_up, follow
 from vedette.identity import ENGINE
 from vedette.ports import Source
 from vedette.signals import Signals
@@ -22,6 +23,10 @@ TICK_S = 0.25
 RETRY_US = 1_000_000
 # How far off a retry or a limit may be for `until_idle` to stay up for it.
 SOON_US = 60_000_000
+# What is loaded after the first event waits for it so long at most; or until nothing was to be
+# done so many times, at 5 ms each: fewer if no source is left that could still deliver at once.
+FIRST_WORK_S = 0.5
+QUIET, QUIET_WITHOUT_SOURCES = 30, 3
 
 
 class Running:
@@ -63,23 +68,20 @@ class Running:
             raise _as_unavailable(self.failure) from self.failure
 
     async def _run(self, on_tick: Callable[[Running], None] | None) -> None:
-        from vedette.serve.http import serve_http
-        from vedette.serve.local import serve_local
-
         app = self.app
-        self.sources = list(make_sources(app, until_idle=self.until_idle))
+        first, later = make_sources(app, until_idle=self.until_idle)
+        self.sources = [*first, *later]
         self.open_sources = sum(source.finite for source in self.sources)
         async with AsyncExitStack() as stack:
+            tasks = await self._follow()
             app.dispatcher.start(self.failed)
-            await stack.enter_async_context(serve_local(app, app.settings.state, self._mind))
-            self.address = await stack.enter_async_context(serve_http(app, self._mind))
-            tasks = [
-                asyncio.create_task(self._deliver(source), name=source.name)
-                for source in self.sources
-            ]
-            tasks.append(asyncio.create_task(self._watch_policy(), name="policy watcher"))
-            self._mind(tasks[-1])
+            tasks += [self._source(source) for source in first]
             try:
+                await self._first_work(tasks)
+                await self._serve(stack)
+                tasks += [self._source(source) for source in later]
+                tasks.append(asyncio.create_task(self._watch_policy(), name="policy watcher"))
+                self._mind(tasks[-1])
                 while not self.stopping.is_set():
                     self._gauges()
                     if on_tick is not None:
@@ -94,6 +96,54 @@ class Running:
                 await asyncio.gather(*tasks, return_exceptions=True)
         if on_tick is not None:
             on_tick(self)
+
+    async def _follow(self) -> list[asyncio.Task[None]]:
+        """Take up what other workers publish or stop, where there may be others."""
+        line, rollout = self.app.line, self.app.rollout
+        if not line.store.several:
+            return []
+        await catch_up(line, rollout)
+        banks, store = self.app.banks, self.app.store
+        fed = [store.head()]
+
+        def look() -> None:
+            fed[0] = feed(banks, store, fed[0])
+
+        task = asyncio.create_task(follow(line, rollout, look, self.trouble), name="follower")
+        self._mind(task)
+        return [task]
+
+    def _source(self, source: Source) -> asyncio.Task[None]:
+        return asyncio.create_task(self._deliver(source), name=source.name)
+
+    async def _first_work(self, sources: Sequence[asyncio.Task[None]]) -> None:
+        """Let what is there be begun before anything is loaded that an event can do without.
+
+        Ends with the first effect, or when nothing is to be done, or after a moment.
+        """
+        app = self.app
+        end = time.monotonic() + FIRST_WORK_S
+        quiet = 0
+        while time.monotonic() < end and not self.stopping.is_set():
+            await asyncio.sleep(0.005)
+            quiet = quiet + 1 if app.dispatcher.idle else 0
+            delivering = any(not task.done() for task in sources)
+            if quiet >= (QUIET if delivering else QUIET_WITHOUT_SOURCES):
+                return
+            if app.metrics.total("effects", state="done"):
+                return
+
+    async def _serve(self, stack: AsyncExitStack) -> None:
+        """Open the doors. What they are made of is loaded beside the line, which goes on."""
+        from vedette.serve import preload
+
+        await asyncio.to_thread(preload)
+        from vedette.serve.http import serve_http
+        from vedette.serve.local import serve_local
+
+        app = self.app
+        await stack.enter_async_context(serve_local(app, app.settings.state, self._mind))
+        self.address = await stack.enter_async_context(serve_http(app, self._mind))
 
     def stop(self) -> None:
         """Ask the run to end; what is not committed is found again by the next one."""
@@ -149,7 +199,7 @@ class Running:
             return False
         now_us, stops = app.line.clock.now_us(), app.line.stops
         return not any(
-            run.waits in ("target", "time") and not stops.agent(run.agent)
+            run.waits in ("target", "time", "budget") and not stops.agent(run.agent)
             for run in app.store.due(now_us + SOON_US, 1000)
         )
 
@@ -158,6 +208,11 @@ class Running:
         app.metrics.gauge("pending_runs", app.dispatcher.pending)
         app.metrics.gauge("ledger_head", app.store.head())
         app.metrics.gauge("stops", len(app.line.stops.listed()))
+        app.metrics.gauge("parked_keys", app.line.parking.keys)
+        app.metrics.gauge("breakers_open", len(app.line.breakers.listed()))
+        runs, octets = app.dispatcher.supply.credits.room.total
+        app.metrics.gauge("accepted_unfinished", runs)
+        app.metrics.gauge("accepted_unfinished_bytes", octets)
 
     # --- sources ----------------------------------------------------------------------------
 
@@ -166,6 +221,8 @@ class Running:
         clock = self.app.line.clock
         try:
             while True:
+                while not self.app.store.leads:  # noqa: ASYNC110 (a thread tells)
+                    await asyncio.sleep(TICK_S)
                 try:
                     await source.deliver(self.app.intake)
                     return
@@ -239,15 +296,23 @@ def _as_unavailable(error: BaseException) -> BaseException:
     return Unavailable(what, mend="start it again; what was committed is not lost")
 
 
-def make_sources(app: App, *, until_idle: bool) -> Iterator[Source]:
-    """Make the sources that the settings name, and the fleet's schedules."""
-    clock = app.line.clock
+def make_sources(app: App, *, until_idle: bool) -> tuple[list[Source], list[Source]]:
+    """Make the sources that the settings name, and the fleet's schedules.
+
+    Those that need time to be loaded and have nothing to deliver at once come second.
+    """
+    from vedette.load import HostPlan
+
+    first: list[Source] = []
+    later: list[Source] = []
     for plan in app.settings.sources:
-        yield make_source(plan, app, until_idle=until_idle)
+        source = make_source(plan, app, until_idle=until_idle)
+        (later if isinstance(plan, HostPlan) else first).append(source)
     if any(agent.schedules for agent in app.line.fleet.agents.values()):
         from vedette.adapters.schedule_source import ScheduleSource
 
-        yield ScheduleSource(app.line.fleet, clock)
+        later.append(ScheduleSource(app.line.fleet, app.line.clock))
+    return first, later
 
 
 def make_source(plan: SourcePlan, app: App, *, until_idle: bool) -> Source:

@@ -1,4 +1,8 @@
-"""What SIGINT and SIGTERM mean to a run: the first asks it to end, the second ends the process."""
+"""What SIGINT and SIGTERM mean to a run: the first asks it to end, the second ends the process.
+
+A run that was asked to end and has not within two seconds is ended too, as a second signal would:
+whatever was answered is durable, and the next run finds the rest.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +17,20 @@ from typing import Any, NoReturn
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 AT_ONCE = 130  # what a shell says of a program that Ctrl-C ended
+# How long a run may take to end after the first signal.
+PATIENCE_S = 1.9
 
 
 class Signals:
     """Takes both signals for as long as the block runs; outside the main thread it takes none.
 
     Not the event loop's own handlers: those run when the loop comes round, and a second signal is
-    sent just when it does not.
+    sent just when it does not. The same is true of the alarm that ends a run which takes too long.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self.first: int | None = None
+        self._patience_s = patience_s
         self._ask: Callable[[], object] | None = None
         self._before: dict[int, Any] = {}
 
@@ -40,16 +47,25 @@ class Signals:
         if self.first is not None:
             leave(AT_ONCE)
         self.first = number
+        signal.setitimer(signal.ITIMER_REAL, self._patience_s)
         if self._ask is not None:
             self._ask()
+
+    def _late(self, _number: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(Exception):
+            sys.stderr.write("vedette: did not end in time; the next run goes on from the store\n")
+        leave(AT_ONCE)
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
             for number in NUMBERS:
                 self._before[number] = signal.signal(number, self._take)
+            self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._late)
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._before:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number, before in self._before.items():
             signal.signal(number, before)
         self._before.clear()

@@ -7,15 +7,36 @@ from dataclasses import dataclass, field
 
 from vedette.errors import BadCommand
 
+Scope = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """One stop in force: (scope, name) with scope all, agent or tool, and the seq of its entry.
+
+    `until_us` is when it lifts itself, 0 for never.
+    """
+
+    scope: str
+    name: str
+    seq: int = 0
+    until_us: int = 0
+
 
 @dataclass(slots=True)
 class Stops:
-    """What is stopped. `epoch` grows with every change; older steps are refused."""
+    """What is stopped. `epoch` grows with every change; older steps are refused.
+
+    `ends` are those that lift themselves. A stop that is on its way to the store is *coming*: no
+    call starts any more, and nothing is decided by it yet.
+    """
 
     epoch: int = 0
-    _set: set[tuple[str, str]] = field(default_factory=set)
+    ends: list[Stop] = field(default_factory=list)
+    _set: set[Scope] = field(default_factory=set)
+    _coming: list[Scope] = field(default_factory=list)
 
-    def restore(self, epoch: int, stops: Iterable[tuple[str, str]]) -> None:
+    def restore(self, epoch: int, stops: Iterable[Scope]) -> None:
         """Take over what the store knows."""
         self.epoch, self._set = epoch, set(stops)
 
@@ -27,12 +48,25 @@ class Stops:
         """Say whether an action of this agent with this tool may not start."""
         return self.agent(agent) or ("tool", tool) in self._set
 
-    def listed(self) -> list[tuple[str, str]]:
+    def coming(self, agent: str, tool: str) -> bool:
+        """Say whether a stop that concerns such an action is on its way to the store."""
+        scopes = (("all", ""), ("agent", agent), ("tool", tool))
+        return bool(self._coming) and any(scope in self._coming for scope in scopes)
+
+    def announce(self, scope: Scope) -> None:
+        """Let no call start under a scope from now on; `settle` follows, whatever happens."""
+        self._coming.append(scope)
+
+    def settle(self, scope: Scope) -> None:
+        """Take back one announcement: the stop stands, or could not be made durable."""
+        self._coming.remove(scope)
+
+    def listed(self) -> list[Scope]:
         """Return what is stopped, sorted."""
         return sorted(self._set)
 
 
-def scope_of(agent: str | None, tool: str | None, everything: bool) -> tuple[str, str]:
+def scope_of(agent: str | None, tool: str | None, everything: bool) -> Scope:
     """Return the (scope, name) a person means. Raises BadCommand unless it is exactly one."""
     if sum((agent is not None, tool is not None, everything)) != 1:
         raise BadCommand("say what to stop", mend="give an agent, or --tool NAME, or --all")

@@ -7,7 +7,7 @@ Performer port and is never consulted about what the tool is.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from vedette.digest import canonical, sha256_hex
@@ -41,6 +41,12 @@ class Tool:
     timeout_us: int = 10_000_000
     attempts: int = 5
 
+    # The digest of the declaration: asked for with every action, so made once.
+    digest: str = field(init=False, compare=False, default="")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digest", sha256_hex(canonical(self.facts())))
+
     def facts(self) -> dict[str, object]:
         """Return what policy and ledger see of the tool."""
         return {
@@ -54,8 +60,3 @@ class Tool:
             "high_impact": self.high_impact,
             "output": self.output,
         }
-
-    @property
-    def digest(self) -> str:
-        """Return the digest of the declaration."""
-        return sha256_hex(canonical(self.facts()))

@@ -19,11 +19,11 @@ from vedette.digest import canonical, checked, tame
 from vedette.effect import Outcome, RowWrite
 from vedette.entry import Draft
 from vedette.errors import BadProposal, Permanent
-from vedette.gateway import ACTIONS
-from vedette.line import MODEL_CALLS, Line
+from vedette.line import Line
 from vedette.memory import Candidate
 from vedette.origin import Ref
 from vedette.ports import Thought
+from vedette.reserve import settle, tell_refused
 from vedette.run import ActionRow, Step
 
 Bound = list[tuple[Action | None, str]]
@@ -55,7 +55,8 @@ def compose(
     Returns the step and how many permits it counted against the rate limits.
     """
     turn = case.run.turn + 1
-    drafts = [replace(read, cause=case.run.last) for read in reads]
+    settled, beyond, returns = settle(line, case, thought)
+    drafts = [*(replace(read, cause=case.run.last) for read in reads), *settled]
     rows: list[ActionRow] = []
     writes: list[RowWrite] = []
     permits = 0
@@ -90,14 +91,11 @@ def compose(
     checkpoint = None
     if thought.checkpoint is not None:
         checkpoint = (case.run.key, case.run.position, thought.checkpoint)
-    spend = {ACTIONS: permits} if permits else {}
-    returns = []
-    if case.agent.reasoner != "judge":
-        unused = case.agent.budget.model_calls_per_run - thought.model_calls
-        returns.append((MODEL_CALLS, case.reserved_us, unused))
+    places = case.places_taken(permits)
+    places["spend"] = {**beyond, **places.get("spend", {})}
     step = case.step(
         drafts, rows, now,
-        turn=turn, final=thought.final, rows=writes, spend=spend, returns=returns,
+        turn=turn, final=thought.final, rows=writes, returns=returns, **places,
         checkpoint=checkpoint,
         observed=case.run.observed or thought.observed,
         order=case.order if thought.observed and not case.run.observed else None,
@@ -118,12 +116,21 @@ def decide(
     now: int,
 ) -> list[Draft]:
     """Ask the gateway about one action; write the answer into its row and return the entries."""
+    was, has_place = (row.hold, row.approver, row.until_us), bool(row.counted_us)
     planned, tried = row.effect is not None, row.tries > 0
     decided = line.gateway.decide(action, case.situation([*case.rows, *rows], row, now))
     hold.apply(row, decided.decision, decided.policy_rev, now)
     oblige(line, case, row, decided.decision)
-    row.counted_us = now if row.decided == "permit" else 0
     drafts = [case.decided_entry(row, decided, back)]
+    # What is permitted again keeps the place it has.
+    shortage = case.places.take() if row.decided == "permit" and not has_place else None
+    if shortage is not None:
+        line.gateway.give_back(case.agent.name, now)
+        hold.short(row, was, shortage)
+        about = {"action": row.id, "tool": row.tool, **shortage.fields()}
+        drafts.append(case.entry("budget.refused", back=1, **about))
+        tell_refused(line, case, shortage)
+    row.counted_us = now if row.decided == "permit" else 0
     if row.decided != "permit":
         if planned:
             # After a try without an answer nobody knows whether it happened; it is not repeated.
@@ -263,14 +270,6 @@ def sort_candidates(
         else:
             refused.append({"why": f"there is no bank {candidate.bank!r} to propose to"})
     return known, refused
-
-
-def settle_spend(line: Line, case: Case, thought: Thought) -> None:
-    """Give back what a model turn booked and did not use, to the day it was booked on."""
-    if case.agent.reasoner != "judge":
-        unused = case.agent.budget.model_calls_per_run - thought.model_calls
-        counts = line.gateway.counts
-        counts.give_back(case.agent.name, MODEL_CALLS, case.reserved_us, unused)
 
 
 def tell(line: Line, case: Case, step: Step) -> None:

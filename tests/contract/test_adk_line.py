@@ -72,7 +72,7 @@ async def test_permit_then_deny_then_the_end(tmp_path: Path, world: World) -> No
         assert (done["status"], done["ref"]) == ("done", "ref:/outcome/0")
         assert dict(refused) == {"status": "not permitted"}, "no rule is told: it could be probed"
         kinds = [e["kind"] for e in fleet.entries() if e.get("run") == sent.run]
-        turn = ["budget.reserved", "turn.reasoned"]
+        turn = ["budget.reserved", "budget.settled", "turn.reasoned"]
         assert kinds == [
             *turn, "action.decided", "effect.intended", "effect.done",
             *turn, "action.decided",

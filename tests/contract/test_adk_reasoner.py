@@ -564,3 +564,41 @@ def test_an_unknown_type_is_refused(tmp_path: Path) -> None:
     folder = write(tmp_path, agent_yaml=AGENT_YAML.replace('"object?"', "blob"))
     with pytest.raises(BadFleet, match=r"tools\[1\]\.args\.extra.*no type 'blob'"):
         declared_tools(folder)
+
+
+# --- budget -----------------------------------------------------------------------------------
+
+
+def bounded(folder: Path, most_input: int, most_output: int) -> tuple[AdkReasoner, Any]:
+    model = ScriptedModel(["Nothing."])
+    bounds = {"sorter": (most_input, most_output)}
+    return AdkReasoner({"sorter": folder}, model_for=model.model_for, bounds=bounds), model
+
+
+async def test_what_may_be_longer_than_its_budget_is_not_asked(folder: Path) -> None:
+    made, model = bounded(folder, 20_000, 64)
+    thought = await made.reason(briefing())
+    assert 0 < thought.spent["input_tokens"] < 20_000
+    assert thought.spent["output_tokens"] == 1
+    with pytest.raises(Permanent, match=r"may come to \d+ tokens, its budget has 20000"):
+        await made.reason(briefing({"text": "word " * 5_000}))
+    assert len(model.asked) == 1, "the model was not asked"
+
+
+async def test_a_model_may_write_no_more_than_its_budget(folder: Path) -> None:
+    made, _ = bounded(folder, 20_000, 64)
+    config = made._ready["sorter"].agent.generate_content_config
+    assert config is not None
+    assert config.max_output_tokens == 64
+
+
+def test_what_a_model_thought_is_counted_as_written() -> None:
+    from google.genai.types import GenerateContentResponseUsageMetadata as Usage
+
+    from vedette.adapters.adk.reasoner import _tokens
+
+    told = Usage(prompt_token_count=90, candidates_token_count=10, thoughts_token_count=40)
+    assert _tokens(told) == {"input_tokens": 90, "output_tokens": 50}
+    told.total_token_count = 145
+    assert _tokens(told) == {"input_tokens": 90, "output_tokens": 55}
+    assert _tokens(Usage(candidates_token_count=10)) == {}

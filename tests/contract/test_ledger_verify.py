@@ -217,7 +217,7 @@ def test_an_entry_too_many_is_found(folder: Path) -> None:
 @pytest.mark.parametrize("column", [name for name in COLUMNS if name != "seq"])
 def test_a_column_that_differs_from_the_bytes_is_found(folder: Path, column: str) -> None:
     """Lists and filters go by the columns; the tree covers the bytes alone."""
-    value: object = 1234567 if column in ("at", "policy_rev", "cause") else "changed"
+    value: object = 1234567 if column in ("at", "about", "policy_rev", "cause") else "changed"
     edit(folder, (f"UPDATE entry SET {column}=? WHERE seq=5", (value,)))
     report = verified(folder)
     assert dict(report.counts) == {Code.COLUMN_MISMATCH: 1}
@@ -246,7 +246,7 @@ def test_a_body_beside_an_entry_that_has_none_is_found(folder: Path) -> None:
     seq = next(
         n for n in range(1, size_of(folder)) if "body" not in orjson.loads(bytes_of(folder, n))
     )
-    edit(folder, ("INSERT INTO body VALUES(?,?,?,NULL)", (seq, bytes(16), b'{"why":"forged"}')))
+    edit(folder, ("INSERT INTO body VALUES(?,?,?)", (seq, bytes(16), b'{"why":"forged"}')))
     report = verified(folder)
     assert [(f.code, f.seq) for f in report.findings] == [(Code.BODY_MISMATCH, seq)]
     assert not report.ok
@@ -282,7 +282,7 @@ def cut(folder: Path, size: int) -> None:
         ("DELETE FROM entry WHERE seq>?", (size,)),
         ("DELETE FROM body WHERE seq>?", (size,)),
         ("DELETE FROM checkpoint WHERE size>?", (size,)),
-        ("UPDATE meta SET value=? WHERE name='frontier'", (tree.to_bytes(),)),
+        ("UPDATE meta SET value=? WHERE name='frontier'", (tree.to_bytes().hex(),)),
     )
 
 

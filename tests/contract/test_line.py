@@ -714,7 +714,7 @@ async def test_a_run_without_budget_goes_on_the_next_day(
         for event in events[:3]:
             await fleet.send(event)
             await fleet.settle()
-        assert [state(fleet, event) for event in events[:3]] == ["done", "done", "ready"]
+        assert [state(fleet, event) for event in events[:3]] == ["done", "done", "waiting"]
         assert len(thinks.briefings) == 2
         await fleet.restart()
         await fleet.settle()
@@ -723,7 +723,7 @@ async def test_a_run_without_budget_goes_on_the_next_day(
         await fleet.settle()
         assert state(fleet, events[2]) == "done"
         reserved = fleet.entries("budget.reserved")
-        assert [entry["amount"] for entry in reserved] == [2, 2, 2]
+        assert [entry["spend"] for entry in reserved] == [{"model_calls": 2}] * 3
 
 
 async def test_what_was_reserved_and_not_used_is_given_back(

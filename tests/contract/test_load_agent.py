@@ -222,7 +222,7 @@ YAML = "agents/harbour_watch/agent.yaml"
         ("    settles: queryable\n", "", "tools[2].settles", "is missing", "transactional"),
         ("settles: queryable", "setles: none", "tools[2].setles", "unknown key", "'settles'"),
         ("settles: queryable", "settles: nobody", "tools[2].settles", "'nobody'", "none"),
-        ("settles: queryable", "settles: idempotent", "tools[2].query", "never queried", "remove"),
+        ("settles: queryable", "settles: none", "tools[2].query", "never queried", "remove"),
         ("    query: was_called\n", "", "tools[2].settles", "needs a query", "add query:"),
         ("collection: sightings\n", "", "tools[0].settles", "collection", "add collection:"),
         ("sinks: [/ship]", "sinks: [ship]", "tools[2].sinks[0]", "JSON Pointer", "/ship"),

@@ -17,6 +17,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from vedette import upkeep
 from vedette.commands import Commands, Order
 from vedette.errors import (
     AlreadyDone,
@@ -154,7 +155,11 @@ async def test_events_are_sent_as_the_persons_own(state: Path) -> None:
 
 
 async def test_every_verb_can_be_given(state: Path) -> None:
-    assert set(VERBS) <= {name for name in dir(Commands) if not name.startswith("_")}
+    given = set(VERBS) - set(upkeep.VERBS)
+    assert given <= {name for name in dir(Commands) if not name.startswith("_")}
+    for verb in upkeep.VERBS:
+        with pytest.raises(BadCommand, match="kept up elsewhere"):
+            await upkeep.carry_out(None, verb, ME, "because", None, {})
 
 
 async def test_a_claimed_principal_changes_nothing(state: Path) -> None:

@@ -65,7 +65,7 @@ async def test_effects_of_a_key_are_performed_in_its_order(tmp_path: Path, world
 
 async def test_a_stopped_agent_takes_no_room_from_the_others(tmp_path: Path, world: World) -> None:
     async with toy_fleet(tmp_path, world, agents=("worker", "helper")) as fleet:
-        fleet.app.dispatcher._room = 20
+        fleet.app.dispatcher.supply.room.events = 20
         await fleet.app.commands.stop(fleet.order(), agent="worker")
         stopped = [job(str(n), send(str(n)), key=f"k{n}") for n in range(40)]
         for event in stopped:

@@ -5,7 +5,7 @@ All three are set up to want the same: file the mail by reference, then stop.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ import pytest
 from vedette.action import Proposal
 from vedette.adapters.adk.reasoner import AdkReasoner
 from vedette.adapters.local_judges import LocalJudges
+from vedette.adapters.worker_pool.judges import Making, WorkerJudges
+from vedette.adapters.worker_pool.pool import WorkerPool
 from vedette.event import Event
 from vedette.judging import Judge, Judgement
 from vedette.memory import Briefing, Memory
@@ -86,13 +88,34 @@ def thought_of_script() -> Thought:
     return Thought("mail.file", 0.9, (WANTED,), final=False, model_calls=1)
 
 
-@pytest.fixture(params=["judge", "judge with state", "scripted", "adk"])
-def reasoner(request: pytest.FixtureRequest, tmp_path: Path) -> Reasoner:
-    if request.param == "judge":
+HERE = Path(__file__).read_text()
+WORKERS = {"sorting worker": "Sorter", "counting worker": "Counter"}
+
+
+@pytest.fixture(params=["judge", "judge with state", *WORKERS, "scripted", "adk"])
+async def reasoner(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Reasoner]:
+    if request.param in WORKERS:
+        folder = tmp_path / "sorter"
+        folder.mkdir()
+        # The very judges of this file, by way of a folder.
+        code = HERE.partition("class Sorter")[2].partition("def thought_of")
+        head = "from typing import Any\nfrom vedette.judging import *\n"
+        wanted = f"WANTED = {WANTED!r}\n"
+        made = f"class Judge({WORKERS[request.param]}): pass\n"
+        (folder / "judge.py").write_text(f"{head}{wanted}class Sorter{code[0]}{made}")
+        pool = WorkerPool(tmp_path / "state")
+        yield WorkerJudges(pool, lambda _agent: Making(str(folder), briefing().charter))
+        pool.close()
+    else:
+        yield in_process(request.param, tmp_path)
+
+
+def in_process(kind: str, tmp_path: Path) -> Reasoner:
+    if kind == "judge":
         return LocalJudges(lambda _agent: Sorter({}, ()))
-    if request.param == "judge with state":
+    if kind == "judge with state":
         return LocalJudges(lambda _agent: Counter({}, ()))
-    if request.param == "scripted":
+    if kind == "scripted":
         return ScriptedReasoner([thought_of_script()])
     folder = tmp_path / "sorter"
     folder.mkdir()
@@ -197,7 +220,7 @@ async def test_state_given_back_is_taken_up(reasoner: Reasoner) -> None:
 async def test_a_recorded_turn_is_not_asked_again(reasoner: Reasoner) -> None:
     """Multi-turn reasoners go on from the record; a judge is final and is never asked twice."""
     first = await reasoner.reason(briefing())
-    if isinstance(reasoner, LocalJudges):
+    if isinstance(reasoner, LocalJudges | WorkerJudges):
         assert first.final
         return
     assert not first.final

@@ -25,7 +25,7 @@ from vedette.event import Event
 from vedette.gateway import Gateway
 from vedette.identity import Identity
 from vedette.origin import Ref, Roots
-from vedette.ports import PolicyEngine
+from vedette.ports import Arrival, PolicyEngine
 from vedette.question import Decided, Situation
 from vedette.replay import Difference, replay
 from vedette.testing.clock import ManualClock
@@ -106,6 +106,7 @@ class Recorder:
         of = event(self._count)
         situation = Situation(AGENT, of, 1, 1000 + self._count, stopped=stopped)
         decided = self.gateway.decide(action(value, self._count), situation)
+        await self.store.accept([Arrival(of, b"{}", (), None)], None)
         await self.store.note([draft(decided, of)])
         return decided
 
@@ -292,8 +293,8 @@ def spoil(folder: Path, sql: str, *values: Any) -> None:
             (orjson.dumps({"a.rego": "package a"}), bundle("first").digest),
             {"bad bundle": 5},
         ),
-        ("UPDATE body SET data=? WHERE seq=3", (b"{}",), {"bad body": 1}),
-        ("UPDATE body SET salt=? WHERE seq=3", (bytes(16),), {"bad body": 1}),
+        ("UPDATE body SET data=? WHERE seq=6", (b"{}",), {"bad body": 1}),
+        ("UPDATE body SET salt=? WHERE seq=6", (bytes(16),), {"bad body": 1}),
     ],
 )
 async def test_a_record_that_was_tampered_with_is_not_agreed_with(

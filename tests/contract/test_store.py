@@ -15,6 +15,7 @@ import orjson
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from vedette.budget import FLEET, Cap, Raise
 from vedette.bundle import Bundle
 from vedette.digest import canonical
 from vedette.effect import RowWrite
@@ -67,7 +68,22 @@ def open_sqlite(folder: Path, fleet: str = "harbour") -> Opened:
     )
 
 
-ADAPTERS: dict[str, Opener] = {"sqlite": open_sqlite}
+def open_postgres(folder: Path, fleet: str = "harbour") -> Opened:
+    from tests.pg import database_for
+
+    from vedette.adapters.postgres import PostgresStore
+
+    return PostgresStore(
+        database_for(folder),
+        folder,
+        fleet=fleet,
+        key=KEY,
+        key_name=f"vedette/{fleet}",
+        now_us=CLOCK.now_us,
+    )
+
+
+ADAPTERS: dict[str, Opener] = {"postgres": open_postgres, "sqlite": open_sqlite}
 
 
 @pytest.fixture(params=sorted(ADAPTERS))
@@ -237,13 +253,13 @@ async def test_a_step_of_an_older_world_is_fenced(
     assert (await store.commit(unfenced)).answer is Answer.COMMITTED
 
 
+TEN = (Cap("agent", "model_calls", "day", 10),)
+
+
 async def test_many_at_once_never_spend_more_than_the_cap(store: Opened) -> None:
     runs = await accepted(store, *(event(n) for n in range(20)))
     answers = await asyncio.gather(
-        *(
-            store.commit(closing(store, run, spend={"model_calls": 3}, caps={"model_calls": 10}))
-            for run in runs
-        )
+        *(store.commit(closing(store, run, spend={"model_calls": 3}, limits=TEN)) for run in runs)
     )
     given = [answer.answer for answer in answers]
     assert given.count(Answer.COMMITTED) == 3
@@ -254,6 +270,110 @@ async def test_many_at_once_never_spend_more_than_the_cap(store: Opened) -> None
     assert store.run(late.id) == late
     uncapped = closing(store, late, spend={"model_calls": 3})
     assert (await store.commit(uncapped)).answer is Answer.COMMITTED
+
+
+def wants(store: Opened, run: Run, amount: int = 3, **more: Any) -> Step:
+    return closing(store, run, spend={"model_calls": amount}, limits=TEN, **more)
+
+
+async def test_64_reservations_at_once_hold_the_ceiling_exactly(store: Opened) -> None:
+    runs = await accepted(store, *(event(n) for n in range(64)))
+    fleets = (*TEN, Cap("fleet", "tokens", "hour", 33))
+    answers = await asyncio.gather(
+        *(
+            store.commit(closing(store, run, spend={"model_calls": 1, "tokens": 5}, limits=fleets))
+            for run in runs
+        )
+    )
+    given = [answer.answer for answer in answers]
+    assert (given.count(Answer.COMMITTED), given.count(Answer.OVER_BUDGET)) == (6, 58)
+    totals = {(name, unit): total.day for name, unit, total in store.totals()}
+    assert totals[FLEET, "tokens"] == totals["watcher", "tokens"] == 30
+    assert {a.shortage.rule for a in answers if a.shortage} == {"budget.fleet.tokens.hour"}
+
+
+async def test_a_wait_for_room_is_refused_once_there_is_room(store: Opened) -> None:
+    first, second, third = await accepted(store, *(event(n) for n in range(3)))
+    assert (await store.commit(wants(store, first, 8))).answer is Answer.COMMITTED
+    short = await store.commit(wants(store, second))
+    assert short.shortage is not None
+    assert (short.answer, short.shortage.room) == (Answer.OVER_BUDGET, 2)
+    wait: dict[str, Any] = {
+        "state": "waiting", "turn": 0, "observed": False, "waits": "budget", "limits": TEN,
+        "lacking": {"model_calls": 3}, "wake_us": 2**61,
+    }  # fmt: skip
+    assert (await store.commit(closing(store, second, **wait))).answer is Answer.COMMITTED
+    assert store.due(CLOCK.now_us(), 9) == []
+    back = [("model_calls", CLOCK.now_us(), 8)]
+    settled = step(store, third, entry(third, "run.closed"), returns=back)
+    assert (await store.commit(settled)).answer is Answer.COMMITTED
+    assert [run.id for run in store.due(CLOCK.now_us(), 9)] == [second.id], "it was woken"
+    (late,) = await accepted(store, event(9))
+    assert (await store.commit(closing(store, late, **wait))).answer is Answer.ROOM
+    assert store.run(late.id) == late
+
+
+async def test_a_raise_makes_room_for_everybody_and_is_carried_out_once(opener: Opener) -> None:
+    store = opener()
+    first, second = await accepted(store, event(1), event(2))
+    await store.commit(wants(store, first, 9))
+    wait = closing(
+        store, second, state="waiting", turn=0, observed=False, waits="budget", limits=TEN,
+        lacking={"model_calls": 3},
+    )  # fmt: skip
+    assert (await store.commit(wait)).answer is Answer.COMMITTED
+    until = CLOCK.now_us() + 1000
+    more = [Raise("watcher", "model_calls", "day", 5, until)]
+    draft = by_person("budget.raised", agent="watcher", until=until)
+    seq = await store.raise_budget(draft, more, command="r1")
+    with pytest.raises(AlreadyDone):
+        await store.raise_budget(draft, more, command="r1")
+    assert [e["seq"] for e in sealed(store, "budget.raised")] == [seq]
+    (due,) = store.due(CLOCK.now_us(), 9)
+    assert due.id == second.id
+    store.close()
+    store = opener()
+    assert store.raises(until - 1) == more
+    assert store.raises(until) == []
+    (due,) = store.due(CLOCK.now_us(), 9)
+    over = await store.commit(wants(store, due, 7))
+    assert over.shortage is not None
+    assert (over.shortage.limit, over.shortage.total) == (15, 9)
+    assert (await store.commit(wants(store, due, 5))).answer is Answer.COMMITTED
+
+
+async def test_what_a_refused_item_spent_is_not_counted(store: Opened) -> None:
+    good, bad, later = await accepted(store, event(1), event(2), event(3))
+    answers = await asyncio.gather(
+        store.commit(wants(store, good, 4)),
+        store.commit(wants(store, bad, 4, expects=7)),
+        store.commit(wants(store, later, 4)),
+    )
+    assert [a.answer.value for a in answers] == ["committed", "duplicate", "committed"]
+    assert {total.day for *_, total in store.totals()} == {8}
+
+
+async def test_the_alert_is_written_with_the_step_that_brings_it(store: Opened) -> None:
+    runs = await accepted(store, *(event(n) for n in range(10)))
+    answers = await asyncio.gather(*(store.commit(wants(store, run, 1)) for run in runs))
+    assert [len(answer.alerts) for answer in answers] == [0] * 7 + [1, 0, 0]
+    (alert,) = sealed(store, "budget.alerted")
+    assert alert["cause"] == answers[7].last
+    assert (alert["amount"], alert["limit"]) == (8, 10)
+
+
+async def test_what_a_run_has_reserved_is_read_from_its_entries(store: Opened) -> None:
+    (run,) = await accepted(store, event(1))
+    assert store.reserved(run.id) == {}
+    for number, settles in ((1, True), (2, False)):
+        booked = entry(run, "budget.reserved", spend={"model_calls": 2, "tokens": 900})
+        at = (await store.commit(step(store, run, booked))).last
+        run.steps, run.entries, run.last = run.steps + 1, run.entries + 1, at
+        if settles:
+            used = entry(run, "budget.settled", spend={"model_calls": number, "tokens": 70})
+            at = (await store.commit(step(store, run, used))).last
+            run.steps, run.entries, run.last = run.steps + 1, run.entries + 1, at
+    assert store.reserved(run.id) == {"model_calls": 3, "tokens": 970}
 
 
 async def test_a_step_that_counts_on_another_is_refused_without_it(store: Opened) -> None:

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette.adapters.ledger_file import verify_store
 from vedette.adapters.sqlite import OpenedStore, SqliteStore
-from vedette.adapters.sqlite.ledger import last_shown, show
+from vedette.storage.witness import last_shown, show
 from vedette.bundle import Bundle
 from vedette.entry import Draft
 from vedette.errors import BadStore, StoreBusy, StoreFailed
@@ -92,7 +92,7 @@ class Gate:
 
     def __init__(self, store: SqliteStore) -> None:
         self.entered, self._open = threading.Event(), threading.Event()
-        self.future = store.writer.enqueue(self._work)
+        self.future = store.writer.enqueue(self._work, guarded=True)
 
     def _work(self) -> None:
         self.entered.set()
@@ -115,13 +115,13 @@ async def test_no_answer_is_given_before_its_commit(store: SqliteStore, folder: 
     blocked = asyncio.Event()
 
     def work() -> Committed:
-        committed = store._commit(made)
+        committed = store._steps.commit(made)
         loop.call_soon_threadsafe(blocked.set)
         assert hold.wait(30)
         return committed
 
     loop, hold = asyncio.get_running_loop(), threading.Event()
-    answer = store.writer.enqueue(work)
+    answer = store.writer.enqueue(work, guarded=True)
     answer.add_done_callback(look)
     await blocked.wait()
     # The control: all is written, nothing committed. Nobody sees it and nobody is answered.
@@ -138,7 +138,7 @@ async def test_those_who_come_together_share_one_commit(store: SqliteStore) -> N
     runs = await accepted(store, *(event(n) for n in range(20)))
     groups = store.writer.groups
     gate = Gate(store)
-    gate.entered.wait(30)
+    await asyncio.to_thread(gate.entered.wait, 30)
     steps = [asyncio.ensure_future(store.commit(closing(store, run))) for run in runs]
     await asyncio.sleep(0)
     gate.open()
@@ -150,12 +150,12 @@ async def test_those_who_come_together_share_one_commit(store: SqliteStore) -> N
 async def test_one_bad_step_of_a_group_fails_alone(store: SqliteStore) -> None:
     good, bad, other = await accepted(store, *(event(n) for n in range(3)))
     gate = Gate(store)
-    gate.entered.wait(30)
+    await asyncio.to_thread(gate.entered.wait, 30)
     groups = store.writer.groups
 
     def breaks_a_rule() -> None:
-        store._commit(closing(store, bad))
-        store._write.execute("INSERT INTO event VALUES(NULL, NULL)")
+        store._steps.commit(closing(store, bad))
+        store._write.connection.execute("INSERT INTO event VALUES(NULL,NULL,NULL,NULL)")
 
     steps: list[asyncio.Future[Any]] = [
         asyncio.ensure_future(store.commit(closing(store, good))),
@@ -179,9 +179,9 @@ async def test_one_bad_step_of_a_group_fails_alone(store: SqliteStore) -> None:
 
 def pages(store: SqliteStore, more: int | None) -> None:
     """Let the file grow by so many pages and no further; None lifts the limit."""
-    rows: list[Any] = store._write.execute("PRAGMA page_count").fetchall()
+    rows: list[Any] = store._write.connection.execute("PRAGMA page_count").fetchall()
     most = 2**30 if more is None else rows[0][0] + more
-    store._write.execute(f"PRAGMA max_page_count={most}")
+    store._write.connection.execute(f"PRAGMA max_page_count={most}")
 
 
 async def test_a_full_store_keeps_every_answer_and_recovers(
@@ -238,8 +238,8 @@ async def test_a_lost_publication_or_stop_leaves_no_fence_behind(store: SqliteSt
     stop = Draft("stop.set", {"what": "all:"})
 
     def wide() -> None:
-        store._stop(stop, "all", "", True)
-        store.keep_bundle(huge)
+        store._orders.stop(stop, "all", "", True)
+        store._orders.keep_bundle(huge)
 
     with pytest.raises(StoreFailed):
         await store.publish(huge, [])
@@ -449,7 +449,7 @@ async def test_the_witness_is_shown_whole_notes_only(
             file.truncate(start)
         raise OSError("no space")
 
-    monkeypatch.setattr("vedette.adapters.sqlite.ledger.show", short)
+    monkeypatch.setattr("vedette.storage.witness.show", short)
     await accepted(store, event(2))
     assert (ledger.witness_behind, witness.read_bytes()) == (True, before)
     monkeypatch.undo()
@@ -465,7 +465,7 @@ def test_a_disk_that_takes_half_a_note_gives_it_back(tmp_path: Path) -> None:
     show(witness, "first\n")
     script = (
         "import resource, signal, sys; from pathlib import Path\n"
-        "from vedette.adapters.sqlite.ledger import show\n"
+        "from vedette.storage.witness import show\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))\n"
         "try:\n    show(Path(sys.argv[1]), 'x' * 100)\n"

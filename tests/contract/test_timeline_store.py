@@ -198,7 +198,7 @@ async def test_no_page_reads_more_than_it_shows(store: SqliteStore) -> None:
     plans: list[str] = []
 
     def traced(sql: str, values: tuple[object, ...] = ()) -> None:
-        rows = store._connection.execute("EXPLAIN QUERY PLAN " + sql, values).fetchall()
+        rows = store._database.connection.execute("EXPLAIN QUERY PLAN " + sql, values).fetchall()
         plans.extend(str(row[3]) for row in rows)
 
     kept = store._rows

@@ -1,4 +1,4 @@
-"""`import vedette` and `vedette --help` load no vendor.
+"""`import vedette` and `vedette --help` load no vendor; a start loads few before its first event.
 
 A fleet's start, and every short verb, would else pay for what it does not use, and a missing or
 broken vendor would take down commands that never needed it.
@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
+from tests.bench.start_fleet import TOOLS, SmallFleet, events, small_fleet
 
 VENDORS = frozenset(
     {
@@ -85,3 +88,65 @@ def test_help_is_really_run() -> None:
         check=False,
     )
     assert "Usage: vedette" in done.stdout
+
+
+# What a fleet may hold when it does its first event; the rest is loaded while it works.
+FIRST = frozenset({"apsw", "cryptography", "regorus"})
+# Tells what is loaded when the tool is first called, and at each call after.
+TELLS = """
+import sys as _sys
+_light = light
+def light(call):
+    with open(call.target["path"] + ".modules", "a") as record:
+        print(*sorted({name.partition(".")[0] for name in _sys.modules}), file=record)
+    return _light(call)
+"""
+
+
+def loaded_at_effects(fleet: SmallFleet, then: str = "") -> list[set[str]]:
+    """Run a fleet; return what was loaded at the effect of its first event, and of one more.
+
+    The second event is given when the local API is there.
+    """
+    from vedette.serve.endpoint import socket_of
+
+    told = fleet.record.with_name("record.modules")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vedette", "--config", str(fleet.config), "run", "--plain"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+
+    def until(lines: int) -> None:
+        end = time.monotonic() + 60
+        while not told.exists() or told.read_text().count("\n") < lines:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    try:
+        until(1)
+        while not socket_of(fleet.state).exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        send = [sys.executable, "-m", "vedette", "--config", str(fleet.config), "send"]
+        event = fleet.config.with_name("event.json")
+        event.write_text(events(1, first=1))
+        subprocess.run([*send, str(event), "--reason", "test"], check=True, capture_output=True)
+        until(2)
+    finally:
+        process.kill()
+        process.communicate()
+    return [set(line.split()) for line in told.read_text().splitlines()]
+
+
+def test_a_start_loads_no_more_than_the_first_event_needs(tmp_path: Path) -> None:
+    fleet = small_fleet(tmp_path, events(1))
+    (tmp_path / "agents" / "beacon" / "tools.py").write_text(TOOLS + TELLS)
+    with fleet.config.open("a") as settings:
+        # So that the tool sees what the engine holds, and not what a worker does.
+        settings.write('[isolation]\nworkers = "none"\n')
+    first, second = loaded_at_effects(fleet)
+    assert first & VENDORS <= FIRST
+    # The control: what is served with is loaded by then, and would have been seen.
+    assert {"starlette", "uvicorn"} <= second

@@ -260,7 +260,8 @@ def test_an_id_or_the_beginning_of_one_is_enough(record: MemoryRecord) -> None:
         row.id: ("action", row.id),
         f"hold_{number}": ("hold", f"hold_{number}"),
         f"eff_{number[:6]}": ("effect", f"eff_{number}"),
-        number[:10]: ("action", row.id),
+        number[:10]: ("run", run.id),  # what an event made begins as its own id does
+        number[:24]: ("action", row.id),
         "run_": ("run", run.id),
     }.items():
         assert resolve(record, text) == found

@@ -172,7 +172,7 @@ test_unsure_waits_for_a_person if {
 }
 
 test_full_window_waits_for_time if {
-	answer := decided(changed("/context/counters/hour", 2000))
+	answer := decided(changed("/context/counters/hour", 6000))
 	answer.outcome == "hold"
 	answer.wait == "time"
 	answer.rule == "limits.hour"
@@ -187,11 +187,11 @@ test_stop_waits_for_resume if {
 }
 
 test_person_is_asked_before_time_is_waited_for if {
-	answer := decided(replaced(changed("/context/counters/hour", 2000), "/context/confidence", 500))
+	answer := decided(replaced(changed("/context/counters/hour", 6000), "/context/confidence", 500))
 	answer.outcome == "hold"
 	answer.wait == "approval"
 	{reason | some reason in answer.reasons} == {"confidence.low", "limits.hour"}
-	consented := decided(approved(replaced(changed("/context/counters/hour", 2000), "/context/confidence", 500)))
+	consented := decided(approved(replaced(changed("/context/counters/hour", 6000), "/context/confidence", 500)))
 	consented.outcome == "hold"
 	consented.wait == "time"
 }

@@ -1,7 +1,10 @@
 # How far and how much: hops, actions of this run, actions in calendar windows.
 package vedette.limits
 
-whole if data.limits.complete == true
+whole if {
+	data.limits.complete == true
+	data.budgets.complete == true
+}
 
 reached if {
 	is_number(input.context.event.hops)
@@ -11,7 +14,8 @@ reached if {
 }
 
 # Counters hold what was permitted so far, so at a limit there is no room left. Zero in a budget
-# means that agent.yaml asks for no limit of its own.
+# means that agent.yaml asks for no limit of its own. What it asks for by hour and day, and what the
+# fleet has (data.budgets), is kept by the store, which counts for all workers: here it is not.
 in_run if {
 	is_number(input.context.counters.run)
 	is_number(input.context.budget.run)
@@ -48,23 +52,9 @@ counted if {
 
 minute_free if input.context.counters.minute < allowed.minute
 
-hour_asked if input.context.counters.hour < input.context.budget.hour
+hour_free if input.context.counters.hour < allowed.hour
 
-else if input.context.budget.hour == 0
-
-hour_free if {
-	hour_asked
-	input.context.counters.hour < allowed.hour
-}
-
-day_asked if input.context.counters.day < input.context.budget.day
-
-else if input.context.budget.day == 0
-
-day_free if {
-	day_asked
-	input.context.counters.day < allowed.day
-}
+day_free if input.context.counters.day < allowed.day
 
 # Enough to let time decide.
 holdable if {

@@ -61,13 +61,12 @@ test_longest_full_window_decides if {
 	limits.until == 1795258800000000 with input as asked with data.limits as most with data.grants as known
 }
 
-test_own_budget_counts_too if {
+test_own_budget_is_for_the_store_to_keep if {
 	asked := json.patch(question, [
 		{"op": "replace", "path": "/context/counters/day", "value": 3},
 		{"op": "replace", "path": "/context/budget/day", "value": 3},
 	])
-	limits.waits == {"limits.day"} with input as asked with data.limits as most with data.grants as known
-	limits.until == 1795305600000000 with input as asked with data.limits as most with data.grants as known
+	limits.ok with input as asked with data.limits as most with data.grants as known
 }
 
 test_own_budget_cannot_widen if {
@@ -100,6 +99,14 @@ test_counters_of_other_types_prove_nothing if {
 		not limits.ok with input as asked with data.limits as most with data.grants as known
 		not limits.holdable with input as asked with data.limits as most with data.grants as known
 	}
+}
+
+test_cut_budgets_prove_nothing if {
+	cut := json.remove(data.budgets, ["complete"])
+	not limits.ok with input as question with data.limits as most with data.grants as known with data.budgets as cut
+	not limits.holdable with input as question with data.limits as most with data.grants as known
+		with data.budgets as cut
+	not limits.ok with input as question with data.limits as most with data.grants as known with data.budgets as {}
 }
 
 test_cut_limits_prove_nothing if {

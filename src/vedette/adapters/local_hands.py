@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Literal
 
+from vedette import crashpoint
 from vedette.effect import Call, Outcome, RowWrite
 from vedette.errors import BadFleet
 from vedette.tool import Tool
@@ -112,11 +113,15 @@ class LocalHands:
         self._running: dict[_Key, _Running] = {}
         self._late: dict[_Key, Outcome] = {}
 
-    def _function(self, agent: str, name: str) -> Callable[..., Any]:
+    def load(self, agent: str) -> ModuleType:
+        """Return an agent's tools, loaded on first use."""
         module = self._modules.get(agent)
         if module is None:
             module = self._modules[agent] = self._tools_of(agent)
-        function = getattr(module, name, None)
+        return module
+
+    def _function(self, agent: str, name: str) -> Callable[..., Any]:
+        function = getattr(self.load(agent), name, None)
         if not callable(function):
             raise BadFleet(f"tools.py of {agent} has no function {name!r}")
         found: Callable[..., Any] = function
@@ -215,7 +220,10 @@ class LocalHands:
                 if not may_start():
                     return None, None
                 running.began = time.monotonic()
-                return await function(call), None
+                crashpoint.reach("call:before")
+                answer = await function(call)
+                crashpoint.reach("call:after")
+                return answer, None
             except (Exception, asyncio.CancelledError, SystemExit) as error:
                 return None, error
 
@@ -241,7 +249,10 @@ class LocalHands:
                 if running.unwanted or not may_start():
                     return None, None
                 running.began = time.monotonic()
-                return function(call), None
+                crashpoint.reach("call:before")
+                answer = function(call)
+                crashpoint.reach("call:after")
+                return answer, None
             except BaseException as error:
                 return None, error
 

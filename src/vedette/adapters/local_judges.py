@@ -1,4 +1,4 @@
-"""The Reasoner port on local judges, in this process.
+"""The Reasoner port on local judges, in this process: the engine's own, or a worker's.
 
 A judge's state is held per (agent, key) together with the position of the last event it saw. If
 that is not what the briefing says, the state is asked for: the store gives the last checkpoint
@@ -48,6 +48,10 @@ class LocalJudges:
 
     async def reason(self, briefing: Briefing) -> Thought:
         """Judge one event; ask for state if what is held is not at `briefing.previous`."""
+        return self.think(briefing)
+
+    def think(self, briefing: Briefing) -> Thought:
+        """Do what `reason` does, where nobody waits."""
         judge = self.judge(briefing.agent)
         if not self._stateful[briefing.agent]:
             return _thought(judge.judge(None, briefing), None)

@@ -14,6 +14,9 @@ METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "would": ("counter", "Permits that mode observe kept back", ("agent", "tool")),
     "notices": ("counter", "Permits that policy obliges to tell a person of", ("agent", "tool")),
     "effects": ("counter", "Effects by state", ("agent", "tool", "state")),
+    "budget_refusals": ("counter", "No room in a limit", ("agent", "scope", "unit", "window")),
+    "budget_alerts": ("counter", "Limits of which 80 % are taken", ("agent", "unit", "window")),
+    "worker_deaths": ("counter", "Workers that did not end by our wish", ("agent", "kind")),
     "store_failures": ("counter", "Commits that did not stand", ()),
     "policy_published": ("counter", "Revisions published", ()),
     "policy_refused": ("counter", "Bundles refused", ()),
@@ -22,6 +25,13 @@ METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "pending_runs": ("gauge", "Runs in memory, queued or being handled", ()),
     "ledger_head": ("gauge", "Seq of the last ledger entry", ()),
     "stops": ("gauge", "Stops in force", ()),
+    "stop_seconds": ("histogram", "From the order to stop to its being in force", ()),
+    "parked": ("counter", "Agents that were stopped by the engine, over a ceiling", ("agent",)),
+    "parked_keys": ("gauge", "Keys whose effects wait for a target, or behind one that does", ()),
+    "breaker_opened": ("counter", "Targets that were left alone after failures", ("target",)),
+    "breakers_open": ("gauge", "Targets that are left alone now", ()),
+    "accepted_unfinished": ("gauge", "Runs that intake has credits out for", ()),
+    "accepted_unfinished_bytes": ("gauge", "The bytes of their events", ()),
 }
 
 

@@ -41,11 +41,16 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "deny": ("answer", "deny", "Deny what a hold holds, for good."),
     "stop": ("stopping", "stop", "Stop an agent, a tool or everything; lasts until resumed."),
     "resume": ("stopping", "resume", "Lift a stop."),
+    "budget": ("budget", "budget", "See what is spent, and give more room for a while."),
     "policy": ("policy", "policy", "Check, apply and look at the policy."),
     "replay": ("replay", "replay", "Decide every recorded decision again."),
     "eval": ("eval", "evaluate", "Try the agents on their own cases."),
     "ledger": ("ledger", "ledger", "Verify and export the ledger."),
     "erase": ("erase", "erase", "Erase content; the ledger's proof still holds."),
+    "store": ("store", "store", "Move the fleet's state to PostgreSQL."),
+    "backup": ("backup", "backup", "Copy the fleet's state into a folder, while it runs."),
+    "restore": ("restore", "restore", "Put a backup in the place of a lost store."),
+    "keys": ("keys", "keys", "Rotate the key that signs the ledger."),
     "schema": ("schema", "schema", "Print the JSON Schema of agent.yaml or bank.yaml."),
 }
 

@@ -20,6 +20,7 @@ from vedette.errors import BadFleet, BadPolicy
 if TYPE_CHECKING:
     from vedette.agent import Agent
     from vedette.load import Problem, Settings
+    from vedette.ports import Finding
 
 
 @click.command()
@@ -66,7 +67,23 @@ def _problems(path: Path) -> list[dict[str, Any]]:
     shown = settings.policies
     if shown.is_relative_to(root):
         shown = shown.relative_to(root)
-    return problems + policy_findings(settings.policies, shown.as_posix())
+    problems += policy_findings(settings.policies, shown.as_posix())
+    return problems + budget_findings(settings, shown.as_posix(), now_us)
+
+
+def budget_findings(settings: Settings, shown: str, now_us: int) -> list[dict[str, Any]]:
+    """Return what of the policy's limits cannot be kept for the agents that can be read."""
+    from vedette.adapters.rego.stage import read_bundle
+    from vedette.agent import Fleet
+    from vedette.app import budgets
+    from vedette.load import read_fleet
+
+    agents, _, _ = read_fleet(settings.root, settings, now_us=now_us)
+    try:
+        files = read_bundle(settings.policies).files
+    except BadPolicy:
+        return []  # said of the policy itself
+    return [_finding(each, shown) for each in budgets(files, Fleet(settings.fleet, agents))[1]]
 
 
 def code_problems(root: Path, settings: Settings, now_us: int) -> list[Problem]:
@@ -140,17 +157,18 @@ def policy_findings(folder: Path, shown: str) -> list[dict[str, Any]]:
         if not Path(found["file"]).is_absolute():
             found["file"] = f"{shown}/{found['file']}"
         return [found]
-    return [
-        {
-            "file": f"{shown}/{finding.file}" if finding.file != "policies" else shown,
-            "line": finding.line,
-            "field": "",
-            "what": finding.what,
-            "mend": finding.mend,
-            "warning": False,
-        }
-        for finding in findings
-    ]
+    return [_finding(each, shown) for each in findings]
+
+
+def _finding(finding: Finding, shown: str) -> dict[str, Any]:
+    return {
+        "file": f"{shown}/{finding.file}" if finding.file != "policies" else shown,
+        "line": finding.line,
+        "field": "",
+        "what": finding.what,
+        "mend": finding.mend,
+        "warning": False,
+    }
 
 
 def _line(problem: dict[str, Any]) -> str:
@@ -165,14 +183,14 @@ def effective(path: Path) -> list[dict[str, Any]]:
     """Return every plain setting with its value and where it comes from; [] if none can be read."""
     import tomllib
 
-    from pydantic import ValidationError
-
-    from vedette.load.settings_file import ENV, SettingsFile, toml_lines
+    from vedette.load.settings_file import ENV, read_shape, toml_lines
 
     try:
         text = path.read_text(encoding="utf-8")
-        shape = SettingsFile(**tomllib.loads(text))
-    except (ValueError, ValidationError):
+        shape, _ = read_shape(tomllib.loads(text), os.environ)
+    except ValueError:
+        return []
+    if shape is None:
         return []
     lines = toml_lines(text)
     set_here = {name.upper() for name in os.environ}

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import shlex
-import shutil
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +16,8 @@ import click
 from vedette.errors import BadCommand, BadFleet, BadStore, StoreBusy, VedetteError
 
 if TYPE_CHECKING:
-    from vedette.adapters.sqlite import OpenedStore
     from vedette.load import Settings
+    from vedette.storage.reads import Reads
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -78,23 +74,23 @@ def settings_of(ctx: click.Context) -> Settings:
 
 
 @contextmanager
-def reading(settings: Settings) -> Iterator[OpenedStore]:
+def reading(settings: Settings) -> Iterator[Reads]:
     """Open the store to read, beside a running fleet or with none. Raises BadStore."""
-    from vedette.adapters.sqlite import OpenedStore
+    from vedette.stores import open_reading
 
     try:
-        store = OpenedStore(settings.state)
+        store = open_reading(settings)
         try:
             yield store
         finally:
             store.close()
     except Exception as error:
         # By its name: which library reads the file is the adapter's business.
-        if type(error).__module__ != "apsw":
+        if type(error).__module__.partition(".")[0] not in ("apsw", "psycopg"):
             raise
         raise BadStore(
             f"the store cannot be read: {error}",
-            where=str(settings.state / "store.db"),
+            where=settings.store.url_env or str(settings.state / "store.db"),
             mend="restore it from a backup; `vedette ledger verify` says what stands",
         ) from error
 
@@ -110,6 +106,9 @@ def obey(
     The answer says under `by` who did it: `fleet` or `here`. Raises what the command raises, and
     StoreBusy or Unavailable if a fleet runs that does not answer.
     """
+    import asyncio
+    import uuid
+
     from vedette.serve.client import LocalClient
 
     command_id = command_id or str(uuid.uuid4())
@@ -131,12 +130,14 @@ def obey(
 async def _here(
     settings: Settings, verb: str, reason: str, args: Mapping[str, Any], command_id: str
 ) -> dict[str, Any]:
+    from dataclasses import replace
+
     from vedette.app import open_app
     from vedette.commands import Order
     from vedette.serve.endpoint import this_person
     from vedette.serve.orders import carry_out
 
-    app = await open_app(settings)
+    app = await open_app(replace(settings, store=replace(settings.store, visit=True)))
     try:
         return await carry_out(app.commands, verb, Order(this_person(), reason, command_id), args)
     finally:
@@ -152,6 +153,9 @@ def program(*, below: Path | None = None) -> str:
     `vedette` if that is what the shell would find; else its path, relative where it lies below
     the folder `below` (default: the current one).
     """
+    import shlex
+    import shutil
+
     called = Path(sys.argv[0])
     module = called.name == "__main__.py"
     if not module and called.name != "vedette":
@@ -167,6 +171,8 @@ def program(*, below: Path | None = None) -> str:
 
 def prefix(ctx: click.Context) -> str:
     """Return the program with the --config it was given: what a further verb is put behind."""
+    import shlex
+
     config = ctx.find_root().obj
     return f"{program()} --config {shlex.quote(str(config))}" if config else program()
 

@@ -10,7 +10,7 @@ import click
 from vedette.cli.common import as_json_option, plain, prefix, reading, say, settings_of, shown_time
 from vedette.clock import SystemClock
 
-_WAITS = ("approval", "time", "resume", "target", "all")
+_WAITS = ("approval", "time", "resume", "target", "budget", "all")
 _MOST = 160
 
 

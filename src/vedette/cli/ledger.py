@@ -9,18 +9,30 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vedette.cli.archive import archive
 from vedette.cli.common import as_json_option, plain, program, reading, say, settings_of
 from vedette.errors import BadCommand
 
 if TYPE_CHECKING:
+    from vedette.adapters.ledger_file import Walk
     from vedette.verify import Report
 
 _SHOWN = 20
 
+archive_option = click.option(
+    "--archive",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where `ledger archive` put what came before.",
+)
+
 
 @click.group()
 def ledger() -> None:
-    """Verify and export the ledger."""
+    """Verify, export, prove and archive the ledger."""
+
+
+ledger.add_command(archive)
 
 
 @ledger.command("verify")
@@ -38,6 +50,7 @@ def ledger() -> None:
     help="Checkpoints kept elsewhere; finds a cut and a fork. Default: witness.log beside it.",
 )
 @click.option("--no-bodies", is_flag=True, help="Leave content aside; entries only.")
+@archive_option
 @as_json_option
 @click.pass_context
 def ledger_verify(
@@ -46,26 +59,33 @@ def ledger_verify(
     key: Path | None,
     witness: Path | None,
     no_bodies: bool,
+    archive: Path | None,
     as_json: bool,
 ) -> int:
     """Verify the fleet's ledger, or an EXPORT of one, or one entry's proof; offline.
 
     Finds changed, missing and reordered entries, a tail cut before the last witnessed checkpoint,
-    and a fork. Content that was erased is said to be so and is no finding. Exits with 1 on any.
+    and a fork. Content that was erased is said to be so and is no finding; so is what a restore
+    lost, as far as the ledger records it. Exits with 1 on any.
     """
     if export is not None and not export.exists():
         mend = "name the folder of an export, or the file of a proof"
         raise BadCommand("there is no such export or proof", where=str(export), mend=mend)
     if export is not None and export.is_file():
         return _verify_proof(export, key, as_json)
-    report = _report(ctx, export, key, witness, not no_bodies)
+    report = _report(ctx, export, key, witness, not no_bodies, archive)
     value = report.to_json()
     say(as_json, value, _text(value))
     return 0 if report.ok else 1
 
 
 def _report(
-    ctx: click.Context, export: Path | None, key: Path | None, witness: Path | None, bodies: bool
+    ctx: click.Context,
+    export: Path | None,
+    key: Path | None,
+    witness: Path | None,
+    bodies: bool,
+    archive: Path | None,
 ) -> Report:
     from vedette.adapters.ledger_file import Exported, verify_store
     from vedette.proof import ProofError
@@ -76,15 +96,26 @@ def _report(
             line = read.key if key is None else _key(key)
             seen = witness or read.witness
             return verify_store(
-                read, line, _there(seen, witness), bodies=bodies and read.has_bodies
+                _joined(archive, read),
+                line,
+                _there(seen, witness),
+                bodies=bodies and read.has_bodies,
             )
         state = settings_of(ctx).state
         with reading(settings_of(ctx)) as store:
             line = _key(key or state / "ledger.pub")
             seen = witness or state / "witness.log"
-            return verify_store(store, line, _there(seen, witness), bodies=bodies)
+            record = _joined(archive, store)
+            return verify_store(record, line, _there(seen, witness), bodies=bodies)
     except ProofError as error:
         raise BadCommand(f"the key cannot be used: {error}", mend="give --key FILE") from error
+
+
+def _joined(archive: Path | None, record: Walk) -> Walk:
+    """Put an archive before a record, if one is named."""
+    from vedette.adapters.ledger_file import Archive, Joined
+
+    return record if archive is None else Joined(Archive(archive), record)
 
 
 def _there(path: Path, named: Path | None) -> Path:
@@ -108,6 +139,13 @@ def _text(value: dict[str, Any]) -> str:
         f"signed checkpoints: {value['checkpoints']:,}, good up to entry {value['signed']:,}",
         f"witnessed: {value['witness_checkpoints']:,}, good up to entry {value['witnessed']:,}",
     ]
+    if value["archived"]:
+        lines.append(f"archived: entries 1 to {value['archived']:,}, not at hand")
+    if value["keys"] > 1:
+        lines.append(f"keys: {value['keys']}, each handed over by the one before")
+    for one in value["restored"]:
+        lost = f"entries {one['seq']:,} to {one['last']:,} were lost" if one["last"] else ""
+        lines.append(f"restored at entry {one['seq']:,}: {lost or 'nothing known was lost'}")
     if value["bodies"] is not None:
         lines.append(f"bodies: {value['bodies']:,} right, {value['erased']:,} erased")
     for finding in value["findings"][:_SHOWN]:
@@ -120,7 +158,7 @@ def _text(value: dict[str, Any]) -> str:
 
 
 def _verify_proof(file: Path, key: Path | None, as_json: bool) -> int:
-    from vedette.adapters.ledger_file import verify_proof
+    from vedette.adapters.ledger_file import CONSISTENCY, verify_growth, verify_proof
     from vedette.proof import ProofError
 
     if key is None:
@@ -128,6 +166,11 @@ def _verify_proof(file: Path, key: Path | None, as_json: bool) -> int:
     line = _key(key)
     try:
         proof = json.loads(file.read_bytes())
+        if isinstance(proof, dict) and proof.get("schema") == CONSISTENCY:
+            before, after = verify_growth(proof, line)
+            grown: dict[str, Any] = {"ok": True, "from": before.size, "to": after.size}
+            say(as_json, grown, f"the ledger of {before.size:,} entries grew to {after.size:,}")
+            return 0
         point = verify_proof(proof, line)
     except (ValueError, ProofError) as error:
         say(as_json, {"ok": False, "why": str(error)}, f"FOUND: {plain(str(error))}")
@@ -162,15 +205,28 @@ def ledger_export(ctx: click.Context, folder: Path, bodies: bool, as_json: bool)
 
 
 @ledger.command("prove")
-@click.argument("seq", type=int)
+@click.argument("seq", type=int, required=False)
+@click.option(
+    "--since",
+    metavar="SIZE",
+    type=int,
+    help="Instead: that the checkpoint of SIZE entries is a beginning of the newest one.",
+)
+@archive_option
 @as_json_option
 @click.pass_context
-def ledger_prove(ctx: click.Context, seq: int, as_json: bool) -> None:
+def ledger_prove(
+    ctx: click.Context, seq: int | None, since: int | None, archive: Path | None, as_json: bool
+) -> None:
     """Print the proof that entry SEQ stands in the ledger; it is JSON either way.
 
     Checked anywhere by `vedette ledger verify FILE --key ledger.pub`.
     """
-    from vedette.adapters.ledger_file import prove
+    from vedette.adapters.ledger_file import prove, prove_growth
 
+    if (seq is None) is (since is None):
+        raise BadCommand("say what to prove", mend="give the SEQ of an entry, or --since SIZE")
     with reading(settings_of(ctx)) as store:
-        click.echo(json.dumps(prove(store, seq), indent=2))
+        record = _joined(archive, store)
+        proof = prove(record, seq) if seq is not None else prove_growth(record, since or 0)
+        click.echo(json.dumps(proof, indent=2))

@@ -23,7 +23,7 @@ from vedette.cli.common import (
 from vedette.errors import BadPolicy
 
 if TYPE_CHECKING:
-    from vedette.adapters.sqlite import OpenedStore
+    from vedette.storage.reads import Reads
     from vedette.load import Settings
 
 _folder = click.argument("folder", required=False, type=click.Path(path_type=Path))
@@ -111,7 +111,7 @@ def policy_status(ctx: click.Context, as_json: bool) -> None:
     say(as_json, value, "\n".join(lines))
 
 
-def _status(settings: Settings, store: OpenedStore) -> dict[str, Any]:
+def _status(settings: Settings, store: Reads) -> dict[str, Any]:
     number, digest = store.revision()
     published = _last(store, "policy.published", 1)
     refusals = _last(store, "policy.refused", _REFUSALS)
@@ -136,7 +136,7 @@ def _status(settings: Settings, store: OpenedStore) -> dict[str, Any]:
     }
 
 
-def _last(store: OpenedStore, kind: str, number: int) -> list[tuple[dict[str, Any], Any]]:
+def _last(store: Reads, kind: str, number: int) -> list[tuple[dict[str, Any], Any]]:
     """Return the last entries of a kind with their bodies, newest first."""
     found = list(store.walk((kind,)))[-number:]
     return [(json.loads(raw), json.loads(data) if data else None) for _, raw, _, data in found][

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from vedette.cli.common import as_json_option, reading, say, settings_of, table
+from vedette.cli.common import as_json_option, reading, say, settings_of, shown_time, table
 from vedette.clock import SystemClock
 
 
@@ -21,8 +21,17 @@ def status(ctx: click.Context, as_json: bool) -> None:
     settings = settings_of(ctx)
     with reading(settings) as store:
         found = stand(store, SystemClock().now_us())
-    running = LocalClient(settings.state).alive()
+    client = LocalClient(settings.state)
+    running = client.alive()
+    live = client.status() if running else {}
+    found |= {"targets": live.get("targets", []), "until": live.get("until", {})}
     say(as_json, {"running": running, **found}, _text(running, found))
+
+
+def _stop(stop: dict[str, Any], until: dict[str, int]) -> str:
+    end = until.get(f"{stop['scope']}:{stop['name']}")
+    told = f"{stop['scope']} {stop['name']}".strip()
+    return f"{told} until {shown_time(end)}" if end else told
 
 
 def _text(running: bool, found: dict[str, Any]) -> str:
@@ -33,8 +42,13 @@ def _text(running: bool, found: dict[str, Any]) -> str:
         f"ledger at {found['head']:,}",
         f"events: {events['accepted']:,} accepted, of which {events['woke_nobody']:,} woke nobody",
     ]
-    stopped = [f"{stop['scope']} {stop['name']}".strip() for stop in found["stops"]]
+    stopped = [_stop(stop, found["until"]) for stop in found["stops"]]
     lines.append(f"stopped: {', '.join(stopped) or 'nothing'}")
+    lines += [
+        f"left alone: {target['target']} ({target['state']}), {target['waiting']:,} runs wait for "
+        f"it, tried again at {shown_time(target['retry_us'])}"
+        for target in found["targets"]
+    ]
     waiting = [f"{number:,} for {what}" for what, number in found["waiting"].items()]
     lines.append(f"waiting: {', '.join(waiting) or 'nothing'}")
     oldest = found["oldest"]

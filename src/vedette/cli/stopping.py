@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from vedette.cli.common import human_verb, obey, say, settings_of
+from vedette.cli.common import human_verb, obey, say, settings_of, shown_time
+from vedette.errors import BadCommand
 
 
 def _what(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -19,12 +20,16 @@ def _what(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @_what
+@click.option(
+    "--for", "length", metavar="TIME", help="Lift it after so long, for example 30m or 2h."
+)
 @human_verb
 @click.pass_context
 def stop(ctx: click.Context, /, **given: Any) -> None:
     """Stop AGENT, a tool, or everything: nothing of it starts from the moment this returns.
 
-    Events are still accepted and no work is lost; the stop lasts over restarts until `resume`.
+    Events are still accepted and no work is lost; the stop lasts over restarts until `resume`, or
+    until its time is over.
     """
     _order(ctx, "stop", given)
 
@@ -40,6 +45,18 @@ def resume(ctx: click.Context, /, **given: Any) -> None:
 
 def _order(ctx: click.Context, verb: str, given: dict[str, Any]) -> None:
     args = {"agent": given["agent"], "tool": given["tool"], "all": given["everything"]}
+    if given.get("length") is not None:
+        args["for_us"] = _length(given["length"])
     done = obey(settings_of(ctx), verb, given["reason"], args, given["command_id"])
     stopped = ", ".join(name.replace(":", " ").strip() for name in done["stopped"]) or "nothing"
-    say(given["as_json"], done, f"stopped now: {stopped} ({done['took_us'] / 1000:.1f} ms)")
+    until = f", until {shown_time(done['until'])}" if done["until"] else ""
+    say(given["as_json"], done, f"stopped now: {stopped}{until} ({done['took_us'] / 1000:.1f} ms)")
+
+
+def _length(text: str) -> int:
+    from vedette.clock import duration_us
+
+    try:
+        return duration_us(text)
+    except ValueError as error:
+        raise BadCommand(str(error), mend="for example --for 30m or --for 2h") from error

@@ -2,31 +2,65 @@
 
 Files are read here and nowhere else. Agents' code is parsed for the checks and imported only by
 `load_module`, under a private parent package.
+
+Names are imported when they are first used: a start needs few of them, and the trial of a policy
+needs the YAML reader alone.
 """
 
-from vedette.load.agent_file import agent_schema
-from vedette.load.bank_file import bank_schema
-from vedette.load.fleet import Loaded, check_fleet, load_fleet, read_fleet
-from vedette.load.modules import build_judge, load_module
-from vedette.load.problem import Problem
-from vedette.load.settings import (
-    CsvPlan,
-    HostPlan,
-    JsonlPlan,
-    MaildirPlan,
-    Sender,
-    Settings,
-    SourcePlan,
-    load_settings,
-    read_secret,
-    read_settings,
-)
-from vedette.load.yaml_file import Document, parse_yaml, read_yaml
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vedette.load.agent_file import agent_schema
+    from vedette.load.bank_file import bank_schema
+    from vedette.load.fleet import Loaded, check_fleet, load_fleet, read_fleet
+    from vedette.load.modules import build_judge, load_module
+    from vedette.load.problem import Problem
+    from vedette.load.settings import (
+        CsvPlan,
+        HostPlan,
+        Isolation,
+        JsonlPlan,
+        MaildirPlan,
+        Sender,
+        Settings,
+        SourcePlan,
+        load_settings,
+        read_secret,
+        read_settings,
+    )
+    from vedette.load.yaml_file import Document, parse_yaml, read_yaml
+
+_FROM = {
+    "agent_file": ("agent_schema",),
+    "bank_file": ("bank_schema",),
+    "fleet": ("Loaded", "check_fleet", "load_fleet", "read_fleet"),
+    "modules": ("build_judge", "load_module"),
+    "problem": ("Problem",),
+    "settings": (
+        "CsvPlan",
+        "HostPlan",
+        "Isolation",
+        "JsonlPlan",
+        "MaildirPlan",
+        "Sender",
+        "Settings",
+        "SourcePlan",
+        "load_settings",
+        "read_secret",
+        "read_settings",
+    ),
+    "yaml_file": ("Document", "parse_yaml", "read_yaml"),
+}
+_HOME = {name: module for module, names in _FROM.items() for name in names}
 
 __all__ = [
     "CsvPlan",
     "Document",
     "HostPlan",
+    "Isolation",
     "JsonlPlan",
     "Loaded",
     "MaildirPlan",
@@ -47,3 +81,11 @@ __all__ = [
     "read_settings",
     "read_yaml",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = found
+    return found

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from vedette.agent import Agent, Scope
+from vedette.agent import Agent, Limits, Scope
 from vedette.budget import Budget
+from vedette.ceiling import Ceilings
 from vedette.clock import duration_us
 from vedette.digest import checked, tame
 from vedette.identity import Identity
-from vedette.load.agent_file import ARG_KINDS, AgentFile, ToolFile
+from vedette.load.agent_file import ARG_KINDS, AgentFile, ToolFile, memory_bytes
 from vedette.load.folder import (
     Code,
     empty_problems,
@@ -86,6 +87,8 @@ def read_agent(folder: Path, shown: str, around: Around) -> tuple[Agent | None, 
         collection=shape.collection,
         reasoner=shape.reasoner,
         max_turns=shape.max_turns,
+        ceilings=Ceilings(**shape.ceilings.model_dump()),
+        limits=Limits(duration_us(shape.limits.time), memory_bytes(shape.limits.memory)),
     )
     return agent, problems
 
@@ -146,10 +149,26 @@ def _model_problems(shape: AgentFile, document: Document) -> list[Problem]:
         what = "a model needs a turn to act and one to say it is done"
         problems.append(document.problem(("max_turns",), what, "write max_turns: 4"))
     budget = shape.budget
-    if budget.model_calls_per_day < budget.model_calls_per_run:
-        what = f"a day has room for {budget.model_calls_per_day} model calls, a run may need more"
-        mend = f"at least {budget.model_calls_per_run}"
-        problems.append(document.problem(("budget", "model_calls_per_day"), what, mend))
+    per_turn = budget.model_calls_per_turn
+    for name in ("model_calls_per_day", "model_calls_per_run"):
+        room = getattr(budget, name)
+        if room < per_turn:
+            what = f"has room for {room} model calls, a turn may make {per_turn}"
+            problems.append(document.problem(("budget", name), what, f"at least {per_turn}"))
+    wants = [
+        name
+        for unit in ("tokens", "money_micros")
+        for span in ("run", "hour", "day")
+        if getattr(budget, name := f"{unit}_per_{span}") is not None
+    ]
+    if wants and (budget.input_tokens_per_call is None or budget.output_tokens_per_call is None):
+        what = "limits what has no worst case"
+        mend = "add input_tokens_per_call and output_tokens_per_call"
+        problems.append(document.problem(("budget", wants[0]), what, mend))
+    money = [name for name in wants if name.startswith("money")]
+    if money and budget.price is None:
+        what, mend = "limits money, and no price is named", "add price: NAME"
+        problems.append(document.problem(("budget", money[0]), what, mend))
     return problems
 
 
@@ -232,7 +251,7 @@ def _settles_problems(
     if tool.settles == "queryable" and tool.query is None:
         mend = "add query: with a function of tools.py that asks the target, or choose none"
         problems.append(document.problem((*at, "settles"), "queryable needs a query", mend))
-    if tool.settles != "queryable" and tool.query is not None:
+    if tool.settles not in ("queryable", "idempotent") and tool.query is not None:
         what = f"a tool that settles {tool.settles} is never queried"
         problems.append(document.problem((*at, "query"), what, "remove it"))
     if tool.settles == "transactional" and shape.collection is None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
-
 from vedette.clock import duration_us
-from vedette.load.shape import Shape
+from vedette.load.field import AfterValidator, Field, Shape, json_schema
 
 SETTLES_MEND = "say how an unknown outcome is settled: transactional, idempotent, queryable or none"
 ARG_KINDS = ("string", "integer", "boolean", "strings", "object")
@@ -35,6 +33,22 @@ def _filled(text: str) -> str:
 Duration = Annotated[
     str, AfterValidator(_duration), Field(description="a whole number and ms, s, m, h or d")
 ]
+def memory_bytes(text: str) -> int:
+    """Read an amount of memory such as `512MiB`, as bytes. Raises ValueError."""
+    number, unit = text[:-3].strip(), text[-3:]
+    power = {"MiB": 20, "GiB": 30}.get(unit)
+    if power is None or not (number.isascii() and number.isdigit()):
+        raise ValueError(f"{text!r} is no amount of memory | write for example 512MiB or 2GiB")
+    return int(number) << power
+
+
+def _memory(text: str) -> str:
+    if memory_bytes(text) < 32 << 20:
+        raise ValueError(f"{text!r} is too little for any judge | at least 32MiB")
+    return text
+
+
+Memory = Annotated[str, AfterValidator(_memory)]
 Filled = Annotated[str, AfterValidator(_filled)]
 OneOrMore = Annotated[Filled | list[Filled], Field(union_mode="left_to_right")]
 
@@ -76,8 +90,47 @@ class BudgetFile(Shape):
     actions_per_hour: int | None = Field(default=None, ge=1)
     actions_per_day: int | None = Field(default=None, ge=1)
     actions_per_run: int = Field(default=16, ge=1, le=1000)
+    model_calls_per_hour: int | None = Field(default=None, ge=0)
     model_calls_per_day: int = Field(default=0, ge=0)
     model_calls_per_run: int = Field(default=8, ge=0)
+    model_calls_per_turn: int = Field(
+        default=1, ge=1, le=100, description="the most that one turn of the model makes"
+    )
+    tokens_per_hour: int | None = Field(default=None, ge=0)
+    tokens_per_day: int | None = Field(default=None, ge=0)
+    tokens_per_run: int | None = Field(default=None, ge=0)
+    money_micros_per_hour: int | None = Field(
+        default=None, ge=0, description="millionths of the fleet's currency"
+    )
+    money_micros_per_day: int | None = Field(default=None, ge=0)
+    money_micros_per_run: int | None = Field(default=None, ge=0)
+    input_tokens_per_call: int | None = Field(
+        default=None, ge=1, description="the most that a call reads; a longer one is not made"
+    )
+    output_tokens_per_call: int | None = Field(
+        default=None, ge=1, description="the most that a call may write"
+    )
+    price: str | None = Field(
+        default=None, description="an entry of `prices` in policies/budgets/data.yaml"
+    )
+
+
+class CeilingsFile(Shape):
+    """What is too much of it: over a ceiling the agent is parked until a person resumes it."""
+
+    errors_per_hour: int | None = Field(
+        default=100, ge=1, description="attempts that broke off and effects that failed; or null"
+    )
+    effects_per_minute: int | None = Field(
+        default=None, ge=1, description="calls of tools that were started"
+    )
+
+
+class CodeLimitsFile(Shape):
+    """What the agent's own code may take, where it runs in a process of its own."""
+
+    time: Duration = Field(default="5s", description="of one judgement")
+    memory: Memory = Field(default="512MiB", description="of one process, beyond the engine's kit")
 
 
 class ToolFile(Shape):
@@ -100,7 +153,9 @@ class ToolFile(Shape):
     )
     function: str = Field(description="a function of tools.py")
     query: str | None = Field(
-        default=None, description="a function of tools.py; for queryable tools only"
+        default=None,
+        description="a function of tools.py that asks the target; idempotent tools are asked "
+        "after a restore only",
     )
     inverse: str | None = Field(
         default=None, description="another tool of this agent that undoes it"
@@ -136,12 +191,14 @@ class AgentFile(Shape):
         default_factory=dict, description="free values; the trusted root /charter"
     )
     budget: BudgetFile = Field(default_factory=BudgetFile)
+    ceilings: CeilingsFile = Field(default_factory=CeilingsFile)
+    limits: CodeLimitsFile = Field(default_factory=CodeLimitsFile)
     tools: list[ToolFile] = Field(description="the tools it may propose; [] if none")
 
 
 def agent_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of agent.yaml, for editors."""
-    schema = AgentFile.model_json_schema(by_alias=True)
+    schema = json_schema(AgentFile)
     kinds = ("on", "every", "cron", "daily")
     schema["$defs"]["TriggerFile"]["oneOf"] = [{"required": [kind]} for kind in kinds]
     kind = "|".join(ARG_KINDS)

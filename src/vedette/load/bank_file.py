@@ -8,12 +8,11 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
-
 from vedette.clock import from_iso
 from vedette.digest import canonical, sha256_hex
+from vedette.load.field import AfterValidator, Field, Shape, json_schema
 from vedette.load.problem import Problem, did_you_mean
-from vedette.load.shape import Shape, fit
+from vedette.load.shape import fit
 from vedette.load.yaml_file import Document, parse_yaml, read_text, read_yaml
 from vedette.memory import BankPlan, Memory
 
@@ -87,7 +86,7 @@ class MemoryFile(Shape):
 def bank_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of bank.yaml, for editors."""
     draft = "https://json-schema.org/draft/2020-12/schema"
-    return {"$schema": draft, **BankFile.model_json_schema()}
+    return {"$schema": draft, **json_schema(BankFile)}
 
 
 def read_bank(

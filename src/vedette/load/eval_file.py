@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from vedette.agent import Agent
 from vedette.clock import MICROS, from_iso, iso
 from vedette.evaluate import OUTCOMES, EvalCase
 from vedette.event import ENVELOPE, Event
 from vedette.judging.series import generate
+from vedette.load.field import Field, Shape
 from vedette.load.problem import Problem, did_you_mean
-from vedette.load.shape import Shape, fit
+from vedette.load.shape import fit
 from vedette.load.yaml_file import Document, read_yaml
 
 # The clock of cases that name no time: a Monday.

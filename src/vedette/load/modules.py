@@ -13,11 +13,12 @@ import importlib.machinery
 import importlib.util
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from threading import RLock
 from types import CodeType, ModuleType
+from typing import Any
 
 from vedette.agent import Agent
 from vedette.errors import BadFleet
@@ -83,14 +84,18 @@ def load_module(folder: Path, name: str) -> ModuleType:
 
 def build_judge(agent: Agent, lessons: Sequence[Memory]) -> Judge:
     """Make the judge of an agent, trained on `lessons`. Raises BadFleet."""
-    folder = Path(agent.folder)
+    return judge_of(Path(agent.folder), agent.charter, lessons)
+
+
+def judge_of(folder: Path, charter: Mapping[str, Any], lessons: Sequence[Memory]) -> Judge:
+    """Make the judge that an agent's folder holds. Raises BadFleet."""
     found = getattr(load_module(folder, "judge"), "Judge", None)
     where = f"{folder.name}/judge.py"
     if not (isinstance(found, type) and issubclass(found, Judge)):
         mend = "write class Judge(vedette.judging.Judge)"
         raise BadFleet("Judge is not a judge", where=where, mend=mend)
     try:
-        return found(agent.charter, lessons)
+        return found(charter, lessons)
     except Exception as error:
         raise _failed(folder, "judge", error) from error
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from vedette.errors import BadFleet
 
@@ -59,6 +58,8 @@ def field_path(path: Sequence[str | int]) -> str:
 
 def near(word: str, known: Sequence[str]) -> str | None:
     """Return the known word that `word` was probably meant to be."""
+    from difflib import get_close_matches
+
     found = get_close_matches(word, known, n=1, cutoff=0.6)
     return found[0] if found else None
 

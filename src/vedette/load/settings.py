@@ -17,9 +17,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import ValidationError
-from pydantic_settings import SettingsError
-
 from vedette.clock import duration_us
 from vedette.errors import BadFleet
 from vedette.load.problem import Problem, in_order, refuse
@@ -30,6 +27,7 @@ from vedette.load.settings_file import (
     JsonlFile,
     MaildirFile,
     SettingsFile,
+    read_shape,
     toml_lines,
 )
 from vedette.load.shape import problem_of, sentence
@@ -99,12 +97,44 @@ class Sender:
 
 
 @dataclass(frozen=True, slots=True)
+class StorePlan:
+    """Where the state is kept: `sqlite` in the state folder, or `postgresql` at a URL.
+
+    Who opens it for one command only visits: the workers keep their keys.
+    """
+
+    kind: str = "sqlite"
+    url_env: str | None = None
+    url_file: str | None = None
+    lease_us: int = 5_000_000
+    visit: bool = False
+
+    def url(self) -> str:
+        """Return the database's URL. Raises BadFleet if it is not there."""
+        table = {"url_env": self.url_env, "url_file": self.url_file}
+        found = read_secret(table, "url", where="[store]")
+        if found is None:
+            raise BadFleet("a postgresql store needs its URL", where="[store]", mend="add url_env")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """Whether agents' code runs in worker processes, and how long an idle one is kept."""
+
+    processes: bool
+    idle_us: int = 300_000_000
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything that vedette.toml says, with absolute paths.
 
     `http` is None where nothing is served; `http_fallback` takes any free port if the one named
-    is taken. `anonymous` lets anybody send events, vouched for in nothing.
-    `targets` are the tables that calling tools get as `call.target`.
+    is taken. `anonymous` lets anybody send events, vouched for in nothing. Without a file agents'
+    code runs in the engine's process: for tests and tiny fleets.
+    `targets` are the tables that calling tools get as `call.target`. The retentions say how long
+    content and entries stay in the store (microseconds), None for ever.
     """
 
     root: Path
@@ -113,6 +143,9 @@ class Settings:
     agents: Path
     policies: Path
     memory: Path
+    store: StorePlan = StorePlan()
+    retention_bodies_us: int | None = None
+    retention_entries_us: int | None = None
     max_event_bytes: int = 262_144
     max_hops: int = 8
     http: tuple[str, int] | None = None
@@ -121,6 +154,7 @@ class Settings:
     senders: tuple[Sender, ...] = ()
     targets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sources: tuple[SourcePlan, ...] = ()
+    isolation: Isolation = field(default_factory=lambda: Isolation(False))
 
     @classmethod
     def of(cls, root: Path, fleet: str = "fleet") -> Settings:
@@ -159,11 +193,11 @@ def read_settings(path: Path) -> tuple[Settings | None, list[Problem]]:
         return None, [Problem(path.name, number, "", what, "correct the syntax")]
     document = Document(path.name, value, toml_lines(text))
     try:
-        shape = SettingsFile(**value)
-    except ValidationError as error:
-        return None, in_order([_shape_problem(document, found) for found in error.errors()])
-    except SettingsError as error:
+        shape, errors = read_shape(value, os.environ)
+    except ValueError as error:
         return None, [Problem("environment", 0, "", str(error), f"correct the {ENV}… variable")]
+    if shape is None:
+        return None, in_order([_shape_problem(document, found) for found in errors])
     problems = in_order(_problems(shape, document))
     return (None, problems) if problems else (_settings(shape, path.resolve().parent), [])
 
@@ -212,6 +246,18 @@ def _problems(shape: SettingsFile, document: Document) -> list[Problem]:
                 what = f"{item.name!r} is the name of another one already"
                 problems.append(document.problem((*at, "name"), what, "give it its own name"))
             seen.add(item.name)
+    plan = shape.store
+    if plan.kind == "postgresql" and (plan.url_env is None) == (plan.url_file is None):
+        what, mend = "a postgresql store needs its URL", "give either url_env or url_file"
+        problems.append(document.problem(("store",), what, mend))
+    if duration_us(plan.lease) < 1_000_000:
+        what, mend = f"{plan.lease!r} is too short a lease", "write 1s or more"
+        problems.append(document.problem(("store", "lease"), what, mend))
+    kept = shape.retention
+    if kept.bodies and kept.entries and duration_us(kept.bodies) > duration_us(kept.entries):
+        what = "content would outlive the entries that prove it"
+        mend = "keep bodies no longer than entries"
+        problems.append(document.problem(("retention", "bodies"), what, mend))
     for index, sender in enumerate(shape.serve.senders):
         if (sender.token_env is None) == (sender.token_file is None):
             what, mend = "needs its token", "give either token_env or token_file"
@@ -219,6 +265,10 @@ def _problems(shape: SettingsFile, document: Document) -> list[Problem]:
     for name, table in shape.targets.items():
         problems += _target_problems(name, table, document)
     return problems
+
+
+def _length(text: str | None) -> int | None:
+    return None if text is None else duration_us(text)
 
 
 def _target_problems(name: str, table: Mapping[str, Any], document: Document) -> list[Problem]:
@@ -288,6 +338,14 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
         agents=path(shape.content.agents),
         policies=path(shape.content.policies),
         memory=path(shape.content.memory),
+        store=StorePlan(
+            shape.store.kind,
+            shape.store.url_env,
+            str(path(shape.store.url_file)) if shape.store.url_file else None,
+            duration_us(shape.store.lease),
+        ),
+        retention_bodies_us=_length(shape.retention.bodies),
+        retention_entries_us=_length(shape.retention.entries),
         max_event_bytes=shape.limits.max_event_bytes,
         max_hops=shape.limits.max_hops,
         http=(host.strip("[]"), int(port)) if host else None,
@@ -299,6 +357,9 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
         ),
         targets={name: _target(table, path) for name, table in shape.targets.items()},
         sources=tuple(sources),
+        isolation=Isolation(
+            shape.isolation.workers == "processes", duration_us(shape.isolation.idle)
+        ),
     )
 
 

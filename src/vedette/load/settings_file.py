@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Annotated, Any, Literal
-
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from vedette.clock import duration_us
+from vedette.load.field import AfterValidator, BeforeValidator, Field, Shape
+from vedette.load.kinds import Errors
 from vedette.load.yaml_file import KeyPath
 
 ENV = "VEDETTE_"
@@ -43,10 +44,10 @@ Number = Annotated[float, BeforeValidator(_no_flag)]
 Duration = Annotated[str, AfterValidator(_duration)]
 
 
-class Part(BaseModel):
+class Part(Shape):
     """Base of all tables. Not strict, since the environment knows only text."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    strict: ClassVar[bool] = False
 
 
 class ContentFile(Part):
@@ -62,6 +63,13 @@ class LimitsFile(Part):
 
     max_event_bytes: Whole = Field(default=262_144, ge=1024, le=16_777_216)
     max_hops: Whole = Field(default=8, ge=0, le=64)
+
+
+class IsolationFile(Part):
+    """Where agents' code runs: in processes of its own, or in the engine's."""
+
+    workers: Literal["processes", "none"] = "processes"
+    idle: Duration = Field(default="5m", description="how long an idle worker is kept")
 
 
 class SenderFile(Part):
@@ -130,16 +138,32 @@ class HostFile(Part):
 SourceFile = Annotated[CsvFile | JsonlFile | MaildirFile | HostFile, Field(discriminator="kind")]
 
 
-class SettingsFile(BaseSettings):
-    """vedette.toml. `VEDETTE_STATE`, `VEDETTE_LIMITS__MAX_HOPS` and so on have the last word."""
+class StoreFile(Part):
+    """Where the fleet's state is kept: a file of the state folder, or a database several share."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=ENV,
-        env_nested_delimiter="__",
-        env_ignore_empty=True,
-        extra="forbid",
-        frozen=True,
+    kind: Literal["sqlite", "postgresql"] = "sqlite"
+    url_env: str | None = Field(
+        default=None, description="the environment variable with the database's URL"
     )
+    url_file: str | None = Field(default=None, description="the file with the database's URL")
+    lease: Duration = Field(
+        default="5s", description="how long a worker that is not heard of keeps its keys"
+    )
+
+
+class RetentionFile(Part):
+    """How long the record is kept; `vedette ledger archive` sees to it."""
+
+    bodies: Duration | None = Field(
+        default=None, description="how long content is kept, for example 90d"
+    )
+    entries: Duration | None = Field(
+        default=None, description="how long entries stay in the store, for example 400d"
+    )
+
+
+class SettingsFile(Part):
+    """vedette.toml. `VEDETTE_STATE`, `VEDETTE_LIMITS__MAX_HOPS` and so on have the last word."""
 
     fleet: str = Field(description="names the fleet; part of every identity", pattern=_NAME)
     state: str = Field(
@@ -147,21 +171,70 @@ class SettingsFile(BaseSettings):
     )
     content: ContentFile = Field(default_factory=ContentFile)
     limits: LimitsFile = Field(default_factory=LimitsFile)
+    isolation: IsolationFile = Field(default_factory=IsolationFile)
+    store: StoreFile = Field(default_factory=StoreFile)
+    retention: RetentionFile = Field(default_factory=RetentionFile)
     serve: ServeFile = Field(default_factory=ServeFile)
     targets: dict[str, dict[str, Any]] = Field(default_factory=dict)
     sources: list[SourceFile] = Field(default_factory=list)
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment first, then the file. No .env file, which nobody would review."""
-        return env_settings, init_settings
+
+def read_shape(
+    value: Mapping[str, Any], environ: Mapping[str, str]
+) -> tuple[SettingsFile | None, Errors]:
+    """Return what the file says with what the environment says instead, or every error.
+
+    No .env file is read, which nobody would review. Raises ValueError, with the variable's name,
+    for one that must hold JSON and does not.
+    """
+    errors: Errors = []
+    return SettingsFile.check(_merged(value, _environment(environ)), (), errors), errors
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings that stand in the environment, as far as the file knows their table.
+
+    A table or a list is given as JSON, `__` stands between a table and its key; what is empty
+    counts as not there.
+    """
+    found: dict[str, Any] = {}
+    for variable, text in sorted(environ.items()):
+        name = variable.lower()
+        path = name.removeprefix(ENV.lower()).split("__")
+        if not text or not name.startswith(ENV.lower()) or path[0] not in SettingsFile.fields():
+            continue
+        value = _read_variable(variable, path, text)
+        for part in reversed(path):
+            value = {part: value}
+        found = _merged(found, value)
+    return found
+
+
+def _read_variable(variable: str, path: list[str], text: str) -> Any:
+    at: Any = SettingsFile
+    for part in path:
+        field = at.fields().get(part) if at is not None else None
+        at = None if field is None or field.kind is None else next(field.kind.inner(), None)
+    told = field.kind.schema({}) if field is not None and field.kind is not None else {}
+    free = path[0] == "targets" and len(path) > 1
+    if not free and not {"$ref", "items", "additionalProperties"}.intersection(told):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        if free:
+            return text
+        raise ValueError(f"{variable} must hold JSON") from error
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both together, table by table; of two values `over` has the last word."""
+    found = dict(under)
+    for key, value in over.items():
+        known = found.get(key)
+        both = isinstance(known, Mapping) and isinstance(value, Mapping)
+        found[key] = _merged(known, value) if both else value  # type: ignore[arg-type]
+    return found
 
 
 _TABLE = re.compile(r"\[(\[?)\s*([^\[\]]+?)\s*\]")

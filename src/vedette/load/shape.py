@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
+from vedette.load.field import Shape, Tagged
+from vedette.load.kinds import Errors, Kind
 from vedette.load.problem import Problem, did_you_mean, near
 from vedette.load.yaml_file import Document, KeyPath
 
+__all__ = ["Shape", "describe", "fit", "problem_of", "sentence"]
 
-class Shape(BaseModel):
-    """Base of all file models: no unknown keys, no silent conversions."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound=Shape)
 
 _TYPES = {
     "string_type": "text",
@@ -43,23 +38,22 @@ def fit(model: type[M], document: Document) -> tuple[M | None, list[Problem]]:
     """Return the document as `model`, or None and a problem for each thing that does not fit."""
     if not isinstance(document.value, dict):
         found = "is empty" if document.value is None else "is not a mapping"
-        mend = "begin with the keys " + ", ".join(list(model.model_fields)[:3])
+        mend = "begin with the keys " + ", ".join(list(model.fields())[:3])
         return None, [document.problem((), found, mend)]
-    try:
-        return model.model_validate(document.value), []
-    except ValidationError as error:
-        return None, [problem_of(model, document, found) for found in error.errors()]
+    errors: Errors = []
+    shape = model.check(document.value, (), errors)
+    return shape, [problem_of(model, document, found) for found in errors]
 
 
-def problem_of(model: type[BaseModel], document: Document, found: Mapping[str, Any]) -> Problem:
-    """Return one error of pydantic as a problem at its line of the document."""
+def problem_of(model: type[Shape], document: Document, found: Mapping[str, Any]) -> Problem:
+    """Return one error as a problem at its line of the document."""
     path = _known(document, found["loc"])
     what, mend = sentence(model, found)
     return document.problem(path, what, mend)
 
 
 def _known(document: Document, loc: tuple[str | int, ...]) -> KeyPath:
-    """Drop what pydantic adds to a path: names of union members are no keys of the file."""
+    """Drop from a path what tells models apart: it is no key of the file."""
     path: list[str | int] = []
     value = document.value
     for position, part in enumerate(loc):
@@ -80,8 +74,8 @@ def _at(value: Any, part: str | int) -> tuple[bool, Any]:
     return False, None
 
 
-def sentence(model: type[BaseModel], found: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what is wrong and the mend for one error of pydantic."""
+def sentence(model: type[Shape], found: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what is wrong and the mend for one error."""
     kind, context = found["type"], found.get("ctx", {})
     if kind == "missing":
         name = str(found["loc"][-1])
@@ -112,54 +106,41 @@ def sentence(model: type[BaseModel], found: Mapping[str, Any]) -> tuple[str, str
     return str(found["msg"]), ""
 
 
-def describe(model: type[BaseModel], loc: tuple[str | int, ...]) -> str:
+def describe(model: type[Shape], loc: tuple[str | int, ...]) -> str:
     """Return the description of the field at `loc`, as the model gives it: it is the mend."""
     owner = _owner(model, loc)
-    field = owner.model_fields.get(str(loc[-1])) if owner else None
-    if owner and not field:
-        field = next((f for f in owner.model_fields.values() if f.alias == loc[-1]), None)
-    return field.description or "" if field else ""
+    field = owner.fields().get(str(loc[-1])) if owner else None
+    return (field.description or "") if field else ""
 
 
-def _siblings(model: type[BaseModel], loc: tuple[str | int, ...]) -> list[str]:
+def _siblings(model: type[Shape], loc: tuple[str | int, ...]) -> list[str]:
     owner = _owner(model, loc)
-    if owner is None:
-        return []
-    return [field.alias or name for name, field in owner.model_fields.items()]
+    return list(owner.fields()) if owner else []
 
 
-def _owner(model: type[BaseModel], loc: tuple[str | int, ...]) -> type[BaseModel] | None:
+def _owner(model: type[Shape], loc: tuple[str | int, ...]) -> type[Shape] | None:
     """Return the model that holds the last part of `loc`."""
-    owner: type[BaseModel] | None = model
+    owner: type[Shape] | None = model
+    kind: Kind | None = None
     for part in loc[:-1]:
-        if isinstance(part, int) or owner is None:
+        if isinstance(part, int):
             continue
-        field = owner.model_fields.get(part)
-        if field is None:
+        if kind is not None and part in (tables := _tables(kind)):
+            owner, kind = tables[part], None
             continue
-        owner = _model_in(field.annotation, loc)
+        field = owner.fields().get(part) if owner else None
+        if field is None or field.kind is None:
+            return None
+        kind = field.kind
+        owner = next(kind.inner(), None)
     return owner
 
 
-def _model_in(annotation: Any, loc: tuple[str | int, ...]) -> type[BaseModel] | None:
-    """Find the model in an annotation such as `list[X]` or a union told apart by `kind`."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    found = [
-        inner
-        for arg in getattr(annotation, "__args__", ())
-        if (inner := _model_in(arg, loc)) is not None
-    ]
-    for inner in found:
-        kind = inner.model_fields.get("kind")
-        if kind is not None and any(part == _tag(kind.annotation) for part in loc):
-            return inner
-    return found[0] if found else None
-
-
-def _tag(annotation: Any) -> object:
-    args = getattr(annotation, "__args__", ())
-    return args[0] if args else None
+def _tables(kind: Any) -> Mapping[str, type[Shape]]:
+    """Return the models that a kind tells apart, wherever within it it does so."""
+    while kind is not None and not isinstance(kind, Tagged):
+        kind = getattr(kind, "item", None) or getattr(kind, "kind", None)
+    return {} if kind is None else {tag: table.shape for tag, table in kind.tables.items()}
 
 
 def _name(value: object) -> str:

@@ -12,11 +12,8 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.events import AliasEvent
-
 from vedette.load.problem import Problem, field_path
+from vedette.load.quick_yaml import quick_yaml
 
 KeyPath = tuple[str | int, ...]
 
@@ -64,6 +61,16 @@ def read_yaml(path: Path, file: str) -> tuple[Document, list[Problem]]:
 
 def parse_yaml(text: str, file: str, first_line: int = 1) -> tuple[Document, list[Problem]]:
     """Parse YAML text whose first line is line `first_line` of `file`."""
+    if (quick := quick_yaml(text, first_line)) is not None:
+        return Document(file, *quick), []
+    return parse_fully(text, file, first_line)
+
+
+def parse_fully(text: str, file: str, first_line: int = 1) -> tuple[Document, list[Problem]]:
+    """Parse as `parse_yaml` does, with the full reader, which knows what is wrong with a text."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
     try:
         problems = _outside_subset(text, file, first_line)
         if problems:
@@ -79,6 +86,9 @@ def parse_yaml(text: str, file: str, first_line: int = 1) -> tuple[Document, lis
 
 
 def _outside_subset(text: str, file: str, first_line: int) -> list[Problem]:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.events import AliasEvent
+
     problems = []
     for event in YAML(typ="rt", pure=True).parse(text):
         line = event.start_mark.line + first_line
@@ -91,7 +101,7 @@ def _outside_subset(text: str, file: str, first_line: int) -> list[Problem]:
     return problems
 
 
-def _syntax(error: MarkedYAMLError, file: str, first_line: int) -> Problem:
+def _syntax(error: Any, file: str, first_line: int) -> Problem:
     mark = error.problem_mark or error.context_mark
     line = mark.line + first_line if mark else first_line
     what = str(error.problem or error.context or "unreadable").splitlines()[0]

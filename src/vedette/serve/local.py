@@ -204,6 +204,16 @@ def _status(commands: Commands) -> dict[str, Any]:
         "pid": os.getpid(),
         "policy": {"revision": live.number, "digest": live.digest},
         "stopped": [f"{scope}:{name}" for scope, name in line.stops.listed()],
+        "until": {f"{stop.scope}:{stop.name}": stop.until_us for stop in line.stops.ends},
+        "targets": [
+            {
+                "target": breaker.target,
+                "state": breaker.state,
+                "retry_us": breaker.retry_us,
+                "waiting": line.parking.waiting(breaker.target),
+            }
+            for breaker in line.breakers.listed()
+        ],
     }
 
 

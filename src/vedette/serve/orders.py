@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vedette import upkeep
 from vedette.cloudevents import from_json
 from vedette.commands import Commands, Order
 from vedette.errors import BadCommand
@@ -22,10 +23,12 @@ VERBS: Mapping[str, Mapping[str, type]] = {
     "would_wake": {"event": dict},
     "approve": {"hold": str, "digest": str},
     "deny": {"hold": str, "digest": str},
-    "stop": {"agent": str, "tool": str, "all": bool},
+    "stop": {"agent": str, "tool": str, "all": bool, "for_us": int},
     "resume": {"agent": str, "tool": str, "all": bool},
+    "budget_raise": {"for_us": int, "agent": str, "unit": str, "window": str, "by": int},
     "policy_apply": {"folder": str},
     "erase": {"event": str, "subject": str, "entry": int},
+    **upkeep.VERBS,
 }
 
 _NEEDED = {
@@ -33,7 +36,9 @@ _NEEDED = {
     "would_wake": "event",
     "approve": "hold",
     "deny": "hold",
+    "budget_raise": "for_us",
     "policy_apply": "folder",
+    **upkeep.NEEDED,
 }
 
 
@@ -56,6 +61,11 @@ async def carry_out(
         return await commands.stop(order, **given)
     if verb == "resume":
         return await commands.resume(order, **given)
+    if verb == "budget_raise":
+        return await commands.budget_raise(order, given.pop("for_us"), **given)
+    if verb in upkeep.VERBS:
+        who, why = order.principal, order.reason
+        return await upkeep.carry_out(commands.upkeep, verb, who, why, order.command_id, given)
     return await commands.erase(order, **given)
 
 

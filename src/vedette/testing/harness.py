@@ -30,6 +30,7 @@ from vedette.run import ActionRow, Run
 
 if TYPE_CHECKING:
     from vedette.app import App
+    from vedette.load.settings import StorePlan
 
 TESTER = Principal("person", "tester")
 
@@ -58,7 +59,8 @@ class FleetHarness:
     """One fleet over the content of `content`, with its state in `folder`.
 
     `policies` may be another folder (a copy to edit); `reasoners` replaces those of the agents by
-    kind ("judge", "adk"); `targets` are the tables that calling tools get.
+    kind ("judge", "adk"); `targets` are the tables that calling tools get. Agents' code runs in
+    this process; with `workers`, in processes of its own, as in production.
     """
 
     def __init__(
@@ -71,6 +73,8 @@ class FleetHarness:
         targets: Mapping[str, Mapping[str, Any]] | None = None,
         clock: Clock | None = None,
         trial: bool = False,
+        workers: bool = False,
+        store: StorePlan | None = None,
     ) -> None:
         self.folder = folder
         self.content = content or checkout()
@@ -83,6 +87,8 @@ class FleetHarness:
         self._reasoners = dict(reasoners) if reasoners else None
         self._clock = clock
         self._trial = trial
+        self._store = store
+        self._workers = workers
         self._app: App | None = None
 
     @property
@@ -108,13 +114,16 @@ class FleetHarness:
         from dataclasses import replace
 
         from vedette.app import open_app
-        from vedette.load import Settings
+        from vedette.load import Isolation, Settings
+        from vedette.load.settings import StorePlan
 
         settings = replace(
             Settings.of(self.content, "harbour"),
             state=self.folder / "state",
             policies=self.policies,
             targets=dict(self.targets),
+            isolation=Isolation(self._workers),
+            store=self._store or StorePlan(),
         )
         self._app = await open_app(
             settings,

@@ -48,12 +48,13 @@ def step(store: Store, run: Run, *drafts: Draft, **fields: Any) -> Step:
         "agent": run.agent,
         "expects": run.steps,
         "entries_before": run.entries,
-        "epoch": store.epoch,
+        "epoch": store.lease(run),
         "policy_rev": store.policy_rev,
         "stop_epoch": store.stop_epoch,
         "turn": run.turn,
         "attempts": run.attempts,
         "observed": run.observed,
+        "position": run.position,
     }
     return Step(drafts=list(drafts), **{**values, **fields})
 
@@ -61,7 +62,10 @@ def step(store: Store, run: Run, *drafts: Draft, **fields: Any) -> Step:
 def closing(store: Store, run: Run, **fields: Any) -> Step:
     """Return the one step of an uneventful run."""
     quiet = entry(run, "run.closed", label="quiet", confidence_milli=990)
-    return step(store, run, quiet, **{"state": "done", "turn": 1, "observed": True, **fields})
+    made = step(store, run, quiet, **{"state": "done", "turn": 1, "observed": True, **fields})
+    if made.observed and made.order is None:
+        made.order = (run.key, -1, run.position)
+    return made
 
 
 def action(run: Run, ordinal: int = 0, *, tool: str = "valve.close", **fields: Any) -> ActionRow:

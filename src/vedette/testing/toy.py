@@ -44,7 +44,8 @@ order_by: subject
 collection: {name}_notes
 triggers: [{{on: {name}.job}}]
 charter: {{desk: desk@example.org, note: known text, model_confidence: "0.95"}}
-budget: {{actions_per_run: 16, model_calls_per_run: 2, model_calls_per_day: {model_calls}}}
+budget: {{actions_per_run: 16, model_calls_per_turn: 2, model_calls_per_run: 32,
+  model_calls_per_day: {model_calls}}}
 tools:
   - {{name: note.add, verb: add, resource: note, args: {{key: string, text: string}},
      sinks: [], settles: transactional, function: add_note}}
@@ -284,8 +285,12 @@ def toy_fleet(
     mode: str = "act",
     extra: Mapping[str, str] | None = None,
     clock: Clock | None = None,
+    workers: bool = False,
 ) -> FleetHarness:
-    """Write a fleet below `folder` and return it, not opened. `extra` are more policy files."""
+    """Write a fleet below `folder` and return it, not opened. `extra` are more policy files.
+
+    With `workers` agents' code runs in processes of its own, where `world` cannot be reached.
+    """
     content = folder / "content"
     for name in agents:
         write_agent(
@@ -299,6 +304,7 @@ def toy_fleet(
         reasoners=reasoners,
         targets={"world": {"kind": "world", "world": world}},
         clock=clock,
+        workers=workers,
     )
 
 

@@ -16,7 +16,7 @@ from vedette.timeline.record import Record, shown
 
 MOST = 200
 
-_WAITS = ("approval", "time", "resume", "target")
+_WAITS = ("approval", "time", "resume", "target", "budget")
 
 
 def runs_page(

@@ -117,6 +117,18 @@ def shown(seq: int, raw: bytes, data: bytes | None) -> Shown:
     return Shown(seq, entry, None if data is None else orjson.loads(data), data is None)
 
 
+def _of_one_event(found: list[tuple[Kind, str]]) -> list[tuple[Kind, str]]:
+    """Return the run, or else the event, if a bare beginning means one of them and what it made.
+
+    The ids of an event, its runs and their actions begin alike.
+    """
+    for kind in ("run", "event"):
+        named = [one for one in found if one[0] == kind]
+        if len(named) == 1:
+            return named
+    return found
+
+
 def resolve(record: Record, text: str) -> tuple[Kind, str]:
     """Return what an id or a unique beginning of one names: its kind and the full id.
 
@@ -136,6 +148,8 @@ def resolve(record: Record, text: str) -> tuple[Kind, str]:
             f"nothing is known by {text!r}",
             mend="see `vedette runs`, `vedette hold list`; the first characters of an id will do",
         )
+    if prefix is None:
+        found = _of_one_event(found)
     if len(found) > 1:
         several = ", ".join(name for _, name in found[:8]) + (", …" if len(found) > 8 else "")
         raise BadCommand(f"{text!r} may be any of {several}", mend="give more of the id")

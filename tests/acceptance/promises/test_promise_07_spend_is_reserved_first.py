@@ -7,12 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import orjson
-import pytest
 from tests.acceptance.promises.common import WIDE
 
 from vedette.adapters.sqlite import OpenedStore
-from vedette.budget import DAY_US
-from vedette.line import Line
+from vedette.budget import DAY_US, HOUR_US
 from vedette.memory import Briefing
 from vedette.ports import Thought
 from vedette.run import Step
@@ -50,9 +48,7 @@ async def spend(fleet: FleetHarness, thinks: ScriptedReasoner, number: int) -> t
 async def test_promise_07_spend_is_reserved_first(
     tmp_path: Path, world: World, clock: ManualClock
 ) -> None:
-    """Model calls of an agent and permitted actions; money, tokens and the fleet's own budget
-    come with a later issue.
-    """
+    """Model calls of an agent; tests/contract/test_budgets.py has every unit, scope and window."""
     thinks = ScriptedReasoner([])
     fleet = toy_fleet(
         tmp_path, world, reasoner="adk", reasoners={"adk": thinks}, model_calls=10, clock=clock
@@ -67,6 +63,39 @@ async def test_promise_07_spend_is_reserved_first(
         assert len(thinks.briefings) == 10, "what had no room waits, and is not lost"
 
 
+async def test_promise_07_64_at_once_hold_the_ceiling_exactly(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    thinks = ScriptedReasoner([])
+    fleet = toy_fleet(
+        tmp_path, world, reasoner="adk", reasoners={"adk": thinks}, model_calls=30, clock=clock
+    )
+    async with fleet:
+        assert await spend(fleet, thinks, 64) == (30, True)
+        assert fleet.app.store.waiting() == {"budget": 49}
+
+
+async def test_promise_07_no_action_passes_its_agents_hour(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    fleet = toy_fleet(
+        tmp_path, world, clock=clock,
+        extra={
+            "budgets/data.yaml": "fleet: {}\nagents: {worker: {actions: {hour: 7}}}\n"
+            "prices: {}\ncomplete: true\n",
+            "limits/data.yaml": WIDE,
+        },
+    )  # fmt: skip
+    async with fleet:
+        await fleet.send(*(job(str(n), send(str(n)), key=str(n)) for n in range(64)))
+        await fleet.settle()
+        assert len(world.calls) == 7
+        assert fleet.app.store.waiting() == {"budget": 57}
+        clock.advance(HOUR_US)
+        await fleet.settle()
+        assert len(world.calls) == 14, "what had no room waits, and is not lost"
+
+
 async def test_promise_07_no_two_runs_share_the_last_place_of_a_limit(
     tmp_path: Path, world: World, clock: ManualClock
 ) -> None:
@@ -79,9 +108,8 @@ async def test_promise_07_no_two_runs_share_the_last_place_of_a_limit(
 
 
 async def test_promise_07_control_spending_without_a_reservation_is_seen(
-    tmp_path: Path, world: World, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, world: World, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr(Line, "reservable", lambda line, agent, now: True)
     thinks = ScriptedReasoner([])
     fleet = toy_fleet(
         tmp_path, world, reasoner="adk", reasoners={"adk": thinks}, model_calls=10, clock=clock
@@ -89,7 +117,7 @@ async def test_promise_07_control_spending_without_a_reservation_is_seen(
     async with fleet:
 
         async def careless(step: Step) -> Step | None:
-            return replace(step, caps={})
+            return replace(step, limits=())
 
         before_commit(fleet, careless)
         calls, _ = await spend(fleet, thinks, 40)

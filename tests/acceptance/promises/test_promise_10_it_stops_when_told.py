@@ -96,6 +96,7 @@ async def test_promise_10_control_a_stop_that_is_not_taken_over_is_seen(
     async with toy_fleet(tmp_path, world) as fleet:
         await queued_behind_two(fleet, world)
         monkeypatch.setattr(Stops, "restore", lambda self, epoch, stops: None)
+        monkeypatch.setattr(Stops, "coming", lambda self, agent, tool: False)
         await fleet.app.commands.stop(fleet.order(), all=True)
         await fleet.settle(30)
         # All of them, which the test above finds to be fewer.

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vedette.action import Proposal
+from vedette.budget import INPUT, OUTPUT
 from vedette.digest import canonical, tame
 from vedette.errors import BadFleet, Permanent, Temporary
 from vedette.event import Event
@@ -62,6 +63,7 @@ class _Ready:
     agent: LlmAgent
     by_function: Mapping[str, DeclaredTool]
     by_name: Mapping[str, DeclaredTool]
+    most_input: int | None = None
 
 
 @dataclass(slots=True)
@@ -78,7 +80,8 @@ class AdkReasoner:
     """Asks each agent's root_agent. Holds no state between turns.
 
     `folders` maps agents to their folders. `model_for` gives the model of an agent in place of
-    the one that its root_agent names (tests, rehearsals). `timeout_s` bounds one turn. Raises
+    the one that its root_agent names (tests, rehearsals). `timeout_s` bounds one turn, `bounds` the
+    tokens that a call of an agent may read and write: what may be more is not asked. Raises
     BadFleet at construction if a root_agent could do more than propose (`check_root_agent`).
     """
 
@@ -88,11 +91,14 @@ class AdkReasoner:
         *,
         model_for: Callable[[str], BaseLlm] | None = None,
         timeout_s: float = 60.0,
+        bounds: Mapping[str, tuple[int | None, int | None]] | None = None,
     ) -> None:
         _import_adk()
+        bounds = bounds or {}
         self._timeout_s = timeout_s
         self._ready = {
-            name: _load(name, Path(folder), model_for) for name, folder in folders.items()
+            name: _load(name, Path(folder), model_for, *bounds.get(name, (None, None)))
+            for name, folder in folders.items()
         }
 
     async def reason(self, briefing: Briefing) -> Thought:
@@ -103,7 +109,7 @@ class AdkReasoner:
         if ready is None:
             raise BadFleet(f"there is no root_agent of {briefing.agent!r}")
         confidence = _confidence(briefing)
-        capture = Capture(frozenset(ready.by_function))
+        capture = Capture(frozenset(ready.by_function), ready.most_input)
         said = await self._ask(ready, briefing, capture)
         if [(asked.id, asked.function) for asked in capture.asked] != said.calls:
             raise Permanent("the model's calls and those that the plugin saw are not the same")
@@ -126,6 +132,7 @@ class AdkReasoner:
             detail={"text": text[:_TEXT], "tokens": said.tokens},
             final=not proposals,
             model_calls=capture.model_calls,
+            spent=said.tokens,
         )
 
     def restore(
@@ -194,7 +201,13 @@ class AdkReasoner:
 # --- loading ----------------------------------------------------------------------------------
 
 
-def _load(name: str, folder: Path, model_for: Callable[[str], BaseLlm] | None) -> _Ready:
+def _load(
+    name: str,
+    folder: Path,
+    model_for: Callable[[str], BaseLlm] | None,
+    most_input: int | None,
+    most_output: int | None,
+) -> _Ready:
     """Import and check a root_agent; return a copy that takes its instruction literally."""
     from vedette.adapters.adk.tools import check_root_agent, read_declared
 
@@ -211,8 +224,22 @@ def _load(name: str, folder: Path, model_for: Callable[[str], BaseLlm] | None) -
             changes[key] = lambda _context, text=text: text
     if model_for is not None:
         changes["model"] = model_for(name)
+    if most_output is not None:
+        changes["generate_content_config"] = _bounded(checked.generate_content_config, most_output)
     agent = checked.clone(update=changes)
-    return _Ready(agent, by_function, {tool.tool: tool for tool in tools})
+    return _Ready(agent, by_function, {tool.tool: tool for tool in tools}, most_input)
+
+
+def _bounded(
+    config: types.GenerateContentConfig | None, most_output: int
+) -> types.GenerateContentConfig:
+    """Return the agent's settings for its model, writing no more than its budget has."""
+    from google.genai import types
+
+    config = config or types.GenerateContentConfig()
+    asked = config.max_output_tokens
+    most = most_output if asked is None else min(asked, most_output)
+    return config.model_copy(update={"max_output_tokens": most})
 
 
 def _import_adk() -> None:
@@ -346,15 +373,26 @@ def _take(said: _Said, event: AdkEvent, name: str) -> None:
     elif event.finish_reason is not None and event.finish_reason.name != "STOP":
         said.trouble = f"was cut short: {event.finish_reason.name}"
     if event.usage_metadata is not None:
-        usage = event.usage_metadata
-        counts = {"in": usage.prompt_token_count, "out": usage.candidates_token_count}
-        said.tokens = {key: count for key, count in counts.items() if count is not None}
+        said.tokens = _tokens(event.usage_metadata)
     if event.author != name or event.content is None or event.partial:
         return
     said.calls += [(call.id or "", call.name or "<unnamed>") for call in event.get_function_calls()]
     for part in event.content.parts or []:
         if part.text and not part.thought:
             said.texts.append(part.text)
+
+
+def _tokens(usage: types.GenerateContentResponseUsageMetadata) -> dict[str, int]:
+    """Return what a call read and wrote; what it thought and never said was written, too."""
+    read, written = usage.prompt_token_count, usage.candidates_token_count
+    if read is None:
+        return {}
+    read += usage.tool_use_prompt_token_count or 0
+    if usage.total_token_count is not None:
+        return {INPUT: read, OUTPUT: max(0, usage.total_token_count - read)}
+    if written is None:
+        return {}
+    return {INPUT: read, OUTPUT: written + (usage.thoughts_token_count or 0)}
 
 
 def _proposal(

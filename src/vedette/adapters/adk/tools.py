@@ -181,8 +181,9 @@ class Capture(BasePlugin):
     what was refused, should the request to the model carry anything but declared functions.
     """
 
-    def __init__(self, functions: frozenset[str]) -> None:
+    def __init__(self, functions: frozenset[str], most_input: int | None = None) -> None:
         super().__init__(name="vedette_capture")
+        self._most_input = most_input
         self.asked: list[Asked] = []
         self.model_calls = 0
         self.why = ""
@@ -199,6 +200,10 @@ class Capture(BasePlugin):
             if set(given) != {"function_declarations"} or not names <= self._functions:
                 self.why = "the model would have been offered tools that are not declared"
                 raise Permanent(self.why)
+        most = self._most_input
+        if most is not None and (size := most_tokens(llm_request)) > most:
+            self.why = f"what it would be asked may come to {size} tokens, its budget has {most}"
+            raise Permanent(self.why)
         self.model_calls += 1
         return None
 
@@ -209,6 +214,17 @@ class Capture(BasePlugin):
         self.asked.append(Asked(tool_context.function_call_id or "", tool.name, tool_args))
         tool_context.actions.skip_summarization = True
         return dict(PROPOSED)
+
+
+def most_tokens(request: LlmRequest) -> int:
+    """Return how many tokens a request can come to at most.
+
+    A token stands for at least one byte of text (byte-level BPE and SentencePiece with byte
+    fallback alike), so the bytes are a bound; the request's JSON holds more of them than the text
+    itself, which leaves room for the marks that a model's wire puts between its parts.
+    """
+    asked = request.model_dump_json(include={"contents", "config"}, exclude_none=True)
+    return len(asked.encode())
 
 
 # --- a model made of a function ---------------------------------------------------------------

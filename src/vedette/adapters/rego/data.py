@@ -14,11 +14,13 @@ from typing import Any
 
 from vedette.digest import SAFE_INTEGER
 from vedette.errors import BadPolicy
+from vedette.load.quick_yaml import Unclear, quick_yaml
 
 DATA_NAMES = ("data.yaml", "data.json")
 _DEPTH = 32
 
 _INTEGER = re.compile(r"(0|-?[1-9][0-9]*)\Z")
+_PLAIN = re.compile(r"[A-Za-z/_]")
 # Plain words that YAML 1.1, or some reader of 1.2, takes for something else than text.
 _OTHER_WORDS = re.compile(
     r"(?i:y|yes|n|no|on|off|null|true|false|~|)\Z"
@@ -114,6 +116,27 @@ def _json(path: str, text: str) -> Any:
 
 
 def _yaml(path: str, text: str) -> Any:
+    quick = quick_yaml(text, scalar=_quick_scalar)
+    return _fully(path, text) if quick is None else quick[0]
+
+
+def _quick_scalar(text: str) -> Any:
+    """Return what a plain scalar means here; raise Unclear for what is refused or in doubt."""
+    if text in ("true", "false"):
+        return text == "true"
+    if text == "null":
+        return None
+    if _INTEGER.match(text):
+        if len(text) < 18 and abs(int(text)) <= SAFE_INTEGER:
+            return int(text)
+        raise Unclear
+    if not _PLAIN.match(text) or _OTHER_WORDS.match(text):
+        raise Unclear
+    return text
+
+
+def _fully(path: str, text: str) -> Any:
+    """Read YAML with the full reader, which knows what is wrong with a text."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
 import os
 import signal
 import stat
-import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from vedette.adapters.rego.attempt import Trial
 from vedette.adapters.rego.data import DATA_NAMES
 from vedette.bundle import Bundle
 from vedette.errors import BadPolicy
-from vedette.ports import Finding, PolicyEngine
+
+if TYPE_CHECKING:
+    from vedette.ports import Finding, PolicyEngine
 
 MAX_FILE_BYTES = 1 << 20
 MAX_BYTES = 8 << 20
@@ -112,39 +112,40 @@ class SubprocessStage:
     def __init__(self, *, deadline_s: float = DEADLINE_S) -> None:
         self._deadline_s = deadline_s
         self._admitted: dict[str, Any] = {}
+        self._begun: dict[str, Trial] = {}
 
     read_bundle = staticmethod(read_bundle)
+
+    def begin(self, bundle: Bundle) -> None:
+        """Begin to try a bundle that will be asked about, while other things are done."""
+        if bundle.digest not in self._begun:
+            self._begun[bundle.digest] = Trial(bundle)
+
+    def abandon(self) -> None:
+        """End the trials that were begun and that nobody asked about."""
+        while self._begun:
+            self._begun.popitem()[1].end()
 
     async def try_out(self, bundle: Bundle) -> list[Finding]:
         """Return what is wrong with the bundle; an empty list admits it.
 
         A crash, a missed deadline and an answer that cannot be read are findings too.
         """
-        question = orjson.dumps(
-            {path: base64.b64encode(raw).decode() for path, raw in bundle.files.items()}
-        )
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",  # the folder this was started in is no place to import from
-            "-m",
-            "vedette.adapters.rego.trial",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=_environment(),
-            start_new_session=True,
-        )
+        # Imported here: a start begins its trial first of all, and what asks for it comes later.
+        import asyncio
+
+        from vedette.ports import Finding
+
+        trial = self._begun.pop(bundle.digest, None) or Trial(bundle)
         try:
             async with asyncio.timeout(self._deadline_s):
-                answer, said = await process.communicate(question)
+                code, answer, said = await asyncio.wrap_future(trial.ended)
         except TimeoutError:
             what = f"the trial took longer than {self._deadline_s:g} s"
             return [Finding("policies", 1, what, "look for a rule that multiplies its data")]
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        findings, data = _read_answer(process.returncode or 0, answer, said)
+            trial.end()
+        findings, data = _read_answer(code, answer, said)
         if not findings:
             # Reading the data files again would hold up the fleet when they are long.
             self._admitted = {bundle.digest: data}
@@ -161,6 +162,8 @@ class SubprocessStage:
 
 
 def _read_answer(code: int, answer: bytes, said: bytes) -> tuple[list[Finding], Any]:
+    from vedette.ports import Finding
+
     lines = answer.splitlines()
     try:
         last = orjson.loads(lines[-1]) if lines else {}
@@ -182,12 +185,3 @@ def _signal(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return str(number)
-
-
-def _environment() -> dict[str, str]:
-    """Return what a Python needs to start; no secret of this process is among it."""
-    kept = ("PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LANG", "LC_ALL", "TMPDIR")
-    return {name: os.environ[name] for name in kept if name in os.environ} | {
-        "RUST_BACKTRACE": "0",
-        "RUST_LIB_BACKTRACE": "0",
-    }

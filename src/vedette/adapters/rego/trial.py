@@ -1,14 +1,16 @@
-"""Tries one bundle, in a process of its own: `python -m vedette.adapters.rego.trial`.
+"""Tries one bundle, in a process of its own (see `attempt`).
 
 The bundle comes on standard input. Each line on standard output is a JSON object: `{"at": …}`
 before a step that may crash the process, so that the parent can say where it was, and at last
 `{"findings": […], "data": …}`, the data document of a bundle with no findings. The parent gives
-the deadline; the limits on memory and CPU are set here.
+the deadline; the limits on memory and CPU are set here. The comparison of the evaluators takes as
+long as everything else together, so it runs beside it, in a copy of the process (see `beside`).
 """
 
 from __future__ import annotations
 
 import base64
+import gc
 import re
 import resource
 import sys
@@ -17,6 +19,7 @@ from typing import Any
 
 import orjson
 
+from vedette.adapters.rego.beside import Beside
 from vedette.adapters.rego.data import mount
 from vedette.adapters.rego.engine import EngineFailed, PlainEngine, RegorusEngine
 from vedette.adapters.rego.golden import golden, must_deny
@@ -36,6 +39,8 @@ _MESSAGE = re.compile(r"^error: (?P<what>.+)", re.MULTILINE | re.DOTALL)
 def main() -> int:
     """Read a bundle, try it, print the findings."""
     _limit()
+    # A trial makes millions of small objects, few of them garbage, and ends; its memory is limited.
+    gc.disable()
     raw = orjson.loads(sys.stdin.buffer.read())
     bundle = Bundle.of({path: base64.b64decode(text) for path, text in raw.items()})
     found, data = try_here(bundle)
@@ -59,17 +64,21 @@ def _tried(bundle: Bundle, data: Mapping[str, Any]) -> list[Fault]:
         plain = _parse(bundle, data)
     except _Unparsed as error:
         return error.findings
-    modules = read_modules(plain.syntax())
-    found = manifest + check(modules, data)
-    if found:
-        return found
-    _at("", "analysing the rules")
+    beside = Beside(lambda: _compared(bundle, plain, data), _say)
     try:
-        plain.decide(b"{}")
-    except EngineFailed as error:
-        return [_of_engine(str(error))]
-    found = list(_tests(plain, modules))
-    return found or _compared(bundle, plain, data)
+        modules = read_modules(plain.syntax())
+        found = manifest + check(modules, data)
+        if found:
+            return found
+        _at("", "analysing the rules")
+        try:
+            plain.decide(b"{}")
+        except EngineFailed as error:
+            return [_of_engine(str(error))]
+        found = list(_tests(plain, modules))
+        return found or [Fault(*each) for each in beside.result()]
+    finally:
+        beside.end()
 
 
 class _Unparsed(Exception):

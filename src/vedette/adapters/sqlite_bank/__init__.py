@@ -17,14 +17,20 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Collection, Sequence
-from importlib.metadata import version as library_version
 from pathlib import Path
 from typing import Any
 
 import apsw
 
+from vedette import crashpoint
 from vedette.adapters.sqlite_bank.sql import COUNT, FIELDS, FRESH, SCHEMA, ranking
-from vedette.adapters.sqlite_bank.terms import MAX_TERMS, indexed_text, query_terms, terms
+from vedette.adapters.sqlite_bank.terms import (
+    MAX_TERMS,
+    indexed_text,
+    query_terms,
+    stemmer_version,
+    terms,
+)
 from vedette.digest import short_id
 from vedette.errors import BadStore, Permanent
 from vedette.memory import BankPlan, Candidate, Memory
@@ -152,6 +158,7 @@ class SqliteBank:
         What a person promoted (trust `learned`) stands in no file and is left alone.
         """
         versions = {}
+        crashpoint.reach("bank:before")
         with self._lock, self._db:
             known = list(self._db.execute("SELECT name FROM bank"))
             for plan in plans:
@@ -159,6 +166,7 @@ class SqliteBank:
             for (name,) in known:
                 if name not in versions:
                     versions[name] = self._load(name, (), "")
+        crashpoint.reach("bank:after")
         self._versions = dict(versions)
         return versions
 
@@ -174,10 +182,12 @@ class SqliteBank:
             _key(of), of.bank, of.scope, of.text, json.dumps(of.topics), of.agent, of.run, of.event,
             "candidate", now_us,
         )  # fmt: skip
+        crashpoint.reach("candidate:before")
         with self._lock:
             self._db.execute(
                 "INSERT INTO candidate VALUES (?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING", values
             )
+        crashpoint.reach("candidate:after")
 
     def forget(self, events: Collection[str], kept: Collection[Candidate] = ()) -> int:
         """Delete the candidates of erased events, except what is `kept`; return how many.
@@ -185,6 +195,7 @@ class SqliteBank:
         What they said is overwritten in the file and cut out of its log.
         """
         keep = {_key(candidate) for candidate in kept}
+        crashpoint.reach("forget:before")
         with self._lock:
             with self._db:
                 held: list[Any] = [
@@ -197,7 +208,9 @@ class SqliteBank:
                 gone = [(id,) for (id,) in held if id not in keep]
                 self._db.executemany("DELETE FROM candidate WHERE id = ?", gone)
             if gone:
+                crashpoint.reach("forget:mid")
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        crashpoint.reach("forget:after")
         return len(gone)
 
     def _load(self, bank: str, memories: Sequence[Memory], digest: str) -> int:
@@ -290,7 +303,7 @@ class SqliteBank:
         if held.get("format", str(_FORMAT)) != str(_FORMAT):
             mend = "use the program that wrote it, or move the file away"
             raise BadStore(f"the bank store has format {held['format']}", mend=mend)
-        stemmer = library_version("snowballstemmer")
+        stemmer = stemmer_version()
         if held.get("stemmer", stemmer) != stemmer:
             self._db.execute("DELETE FROM post")
             select = f"SELECT {FIELDS} FROM memory WHERE state = 'active'"  # noqa: S608

@@ -1,0 +1,273 @@
+"""The store on PostgreSQL: several workers on one ledger (see `vedette.storage` and `lease`).
+
+Each worker has one writer with group commit, as on SQLite. A group takes the fleet's advisory lock
+before it looks at anything, so groups of all workers stand one behind the other: the ledger has
+one dense sequence, and a publication or a stop is in force for every later group of anybody.
+
+A worker is a state folder: it holds an exclusive lock in it for as long as it lives, so that its
+successor may take its leases over at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from vedette.adapters.postgres.database import PostgresDatabase
+from vedette.adapters.postgres.lease import NEWS, Leases
+from vedette.adapters.postgres.own import OwnRuns, lock_folder
+from vedette.adapters.postgres.schema import check, has_schema, prepare
+from vedette.adapters.postgres.shares import shard_in
+from vedette.bundle import Bundle
+from vedette.entry import Draft
+from vedette.errors import BadStore
+from vedette.proof import SigningKey, verifier_key
+from vedette.run import Run, Step
+from vedette.storage.reads import Reads
+from vedette.storage.steps import Steps
+from vedette.storage.store import SqlStore
+
+LEASE_US = 5_000_000
+# How long what the line reads waits for a server that is away; the line waits with it.
+PATIENCE_S = 15.0
+
+
+class LeasedSteps(Steps):
+    """Steps of a worker that holds some of the shards, as of the group's transaction."""
+
+    granted: dict[int, int]
+
+    def epoch_of(self, position: int, step: Step) -> int:
+        """Return the epoch of the shard that a step's own epoch names; -1 if it is not ours."""
+        return self.granted.get(shard_in(step.epoch), -1)
+
+
+class PostgresStore(OwnRuns, SqlStore):
+    """One fleet's durable state in a database, as one of its workers. See `vedette.ports.Store`."""
+
+    _write: PostgresDatabase
+    _steps: LeasedSteps
+    steps_type = LeasedSteps
+    several = True
+
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        *,
+        fleet: str,
+        key: SigningKey,
+        key_name: str,
+        now_us: Callable[[], int],
+        lease_us: int = LEASE_US,
+        visit: bool = False,
+    ) -> None:
+        """Connect and join the fleet's workers; who only visits takes no keys.
+
+        Raises Unavailable if there is no server, StoreBusy if this state folder has a runner,
+        BadStore for a store that is not ours.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        label = f"{socket.gethostname()}:{os.getpid()}"
+        with ExitStack() as undo:
+            self._lock = undo.enter_context(lock_folder(folder / "runner.lock"))
+            writing = PostgresDatabase(
+                url, name=f"vedette writer {label}", hold_ms=max(1, lease_us // 1000)
+            )
+            undo.callback(writing.close)
+            prepare(writing)
+            reading = PostgresDatabase(
+                url, name=f"vedette reader {label}", hold_ms=0, patience_s=PATIENCE_S
+            )
+            undo.callback(reading.close)
+            beating = PostgresDatabase(
+                url, name=f"vedette lease {label}", statement_ms=max(1, lease_us // 3000)
+            )
+            undo.callback(beating.close)
+            super().__init__(reading, writing, now_us)
+            self.leases = Leases(
+                beating, _worker_of(folder), label, lease_us=lease_us, visit=visit,
+                own_head=self._own_head,
+            )  # fmt: skip
+            undo.callback(self.leases.close)
+            self._granted_rev, self._shared = -1, False
+            self._key_line = verifier_key(key_name, key.public_key().public_bytes_raw())
+            self._take_over(folder, fleet, key, key_name)
+            undo.pop_all()
+
+    def _own_head(self) -> int:
+        return self._ledger.head
+
+    def _own(self, fleet: str) -> None:
+        """Say whose store it is, and join the others who work on it."""
+        self._write.begin()
+        try:
+            signing = self.key_in_force() or self.meta("first_key")
+            if signing not in (None, self._key_line):
+                raise BadStore(
+                    "this worker signs with another key than the fleet's ledger",
+                    mend="copy ledger.key of a worker's state folder into this one",
+                )
+            self._orders.set_meta("fleet", fleet)
+            if signing is None:
+                self._orders.set_meta("first_key", self._key_line)
+            self._write.commit()
+        finally:
+            self._write.rollback()
+        self._steps.granted = {}
+        self.leases.start()
+
+    def close(self) -> None:
+        """Commit what is queued, give the leases back, close the connections."""
+        self.writer.close()
+        self.leases.close()
+        super().close()
+        self._lock.close()
+
+    # --- on the writer's thread -------------------------------------------------------------
+
+    def begun(self) -> None:
+        """See what the others committed: the head, the live revision, stops, leases."""
+        rev, policy_rev, stop_epoch, head, workers = self._write.looked
+        self._shared = workers > 1 or rev != self._granted_rev
+        if head != self._ledger.head:
+            self._ledger.load()
+            self._steps.forget_spend()
+        if rev != self._granted_rev:
+            rows = self._write.rows(
+                "SELECT shard, epoch FROM lease WHERE worker=?", (self.leases.worker,)
+            )
+            self._steps.granted = {int(shard): int(epoch) for shard, epoch in rows}
+            self._steps.forget()
+            self._granted_rev = rev
+        self._fences.policy_rev, self._fences.stop_epoch = policy_rev, stop_epoch
+
+    def undone(self) -> None:
+        """Take fences and steps from what stands; without a connection the next group does."""
+        self._granted_rev = -1
+        try:
+            super().undone()
+        except self._write.gone:
+            self._write.rollback()
+
+    # --- leases -----------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """Return which of the fleet's workers this is, counted from the first that ever joined."""
+        return self.leases.life
+
+    @property
+    def lease_rev(self) -> int:  # type: ignore[override]
+        """Return a number that grows whenever the set of this worker's keys changed."""
+        return self.leases.rev
+
+    @property
+    def news(self) -> int:
+        """Return a number that grows when another worker committed something."""
+        return self.leases.news
+
+    def lease(self, run: Run) -> int | None:
+        """Return the epoch under which this worker may handle a run; None if it is not ours."""
+        return self.leases.epoch(run.agent, run.key)
+
+    def holds(self, epoch: int) -> bool:
+        """Say whether a call may start under a lease: it lasts, and nothing newer is published."""
+        return self.leases.holds(epoch) and self.leases.current
+
+    def adopt(self, policy_rev: int, stop_epoch: int) -> None:
+        """Say that this process decides and stops by these from now on."""
+        self.leases.adopt(policy_rev, stop_epoch)
+
+    @property
+    def policy_rev(self) -> int:
+        """Return the live policy revision, whoever published it."""
+        return max(self._fences.policy_rev, self.leases.seen[0])
+
+    @property
+    def stop_epoch(self) -> int:
+        """Return how often stops were set or lifted, by whomever."""
+        return max(self._fences.stop_epoch, self.leases.seen[1])
+
+    @property
+    def leads(self) -> bool:
+        """Say whether this worker is the one that runs the sources: it holds the first shard."""
+        epoch = self.leases.epochs.get(0)
+        return epoch is not None and self.leases.holds(epoch)
+
+    @property
+    def shared(self) -> bool:
+        """Say whether there were other workers as of the last group."""
+        return self._shared
+
+    @property
+    def current(self) -> bool:
+        """Say whether this process has taken up the live revision and the last stop."""
+        return self.leases.current
+
+    async def everywhere(self) -> None:
+        """Return once no other worker starts a call under anything older than what is live.
+
+        A worker that does not answer is waited for until its lease has run out.
+        """
+        policy_rev, stop_epoch = self.policy_rev, self.stop_epoch
+        while self.leases.behind(policy_rev, stop_epoch):  # noqa: ASYNC110 (a thread tells)
+            await asyncio.sleep(0.005)
+
+    # --- orders that every worker must hear of -----------------------------------------------
+
+    async def publish(
+        self, bundle: Bundle, drafts: Sequence[Draft], *, command: str | None = None
+    ) -> int:
+        """Make a bundle the live revision, and tell the other workers."""
+        orders = self._orders
+
+        def work() -> int:
+            number = orders.publish(bundle, drafts)
+            self._write.script(f"NOTIFY {NEWS}")
+            return number
+
+        return await self.writer.submit(orders.once(command, work))
+
+
+def _worker_of(folder: Path) -> str:
+    """Return the name of the worker whose state folder this is, made on first use."""
+    path = folder / "worker"
+    if not path.exists():
+        path.write_text(f"wrk_{uuid.uuid4().hex}\n", encoding="ascii")
+    return path.read_text(encoding="ascii").strip()
+
+
+def has_store(url: str) -> bool:
+    """Say whether there is a store in a database. Raises Unavailable if there is no server."""
+    database = PostgresDatabase(url, name="vedette looking", hold_ms=0)
+    try:
+        return has_schema(database)
+    finally:
+        database.close()
+
+
+class OpenedPostgres(Reads):
+    """A store opened to read only, beside running workers or with none."""
+
+    def __init__(self, url: str) -> None:
+        database = PostgresDatabase(url, name="vedette reading", hold_ms=0)
+        try:
+            database.script("SET default_transaction_read_only=on")
+            check(database)
+        except BaseException:
+            database.close()
+            raise
+        super().__init__(database)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._database.close()
+
+
+__all__ = ["OpenedPostgres", "PostgresStore"]

@@ -1,0 +1,375 @@
+"""One PostgreSQL connection behind `vedette.storage.database.Database`.
+
+The shared SQL is written with `?`; here it gets the server's `$1`. Plain inserts of many rows go
+by COPY, other statements of many rows through libpq's pipeline, so that a group is few round
+trips. A connection that broke is made anew the next time it is needed outside of a transaction.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+from vedette.errors import BadFleet, StoreFailed, Unavailable
+from vedette.storage.database import Row
+
+if TYPE_CHECKING:
+    import psycopg
+
+# Half of an advisory lock's number; the other half is the oid of the fleet's own table.
+_LOCK = 0x76646574 << 32
+_BATCH = 2000
+# Up to so many rows go as text with the next statement, more by COPY or as prepared statements.
+_FEW = 8
+_PLAIN = re.compile(r"INSERT INTO (\w+)(?:\(([\w,\s]+)\))? VALUES\([?,\s]+\)\Z")
+# What a server with other defaults must not change. `idle_in_transaction_session_timeout` ends
+# the session of a worker that was stopped in the middle of a group: it holds the fleet's lock.
+_SETTINGS = (
+    "SET synchronous_commit=on; SET default_transaction_isolation='read committed'; "
+    "SET idle_in_transaction_session_timeout='{hold_ms}'; SET client_encoding='UTF8'; "
+    "SET standard_conforming_strings=on; SET statement_timeout='{statement_ms}'"
+)
+
+
+LOOK = (
+    "SELECT (SELECT rev FROM leasing), (SELECT COALESCE(MAX(number),0) FROM policy), "
+    "COALESCE((SELECT CAST(value AS BIGINT) FROM meta WHERE name='stop_epoch'),0), "
+    "(SELECT COALESCE(MAX(seq),0) FROM entry), (SELECT COUNT(*) FROM worker)"
+)
+
+
+@cache
+def numbered(sql: str) -> bytes:
+    """Return a statement in the server's words: `$1`, `$2`, … for `?`, and eight-byte numbers."""
+    parts = sql.replace(" AS INTEGER)", " AS BIGINT)").split("?")
+    text = parts[0] + "".join(f"${at}{part}" for at, part in enumerate(parts[1:], start=1))
+    return text.encode()
+
+
+def literal(value: Any) -> str:
+    """Return a value as SQL text. Strings conform to the standard here (`_SETTINGS`).
+
+    Raises psycopg.DataError for text that the server cannot hold.
+    """
+    import psycopg
+
+    if value is None:
+        return "NULL"
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, bytes):
+        return f"'\\x{value.hex()}'::bytea"
+    if not isinstance(value, str):
+        raise psycopg.DataError(f"a {type(value).__name__} is no value of the store")
+    if "\0" in value or (not value.isascii() and _torn(value)):
+        raise psycopg.DataError("text holds NUL or half a character")
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _torn(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def written(sql: str, rows: Sequence[Sequence[Any]]) -> str:
+    """Return a statement as text, once for each row of values."""
+    parts = sql.split("?")
+    return ";".join(parts[0] + "".join(map(add, map(literal, row), parts[1:])) for row in rows)
+
+
+class PostgresDatabase:
+    """One connection; used by one thread at a time.
+
+    `hold_ms` bounds how long a transaction may wait for its client, `statement_ms` how long one
+    statement may take (0: no bound). With `patience_s` a query outside of a transaction outlasts a
+    server that is away for so long; then it raises StoreFailed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str,
+        hold_ms: int = 5_000,
+        statement_ms: int = 0,
+        patience_s: float = 0,
+    ) -> None:
+        """Connect. Raises Unavailable if there is no server, BadFleet for what is no URL."""
+        import psycopg
+
+        self.lost: tuple[type[BaseException], ...] = (
+            psycopg.OperationalError,
+            psycopg.InterfaceError,
+            psycopg.InternalError,
+        )
+        self.fault: tuple[type[BaseException], ...] = (
+            psycopg.DataError,
+            psycopg.IntegrityError,
+            psycopg.ProgrammingError,
+            psycopg.NotSupportedError,
+        )
+        self.gone: tuple[type[BaseException], ...] = (*self.lost, Unavailable, StoreFailed)
+        self._url, self._name = url, name
+        self._settings = _SETTINGS.format(hold_ms=hold_ms, statement_ms=statement_ms)
+        self._patience_s = patience_s
+        self._columns: dict[str, tuple[str, tuple[str, ...]]] = {}
+        self._key = 0
+        self._kept: list[str] = []
+        self._saved = False
+        self.looked: Row = ()
+        self._cursors = itertools.count(1)
+        self._connection = self._connect()
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        import psycopg
+        from psycopg import RawCursor
+        from psycopg.types.numeric import Int8BinaryDumper
+
+        try:
+            made = psycopg.connect(
+                self._url, autocommit=True, cursor_factory=RawCursor, prepare_threshold=2,
+                application_name=self._name, connect_timeout=10, keepalives_idle=5,
+                keepalives_interval=2, keepalives_count=3, tcp_user_timeout=15_000,
+            )  # fmt: skip
+        except psycopg.ProgrammingError as error:
+            raise BadFleet(
+                f"this is no address of a PostgreSQL database: {error}",
+                mend="write postgresql://user@host:5432/database",
+            ) from error
+        except psycopg.OperationalError as error:
+            raise Unavailable(
+                f"PostgreSQL does not answer: {_first_line(error)}",
+                mend="start it, or correct the address",
+            ) from error
+        made.adapters.register_loader("numeric", _whole())
+        # One type for all whole numbers, or every size of a value would be another statement.
+        made.adapters.register_dumper(int, Int8BinaryDumper)
+        made.execute(self._settings.encode())
+        return made
+
+    @property
+    def connection(self) -> psycopg.Connection[Any]:
+        """Return the connection, made anew if it broke."""
+        if self._connection.closed or self._connection.broken:
+            self._columns.clear()
+            self._connection = self._connect()
+        return self._connection
+
+    # --- statements -------------------------------------------------------------------------
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Run a query and return all its rows."""
+        found: list[Row] = self._again(lambda: self._execute(sql, values).fetchall())
+        return found
+
+    def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+        """Run a query and yield its rows; the server keeps what was not asked for yet."""
+        from psycopg import RawServerCursor
+
+        name = f"each{next(self._cursors)}"
+        with self._reading() as connection, RawServerCursor(connection, name) as cursor:
+            cursor.execute(numbered(sql), values)
+            while found := cursor.fetchmany(_BATCH):
+                yield from found
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> int:
+        """Run a statement and return how many rows it changed."""
+        changed: int = self._again(lambda: self._execute(sql, values).rowcount)
+        if sql.startswith(("SAVEPOINT", "RELEASE")):
+            # What is wrong within a savepoint has to be raised within it.
+            self._saved = sql.startswith("SAVEPOINT")
+        return changed
+
+    def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
+        """Run a statement for each row of values; return how many rows were changed in all.
+
+        Few inserts within a transaction are kept back and sent with the next statement, or with
+        the COMMIT: then their number is the answer, and what is wrong with them is raised there.
+        """
+        given = rows if isinstance(rows, list) else list(rows)
+        if self.in_transaction and len(given) <= _FEW:
+            text = written(sql, given)
+            if sql.startswith("INSERT") and not self._saved:
+                self._kept.append(text)
+                return len(given)
+            return self._send(text, len(given)) if given else 0
+        if plain := _PLAIN.match(sql):
+            return self._copy(plain[1], plain[2], given)
+        self._send_kept()
+        with self.connection.cursor() as cursor:
+            cursor.executemany(numbered(sql), given)
+            return cursor.rowcount
+
+    def _execute(self, sql: str, values: Sequence[Any]) -> psycopg.Cursor[Any]:
+        import psycopg
+
+        self._send_kept()
+        try:
+            return self.connection.execute(numbered(sql), values)
+        except UnicodeEncodeError as error:
+            raise psycopg.DataError(str(error)) from error
+
+    def _send_kept(self) -> None:
+        if self._kept:
+            self._send("", 0)
+
+    def _send(self, text: str, counted: int) -> int:
+        """Send what was kept back and then `text`; return what its `counted` statements changed."""
+        texts, self._kept = [*self._kept, text] if text else self._kept, []
+        cursor = self._connection.execute(";".join(texts).encode())
+        changed = [cursor.rowcount]
+        while cursor.nextset():
+            changed.append(cursor.rowcount)
+        return sum(changed[len(changed) - counted :])
+
+    def columns_of(self, table: str) -> list[str]:
+        """Return the columns of a table that may be given."""
+        return self._types(table, None)[0].split(", ")
+
+    def copy_in(self, table: str, rows: list[Sequence[Any]]) -> int:
+        """Write rows of all columns that may be given; return how many."""
+        return self._copy(f'"{table}"', None, rows)
+
+    def _copy(self, table: str, columns: str | None, rows: list[Sequence[Any]]) -> int:
+        names, types = self._types(table, columns)
+        with self.connection.cursor() as cursor:
+            into = f"COPY {table}({names}) FROM STDIN (FORMAT BINARY)"
+            with cursor.copy(into.encode()) as copy:
+                copy.set_types(types)
+                for row in rows:
+                    copy.write_row(row)
+            return cursor.rowcount
+
+    def _types(self, table: str, columns: str | None) -> tuple[str, tuple[str, ...]]:
+        """Return the columns that an insert names (or all that may be given) and their types."""
+        key = f"{table}({columns or ''})"
+        found = self._columns.get(key)
+        if found is None:
+            known = {
+                str(name): str(type)
+                for name, type in self.rows(
+                    "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute WHERE "
+                    "attrelid=CAST(? AS regclass) AND attnum>0 AND NOT attisdropped "
+                    "AND attgenerated='' ORDER BY attnum",
+                    (table,),
+                )
+            }
+            names = [name.strip() for name in columns.split(",")] if columns else list(known)
+            found = ", ".join(names), tuple(known[name] for name in names)
+            self._columns[key] = found
+        return found
+
+    def _again(self, work: Callable[[], Any]) -> Any:
+        """Do it; again on a new connection if the old one broke outside of a transaction.
+
+        Once, or for as long as there is patience: who waits here has nothing else to do.
+        """
+        outside, tries = not self.in_transaction, 0
+        end = time.monotonic() + self._patience_s
+        while True:
+            try:
+                return work()
+            except self.gone as error:
+                if not outside or not (self._connection.closed or self._connection.broken):
+                    raise
+                tries += 1
+                if tries > 1 and time.monotonic() >= end:
+                    raise StoreFailed(
+                        f"PostgreSQL does not answer: {_first_line(error)}", mend="start it"
+                    ) from error
+            time.sleep(0.05 if tries > 1 else 0)
+
+    # --- transactions -----------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin a group's transaction, alone among all writers of this fleet, on any host.
+
+        The lock goes with the transaction, and with its session. Then `looked` says what the
+        others did: (count of lease changes, live revision, stop epoch, head, number of workers).
+        """
+        key = self._lock_key()
+        self._kept, self._saved = [], False
+        text = f"BEGIN; SELECT pg_advisory_xact_lock({key}); {LOOK}"
+        cursor = self.connection.execute(text.encode())
+        while cursor.nextset():
+            pass
+        self.looked = cursor.fetchall()[0]
+
+    def commit(self) -> None:
+        """Make the transaction durable, with what was kept back."""
+        self._send("COMMIT", 0)
+
+    def rollback(self) -> None:
+        """Undo the transaction, if there is one still. Never raises for a connection that broke."""
+        import psycopg
+
+        self._kept = []
+        try:
+            if self.in_transaction:
+                self._connection.execute(b"ROLLBACK")
+        except psycopg.Error:
+            self._connection.close()
+
+    @property
+    def in_transaction(self) -> bool:
+        """Say whether a transaction stands, if only to be undone."""
+        from psycopg.pq import TransactionStatus
+
+        status = self._connection.info.transaction_status
+        return status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Let all reads inside see one state of the store."""
+        with self._reading():
+            yield
+
+    @contextmanager
+    def _reading(self) -> Iterator[psycopg.Connection[Any]]:
+        """Hold one state of the store, unless a transaction stands already."""
+        if self.in_transaction:
+            yield self._connection
+            return
+        self.connection.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            yield self._connection
+        finally:
+            self.rollback()
+
+    def _lock_key(self) -> int:
+        if not self._key:
+            ((oid,),) = self.rows("SELECT CAST(CAST('meta' AS regclass) AS oid)")
+            self._key = _LOCK | int(oid)
+        return self._key
+
+    def script(self, sql: str) -> None:
+        """Run several statements without values."""
+        self.connection.execute(sql.encode())
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _whole() -> Any:
+    """Return a loader for sums: the server adds whole numbers up to a numeric."""
+    from psycopg.adapt import Loader
+
+    class Whole(Loader):
+        def load(self, data: Any) -> int:
+            return int(bytes(data))
+
+    return Whole

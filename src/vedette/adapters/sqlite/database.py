@@ -1,0 +1,176 @@
+"""The Database of `vedette.storage` on SQLite, by apsw."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vedette.crashpoint import reach
+from vedette.errors import BadStore
+
+if TYPE_CHECKING:
+    import apsw
+
+    from vedette.storage.database import Row
+
+_ROW_OF_MARKS = re.compile(r"VALUES(\(\?(?:,\?)*\))")
+# Few sizes, so that the statements stay prepared.
+_SIZES = (128, 32, 8, 1)
+
+
+class SqliteDatabase:
+    """One connection. See `vedette.storage.database.Database`."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        import apsw
+
+        self.connection = connection
+        self._cursor = connection.cursor()
+        self.lost: tuple[type[BaseException], ...] = (apsw.Error,)
+        self.fault: tuple[type[BaseException], ...] = (
+            apsw.ConstraintError,
+            apsw.MismatchError,
+            apsw.TooBigError,
+        )
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Run a query and return all its rows."""
+        return self._cursor.execute(sql, values).fetchall()
+
+    def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+        """Run a query and yield its rows."""
+        yield from self.connection.cursor().execute(sql, values)
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> int:
+        """Run a statement and return how many rows it changed."""
+        before = self.connection.total_changes()
+        self._cursor.execute(sql, values)
+        return self.connection.total_changes() - before
+
+    def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
+        """Run a statement for each row of values; return how many rows were changed in all.
+
+        An INSERT takes many rows at once. Every call into SQLite lets go of the interpreter lock
+        and has to win it back from a busy event loop, which may take a switch interval: with a
+        call per row, writing a group took longer than syncing it.
+        """
+        before = self.connection.total_changes()
+        one = _ROW_OF_MARKS.search(sql)
+        if one is None:
+            self._cursor.executemany(sql, rows)
+            return self.connection.total_changes() - before
+        left, marks = list(rows), one.group(1)
+        at = 0
+        for size in _SIZES:
+            while len(left) - at >= size:
+                many = (
+                    sql
+                    if size == 1
+                    else f"{sql[: one.end()]}{f',{marks}' * (size - 1)}{sql[one.end() :]}"
+                )
+                self._cursor.execute(many, tuple(chain.from_iterable(left[at : at + size])))
+                at += size
+        return self.connection.total_changes() - before
+
+    def begin(self) -> None:
+        """Begin a transaction that may write."""
+        self._cursor.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        """Make the transaction durable."""
+        self._cursor.execute("COMMIT")
+
+    def rollback(self) -> None:
+        """Undo the transaction, if there is one still."""
+        if self.connection.in_transaction:
+            self._cursor.execute("ROLLBACK")
+
+    @property
+    def in_transaction(self) -> bool:
+        """Say whether a transaction stands."""
+        return self.connection.in_transaction
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Let all reads inside see one state of the store."""
+        self._cursor.execute("SAVEPOINT reading")
+        try:
+            yield
+        finally:
+            self._cursor.execute("RELEASE reading")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+    def scrub(self, wait_ms: int = 0) -> bool:
+        """Write the log back and cut it to nothing; False if a reader still needs it.
+
+        Outside of any transaction; waits up to `wait_ms` for readers. Never raises for what
+        SQLite says: what was erased stays so, and the log can be cut later.
+        """
+        import apsw
+
+        self.connection.set_busy_timeout(wait_ms)
+        try:
+            reach("scrub:before")
+            rows: list[Any] = self.rows("PRAGMA wal_checkpoint(TRUNCATE)")
+            reach("scrub:after")
+            return bool(rows[0][0] == 0)
+        except apsw.Error:
+            return False
+        finally:
+            self.connection.set_busy_timeout(BUSY_MS)
+
+
+BUSY_MS = 10_000
+
+
+def open_database(
+    path: Path, *, write: bool, synchronous: str = "FULL", vfs: str | None = None
+) -> SqliteDatabase:
+    """Open the store's file; create or migrate its tables. Raises BadStore for a newer schema.
+
+    WAL with synchronous=FULL: a commit that was answered survives power loss. On macOS fullfsync
+    is set, since fsync alone does not reach the platter there. With secure_delete what is freed is
+    overwritten, always: a row that is replaced or moved today may be erased later. The log is
+    written back by the writer between groups, not within a commit.
+    """
+    import apsw
+
+    from vedette.adapters.sqlite.migrate import bring_up, check_schema
+
+    if write:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    elif not path.exists():
+        raise BadStore("there is no store here", where=str(path), mend="start `vedette run` once")
+    else:
+        flags = apsw.SQLITE_OPEN_READONLY
+    connection = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=256)
+    connection.set_busy_timeout(BUSY_MS)
+    try:
+        if not write:
+            connection.execute("PRAGMA query_only=1")
+            check_schema(connection, path)
+            return SqliteDatabase(connection)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute(f"PRAGMA synchronous={synchronous}")
+        connection.execute("PRAGMA fullfsync=1")
+        connection.execute("PRAGMA secure_delete=ON")
+        connection.execute("PRAGMA cache_size=-65536")
+        connection.execute("PRAGMA wal_autocheckpoint=4000")
+        bring_up(connection, path)
+    except apsw.NotADBError as error:
+        connection.close()
+        raise BadStore(
+            "this file is not a store", where=str(path), mend="use another state folder"
+        ) from error
+    except BaseException:
+        connection.close()
+        raise
+    return SqliteDatabase(connection)

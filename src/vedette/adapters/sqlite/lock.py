@@ -1,0 +1,32 @@
+"""The runner's lock: whoever holds it owns the state folder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import IO
+
+from vedette.errors import StoreBusy
+
+LOCK = "runner.lock"
+
+
+def own(path: Path) -> IO[str]:
+    """Hold the runner's lock. Raises StoreBusy if another runner holds it."""
+    file = path.open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        owner = file.read().strip() or "unknown"
+        file.close()
+        raise StoreBusy(
+            f"another runner (process {owner}) owns this store",
+            where=str(path.parent),
+            mend="stop it, or use another state folder",
+        ) from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file

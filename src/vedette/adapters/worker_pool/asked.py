@@ -1,0 +1,38 @@
+"""What was asked of a worker, and the error of whoever lost its worker on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from vedette.errors import Temporary
+
+
+class WorkerLost(Temporary):
+    """The worker that was at this work was ended, or ended itself."""
+
+    code = "worker-lost"
+
+
+class Asked:
+    """One thing that was asked of a worker. `frame` writes it, again for each worker."""
+
+    __slots__ = ("frame", "future", "key", "kind", "number")
+
+    def __init__(self, number: int, kind: int, key: str, frame: Callable[[], bytes]) -> None:
+        self.number = number
+        self.kind = kind
+        self.key = key
+        self.frame = frame
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def settle(self, value: Any) -> None:
+        """Give the answer to whoever still waits for it."""
+        if not self.future.done():
+            self.future.set_result(value)
+
+    def fail(self, error: Exception) -> None:
+        """Raise an error where the answer is waited for."""
+        if not self.future.done():
+            self.future.set_exception(error)

@@ -1,0 +1,115 @@
+"""What a worker does to itself before it runs a line of an agent's code, and what is seen of it.
+
+The memory limit is RLIMIT_DATA, set in each worker to what it was born with plus what its agent
+may have. RLIMIT_AS would count every library that is mapped and every thread's reserved stack; and
+a limit on the zygote would be one for all. What goes around it (shared mappings; macOS, which does
+not enforce it) is found by the engine, which looks at the worker's resident size.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+import signal
+import struct
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+_NOTE = struct.Struct("<QQ")
+NOTE_BYTES = _NOTE.size
+_PR_SET_PDEATHSIG = 1
+_BORN = 64 * 1024 * 1024
+
+
+class Note:
+    """The worker's side of the note: which question it is at, in memory shared with the engine.
+
+    It is written before the work begins, so whatever the work does to the process, the engine
+    knows who did it. Costs no system call.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._shared = mmap.mmap(fd, NOTE_BYTES)
+        self._step = 0
+
+    def begin(self, number: int) -> None:
+        """Write down that the work on a question begins."""
+        self._step = 0
+        _NOTE.pack_into(self._shared, 0, number, 0)
+
+    def step(self, number: int) -> None:
+        """Write down that the work went one step further: its time begins anew."""
+        self._step += 1
+        _NOTE.pack_into(self._shared, 0, number, self._step)
+
+
+def read_note(fd: int) -> tuple[int, int]:
+    """Return (question, step) of a worker's note.
+
+    Read, not mapped: a worker that cuts the file short must not crash the engine.
+    """
+    data = os.pread(fd, NOTE_BYTES, 0)
+    return _NOTE.unpack(data) if len(data) == NOTE_BYTES else (0, 0)
+
+
+def confine(memory: int) -> None:
+    """Limit this process to `memory` bytes beyond what it has now, and tie it to its parent."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold events
+    most = _data_now() + memory
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    # Should the machine run out of memory, the kernel is to end a worker before the engine.
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
+    _die_with_parent()
+
+
+def _die_with_parent() -> None:
+    """Have this process killed when its parent ends, however it ends."""
+    parent = os.getppid()
+    if sys.platform == "linux":
+        import ctypes
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0:
+            if os.getppid() != parent:
+                os._exit(0)
+            return
+    threading.Thread(target=_watch_parent, args=(parent,), daemon=True).start()
+
+
+def _watch_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(0)
+
+
+def _data_now() -> int:
+    """Return how many bytes of data this process has; a guess where nobody tells."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[5])
+    except (OSError, ValueError, IndexError):
+        return _BORN
+    return pages * mmap.PAGESIZE
+
+
+def resident(pid: int, proc: str = "/proc") -> int:
+    """Return a process's resident size in bytes, for the engine; 0 if it cannot be told."""
+    if not pid:
+        return 0
+    try:
+        with open(f"{proc}/{pid}/statm", "rb") as told:  # noqa: PTH123 (asked often)
+            return int(told.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    except (OSError, ValueError, IndexError):
+        pass
+    import psutil
+
+    try:
+        size: int = psutil.Process(pid).memory_info().rss
+    except psutil.Error:
+        return 0
+    return size

@@ -1,0 +1,69 @@
+"""Frames on a socket between engine and worker: a length, a number, a kind, two byte strings.
+
+    plain length u32 | blob length u32 | number u32 | kind u8 | plain | blob      (little-endian)
+
+`number` ties an answer to its question. What a worker sends is bounded before it is read: a
+frame that announces more than `most` bytes is refused, whatever follows.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+_HEAD = struct.Struct("<IIIB")
+HEAD = _HEAD.size
+
+# The longest frame that is taken from a worker. A checkpoint of the shipped judges is 66 KB.
+MOST = 8 * 1024 * 1024
+# The engine's own frames carry histories of any length.
+ANY = 2**32 - 1
+
+
+class BadFrame(ValueError):
+    """The other side sent what is no frame, or no answer of the kind that was asked for."""
+
+
+class Frame(NamedTuple):
+    """One frame as it came."""
+
+    number: int
+    kind: int
+    plain: bytes
+    blob: bytes
+
+
+def pack(number: int, kind: int, plain: bytes = b"", blob: bytes = b"") -> bytes:
+    """Return a frame's bytes."""
+    return _HEAD.pack(len(plain), len(blob), number, kind) + plain + blob
+
+
+class Frames:
+    """Cuts a stream of bytes into frames."""
+
+    __slots__ = ("_data", "_most")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Take in what was read; return the frames that are whole now. Raises BadFrame."""
+        self._data += data
+        found = []
+        held, at = self._data, 0
+        while len(held) - at >= HEAD:
+            plain, blob, number, kind = _HEAD.unpack_from(held, at)
+            if plain + blob > self._most:
+                raise BadFrame(f"a frame of {plain + blob} bytes, at most {self._most} are taken")
+            end = at + HEAD + plain + blob
+            if end > len(held):
+                break
+            middle = at + HEAD + plain
+            found.append(
+                Frame(number, kind, bytes(held[at + HEAD : middle]), bytes(held[middle:end]))
+            )
+            at = end
+        if at:
+            del held[:at]
+        return found

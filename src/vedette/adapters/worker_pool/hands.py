@@ -1,0 +1,232 @@
+"""The Performer port on tools in worker processes, one for each agent."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from vedette import crashpoint
+from vedette.adapters.worker_pool import wire
+from vedette.adapters.worker_pool.asked import Asked, WorkerLost
+from vedette.adapters.worker_pool.errors import Raised, raised
+from vedette.adapters.worker_pool.frames import BadFrame, Frame, pack
+from vedette.adapters.worker_pool.seat import Pool, Seat
+from vedette.agent import Limits
+from vedette.effect import Call, Outcome, RowWrite
+from vedette.tool import Tool
+
+# How long a transactional tool may keep the line: it is asked while the loop waits.
+ROWS_S = 1.0
+_ROWS_START_S = 5.0
+# What a call gets beyond its own time, in which its worker is to say itself that it is over.
+_GRACE_S = 2.0
+_PING_S = 1.0
+# With this many calls of an agent that outlived their time, its worker is ended, and they with it.
+HUNG = 16
+# How often a call that was not begun is asked of another worker.
+_LOSSES = 3
+
+
+class WorkerHands:
+    """Performs each agent's tools in a process of its own. `made` names its folder and limits."""
+
+    def __init__(self, pool: Pool, made: Callable[[str], tuple[str, Limits]]) -> None:
+        self._pool = pool
+        self._made = made
+        self._seats: dict[str, _HandsSeat] = {}
+
+    def _seat(self, agent: str) -> _HandsSeat:
+        seat = self._seats.get(agent)
+        if seat is None:
+            folder, limits = self._made(agent)
+            seat = self._seats[agent] = _HandsSeat(self._pool, agent, folder, limits)
+        return seat
+
+    def prepare(self, agent: str) -> None:
+        """Have an agent's worker made before it is needed."""
+        self._seat(agent).prepare()
+
+    def rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
+        """Return what a transactional tool writes. The loop waits for it, `ROWS_S` at most."""
+        return self._seat(call.agent).rows(tool, call, row)
+
+    async def perform(
+        self, tool: Tool, call: Call, may_start: Callable[[], bool]
+    ) -> Outcome | None:
+        """Call the tool once; None if it may not start.
+
+        The worker asks `may_start` immediately before the call, and again if the answer took
+        long. If the worker dies, the outcome of a call that was permitted is `unknown`.
+        """
+        return await self._seat(call.agent).call(wire.PERFORM, tool, call, may_start)
+
+    async def ask(self, tool: Tool, call: Call) -> Outcome | None:
+        """Say what came of the call's key, as the target says; `unknown` if the worker dies."""
+        return await self._seat(call.agent).call(wire.ASK, tool, call, lambda: True)
+
+    def close(self) -> None:
+        """Nothing of its own to close: the pool holds the workers."""
+
+
+class _Calling(Asked):
+    """A call that was asked of a worker. `began` is when it was permitted, 0.0 before."""
+
+    __slots__ = ("began", "losses", "may_start", "seconds")
+
+    def __init__(
+        self,
+        number: int,
+        kind: int,
+        call: Call,
+        frame: Callable[[], bytes],
+        may_start: Callable[[], bool],
+    ) -> None:
+        super().__init__(number, kind, call.key, frame)
+        self.may_start = may_start
+        self.seconds = call.timeout_us / 1_000_000
+        self.began = 0.0
+        self.losses = 0
+
+
+class _HandsSeat(Seat):
+    kind = "hands"
+
+    def __init__(self, pool: Pool, agent: str, folder: str, limits: Limits) -> None:
+        super().__init__(pool, agent, limits.time_us / 1_000_000, limits.memory)
+        self._folder = folder
+        self._hung = 0
+        self._pinged = 0.0
+        self._silent_since = 0.0
+
+    # --- what is asked ----------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        if not self.worker and not self.pending:
+            self.sit()
+
+    def rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
+        known = None if row is None else dict(row)
+        told = wire.pack((wire.tool_out(tool), wire.call_out(call), known))
+        number = self.number()
+        asked = Asked(number, wire.ROWS, call.key, lambda: pack(number, wire.ROWS, told))
+        self.put(asked)
+        self.wait_for(asked, ROWS_S if self.made else _ROWS_START_S)
+        rows: list[RowWrite] = asked.future.result()
+        return rows
+
+    async def call(
+        self, kind: int, tool: Tool, call: Call, may_start: Callable[[], bool]
+    ) -> Outcome | None:
+        if self._hung >= HUNG:
+            told = f"not called: {HUNG} or more calls of {self.agent} have not come back"
+            return Outcome("retry" if kind == wire.PERFORM else "unknown", error=told)
+        told_call = wire.pack((wire.tool_out(tool), wire.call_out(call)))
+        number = self.number()
+        asked = _Calling(number, kind, call, lambda: pack(number, kind, told_call), may_start)
+        self.put(asked)
+        try:
+            outcome: Outcome | None = await asked.future
+        except asyncio.CancelledError:
+            # Whoever asked goes; what was begun goes on until its worker has said what came of it.
+            self.send(pack(number, wire.CANCEL))
+            raise
+        return outcome
+
+    # --- as a seat --------------------------------------------------------------------------
+
+    def fresh(self) -> None:
+        self._hung = 0
+        self._pinged = self._silent_since = 0.0
+
+    def making(self) -> bytes:
+        return pack(0, wire.MAKE, wire.pack(self._folder))
+
+    def taken(self, frame: Frame, asked: Asked) -> None:
+        if frame.kind == wire.MAY_I and isinstance(asked, _Calling):
+            self._decide(asked)
+            return
+        self.done(asked)
+        if isinstance(asked, _Calling) and asked.began:
+            crashpoint.reach("call:after")
+        try:
+            if frame.kind == wire.FAILED:
+                error, kind = raised(frame.plain)
+                asked.fail(error)
+                if kind == "memory":
+                    self.kill("went over its memory limit")
+            elif frame.kind != wire.DONE:
+                raise BadFrame("of another kind than was asked for")
+            elif asked.kind == wire.ROWS:
+                asked.settle(wire.rows_in(frame.plain))
+            else:
+                self._settle(asked, wire.outcome_in(frame.plain))
+        except BadFrame as error:
+            asked.fail(Raised(f"what the tool answered is no answer: {error}"))
+
+    def _decide(self, asked: _Calling) -> None:
+        """Answer a worker that is about to make a call."""
+        yes = False
+        # Of a call that was begun nobody asks again, but for a worker that slept over the answer.
+        if not asked.future.done():
+            try:
+                yes = asked.may_start()
+            except Exception as error:
+                asked.fail(error)
+        asked.began = time.monotonic() if yes else 0.0
+        if yes:
+            crashpoint.reach("call:before")
+        self.send(pack(asked.number, wire.MAY, b"y" if yes else b"n"))
+
+    def _settle(self, asked: Asked, outcome: Outcome | None) -> None:
+        late = outcome is not None and outcome.state == "unknown"
+        if late and isinstance(asked, _Calling) and asked.began:
+            self._hung += time.monotonic() - asked.began >= asked.seconds
+        asked.settle(outcome)
+        self._end_hung()
+
+    def _end_hung(self) -> None:
+        """With too many calls that hang, end them once no other is on its way."""
+        if self._hung >= HUNG and not self.pending:
+            self.kill(f"had {self._hung} calls that did not come back", charge=False)
+
+    def lost(self, guilty: Asked | None, why: str) -> None:
+        told = f"the worker of {self.agent} {why}"
+        for asked in list(self.pending.values()):
+            if asked.future.done():
+                del self.pending[asked.number]
+            elif isinstance(asked, _Calling) and asked.kind == wire.PERFORM:
+                self._lost_call(asked, told, charged=guilty is not None)
+            elif asked.kind == wire.ASK:
+                del self.pending[asked.number]
+                asked.settle(Outcome("unknown", error=told))
+            else:
+                del self.pending[asked.number]
+                asked.fail(WorkerLost(told))
+        self._hung = 0
+
+    def _lost_call(self, asked: _Calling, told: str, *, charged: bool) -> None:
+        asked.losses += charged
+        if asked.began:
+            del self.pending[asked.number]
+            asked.settle(Outcome("unknown", error=told))
+        elif asked.losses >= _LOSSES:
+            del self.pending[asked.number]
+            asked.settle(Outcome("retry", error=f"not called: {told}"))
+
+    def overdue(self, now: float) -> str:
+        """A worker says itself that a call is over; one that does not has lost its loop."""
+        begun = [a for a in self.pending.values() if isinstance(a, _Calling) and a.began]
+        for asked in begun:
+            if now - asked.began > asked.seconds + _GRACE_S:
+                return f"did not end a call that took longer than {asked.seconds:g} s"
+        if self._silent_since and now - self._silent_since > self.seconds:
+            return f"did not answer for {self.seconds:g} s"
+        if not self._silent_since and now - self._pinged > _PING_S:
+            self._pinged = self._silent_since = now
+            self.send(pack(0, wire.PING))
+        return ""
+
+    def pong(self) -> None:
+        self._silent_since = 0.0

@@ -1,0 +1,168 @@
+"""A worker that performs: one agent's tools, on threads, asked for by number.
+
+One thread reads the engine's words, so that a tool that keeps the loop busy cannot keep the answer
+to `may_start` from whoever waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from vedette.adapters.worker_pool import wire
+from vedette.adapters.worker_pool.confine import Note
+from vedette.adapters.worker_pool.frames import ANY, Frame, Frames, pack
+from vedette.adapters.worker_pool.judge_side import bounded, failed
+from vedette.effect import Call, Outcome, RowWrite
+from vedette.tool import Tool
+
+# A permit older than this is asked for again: what it rests on may have changed while we slept.
+_FRESH_S = 0.25
+_READ = 262144
+
+
+class Hands(Protocol):
+    """The part of LocalHands that a worker needs."""
+
+    def rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]: ...
+
+    async def perform(
+        self, tool: Tool, call: Call, may_start: Callable[[], bool]
+    ) -> Outcome | None: ...
+
+    async def ask(self, tool: Tool, call: Call) -> Outcome | None: ...
+
+    def load(self, agent: str) -> object: ...
+
+
+# Makes the hands of a worker: (agent, folder).
+MakeHands = Callable[[str, str], Hands]
+
+
+def serve_hands(line: socket.socket, note: Note, agent: str, make: MakeHands) -> None:
+    """Perform until the engine hangs up."""
+    threading.stack_size(1024 * 1024)  # its reserve counts as data; the usual 8 MB would be dear
+    asyncio.run(_HandsWorker(line, note, agent, make).serve())
+
+
+class _Permit:
+    """Where a call waits for the engine's yes or no."""
+
+    def __init__(self) -> None:
+        self.told = threading.Event()
+        self.yes = False
+
+
+class _HandsWorker:
+    def __init__(self, line: socket.socket, note: Note, agent: str, make: MakeHands) -> None:
+        self._line = line
+        self._note = note
+        self._agent = agent
+        self._make = make
+        self._hands: Hands
+        self._writing = threading.Lock()
+        self._permits: dict[int, _Permit] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._over = asyncio.Event()
+
+    async def serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        reader = threading.Thread(target=self._read, args=(loop,), daemon=True)
+        reader.start()
+        await self._over.wait()
+        # Calls on their way may come back for as long as the zygote lets us live.
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
+        frames = Frames(ANY)
+        while data := self._received():
+            for frame in frames.feed(data):
+                if frame.kind == wire.MAY:
+                    self._decided(frame)
+                else:
+                    loop.call_soon_threadsafe(self._begin, frame)
+        for permit in list(self._permits.values()):
+            permit.told.set()  # nobody is there to permit anything: no
+        loop.call_soon_threadsafe(self._over.set)
+
+    def _received(self) -> bytes:
+        try:
+            return self._line.recv(_READ)
+        except OSError:
+            return b""
+
+    def _send(self, data: bytes) -> None:
+        with self._writing:
+            self._line.sendall(data)
+
+    # --- on the loop ------------------------------------------------------------------------
+
+    def _begin(self, frame: Frame) -> None:
+        number, kind = frame.number, frame.kind
+        if kind == wire.PING:
+            self._send(pack(number, wire.PONG))
+        elif kind == wire.CANCEL:
+            task = self._tasks.get(number)
+            if task is not None:
+                task.cancel()
+        elif kind in (wire.MAKE, wire.ROWS):
+            self._note.begin(number)
+            self._send(self._at_once(number, kind, frame.plain))
+        else:
+            task = asyncio.ensure_future(self._work(number, kind, frame.plain))
+            self._tasks[number] = task
+            task.add_done_callback(lambda _: self._tasks.pop(number, None))
+
+    def _at_once(self, number: int, kind: int, plain: bytes) -> bytes:
+        try:
+            told = wire.read(plain)
+            if kind == wire.MAKE:
+                self._hands = self._make(self._agent, told)
+                self._hands.load(self._agent)
+                return pack(number, wire.DONE)
+            tool, call, row = told
+            rows = self._hands.rows(Tool(*tool), Call(*call), row)
+            return bounded(number, wire.rows_out(rows))
+        except BaseException as error:
+            return failed(number, error)
+
+    async def _work(self, number: int, kind: int, plain: bytes) -> None:
+        try:
+            told_tool, told_call = wire.read(plain)
+            tool, call = Tool(*told_tool), Call(*told_call)
+            if kind == wire.PERFORM:
+                outcome = await self._hands.perform(tool, call, lambda: self._may(number))
+            else:
+                outcome = await self._hands.ask(tool, call)
+            answer = bounded(number, wire.outcome_out(outcome))
+        except asyncio.CancelledError as error:
+            answer = failed(number, error)
+        except BaseException as error:
+            answer = failed(number, error)
+        self._send(answer)
+
+    # --- the permit -------------------------------------------------------------------------
+
+    def _may(self, number: int) -> bool:
+        """Ask the engine, immediately before the call; on the thread that makes it."""
+        while True:
+            permit = self._permits[number] = _Permit()
+            asked = time.monotonic()
+            try:
+                self._send(pack(number, wire.MAY_I))
+            except OSError:
+                return False
+            permit.told.wait()
+            del self._permits[number]
+            if not permit.yes or time.monotonic() - asked < _FRESH_S:
+                return permit.yes
+
+    def _decided(self, frame: Frame) -> None:
+        permit = self._permits.get(frame.number)
+        if permit is not None:
+            permit.yes = frame.plain == b"y"
+            permit.told.set()

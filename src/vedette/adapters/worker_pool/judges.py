@@ -1,0 +1,247 @@
+"""The Reasoner port on judges in worker processes, one for each agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vedette.adapters.worker_pool import wire
+from vedette.adapters.worker_pool.asked import Asked, WorkerLost
+from vedette.adapters.worker_pool.errors import Raised, raised
+from vedette.adapters.worker_pool.frames import BadFrame, Frame, pack
+from vedette.adapters.worker_pool.plain import read_plain
+from vedette.adapters.worker_pool.seat import START_S, Pool, Seat
+from vedette.agent import Limits
+from vedette.event import Event
+from vedette.memory import Briefing, Memory
+from vedette.ports import Thought
+
+_CHECKPOINT_EVERY = 256
+_SLOTS = 64
+_MEND = "see `limits` in agent.yaml"
+_NEEDS_STATE = Thought(needs_state=True, observed=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """What a judge is made of, in a worker: the agent's folder, its charter, its lessons."""
+
+    folder: str
+    charter: Mapping[str, Any]
+    lessons: Sequence[Memory] = ()
+    limits: Limits = field(default_factory=Limits)
+    checkpoint_every: int = _CHECKPOINT_EVERY
+
+
+class WorkerJudges:
+    """Runs each agent's judge in a process of its own. `make` is asked before each is made.
+
+    `beside` is told of an agent whose judge is about to be made: its tools may be wanted soon.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        make: Callable[[str], Making],
+        beside: Callable[[str], None] = lambda agent: None,
+    ) -> None:
+        self._pool = pool
+        self._make = make
+        self._beside = beside
+        self._seats: dict[str, _JudgeSeat] = {}
+
+    def _seat(self, agent: str) -> _JudgeSeat:
+        seat = self._seats.get(agent)
+        if seat is None:
+            seat = self._seats[agent] = _JudgeSeat(self._pool, agent, self._make, self._beside)
+        return seat
+
+    async def reason(self, briefing: Briefing) -> Thought:
+        """Judge one event; ask for state if what is held is not at `briefing.previous`.
+
+        Raises WorkerLost if the worker died of it, and what the judge raises, by its name.
+        """
+        thought: Thought = await self._seat(briefing.agent).reason(briefing).future
+        return thought
+
+    def restore(
+        self,
+        agent: str,
+        key: str,
+        checkpoint: bytes | None,
+        at: int,
+        since: Sequence[tuple[int, Event]],
+    ) -> None:
+        """Have a key's state taken up; what goes wrong is raised by the key's next `reason`."""
+        self._seat(agent).restore(key, checkpoint, at, since)
+
+    def forget(self, agent: str, key: str) -> None:
+        """Drop a key's state: what it learned last was not committed."""
+        seat = self._seats.get(agent)
+        if seat is not None:
+            seat.send(pack(0, wire.FORGET, wire.pack(key)))
+
+    def fold(
+        self, agent: str, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]
+    ) -> bytes | None:
+        """Return the checkpoint after `since`; None for a judge without state.
+
+        The loop waits for it: this is asked when content is erased, and then for few keys.
+        """
+        return self._seat(agent).fold(checkpoint, since)
+
+    def renew(self, agent: str) -> None:
+        """Let an agent's worker go: the next one is made anew, and takes its states up again."""
+        seat = self._seats.get(agent)
+        if seat is not None:
+            seat.kill("was to be made anew", charge=False, quiet=True)
+
+
+class _JudgeSeat(Seat):
+    kind = "judge"
+
+    def __init__(
+        self,
+        pool: Pool,
+        agent: str,
+        make: Callable[[str], Making],
+        beside: Callable[[str], None],
+    ) -> None:
+        limits = make(agent).limits
+        super().__init__(pool, agent, limits.time_us / 1e6, limits.memory)
+        self._make = make
+        self._beside = beside
+        self._registry: Mapping[str, Any] | None = None
+        self._known: dict[tuple[int, ...], tuple[int, tuple[Memory, ...]]] = {}
+        self._slots: list[tuple[int, ...] | None] = [None] * (_SLOTS + 1)
+        self._slot = 0
+
+    # --- what is asked ----------------------------------------------------------------------
+
+    def reason(self, briefing: Briefing) -> Asked:
+        number = self.number()
+        asked = Asked(number, wire.REASON, briefing.key, lambda: self._briefed(number, briefing))
+        self.put(asked)
+        return asked
+
+    def restore(
+        self, key: str, checkpoint: bytes | None, at: int, since: Sequence[tuple[int, Event]]
+    ) -> None:
+        told = wire.pack((key, at, checkpoint is not None, _history(since)))
+        self._ask(wire.RESTORE, key, told, checkpoint)
+
+    def fold(self, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]) -> bytes | None:
+        told = wire.pack((checkpoint is not None, _history(since)))
+        before = len(self.pending)
+        asked = self._ask(wire.FOLD, "", told, checkpoint)
+        self.wait_for(asked, START_S + self.seconds * (before + len(since)))
+        folded: bytes | None = asked.future.result()
+        return folded
+
+    def _ask(self, kind: int, key: str, told: bytes, blob: bytes | None) -> Asked:
+        number = self.number()
+        asked = Asked(number, kind, key, lambda: pack(number, kind, told, blob or b""))
+        self.put(asked)
+        return asked
+
+    def _briefed(self, number: int, briefing: Briefing) -> bytes:
+        """Return a briefing's frame, after what the worker has to know first."""
+        before = b""
+        if briefing.registry is not self._registry:
+            self._registry = briefing.registry
+            before += pack(0, wire.REGISTRY, wire.pack(dict(briefing.registry)))
+        slot = 0
+        if briefing.memories:
+            ids = tuple(map(id, briefing.memories))
+            known = self._known.get(ids)
+            if known is None:
+                known, told = self._remember(ids, briefing.memories)
+                before += told
+            slot = known[0]
+        return before + pack(number, wire.REASON, wire.pack(wire.briefing_out(briefing, slot)))
+
+    def _remember(
+        self, ids: tuple[int, ...], memories: tuple[Memory, ...]
+    ) -> tuple[tuple[int, tuple[Memory, ...]], bytes]:
+        """Tell the worker of memories once, under a number; the oldest number is used again."""
+        slot = self._slot = self._slot % _SLOTS + 1
+        old = self._slots[slot]
+        if old is not None:
+            del self._known[old]
+        self._slots[slot] = ids
+        # The memories are kept, so that no other may get their ids.
+        known = self._known[ids] = (slot, memories)
+        told = wire.pack((slot, [wire.memory_out(memory) for memory in memories]))
+        return known, pack(0, wire.MEMORIES, told)
+
+    # --- as a seat --------------------------------------------------------------------------
+
+    def fresh(self) -> None:
+        self._registry = None
+        self._known, self._slots, self._slot = {}, [None] * (_SLOTS + 1), 0
+
+    def making(self) -> bytes:
+        self._beside(self.agent)
+        made = self._make(self.agent)
+        lessons = [wire.memory_out(lesson) for lesson in made.lessons]
+        told = (made.folder, wire.builtin(made.charter), lessons, made.checkpoint_every)
+        return pack(0, wire.MAKE, wire.pack(told))
+
+    def taken(self, frame: Frame, asked: Asked) -> None:
+        self.done(asked)
+        try:
+            if frame.kind == wire.FAILED:
+                self._failed(frame, asked)
+            elif frame.kind == wire.NEEDS_STATE and asked.kind == wire.REASON:
+                asked.settle(_NEEDS_STATE)
+            elif frame.kind != wire.DONE:
+                raise BadFrame("of another kind than was asked for")
+            elif asked.kind == wire.REASON:
+                asked.settle(wire.thought_in(frame.plain, frame.blob))
+            elif asked.kind == wire.FOLD:
+                asked.settle(frame.blob if read_plain(frame.plain) else None)
+            else:
+                asked.settle(None)
+        except BadFrame as error:
+            self._blame(asked, Raised(f"what the judge answered is no answer: {error}"))
+
+    def _failed(self, frame: Frame, asked: Asked) -> None:
+        error, kind = raised(frame.plain)
+        if kind == "memory":
+            # What is left of the worker is not to be trusted, and the event may be innocent.
+            why = "went over its memory limit"
+            self._blame(asked, self._lost_by(why))
+            self.kill(why, charge=False)
+        else:
+            self._blame(asked, error)
+
+    def _lost_by(self, why: str) -> WorkerLost:
+        return WorkerLost(f"the worker of {self.agent} {why} at this event", mend=_MEND)
+
+    def _blame(self, asked: Asked, error: Exception) -> None:
+        """Raise an error where it is waited for: that of a state taken up, by its key's run."""
+        if asked.kind == wire.RESTORE:
+            asked.settle(None)
+            for other in self.pending.values():
+                if other.kind == wire.REASON and other.key == asked.key:
+                    other.fail(error)
+                    break
+        else:
+            asked.fail(error)
+
+    def lost(self, guilty: Asked | None, why: str) -> None:
+        if guilty is not None:
+            self.pending.pop(guilty.number, None)
+            self._blame(guilty, self._lost_by(why))
+        # Whoever has been told, or has gone, is not asked for again.
+        for asked in list(self.pending.values()):
+            if asked.future.done():
+                del self.pending[asked.number]
+
+    def overdue(self, now: float) -> str:
+        return f"took longer than {self.seconds:g} s" if self.stuck(now) > self.seconds else ""
+
+
+def _history(since: Sequence[tuple[int, Event]]) -> list[tuple[int, tuple[Any, ...]]]:
+    return [(position, wire.event_out(event)) for position, event in since]

@@ -1,0 +1,233 @@
+"""The pool: the zygote, and the seats of all agents that have had work."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from vedette.adapters.worker_pool.seat import Seat
+from vedette.adapters.worker_pool.zygote import receive, send
+from vedette.errors import Unavailable
+
+COMMAND = (sys.executable, "-P", "-m", "vedette.worker")
+LOCK = "workers.lock"
+
+# How long a worker may have nothing to do before it is let go, and how many may sit idle at once.
+IDLE_S = 300.0
+MOST_IDLE = 64
+# How long calls that are on their way may take to come back when the fleet ends.
+LINGER_S = 0.2
+_TICK_S = 0.05
+_SWEEP_S = 1.0
+
+# Told of every worker that did not end by our own wish: (agent, kind, why).
+Told = Callable[[str, str, str], None]
+
+
+class WorkerPool:
+    """Worker processes of one engine; their lock lies in `state`. Belongs to one event loop.
+
+    The zygote is started at once, so that it is ready when the first work comes.
+    """
+
+    def __init__(
+        self,
+        state: Path,
+        *,
+        command: Sequence[str] = COMMAND,
+        idle_s: float = IDLE_S,
+        most_idle: int = MOST_IDLE,
+        told: Told = lambda agent, kind, why: None,
+    ) -> None:
+        self._state = state
+        self._command = tuple(command)
+        self._idle_s = idle_s
+        self._most_idle = most_idle
+        self.told = told
+        self._seats: dict[int, Seat] = {}
+        self._busy: set[Seat] = set()
+        self._worker = 0
+        self._tick: asyncio.TimerHandle | None = None
+        self._swept = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self._ready = False
+        self._control: socket.socket | None
+        self._control, self._process = self._zygote()
+
+    @property
+    def workers(self) -> dict[tuple[str, str], int]:
+        """Return the process id of every worker there is, by agent and kind."""
+        return {(seat.agent, seat.kind): seat.pid for seat in self._seats.values() if seat.pid}
+
+    def _zygote(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+        ours, theirs = socket.socketpair()
+        # Libraries of linear algebra start threads when they are imported, one for each core; a
+        # zygote must have none, and a hundred workers must not have a hundred times as many.
+        env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        self._state.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self._state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            with theirs:
+                process = subprocess.Popen(  # noqa: S603 (our own command)
+                    [*self._command, str(theirs.fileno()), str(lock)],
+                    pass_fds=(theirs.fileno(), lock),
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                    env=env,
+                )
+        finally:
+            os.close(lock)
+        return ours, process
+
+    # --- for seats --------------------------------------------------------------------------
+
+    def start(self, seat: Seat, told: dict[str, Any], descriptors: tuple[int, ...]) -> int:
+        """Have a worker forked for a seat; return its number. Raises Unavailable once closed."""
+        if self._closed:
+            raise Unavailable("the workers are closed")
+        if self._control is None:
+            # The new zygote waits for the lock, which the last of the old workers holds.
+            self._control, self._process = self._zygote()
+            self._loop = None
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(self._control, self._hear)
+        self._worker += 1
+        self._seats[self._worker] = seat
+        # A zygote that is gone is found where we read; the seat is told there that it ended.
+        with contextlib.suppress(OSError):
+            send(self._control, {"start": self._worker, **told}, descriptors)
+        return self._worker
+
+    def kill(self, worker: int) -> None:
+        """Have a worker killed."""
+        if self._control is not None:
+            with contextlib.suppress(OSError):
+                send(self._control, {"kill": worker})
+
+    def busy(self, seat: Seat) -> None:
+        """Watch a seat until nothing is asked of it."""
+        self._busy.add(seat)
+        if self._tick is None and not self._closed:
+            self._tick = asyncio.get_running_loop().call_later(_TICK_S, self._watch)
+
+    def listen(self, also: Callable[[select.poll], None], seconds: float) -> None:
+        """Wait for a word of the zygote, or of who `also` registers, and take the zygote's."""
+        waiting = select.poll()
+        mine = -1
+        if self._control is not None:
+            mine = self._control.fileno()
+            waiting.register(mine, select.POLLIN)
+        also(waiting)
+        if any(fd == mine for fd, _ in waiting.poll(max(1, seconds * 1000))):
+            self._hear()
+
+    # --- watching ---------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        now = time.monotonic()
+        for seat in list(self._busy):
+            if seat.pending:
+                seat.watch(now)
+            else:
+                self._busy.discard(seat)
+        if now - self._swept > _SWEEP_S:
+            self._swept = now
+            self._sweep(now)
+        idle = not self._busy and not self._seats
+        after = _TICK_S if self._busy else _SWEEP_S
+        self._tick = None if idle else asyncio.get_running_loop().call_later(after, self._watch)
+
+    def _sweep(self, now: float) -> None:
+        """Let workers go that had nothing to do for long, and the longest idle of too many."""
+        idle = sorted(
+            (seat for seat in self._seats.values() if not seat.pending),
+            key=lambda seat: seat.used_at,
+        )
+        surplus = len(idle) - self._most_idle
+        for at, seat in enumerate(idle):
+            if at < surplus or now - seat.used_at > self._idle_s:
+                # It holds nothing that cannot be had again.
+                seat.kill("had nothing to do", charge=False, quiet=True)
+
+    # --- the zygote -------------------------------------------------------------------------
+
+    def _hear(self) -> None:
+        if self._control is None:
+            return
+        try:
+            told, _ = receive(self._control)
+        except OSError:
+            told = None
+        if told is None:
+            self._lost()
+            return
+        self._ready = self._ready or "ready" in told
+        if "born" in told:
+            seat = self._seats.get(told["born"])
+            if seat is not None:
+                seat.born(told["pid"])
+        elif "ended" in told:
+            self._ended(told["ended"], told["how"])
+
+    def _ended(self, worker: int, how: str, *, charge: bool = True) -> None:
+        seat = self._seats.pop(worker, None)
+        if seat is None:
+            return
+        why = seat.ended(how, charge=charge)
+        if why:
+            self.told(seat.agent, seat.kind, why)
+
+    def _lost(self) -> None:
+        """The zygote ended, and its workers with it. The next start makes another one.
+
+        One that never came up is nobody's fault, and what is asked waits. Else whatever was being
+        worked on is charged: agents' code might have ended it.
+        """
+        assert self._control is not None
+        assert self._loop is not None
+        self._loop.remove_reader(self._control)
+        self._control.close()
+        self._control = None
+        self._process.kill()
+        self._process.wait()
+        for seat in self._seats.values():
+            if seat.pid:
+                # Where the system does not do it by itself.
+                with contextlib.suppress(OSError):
+                    os.kill(seat.pid, signal.SIGKILL)
+        charge, self._ready = self._ready, False
+        for worker in list(self._seats):
+            self._ended(worker, "ended with the process that had started it", charge=charge)
+
+    def close(self) -> None:
+        """Hang up on all workers; wait a moment for calls on their way, then kill what is left."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._tick is not None:
+            self._tick.cancel()
+        for seat in self._seats.values():
+            seat.close()
+        if self._control is not None:
+            with contextlib.suppress(OSError):
+                send(self._control, {"linger": LINGER_S})
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.remove_reader(self._control)
+            self._control.close()
+        try:
+            self._process.wait(LINGER_S + 1.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

@@ -1,0 +1,212 @@
+"""The zygote: one clean, single-threaded process that forks workers when the engine asks.
+
+It is started before the engine has threads, files or keys, so a fork copies none of them. It holds
+a lock of the state folder, and so does every worker: a zygote that finds it taken waits until all
+workers of an earlier engine are dead, so none of their calls is still under way when the next
+engine asks the targets about them. When the engine ends, in whatever way, its workers are killed.
+
+Control messages, both ways, are a length (u32) and JSON: `start` (with the worker's socket and
+note), `kill`, `linger` in; `ready`, `born`, `ended` out.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import gc
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+
+_LENGTH = struct.Struct("<I")
+# How long without a new worker until what most judges import is imported ahead.
+_WARM_AFTER_S = 1.0
+
+# What a worker is for (`kind`), how to serve it: (socket, note's descriptor, start message).
+Serve = Callable[[socket.socket, int, dict[str, Any]], None]
+
+
+def run_zygote(
+    control: socket.socket, lock: int, serve: Serve, warm: Callable[[], None] = lambda: None
+) -> None:
+    """Serve one engine until it closes `control`; then kill what is left and return."""
+    for ours in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ours, signal.SIG_IGN)  # the engine's to answer; we end when it does
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    _Zygote(control, serve, warm).run()
+
+
+class _Zygote:
+    def __init__(self, control: socket.socket, serve: Serve, warm: Callable[[], None]) -> None:
+        self._control = control
+        self._serve = serve
+        self._warm: Callable[[], None] | None = warm
+        self._children: dict[int, int] = {}
+        self._linger_s = 0.0
+        self._ears, self._mouth = socket.socketpair()
+        self._waiting = selectors.DefaultSelector()
+        self._ears.setblocking(False)
+        self._mouth.setblocking(False)
+
+    def run(self) -> None:
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._mouth.fileno(), warn_on_full_buffer=False)
+        self._tell({"ready": os.getpid()})
+        self._waiting.register(self._control, selectors.EVENT_READ)
+        self._waiting.register(self._ears, selectors.EVENT_READ)
+        while True:
+            ready = self._waiting.select(_WARM_AFTER_S if self._warm else None)
+            if not ready and self._warm:
+                warm, self._warm = self._warm, None
+                warm()
+                gc.collect()
+            for key, _ in ready:
+                if key.fileobj is self._ears:
+                    with contextlib.suppress(BlockingIOError):
+                        self._ears.recv(4096)
+                    self._reap()
+                elif not self._listen():
+                    self._end()
+                    return
+
+    def _listen(self) -> bool:
+        """Do what the engine asks next; False if it has gone."""
+        told, descriptors = receive(self._control)
+        if told is None:
+            return False
+        if "start" in told:
+            self._start(told, descriptors)
+        elif "kill" in told:
+            for pid, worker in self._children.items():
+                if worker == told["kill"]:
+                    os.kill(pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
+        elif "linger" in told:
+            self._linger_s = float(told["linger"])
+        return True
+
+    def _start(self, told: dict[str, Any], descriptors: list[int]) -> None:
+        wire, note = descriptors
+        gc.freeze()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._tell({"ended": told["start"], "how": f"could not be started: {error.strerror}"})
+        else:
+            if pid == 0:
+                self._become(wire, note, told)
+            self._children[pid] = told["start"]
+            self._tell({"born": told["start"], "pid": pid})
+        finally:
+            os.close(wire)
+            os.close(note)
+
+    def _become(self, wire: int, note: int, told: dict[str, Any]) -> None:
+        """Be a worker; never returns."""
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for mine in (self._waiting, self._control, self._ears, self._mouth):
+                mine.close()
+            self._serve(socket.socket(fileno=wire), note, told)
+            status = 0
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.flush()
+            os._exit(status)
+
+    def _reap(self) -> None:
+        while self._children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            worker = self._children.pop(pid, None)
+            if worker is not None:
+                self._tell({"ended": worker, "how": how_it_ended(status)})
+
+    def _tell(self, told: dict[str, Any]) -> None:
+        # An engine that has gone is noticed where we listen.
+        with contextlib.suppress(OSError):
+            send(self._control, told)
+
+    def _end(self) -> None:
+        """Let workers come to their end for as long as the engine said, then kill them."""
+        end = time.monotonic() + self._linger_s
+        while self._children and time.monotonic() < end:
+            self._reap()
+            time.sleep(0.005)
+        for pid in self._children:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._children:
+            os.waitpid(pid, 0)
+
+
+def how_it_ended(status: int) -> str:
+    """Say in words what a wait status means."""
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"ended by itself with exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"was ended by signal {-code}"
+
+
+# --- control messages ------------------------------------------------------------------------
+
+
+def send(control: socket.socket, told: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
+    """Send one message, with open files."""
+    data = orjson.dumps(told)
+    frame = _LENGTH.pack(len(data)) + data
+    if not descriptors:
+        control.sendall(frame)
+        return
+    sent = socket.send_fds(control, [frame], descriptors)
+    if sent < len(frame):
+        control.sendall(frame[sent:])
+
+
+def receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """Return the next message and its open files; None at the end."""
+    descriptors: list[int] = []
+    data = b""
+    while len(data) < _LENGTH.size:
+        more, found = _some(control, _LENGTH.size - len(data))
+        descriptors += found
+        if not more:
+            return None, descriptors
+        data += more
+    (length,) = _LENGTH.unpack(data)
+    data = b""
+    while len(data) < length:
+        more, found = _some(control, length - len(data))
+        descriptors += found
+        if not more:
+            return None, descriptors
+        data += more
+    told: dict[str, Any] = orjson.loads(data)
+    return told, descriptors
+
+
+def _some(control: socket.socket, most: int) -> tuple[bytes, list[int]]:
+    size = array.array("i").itemsize
+    try:
+        data, extra, _, _ = control.recvmsg(most, socket.CMSG_SPACE(4 * size))
+    except ConnectionResetError:
+        return b"", []
+    found = array.array("i")
+    for level, kind, content in extra:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(content[: len(content) - len(content) % size])
+    return data, list(found)

@@ -1,0 +1,71 @@
+"""The beginning of a ledger whose entries were archived: what of it stays beside the rest.
+
+The peaks let the tree go on and be proved; they are believed only where a signed checkpoint of
+that size has the same root. The handovers lead from the first key to the one in force.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from vedette.keychain import Handover, KeyChain
+from vedette.proof import Frontier, ProofError
+from vedette.tail import frontier_of
+
+SCHEMA = "vedette.archived/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """Entries 1 to `size` are elsewhere. Size 0: nothing is."""
+
+    size: int = 0
+    peaks: tuple[bytes, ...] = ()
+    handovers: tuple[Handover, ...] = field(default=())
+
+    def frontier(self) -> Frontier:
+        """Return the tree of the archived entries. Raises ProofError if the peaks are not its."""
+        return frontier_of(self.size, self.peaks)
+
+    def follow(self, chain: KeyChain) -> None:
+        """Add the archived part's keys to a chain. Raises ProofError."""
+        for handover in self.handovers:
+            size, key = handover.follow(chain.last)
+            if size > self.size:
+                raise ProofError("an archived handover reaches beyond the archived entries")
+            chain.link(size, key)
+
+    def to_bytes(self) -> bytes:
+        """Return the canonical JSON of this."""
+        return orjson.dumps(
+            {
+                "schema": SCHEMA,
+                "size": self.size,
+                "peaks": [peak.hex() for peak in self.peaks],
+                "handovers": [handover.to_json() for handover in self.handovers],
+            },
+            option=orjson.OPT_SORT_KEYS,
+        )
+
+    @classmethod
+    def from_bytes(cls, raw: bytes | None) -> Archived:
+        """Read what `to_bytes` wrote; None and empty stand for nothing. Raises ProofError."""
+        if not raw:
+            return NOTHING
+        try:
+            value: Any = orjson.loads(raw)
+            if value["schema"] != SCHEMA or type(value["size"]) is not int:
+                raise ValueError("another schema")
+            peaks = tuple(bytes.fromhex(peak) for peak in value["peaks"])
+            handovers = tuple(Handover.from_json(one) for one in value["handovers"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ProofError(f"not a {SCHEMA}: {error}") from error
+        found = cls(value["size"], peaks, handovers)
+        found.frontier()
+        return found
+
+
+NOTHING = Archived()

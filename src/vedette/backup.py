@@ -1,0 +1,339 @@
+"""Backup and restore of a fleet's state folder, beside a running fleet or with none.
+
+A backup is a folder: `store.db` and `memory.db` as of one moment each, `ledger.pub`, `witness.log`
+(the heads shown by then), `ledger.key` only if asked for, and, written last, `backup.json` with
+the digest of every file and the head of the ledger. It is verified before it is called one.
+
+A restore takes the place of a lost store and says so in the ledger it goes on with: the entry
+`store.restored` names the heads that the witness saw beyond the backup, so that verification tells
+lost from tampered. The restored fleet is stopped, and what it is not sure of it asks (see
+`vedette.doubt`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from vedette import __version__
+from vedette.clock import SystemClock, iso
+from vedette.crashpoint import reach
+from vedette.digest import canonical
+from vedette.entry import Body, Draft
+from vedette.errors import BadCommand, BadStore
+from vedette.identity import Principal
+from vedette.proof import Checkpoint, ProofError, parse_note, read_notes, verify_note
+
+if TYPE_CHECKING:
+    from vedette.load import Settings
+    from vedette.proof import SigningKey
+
+SCHEMA = "vedette.backup/1"
+MANIFEST = "backup.json"
+STORE, MEMORY, WITNESS = "store.db", "memory.db", "witness.log"
+PUBLIC, PRIVATE = "ledger.pub", "ledger.key"
+_BUILDING = "restoring"
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What a restore found to be lost: the heads beyond the backup that the witness saw."""
+
+    size: int
+    heads: tuple[tuple[int, str], ...]
+
+    @property
+    def last(self) -> int:
+        """Return the last entry known to be lost; 0 if none is."""
+        return max((size for size, _ in self.heads), default=0)
+
+
+# --- backup ---------------------------------------------------------------------------------
+
+
+def back_up(settings: Settings, to: Path, *, with_keys: bool = False) -> dict[str, Any]:
+    """Write a backup of the fleet's state into a new folder; return what its manifest says.
+
+    Raises BadStore if there is no store or the copy does not verify; then there is no manifest.
+    """
+    from vedette.adapters.ledger_file import sync_folder
+    from vedette.adapters.sqlite.copy import copy_database
+
+    _embedded(settings)
+    state = settings.state
+    if not (state / STORE).exists():
+        raise BadStore("there is no store here", where=str(state), mend="start `vedette run` once")
+    to.mkdir(parents=True, exist_ok=True)
+    if any(to.iterdir()):
+        raise BadCommand("the folder is not empty", where=str(to), mend="name a new one")
+    to.chmod(0o700)
+    # In this order: heads that the copy holds, and memories that it has entries of.
+    for name in (WITNESS, PUBLIC, *((PRIVATE,) if with_keys else ())):
+        if (state / name).exists():
+            _copy_file(state / name, to / name)
+    if (state / MEMORY).exists():
+        copy_database(state / MEMORY, to / MEMORY)
+    copy_database(state / STORE, to / STORE)
+    told = _described(settings, to)
+    reach("manifest:before")
+    sync_folder(to)
+    (to / MANIFEST).write_bytes(orjson.dumps(told, option=orjson.OPT_INDENT_2) + b"\n")
+    sync_folder(to)
+    reach("manifest:after")
+    return told
+
+
+def _described(settings: Settings, to: Path) -> dict[str, Any]:
+    """Verify a copied state and return its manifest. Raises BadStore."""
+    from vedette.adapters.ledger_file import verify_store
+    from vedette.adapters.sqlite import OpenedStore
+
+    store = OpenedStore(to)
+    try:
+        key = (to / PUBLIC).read_text(encoding="utf-8").strip()
+        report = verify_store(store, key, to / WITNESS)
+        fleet = store.meta("fleet")
+    finally:
+        store.close()
+    if not report.ok:
+        raise BadStore(
+            f"the copy does not verify: {report.findings[0].sentence}",
+            where=str(to / STORE),
+            mend="see `vedette ledger verify` of the fleet itself",
+        )
+    files = {
+        path.name: {"bytes": path.stat().st_size, "sha256": _digest(path)}
+        for path in sorted(to.iterdir())
+    }
+    return {
+        "schema": SCHEMA,
+        "fleet": fleet,
+        "version": __version__,
+        "made": iso(SystemClock().now_us()),
+        "size": report.size,
+        "root": report.root.hex(),
+        "files": files,
+    }
+
+
+# --- restore --------------------------------------------------------------------------------
+
+
+def restore(
+    settings: Settings,
+    source: Path,
+    *,
+    witness: Path | None,
+    key: Path | None,
+    who: Principal,
+    reason: str,
+) -> dict[str, Any]:
+    """Put a backup in the place of a lost state folder; return what was lost.
+
+    `witness` is the copy of the fleet's witness file that was kept elsewhere, None if there is
+    none. `key` is the private key in force at the backup, None to take that of the backup or the
+    one still in the state folder. The restored fleet is stopped. Raises BadCommand or BadStore,
+    and then nothing was changed.
+    """
+    from vedette.adapters.sqlite.lock import LOCK, own
+
+    _embedded(settings)
+    if not reason.strip():
+        raise BadCommand("a reason is missing", mend="add --reason 'why'")
+    told = _manifest(source, settings.fleet)
+    state = settings.state
+    state.mkdir(parents=True, exist_ok=True)
+    with own(state / LOCK):
+        if (state / STORE).exists():
+            mend = "move it away first; it may hold more than the backup does"
+            raise BadCommand("there is a store here", where=str(state / STORE), mend=mend)
+        building = state / _BUILDING
+        if building.exists():
+            shutil.rmtree(building)
+        building.mkdir(mode=0o700)
+        shown = _shown(witness)
+        lost = _check(source, building, shown)
+        signing = _private(source, state, key, building)
+        asyncio.run(_enter(building, told["fleet"], signing, lost, who, reason))
+        own_notes = (building / WITNESS).read_text(encoding="utf-8")
+        before = "".join(note + "\n" for note in shown)
+        (building / WITNESS).write_text(before + own_notes, encoding="utf-8")
+        _put_in_place(building, state)
+    return {"size": lost.size, "lost": max(lost.last - lost.size, 0), "heads": list(lost.heads)}
+
+
+def _manifest(source: Path, fleet: str) -> dict[str, Any]:
+    """Read and check a backup's manifest. Raises BadStore."""
+    path = source / MANIFEST
+    try:
+        told: dict[str, Any] = orjson.loads(path.read_bytes())
+        if told["schema"] != SCHEMA:
+            raise ValueError(f"it says {told['schema']!r}")
+        files: dict[str, dict[str, Any]] = told["files"]
+        for name, value in files.items():
+            if Path(name).name != name or _digest(source / name) != value["sha256"]:
+                raise ValueError(f"{name} is not what it was")
+        if told["fleet"] != fleet:
+            raise ValueError(f"it is of the fleet {told['fleet']!r}, not {fleet!r}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadStore(
+            f"not a whole {SCHEMA}: {error}", where=str(path), mend="take another backup"
+        ) from error
+    return told
+
+
+def _shown(witness: Path | None) -> list[str]:
+    if witness is None:
+        return []
+    try:
+        notes = read_notes(witness.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadCommand("the witness file cannot be read", where=str(witness)) from error
+    if not notes:
+        raise BadCommand("the witness file holds no head", where=str(witness), mend="name another")
+    return notes
+
+
+def _check(source: Path, building: Path, shown: list[str]) -> Lost:
+    """Copy the files, verify the ledger against what the witness saw; return what is beyond it."""
+    from vedette.adapters.ledger_file import verify_store
+    from vedette.adapters.sqlite import OpenedStore
+
+    for name in (STORE, MEMORY, PUBLIC):
+        if (source / name).exists():
+            _copy_file(source / name, building / name)
+    store = OpenedStore(building)
+    try:
+        first = (building / PUBLIC).read_text(encoding="utf-8").strip()
+        in_force = store.key_in_force() or first
+        size = store.head()
+        within = [note for note in shown if _size(note) <= size]
+        (building / WITNESS).write_text("".join(note + "\n" for note in within), encoding="utf-8")
+        report = verify_store(store, first, building / WITNESS)
+    finally:
+        store.close()
+        (building / WITNESS).unlink(missing_ok=True)
+    if not report.ok:
+        raise BadStore(
+            f"the backup does not verify: {report.findings[0].sentence}",
+            where=str(source),
+            mend="take another backup, or the witness file of this fleet",
+        )
+    return Lost(size, _beyond(shown, size, in_force))
+
+
+def _beyond(shown: list[str], size: int, key: str) -> tuple[tuple[int, str], ...]:
+    """Return the last head of every stretch of the witness that reaches beyond a size."""
+    ends = [
+        note
+        for at, note in enumerate(shown)
+        if _size(note) > size and (at + 1 == len(shown) or _size(shown[at + 1]) < _size(note))
+    ]
+    heads = []
+    for note in ends:
+        try:
+            point = Checkpoint.from_body(verify_note(note, key))
+        except ProofError as error:
+            raise BadCommand(
+                f"a head that the witness saw beyond the backup does not hold: {error}",
+                mend="the key was rotated after this backup: restore one taken since, or restore "
+                "with --no-witness and say so to whoever verifies",
+            ) from error
+        heads.append((point.size, point.root.hex()))
+    return tuple(heads)
+
+
+def _private(source: Path, state: Path, key: Path | None, building: Path) -> SigningKey:
+    """Find the signing key and put it into the new state. Raises BadCommand."""
+    from vedette.adapters.keys import read_key, write_private
+
+    places = [key] if key is not None else [source / PRIVATE, state / PRIVATE]
+    for place in places:
+        if place.exists():
+            found = read_key(place)
+            write_private(building / PRIVATE, found.private_bytes_raw())
+            return found
+    raise BadCommand(
+        "the signing key of this store is not here",
+        where=str(places[0]),
+        mend="give --key FILE: its private key as it was at the backup",
+    )
+
+
+async def _enter(
+    building: Path, fleet: str, key: SigningKey, lost: Lost, who: Principal, reason: str
+) -> None:
+    """Write into the restored store what it is: restored, and stopped."""
+    from vedette.adapters.sqlite import SqliteStore
+
+    name = f"vedette/{fleet}"
+    store = SqliteStore(building, fleet=fleet, key=key, key_name=name, now_us=SystemClock().now_us)
+    try:
+        body = Body(canonical({"reason": reason}))
+        heads = [list(head) for head in lost.heads]
+        fields = {"size": lost.size, "heads": heads or None, "actor": str(who)}
+        await store.restored(Draft("store.restored", fields, body=body))
+        if ("all", "") not in store.stops():
+            stopped = {"what": "all:", "actor": str(who)}
+            await store.stop(Draft("stop.set", stopped, body=body), "all", "", True)
+    finally:
+        store.close()
+
+
+def _put_in_place(building: Path, state: Path) -> None:
+    """Move the built files; the store comes last, so that half of it is never opened."""
+    from vedette.adapters.ledger_file import sync_folder
+
+    (building / "runner.lock").unlink(missing_ok=True)
+    sync_folder(building)
+    reach("restore:before")
+    for name in (PRIVATE, PUBLIC, MEMORY, WITNESS, STORE):
+        if (building / name).exists():
+            (building / name).replace(state / name)
+            reach("restore:mid")
+    for name in ("memory.db-wal", "memory.db-shm"):
+        (state / name).unlink(missing_ok=True)
+    shutil.rmtree(building)
+    sync_folder(state)
+    reach("restore:after")
+
+
+# --- files ----------------------------------------------------------------------------------
+
+
+def _embedded(settings: Settings) -> None:
+    if settings.store.kind != "sqlite":
+        raise BadCommand(
+            "this is for the embedded store", mend="back PostgreSQL up with its own tools"
+        )
+
+
+def _copy_file(source: Path, to: Path) -> None:
+    from vedette.adapters.keys import write_private
+
+    if source.name in (STORE, MEMORY):
+        shutil.copyfile(source, to)
+        to.chmod(0o600)
+        return
+    write_private(to, source.read_bytes())
+
+
+def _digest(path: Path) -> str:
+    digest = sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _size(note: str) -> int:
+    try:
+        return Checkpoint.from_body(parse_note(note).body).size
+    except ProofError:
+        return 0

@@ -1,0 +1,132 @@
+"""Breakers: one for each target, so that a target that is down is left alone until it is back.
+
+closed --failures--> open --its time is over--> half-open --one trial--> closed | open again
+
+Closed lets every call through. Open lets none: effects stay intended and wait. Half-open lets one
+call through and waits for what comes of it. Nothing here is durable: a new runner starts closed
+and finds out within a few calls. Instants are microseconds of the wall clock, given by the caller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from vedette.backoff import delay_us
+
+State = Literal["closed", "open", "half-open"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a breaker opens, and how long it stays open.
+
+    It opens after `in_a_row` failures without a success between them, or when, of at least `least`
+    calls within `window_us`, `share_milli` thousandths failed. It stays open for `first_us`, and
+    twice as long after each trial that failed, up to `last_us`; jitter takes off up to half.
+    """
+
+    in_a_row: int = 5
+    least: int = 20
+    share_milli: int = 500
+    window_us: int = 30_000_000
+    first_us: int = 1_000_000
+    last_us: int = 60_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Leave for one call, to be given back with what came of it."""
+
+    trial: bool
+
+
+@dataclass(slots=True)
+class Breaker:
+    """The breaker of one target. `retry_us` is when an open one lets a trial through."""
+
+    target: str
+    limits: Limits = field(default_factory=Limits)
+    state: State = "closed"
+    retry_us: int = 0
+    opened: int = 0
+    _in_a_row: int = 0
+    _trial_out: bool = False
+    _since_us: int = 0
+    _now: tuple[int, int] = (0, 0)
+    _before: tuple[int, int] = (0, 0)
+
+    def enter(self, now_us: int) -> Pass | None:
+        """Return leave for one call; None if the target is to be left alone."""
+        if self.state == "closed":
+            return Pass(trial=False)
+        if not self.ripe(now_us):
+            return None
+        self.state, self._trial_out = "half-open", True
+        return Pass(trial=True)
+
+    def ripe(self, now_us: int) -> bool:
+        """Say whether a breaker that is not closed would let a trial through now."""
+        return self.state != "closed" and not self._trial_out and now_us >= self.retry_us
+
+    def leave(self, leave: Pass, ok: bool | None, now_us: int) -> bool:
+        """Take back a pass: the target answered, or did not; None if the call was not made.
+
+        Returns whether this closed the breaker. Calls that began before it opened say nothing of
+        a target that is being tried again, so what comes of them then counts for nothing.
+        """
+        if leave.trial:
+            self._trial_out = False
+            if ok is None:
+                return False
+            if not ok:
+                self._open(now_us)
+                return False
+            self.state, self.opened, self._in_a_row = "closed", 0, 0
+            self._now = self._before = (0, 0)
+            return True
+        if self.state == "closed" and ok is not None:
+            self._count(ok, now_us)
+        return False
+
+    def _count(self, ok: bool, now_us: int) -> None:
+        limits = self.limits
+        # Two halves of the window: the one that goes on, and the one before it.
+        half = limits.window_us // 2
+        if now_us - self._since_us >= half or now_us < self._since_us:
+            fresh = now_us - self._since_us < 2 * half
+            self._before = self._now if fresh else (0, 0)
+            self._now, self._since_us = (0, 0), now_us
+        calls, failures = self._now
+        self._now = (calls + 1, failures + (not ok))
+        self._in_a_row = 0 if ok else self._in_a_row + 1
+        calls, failures = (a + b for a, b in zip(self._now, self._before, strict=True))
+        often = calls >= limits.least and failures * 1000 >= calls * limits.share_milli
+        if not ok and (self._in_a_row >= limits.in_a_row or often):
+            self._open(now_us)
+
+    def _open(self, now_us: int) -> None:
+        limits, tries = self.limits, self.opened
+        self.state, self.opened = "open", self.opened + 1
+        self.retry_us = now_us + delay_us(
+            tries, first_us=limits.first_us, last_us=limits.last_us, seed=self.target
+        )
+
+
+@dataclass(slots=True)
+class Breakers:
+    """The breakers of a fleet's targets, made when they are first asked for."""
+
+    limits: Limits = field(default_factory=Limits)
+    _of: dict[str, Breaker] = field(default_factory=dict)
+
+    def of(self, target: str) -> Breaker:
+        """Return the breaker of a target."""
+        found = self._of.get(target)
+        if found is None:
+            found = self._of[target] = Breaker(target, self.limits)
+        return found
+
+    def listed(self) -> list[Breaker]:
+        """Return those that are not closed, by target."""
+        return [self._of[name] for name in sorted(self._of) if self._of[name].state != "closed"]

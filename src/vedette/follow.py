@@ -1,0 +1,78 @@
+"""Follow: how a worker takes up what another worker published or stopped.
+
+From the moment the store has seen it, no call starts here under anything older (`Store.holds`),
+and no step of an older revision commits. Here the new revision and the stops become live, and
+the store is told, so that calls may start again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from vedette.budget import DAY_US, FLEET, HOUR_US, MINUTE_US
+from vedette.bundle import Bundle
+from vedette.errors import VedetteError
+from vedette.line import Line
+from vedette.rollout import Rollout
+from vedette.standing import take_over
+
+_EVERY_S = 0.01
+_RETRY_S = 0.5
+_COUNT_US = 1_000_000
+
+
+async def follow(
+    line: Line, rollout: Rollout, feed: Callable[[], None], trouble: Callable[[str], None]
+) -> None:
+    """Take up what others publish, for as long as the run lasts.
+
+    `feed` brings what others proposed to remember into this worker's banks.
+    """
+    counted_us, news = 0, line.store.news
+    while True:
+        try:
+            await catch_up(line, rollout)
+            now = line.clock.monotonic_us()
+            if line.store.shared and now - counted_us >= _COUNT_US:
+                counted_us = now
+                count_others(line)
+                if line.store.news != news:
+                    news = line.store.news
+                    feed()
+            await asyncio.sleep(_EVERY_S)
+        except VedetteError as error:
+            # Nothing starts here until it succeeds; the other workers go on.
+            trouble(f"cannot take up what another worker published: {error}")
+            await asyncio.sleep(_RETRY_S)
+
+
+async def catch_up(line: Line, rollout: Rollout) -> None:
+    """Make live here what the store says is live. Raises BadPolicy, StoreFailed, Unavailable."""
+    store = line.store
+    if store.current:
+        return
+    policy_rev, stop_epoch = store.policy_rev, store.stop_epoch
+    if stop_epoch > line.stops.epoch:
+        take_over(line, stop_epoch)
+    if policy_rev > line.gateway.policy_rev:
+        number, digest = store.revision()
+        files = store.bundle(digest)
+        if files is not None:
+            await rollout.follow(Bundle.of(files), number)
+    store.adopt(line.gateway.policy_rev, line.stops.epoch)
+
+
+def count_others(line: Line) -> None:
+    """Bring the counts that policy's rate limits see up to what all workers have spent.
+
+    They lag by a second at most; budgets are compared in the store and never lag.
+    """
+    counts, now = line.gateway.counts, line.clock.now_us()
+    for name, unit, total in line.store.totals():
+        if name != FLEET:
+            counts.at_least(name, unit, now, HOUR_US, total.at("hour", now))
+            counts.at_least(name, unit, now, DAY_US, total.at("day", now))
+    for agent, unit, minute, amount in line.store.spent(now // MINUTE_US):
+        if minute == now // MINUTE_US:
+            counts.at_least(agent, unit, now, MINUTE_US, amount)

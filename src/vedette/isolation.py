@@ -1,0 +1,92 @@
+"""Wiring of agents' code in worker processes; without them it runs in the engine's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vedette.agent import Fleet, Limits
+from vedette.clock import Clock
+from vedette.lessons import Lessons
+from vedette.ports import InHand, Metrics, Performer, Reasoner
+
+if TYPE_CHECKING:
+    from vedette.adapters.worker_pool.pool import WorkerPool
+    from vedette.judging import Judge
+    from vedette.load import Settings
+
+
+def open_pool(settings: Settings, metrics: Metrics) -> WorkerPool | None:
+    """Start what forks workers, if the settings want them; it comes up beside the engine."""
+    if not settings.isolation.processes:
+        return None
+    from vedette.adapters.worker_pool.pool import WorkerPool
+
+    def told(agent: str, kind: str, why: str) -> None:
+        metrics.count("worker_deaths", agent=agent, kind=kind)
+
+    return WorkerPool(settings.state, idle_s=settings.isolation.idle_us / 1_000_000, told=told)
+
+
+def performer(fleet: Fleet, pool: WorkerPool | None) -> Performer:
+    """Return what performs the tools of a fleet's agents."""
+    if pool is None:
+        from vedette.adapters.local_hands import LocalHands
+        from vedette.load import load_module
+
+        return LocalHands(lambda name: load_module(Path(fleet.agents[name].folder), "tools"))
+    from vedette.adapters.worker_pool.hands import WorkerHands
+
+    def made(name: str) -> tuple[str, Limits]:
+        return fleet.agents[name].folder, fleet.agents[name].limits
+
+    return WorkerHands(pool, made)
+
+
+def judges(
+    fleet: Fleet,
+    lessons: Lessons,
+    clock: Clock,
+    pool: WorkerPool | None,
+    prepare: Callable[[str], None] | None = None,
+) -> Reasoner:
+    """Return what runs the judges of a fleet's agents.
+
+    `prepare` is told of an agent whose judge is about to be made in a worker, if it has tools
+    that the line waits for.
+    """
+    if pool is None:
+        from vedette.adapters.local_judges import LocalJudges
+        from vedette.load import build_judge
+
+        def build(name: str) -> Judge:
+            return build_judge(fleet.agents[name], lessons.of(name, clock.now_us()))
+
+        return LocalJudges(build)
+    from vedette.adapters.worker_pool.judges import Making, WorkerJudges
+
+    def make(name: str) -> Making:
+        agent = fleet.agents[name]
+        taught = lessons.of(name, clock.now_us())
+        return Making(agent.folder, agent.charter, taught, agent.limits)
+
+    def beside(name: str) -> None:
+        if prepare is not None and any(
+            tool.settles == "transactional" for tool in fleet.agents[name].tools.values()
+        ):
+            prepare(name)
+
+    return WorkerJudges(pool, make, beside)
+
+
+def in_hand(settings: Settings, fleet: Fleet, pool: WorkerPool | None) -> InHand | None:
+    """Return what remembers runs whose code could take the engine with it, if there is such code.
+
+    A worker takes nobody with it; models and what they call run in the engine's process.
+    """
+    if pool is not None and all(agent.reasoner == "judge" for agent in fleet.agents.values()):
+        return None
+    from vedette.adapters.in_hand import InHand as Held
+
+    return Held(settings.state)

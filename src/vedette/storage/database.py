@@ -1,0 +1,66 @@
+"""What the store asks of a database: one connection, plain SQL, one transaction at a time.
+
+The SQL of this room is written once, with `?` for values, in what SQLite and PostgreSQL share;
+the adapters translate the rest (types of columns, marks). An adapter's connection is used by one
+thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+Row = tuple[Any, ...]
+
+
+class Database(Protocol):
+    """One connection.
+
+    `lost` names the errors after which nobody can know what stands (disk full, connection gone);
+    `fault` those that are the fault of one statement's values alone.
+    """
+
+    lost: tuple[type[BaseException], ...]
+    fault: tuple[type[BaseException], ...]
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Run a query and return all its rows."""
+        ...
+
+    def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+        """Run a query and yield its rows; memory stays flat however many there are."""
+        ...
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> int:
+        """Run a statement and return how many rows it changed."""
+        ...
+
+    def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
+        """Run a statement for each row of values; return how many rows were changed in all."""
+        ...
+
+    def begin(self) -> None:
+        """Begin the group's transaction, alone among all writers of this store."""
+        ...
+
+    def commit(self) -> None:
+        """Make the transaction durable."""
+        ...
+
+    def rollback(self) -> None:
+        """Undo the transaction, if there is one still."""
+        ...
+
+    @property
+    def in_transaction(self) -> bool:
+        """Say whether a transaction stands."""
+        ...
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Let all reads inside see one state of the store."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...

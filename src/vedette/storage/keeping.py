@@ -1,0 +1,198 @@
+"""Upkeep of a store: rotating the key, letting archived entries go, expiring content, restoring.
+
+The functions write inside the writer's transaction; `Keeping` hands them to the writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import orjson
+
+from vedette.archived import Archived
+from vedette.entry import Draft
+from vedette.errors import BadCommand
+from vedette.keychain import ROTATED
+from vedette.ports import Erased
+from vedette.proof import Checkpoint, ProofError, SigningKey, parse_note
+from vedette.run import Run
+from vedette.storage.database import Database, Row
+from vedette.storage.ledger import Ledger
+from vedette.storage.orders import META, Orders
+from vedette.storage.reads import Reads
+from vedette.storage.record import ARCHIVED, KEY, RESTORED
+from vedette.storage.writer import Writer
+
+# How much is deleted in one transaction: the line's commits wait for it.
+CHUNK = 1000
+
+_GONE = "DELETE FROM {0} WHERE seq IN (SELECT seq FROM {0} WHERE seq<=? ORDER BY seq LIMIT ?)"
+_EXPIRED = (
+    "SELECT b.seq, e.bytes, e.about FROM body b JOIN entry e ON e.seq=b.seq "
+    "WHERE b.seq>? AND b.seq<=? {0} AND NOT EXISTS (SELECT 1 FROM run r "
+    "WHERE r.position=e.about AND r.state IN ('ready', 'waiting')) ORDER BY b.seq LIMIT ?"
+)
+
+
+def rotate(
+    database: Database, ledger: Ledger, draft: Draft, key: SigningKey, line: str, at_us: int
+) -> int:
+    """Write the entry that hands over to `key`; return its seq. The next group is signed by it."""
+    placed = Draft(ROTATED, {**draft.fields, "key": line}, body=draft.body)
+    seq = ledger.append([placed], None, 0, at_us)
+    ledger.hand_over(seq, key)
+    database.run(META, (KEY, line))
+    return seq
+
+
+def let_go(database: Database, ledger: Ledger, archived: Archived, draft: Draft, at_us: int) -> int:
+    """Say in the ledger that its beginning is archived, and keep what goes on without it.
+
+    Raises BadCommand unless a checkpoint of the store vouches for exactly that beginning.
+    """
+    rows = database.rows("SELECT note FROM checkpoint WHERE size=?", (archived.size,))
+    try:
+        root = archived.frontier().root()
+    except ProofError:
+        root = b""
+    if not rows or Checkpoint.from_body(parse_note(rows[0][0]).body).root != root:
+        raise BadCommand(
+            f"entries 1 to {archived.size} of the archive are not those of this store",
+            mend="archive again; nothing was deleted",
+        )
+    fields = {**draft.fields, "size": archived.size, "root": root.hex()}
+    seq = ledger.append([replace(draft, fields=fields)], None, 0, at_us)
+    database.run(META, (ARCHIVED, archived.to_bytes().decode()))
+    return seq
+
+
+def trim(database: Database, size: int, limit: int) -> int:
+    """Delete up to `limit` archived entries, and as many bodies; return how many rows went."""
+    gone = sum(database.run(_GONE.format(name), (size, limit)) for name in ("body", "entry"))
+    # The checkpoint at the end of the archived part stays: it vouches for what is kept of it.
+    return gone + database.run("DELETE FROM checkpoint WHERE size<?", (size,))
+
+
+def expire(
+    database: Database, ledger: Ledger, rows: Sequence[Row], draft: Draft, at_us: int
+) -> Erased:
+    """Delete bodies that were found by `expiring`, and say so in the ledger."""
+    database.many("DELETE FROM body WHERE seq=?", [(row[0],) for row in rows])
+    abouts = sorted({row[2] for row in rows if row[2] is not None})
+    database.many(
+        "UPDATE action SET record=NULL, answer=NULL WHERE position=? AND NOT EXISTS "
+        "(SELECT 1 FROM entry e JOIN body b ON b.seq=e.seq WHERE e.about=action.position)",
+        [(about,) for about in abouts],
+    )
+    own = [(row[0],) for row in rows if row[0] == row[2]]
+    database.many("UPDATE event SET subject=NULL WHERE seq=?", own)
+    database.many("UPDATE refused SET subject=NULL WHERE seq=?", own)
+    digests = sorted(str(orjson.loads(row[1])["body"]) for row in rows)
+    ledger.append([replace(draft, fields={**draft.fields, "erased": digests})], None, 0, at_us)
+    return Erased(tuple(digests), ())
+
+
+class Keeping(Reads):
+    """The part of a store that does its upkeep; all writes answer after COMMIT."""
+
+    writer: Writer
+    _write: Database
+    _ledger: Ledger
+    _orders: Orders
+    _now_us: Callable[[], int]
+
+    def erasing(self) -> None:
+        """An erasure is part of this group."""
+
+    async def rotate(
+        self, key: SigningKey, line: str, draft: Draft, *, command: str | None = None
+    ) -> int:
+        """Hand over to a key, whose verifier key is `line`; return the entry's seq."""
+
+        def work() -> int:
+            return rotate(self._write, self._ledger, draft, key, line, self._now_us())
+
+        return await self.writer.submit(self._orders.once(command, work))
+
+    async def let_go(self, archived: Archived, draft: Draft, *, command: str | None = None) -> int:
+        """Let the archived entries go, as far as that is one entry; `trim` deletes the rows."""
+
+        def work() -> int:
+            return let_go(self._write, self._ledger, archived, draft, self._now_us())
+
+        return await self.writer.submit(self._orders.once(command, work))
+
+    async def trim(self) -> int:
+        """Delete some of what was let go; return how many rows went, 0 when all have."""
+        size = Archived.from_bytes(self.archived()).size
+        sql = "SELECT MIN(seq) FROM entry UNION ALL SELECT MIN(seq) FROM body"
+        if not size or all(row[0] is None or row[0] > size for row in self._rows(sql)):
+            return 0
+
+        def work() -> int:
+            return trim(self._write, size, CHUNK)
+
+        return await self.writer.submit(work)
+
+    def expiring(self, upto: int, *, closed: bool = False, after: int = 0) -> list[Row]:
+        """Return (seq, entry bytes, about) of the next bodies up to an entry that may go.
+
+        Content that an open run needs stays; so do proposed memories, whose bank has a retention
+        of its own, unless their entries go too (`closed`).
+        """
+        kinds = "" if closed else "AND e.kind!='memory.proposed'"
+        return self._rows(_EXPIRED.format(kinds), after, upto, CHUNK)
+
+    def runs_at(self, positions: Sequence[int]) -> list[Run]:
+        """Return the runs of the events accepted at these entries."""
+        return [run for position in positions for run in self.runs_with(entry=position)]
+
+    def last_before(self, before_us: int) -> int:
+        """Return the last entry that is older than an instant; 0 if none is."""
+        sql = "SELECT COALESCE(MIN(seq),1), COALESCE(MAX(seq),0) FROM entry"
+        ((first, high),) = self._rows(sql)
+        low = first - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            at = self._rows("SELECT at FROM entry WHERE seq=?", middle)
+            if at and at[0][0] < before_us:
+                low = middle
+            else:
+                high = middle - 1
+        return int(low)
+
+    async def expire(self, rows: Sequence[Row], draft: Draft) -> Erased:
+        """Delete bodies that `expiring` found, and record their digests as erased."""
+
+        def work() -> Erased:
+            self.erasing()
+            return expire(self._write, self._ledger, rows, draft, self._now_us())
+
+        return await self.writer.submit(work)
+
+    async def restored(self, draft: Draft) -> int:
+        """Record that this store took the place of a lost one; return the entry's seq."""
+
+        def work() -> int:
+            at_us = self._now_us()
+            seq = self._ledger.append([draft], None, 0, at_us)
+            told = {"seq": seq, "at": at_us}
+            self._orders.set_meta(RESTORED, orjson.dumps(told).decode())
+            return seq
+
+        return await self.writer.submit(work)
+
+    async def settled(self, draft: Draft, *, command: str | None = None) -> int:
+        """End the doubt that a restore left: what is accepted from now on was not lost before."""
+
+        def work() -> int:
+            doubt = self.doubt()
+            if doubt is None or doubt.until:
+                raise BadCommand("there is no doubt to end", mend="see `vedette status`")
+            seq = self._ledger.append([draft], None, 0, self._now_us())
+            told = {"seq": doubt.seq, "at": doubt.at_us, "until": seq}
+            self._orders.set_meta(RESTORED, orjson.dumps(told).decode())
+            return seq
+
+        return await self.writer.submit(self._orders.once(command, work))

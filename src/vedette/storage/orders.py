@@ -1,0 +1,181 @@
+"""What people and the runner order: policy, stops, answers to holds, notes.
+
+Each writes as it goes, in a savepoint of its own, on the writer's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import orjson
+
+from vedette.approval import HoldState, move
+from vedette.budget import Raise
+from vedette.bundle import Bundle
+from vedette.entry import Draft
+from vedette.errors import AlreadyDone, BadCommand
+from vedette.run import ActionRow
+from vedette.storage.database import Database
+from vedette.storage.ledger import Ledger
+from vedette.storage.pending import STATE, Pending
+from vedette.storage.rows import COLUMNS, find_position, to_action
+from vedette.storage.spend import write_raises
+from vedette.storage.steps import Fences
+
+T = TypeVar("T")
+
+META = (
+    "INSERT INTO meta(name,value) VALUES(?,?) ON CONFLICT(name) DO UPDATE SET value=excluded.value"
+)
+
+
+class Orders:
+    """Carries out orders inside the writer's transaction."""
+
+    def __init__(
+        self,
+        database: Database,
+        ledger: Ledger,
+        pending: Pending,
+        fences: Fences,
+        now_us: Callable[[], int],
+    ) -> None:
+        self._database = database
+        self._ledger = ledger
+        self._pending = pending
+        self._fences = fences
+        self._now_us = now_us
+
+    def once(self, command: str | None, work: Callable[[], T]) -> Callable[[], T]:
+        """Return `work` so that a second command of the same id does nothing but say so."""
+        if command is None:
+            return work
+
+        def guarded() -> T:
+            new = self._database.run(
+                "INSERT INTO command(id,seq) VALUES(?,?) ON CONFLICT DO NOTHING",
+                (command, self._ledger.head + 1),
+            )
+            if not new:
+                raise AlreadyDone(f"command {command} was carried out before")
+            return work()
+
+        return guarded
+
+    def set_meta(self, name: str, value: object) -> None:
+        """Keep a value under a name."""
+        self._database.run(META, (name, str(value)))
+
+    def note(self, drafts: Sequence[Draft], bundle: Bundle | None = None) -> int:
+        """Write entries that belong to no run; return the seq of the last."""
+        if bundle is not None:
+            self.keep_bundle(bundle)
+        at_us = self._now_us()
+        for draft in drafts:
+            event = draft.fields.get("event")
+            about = find_position(self._database, event) or None if event else None
+            self._ledger.append([draft], None, 0, at_us, about)
+        return self._ledger.head
+
+    # --- policy and stops -------------------------------------------------------------------
+
+    def publish(self, bundle: Bundle, drafts: Sequence[Draft]) -> int:
+        """Make a bundle the live revision; return its number."""
+        number = self._fences.policy_rev + 1
+        self.keep_bundle(bundle)
+        placed = [
+            Draft(d.kind, {**d.fields, "policy_rev": number}, d.cause, d.back, d.body)
+            for d in drafts
+        ]
+        at_us = self._now_us()
+        seq = self._ledger.append(placed, None, 0, at_us)
+        self._database.run(
+            "INSERT INTO policy(number,digest,seq,at) VALUES(?,?,?,?)",
+            (number, bundle.digest, seq, at_us),
+        )
+        # Only the writer's thread compares steps with this, so steps behind us see it at once.
+        self._fences.policy_rev = number
+        return number
+
+    def keep_bundle(self, bundle: Bundle) -> None:
+        """Store a bundle's bytes, before its first use."""
+        files = {path: raw.decode("utf-8") for path, raw in bundle.files.items()}
+        self._database.run(
+            "INSERT INTO bundle(digest,files) VALUES(?,?) ON CONFLICT DO NOTHING",
+            (bundle.digest, orjson.dumps(files)),
+        )
+
+    def stop(self, draft: Draft, scope: str, name: str, on: bool) -> int:
+        """Set or lift a stop; return the new stop epoch. Raises BadCommand if it is so already."""
+        run = self._database.run
+        if on:
+            changed = run(
+                "INSERT INTO stop(scope,name,seq) VALUES(?,?,?) ON CONFLICT DO NOTHING",
+                (scope, name, self._ledger.head + 1),
+            )
+        else:
+            changed = run("DELETE FROM stop WHERE scope=? AND name=?", (scope, name))
+        if not changed:
+            raise BadCommand(f"{name or scope} is {'already' if on else 'not'} stopped")
+        self._ledger.append([draft], None, 0, self._now_us())
+        if not on:
+            # What waits for the stop to be lifted is due now; each is decided again.
+            run(
+                "UPDATE run SET wake_us=1 WHERE state='waiting' AND waits='resume' "
+                "AND state IN ('waiting', 'dead')"
+            )
+        self._fences.stop_epoch += 1
+        self.set_meta("stop_epoch", self._fences.stop_epoch)
+        return self._fences.stop_epoch
+
+    # --- budgets ----------------------------------------------------------------------------
+
+    def raise_budget(self, draft: Draft, raises: Sequence[Raise]) -> int:
+        """Give more room until an instant and wake what waits for it; return the entry's seq."""
+        seq = self._ledger.append([draft], None, 0, self._now_us())
+        write_raises(self._database, seq, raises)
+        self._pending.totals.forget()
+        return seq
+
+    # --- holds ------------------------------------------------------------------------------
+
+    def settle_hold(
+        self, action: str, to: HoldState, draft: Draft, approver: str | None, until_us: int
+    ) -> ActionRow:
+        """Move a hold, write the entry into its run and wake the run. Raises BadCommand."""
+        fetch = self._database.rows
+        position = find_position(self._database, action)
+        rows = fetch(f"SELECT {COLUMNS} FROM action WHERE position=? AND id=?", (position, action))
+        held = to_action(rows[0]) if rows else None
+        if held is None or held.hold is None:
+            raise BadCommand(f"there is no hold {action.replace('act_', 'hold_')}")
+        held.hold = move(held.hold, to)
+        held.approver, held.until_us = approver, until_us
+        of = (position, held.agent)
+        ((entries, last, event, state),) = fetch(
+            "SELECT r.entries, r.last, e.key, r.state FROM run r JOIN event e ON e.seq=r.position "
+            "WHERE r.position=? AND r.agent=?",
+            of,
+        )
+        if state in ("done", "dead"):
+            raise BadCommand(f"the run {held.run} of this hold has ended ({state})")
+        fields = {**draft.fields, "event": event}
+        placed = Draft(draft.kind, fields, held.last or last, 0, draft.body)
+        seq = self._ledger.append([placed], held.run, entries, self._now_us(), position)
+        held.last = seq
+        self._pending.action(position, held, 0)
+        self._database.run(
+            "UPDATE run SET steps=steps+1, entries=entries+1, last=?, wake_us=1 "
+            "WHERE position=? AND agent=?",
+            (seq, *of),
+        )
+        return held
+
+    def keep_state(self, agent: str, key: str, position: int, blob: bytes) -> None:
+        """Keep a checkpoint of a judge's state, unless a newer one is there."""
+        rows = self._database.rows(
+            "SELECT position FROM state WHERE agent=? AND key=?", (agent, key)
+        )
+        if not rows or rows[0][0] <= position:
+            self._database.run(STATE, (agent, key, position, blob))

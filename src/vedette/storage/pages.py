@@ -1,0 +1,204 @@
+"""Pages for people and walks for verifying: by key, never by OFFSET."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from vedette.run import ActionRow, Run
+from vedette.storage.database import Database, Row
+from vedette.storage.rows import COLUMNS, RUNS, find_position, to_action, to_run
+
+_WOULD = 10_000
+
+
+class Pages:
+    """Lists, counts and walks. Part of `Reads`, which holds the connection."""
+
+    _database: Database
+
+    def _rows(self, sql: str, *values: Any) -> list[Row]:
+        raise NotImplementedError
+
+    def head(self) -> int:
+        """Return the seq of the last entry."""
+        return int(self._rows("SELECT COALESCE(MAX(seq),0) FROM entry")[0][0])
+
+    def runs_page(
+        self,
+        *,
+        agent: str | None,
+        state: str | None,
+        before: int | None,
+        limit: int,
+        beside: str = "",
+        after: int | None = None,
+    ) -> list[Run]:
+        """Return runs, newest first, on one side of a run.
+
+        The place of a run is (position, agent): an event may wake several. `beside` is the agent
+        of the run at `before` or `after`; `after` asks for the nearest newer ones.
+        """
+        newer = after is not None
+        place = (after if newer else 2**62 if before is None else before, beside)
+        where, values = [f"(r.position, r.agent) {'>' if newer else '<'} (?, ?)"], [*place]
+        if agent is not None:
+            where.append("r.agent=?")
+            values.append(agent)
+        if state is not None:
+            # A partial index is used only where the query's own text implies its condition.
+            rare = " AND r.state IN ('waiting', 'dead')" if state in ("waiting", "dead") else ""
+            where.append(("r.state='ready'" if state == "ready" else "r.state=?") + rare)
+            values += [] if state == "ready" else [state]
+        order = "ASC" if newer else "DESC"
+        sql = (
+            f"{RUNS} WHERE {' AND '.join(where)} "
+            f"ORDER BY r.position {order}, r.agent {order} LIMIT ?"
+        )
+        runs = [to_run(row) for row in self._rows(sql, *values, limit)]
+        return runs[::-1] if newer else runs
+
+    def holds_page(self, *, after: int, limit: int, beside: str = "") -> list[ActionRow]:
+        """Return actions that wait for anything, oldest first, after the one at (seq, id).
+
+        Actions of one step share their seq; `beside` is the id of the last one seen ("" asks for
+        all with that seq, too).
+        """
+        sql = (
+            f"SELECT {COLUMNS} FROM action WHERE hold IN ('open','approved') "
+            "AND (seq, id) > (?, ?) ORDER BY seq, id LIMIT ?"
+        )
+        return [to_action(row) for row in self._rows(sql, after, beside, limit)]
+
+    def waiting(self) -> dict[str, int]:
+        """Return how many runs wait, by what they wait for."""
+        sql = (
+            "SELECT COALESCE(waits, ''), COUNT(*) FROM run "
+            "WHERE state='waiting' AND state IN ('waiting', 'dead') GROUP BY waits"
+        )
+        return {str(waits): int(number) for waits, number in self._rows(sql)}
+
+    def would(self, limit: int = _WOULD) -> dict[str, dict[str, int]]:
+        """Return, for each agent, what its denials in mode observe would have been.
+
+        Counted over the newest `limit` denials.
+        """
+        sql = (
+            "SELECT agent, bytes FROM entry WHERE kind='action.decided' "
+            "AND kind NOT IN ('event.accepted', 'run.closed') AND outcome='deny' "
+            "ORDER BY seq DESC LIMIT ?"
+        )
+        table: dict[str, dict[str, int]] = {}
+        for agent, raw in self._rows(sql, limit):
+            would = orjson.loads(raw).get("would")
+            if would is not None:
+                counts = table.setdefault(agent, {})
+                counts[would] = counts.get(would, 0) + 1
+        return table
+
+    def entries(
+        self, column: str, value: str, limit: int = 1000
+    ) -> list[tuple[int, bytes, bytes | None]]:
+        """Return (seq, bytes, body) of the entries of a run, event or action, oldest first."""
+        if column not in ("run", "event", "action"):
+            raise ValueError(f"entries are not found by {column}")
+        abouts = [find_position(self._database, value)]
+        if column == "event":
+            sql = "SELECT seq FROM refused WHERE key=?"
+            abouts += [seq for (seq,) in self._rows(sql, value)]
+        found: list[tuple[int, bytes, bytes | None]] = []
+        for about in abouts:
+            for seq, raw, data in self._rows(
+                "SELECT e.seq, e.bytes, b.data FROM entry e LEFT JOIN body b ON b.seq=e.seq "
+                "WHERE e.about=? ORDER BY e.seq",
+                about,
+            ):
+                if column == "event" or orjson.loads(raw).get(column) == value:
+                    found.append((seq, raw, data))
+        return sorted(found)[:limit]
+
+    def entry(self, seq: int) -> tuple[int, bytes, bytes | None] | None:
+        """Return (seq, bytes, body) of one entry."""
+        rows = self._rows(
+            "SELECT e.seq, e.bytes, b.data FROM entry e LEFT JOIN body b ON b.seq=e.seq "
+            "WHERE e.seq=?", seq,
+        )  # fmt: skip
+        return (rows[0][0], rows[0][1], rows[0][2]) if rows else None
+
+    def walk(
+        self, kinds: tuple[str, ...] | None = None, after: int = 0
+    ) -> Iterator[tuple[int, bytes, bytes | None, bytes | None]]:
+        """Yield (seq, bytes, salt, body) of all entries in order, or of some kinds."""
+        where = "e.seq>?"
+        if kinds is not None:
+            where += f" AND e.kind IN ({','.join('?' * len(kinds))})"
+        sql = (
+            "SELECT e.seq, e.bytes, b.salt, b.data FROM entry e LEFT JOIN body b ON b.seq=e.seq "
+            f"WHERE {where} ORDER BY e.seq"
+        )
+        rows: Iterator[Any] = self._database.each(sql, (after, *(kinds or ())))
+        yield from rows
+
+    def columns(self) -> Iterator[tuple[Any, ...]]:
+        """Yield every entry with its typed columns, for checking them against the bytes."""
+        yield from self._database.each(
+            "SELECT seq,at,kind,about,agent,outcome,rule,policy_rev,actor,cause,bytes "
+            "FROM entry ORDER BY seq"
+        )
+
+    def notes(self) -> Iterator[str]:
+        """Yield the signed checkpoints in order."""
+        for (note,) in self._database.each("SELECT note FROM checkpoint ORDER BY size"):
+            yield note
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return, for each agent, runs by state, decisions by outcome and effects by state."""
+        table: dict[str, dict[str, int]] = {}
+        for sql, prefix in (
+            ("SELECT agent, state, COUNT(*) FROM run GROUP BY agent, state", "run"),
+            ("SELECT agent, decided, COUNT(*) FROM action GROUP BY agent, decided", "decided"),
+            ("SELECT agent, effect, COUNT(*) FROM action GROUP BY agent, effect", "effect"),
+            ("SELECT agent, hold, COUNT(*) FROM action GROUP BY agent, hold", "hold"),
+        ):
+            for agent, value, number in self._rows(sql):
+                if value is not None:
+                    table.setdefault(agent, {})[f"{prefix}.{value}"] = number
+        return table
+
+    def events_counted(self) -> tuple[int, int]:
+        """Return (events accepted, of which woke nobody)."""
+        accepted = self._rows("SELECT COUNT(*) FROM event")[0][0]
+        woke = self._rows("SELECT COUNT(DISTINCT position) FROM run")[0][0]
+        return int(accepted), int(accepted) - int(woke)
+
+    def examples(self) -> dict[str, str]:
+        """Return an id of each kind worth looking at: a denied run, an open hold, an effect."""
+        found = {}
+        for name, sql in (
+            ("denied", "SELECT run FROM action WHERE decided='deny' LIMIT 1"),
+            ("hold", "SELECT id FROM action WHERE hold='open' LIMIT 1"),
+            ("effect", "SELECT run FROM action WHERE effect='done' ORDER BY run LIMIT 1"),
+        ):
+            rows = self._rows(sql)
+            if rows:
+                found[name] = str(rows[0][0]).replace("act_", "hold_")
+        return found
+
+    def prefixed(self, table: str, prefix: str) -> list[str]:
+        """Return up to 20 ids of runs, actions or events that begin with `prefix`."""
+        _, _, digits = prefix.partition("_")
+        if not digits or any(c not in "0123456789abcdef" for c in digits):
+            return []
+        column = {"run": "id", "action": "id", "event": "key"}[table]
+        place = "seq" if table == "event" else "position"
+        low, high = int(f"{digits[:16]:0<16}", 16), int(f"{digits[:16]:f<16}", 16)
+        sql = (
+            f"SELECT t.{column} FROM event e JOIN {table} t ON t.{place}=e.seq "
+            f"WHERE e.tag>=? AND e.tag<=? AND t.{column}>=? AND t.{column}<? LIMIT 20"
+        )
+        ends = (prefix, prefix + "g")
+        found = [str(row[0]) for row in self._rows(sql, low - 2**63, high - 2**63, *ends)]
+        old = self._rows("SELECT id FROM old_id WHERE id>=? AND id<? LIMIT 20", *ends)
+        return (found + [str(row[0]) for row in old])[:20]

@@ -1,0 +1,237 @@
+"""Reading rows back as nouns: what the line asks. Everything is a query by an index."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import orjson
+
+from vedette.budget import Raise
+from vedette.event import Event
+from vedette.memory import Candidate
+from vedette.run import ActionRow, Run
+from vedette.stop import Stop
+from vedette.storage.database import Database, Row
+from vedette.storage.pages import Pages
+from vedette.storage.record import Record
+from vedette.storage.rows import COLUMNS, RUNS, find_position, to_action, to_run
+from vedette.storage.spend import read_raises, read_totals, sum_reserved
+from vedette.totals import Total
+
+# The last observed position of a key before another, by the chain of what was observed.
+_BEFORE = (
+    "WITH RECURSIVE chain(position) AS ("
+    "SELECT position FROM head WHERE agent=? AND key=? UNION ALL "
+    "SELECT r.prior FROM chain c JOIN run r ON r.position=c.position AND r.agent=? "
+    "WHERE c.position>=?) SELECT position FROM chain WHERE position<? LIMIT 1"
+)
+_SINCE = (
+    "WITH RECURSIVE chain(position) AS (SELECT CAST(? AS INTEGER) UNION ALL "
+    "SELECT r.prior FROM chain c JOIN run r ON r.position=c.position AND r.agent=? "
+    "WHERE c.position>?) "
+    "SELECT c.position, b.data FROM chain c JOIN body b ON b.seq=c.position "
+    "WHERE c.position>? ORDER BY c.position"
+)
+
+
+class Reads(Pages, Record):
+    """What can be asked of the store; shared by the runner and by read-only openers."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._database.close()
+
+    def _rows(self, sql: str, *values: Any) -> list[Row]:
+        return self._database.rows(sql, values)
+
+    def run(self, run: str) -> Run | None:
+        """Return one run."""
+        rows = self._rows(f"{RUNS} WHERE r.position=? AND r.id=?", self._position(run), run)
+        return to_run(rows[0]) if rows else None
+
+    def _position(self, id: str) -> int:
+        return find_position(self._database, id)
+
+    def backlog(self, after: int, limit: int, agent: str | None = None) -> list[Run]:
+        """Return ready runs with position > `after`, oldest first; of one agent, or of all."""
+        # With the sign the agent is looked up in the index of ready runs, not in that of its own,
+        # which has all its runs that are done.
+        one, values = ("AND +r.agent=? ", [agent]) if agent is not None else ("", [])
+        sql = f"{RUNS} WHERE r.state='ready' AND r.position>? {one}ORDER BY r.position LIMIT ?"
+        return [to_run(row) for row in self._rows(sql, after, *values, limit)]
+
+    def backlogged(self) -> dict[str, int]:
+        """Return how many runs are ready, for each agent that has any."""
+        sql = "SELECT agent, COUNT(*) FROM run WHERE state='ready' GROUP BY agent"
+        return {agent: int(runs) for agent, runs in self._rows(sql)}
+
+    def parked(self) -> list[Run]:
+        """Return the runs that wait for a target, oldest first."""
+        sql = (
+            f"{RUNS} WHERE r.state='waiting' AND r.waits='target' "
+            "AND r.state IN ('waiting', 'dead') ORDER BY r.position"
+        )
+        return [to_run(row) for row in self._rows(sql)]
+
+    def due(self, now_us: int, limit: int, without: Collection[str] = ()) -> list[Run]:
+        """Return waiting runs whose instant has come, but those of the agents of `without`."""
+        none = f"AND r.agent NOT IN ({','.join('?' * len(without))}) " if without else ""
+        sql = (
+            f"{RUNS} WHERE r.state='waiting' AND r.wake_us>0 AND r.wake_us<=? "
+            f"{none}ORDER BY r.wake_us LIMIT ?"
+        )
+        return [to_run(row) for row in self._rows(sql, now_us, *without, limit)]
+
+    def event(self, key: str) -> Event | None:
+        """Return an accepted event; None if it is unknown or its body was erased."""
+        rows = self._rows("SELECT data FROM body WHERE seq=?", self._position(key))
+        return Event.from_payload(orjson.loads(rows[0][0])) if rows else None
+
+    def actions(self, run: str) -> list[ActionRow]:
+        """Return the actions of a run in order."""
+        sql = f"SELECT {COLUMNS} FROM action WHERE position=? AND run=? ORDER BY turn, ordinal"
+        return [to_action(row) for row in self._rows(sql, self._position(run), run)]
+
+    def action(self, action: str) -> ActionRow | None:
+        """Return one action."""
+        sql = f"SELECT {COLUMNS} FROM action WHERE position=? AND id=?"
+        rows = self._rows(sql, self._position(action), action)
+        return to_action(rows[0]) if rows else None
+
+    def turns(self, run: str) -> list[Mapping[str, Any]]:
+        """Return the bodies of the run's recorded turns, oldest first."""
+        sql = (
+            "SELECT e.bytes, b.data FROM entry e JOIN body b ON b.seq=e.seq "
+            "WHERE e.about=? AND e.kind='turn.reasoned' ORDER BY e.seq"
+        )
+        found = self._rows(sql, self._position(run))
+        return [orjson.loads(data) for raw, data in found if orjson.loads(raw)["run"] == run]
+
+    def row(self, collection: str, key: str) -> Mapping[str, Any] | None:
+        """Return one row of a fleet-owned collection."""
+        rows = self._rows('SELECT data FROM "row" WHERE collection=? AND key=?', collection, key)
+        return orjson.loads(rows[0][0]) if rows else None
+
+    def rows(self, collection: str, limit: int = 200) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return the rows of a collection by key."""
+        found = self._rows(
+            'SELECT key,data FROM "row" WHERE collection=? ORDER BY key LIMIT ?', collection, limit
+        )
+        return [(key, orjson.loads(data)) for key, data in found]
+
+    def previous(self, agent: str, key: str, before: int) -> int:
+        """Return the position of the last observed event of a key before `before`; 0 if none."""
+        rows = self._rows(_BEFORE, agent, key, agent, before, before)
+        return int(rows[0][0]) if rows else 0
+
+    def history(
+        self, agent: str, key: str, before: int
+    ) -> tuple[bytes | None, int, list[tuple[int, Event]]]:
+        """Return the last checkpoint of a key, its position, and the events observed since."""
+        rows = self._rows(
+            "SELECT blob, position FROM state WHERE agent=? AND key=? AND position<?",
+            agent, key, before,
+        )  # fmt: skip
+        blob, at = rows[0] if rows else (None, 0)
+        last = self.previous(agent, key, before)
+        since = self._rows(_SINCE, last, agent, at, at) if last > at else []
+        return blob, at, [(pos, Event.from_payload(orjson.loads(data))) for pos, data in since]
+
+    def position(self, source: str) -> str | None:
+        """Return where a source was as of its last durable batch."""
+        rows = self._rows("SELECT value FROM position WHERE source=?", source)
+        return str(rows[0][0]) if rows else None
+
+    def spent(self, since_minute: int) -> list[tuple[str, str, int, int]]:
+        """Return (agent, unit, minute, amount) from a minute on."""
+        sql = "SELECT agent,unit,minute,amount FROM spend WHERE minute>=?"
+        return [
+            (of, unit, minute, amount) for of, unit, minute, amount in self._rows(sql, since_minute)
+        ]
+
+    def totals(self) -> list[tuple[str, str, Total]]:
+        """Return (name, unit, total) of every agent and, under FLEET, of the fleet."""
+        return read_totals(self._database)
+
+    def raises(self, now_us: int) -> list[Raise]:
+        """Return the raises of budgets in force at an instant."""
+        return read_raises(self._database, now_us)
+
+    def reserved(self, run: str) -> dict[str, int]:
+        """Return what a run has used by unit; what was booked and never settled counts in full."""
+        found = self._rows(
+            "SELECT seq,bytes FROM entry WHERE about=? AND kind IN "
+            "('budget.reserved', 'budget.settled') ORDER BY seq",
+            self._position(run),
+        )
+        return sum_reserved((seq, raw) for seq, raw in found if orjson.loads(raw)["run"] == run)
+
+    # --- policy and stops -------------------------------------------------------------------
+
+    def meta(self, name: str) -> str | None:
+        """Return a value of the meta table, or None."""
+        rows = self._rows("SELECT value FROM meta WHERE name=?", name)
+        return rows[0][0] if rows else None
+
+    def revision(self) -> tuple[int, str]:
+        """Return the live policy revision and its bundle digest; (0, '') before the first."""
+        rows = self._rows("SELECT number,digest FROM policy ORDER BY number DESC LIMIT 1")
+        return (rows[0][0], rows[0][1]) if rows else (0, "")
+
+    def bundle(self, digest: str) -> dict[str, bytes] | None:
+        """Return the files of a recorded bundle."""
+        rows = self._rows("SELECT files FROM bundle WHERE digest=?", digest)
+        if not rows:
+            return None
+        return {path: text.encode("utf-8") for path, text in orjson.loads(rows[0][0]).items()}
+
+    def stops(self) -> list[tuple[str, str]]:
+        """Return what is stopped: (scope, name) with scope all, agent or tool."""
+        return [(scope, name) for scope, name in self._rows("SELECT scope,name FROM stop")]
+
+    def stops_set(self) -> list[Stop]:
+        """Return the stops in force, with the entries that set them and when they end."""
+        sql = "SELECT s.scope, s.name, s.seq, e.bytes FROM stop s LEFT JOIN entry e ON e.seq=s.seq"
+        return [
+            # One whose entry is archived by now has no end that is known: a person lifts it.
+            Stop(scope, name, int(seq), orjson.loads(raw).get("until", 0) if raw else 0)
+            for scope, name, seq, raw in self._rows(sql)
+        ]
+
+    # --- content ----------------------------------------------------------------------------
+
+    def runs_of_event(self, event: str) -> list[Run]:
+        """Return the runs an event made."""
+        sql = f"{RUNS} WHERE r.position=? ORDER BY r.agent"
+        return [to_run(row) for row in self._rows(sql, self._position(event))]
+
+    def runs_with(
+        self, *, event: str | None = None, subject: str | None = None, entry: int | None = None
+    ) -> list[Run]:
+        """Return the runs whose content is found by an event, a subject or an event's entry."""
+        if event is not None:
+            return self.runs_of_event(event)
+        if entry is not None:
+            return [to_run(row) for row in self._rows(f"{RUNS} WHERE r.position=?", entry)]
+        return [to_run(row) for row in self._rows(f"{RUNS} WHERE e.subject=?", subject)]
+
+    def candidates(self, events: Collection[str]) -> list[Candidate]:
+        """Return what was proposed for memory out of these events and is not erased."""
+        sql = (
+            "SELECT e.bytes, b.data FROM entry e JOIN body b ON b.seq=e.seq "
+            "WHERE e.about=? AND e.kind='memory.proposed' ORDER BY e.seq"
+        )
+        return [
+            Candidate.told(orjson.loads(raw), orjson.loads(data))
+            for event in sorted(events)
+            for raw, data in self._rows(sql, self._position(event))
+        ]
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Let all reads inside see one state of the store, whatever is committed meanwhile."""
+        return self._database.snapshot()

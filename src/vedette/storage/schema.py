@@ -1,0 +1,122 @@
+"""The tables of one fleet's store.
+
+Entries stay as made; every other table is either the present state of something (run, action,
+row, state, spend, stop) or content that can be erased (body).
+
+Everything that belongs to an event lies under one number, `about`: the seq of the entry that
+accepted it, which is also the `position` of its runs. So rows arrive in the order of the key,
+whatever an id looks like, and the one index that is entered at random is that of the events
+themselves. Ids lead home: the first half of a run's or an action's id is that of its event
+(docs/decisions/0022).
+"""
+
+from __future__ import annotations
+
+SCHEMA = 2
+
+TABLES = """
+CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+
+CREATE TABLE entry(
+  seq INTEGER PRIMARY KEY, at INTEGER NOT NULL, kind TEXT NOT NULL, about INTEGER, agent TEXT,
+  outcome TEXT, rule TEXT, policy_rev INTEGER, actor TEXT, cause INTEGER, bytes BLOB NOT NULL
+) STRICT;
+CREATE INDEX entry_about ON entry(about, seq) WHERE about IS NOT NULL;
+CREATE INDEX entry_agent ON entry(agent, kind, seq) WHERE agent IS NOT NULL;
+CREATE INDEX entry_kind ON entry(kind, seq) WHERE kind NOT IN ('event.accepted', 'run.closed');
+CREATE INDEX entry_rule ON entry(rule, outcome, seq) WHERE kind = 'action.decided';
+CREATE INDEX entry_rev ON entry(policy_rev, outcome, seq) WHERE kind = 'action.decided';
+CREATE INDEX entry_actor ON entry(actor, seq) WHERE actor IS NOT NULL;
+
+CREATE TABLE body(seq INTEGER PRIMARY KEY, salt BLOB NOT NULL, data BLOB NOT NULL) STRICT;
+
+CREATE TABLE checkpoint(size INTEGER PRIMARY KEY, note TEXT NOT NULL) STRICT;
+
+-- `tag` is the first half of the key as a number; content is found by `subject` too.
+CREATE TABLE event(
+  seq INTEGER PRIMARY KEY, tag INTEGER NOT NULL, key TEXT NOT NULL, subject TEXT) STRICT;
+CREATE INDEX event_tag ON event(tag);
+CREATE INDEX event_subject ON event(subject, seq) WHERE subject IS NOT NULL;
+-- What was delivered and is no event; a later delivery under the same key may be one.
+CREATE TABLE refused(seq INTEGER PRIMARY KEY, key TEXT, subject TEXT) STRICT;
+CREATE INDEX refused_key ON refused(key) WHERE key IS NOT NULL;
+CREATE INDEX refused_subject ON refused(subject) WHERE subject IS NOT NULL;
+
+-- `prior` is the position of the key's event that was observed before this one.
+CREATE TABLE run(
+  position INTEGER NOT NULL, agent TEXT NOT NULL, id TEXT NOT NULL, key TEXT NOT NULL,
+  state TEXT NOT NULL, steps INTEGER NOT NULL, entries INTEGER NOT NULL, turn INTEGER NOT NULL,
+  last INTEGER NOT NULL, attempts INTEGER NOT NULL, wake_us INTEGER NOT NULL, waits TEXT,
+  observed INTEGER NOT NULL, prior INTEGER NOT NULL, PRIMARY KEY(position, agent)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX run_ready ON run(position) WHERE state = 'ready';
+CREATE INDEX run_due ON run(wake_us) WHERE state = 'waiting' AND wake_us > 0;
+CREATE INDEX run_odd ON run(state, position) WHERE state IN ('waiting', 'dead');
+CREATE INDEX run_waits ON run(agent, waits) WHERE state = 'waiting';
+CREATE INDEX run_agent ON run(agent, position);
+CREATE INDEX run_budget ON run(position) WHERE waits = 'budget';
+CREATE INDEX run_agent_budget ON run(agent, position) WHERE waits = 'budget';
+-- The last observed position of every key.
+CREATE TABLE head(
+  agent TEXT NOT NULL, key TEXT NOT NULL, position INTEGER NOT NULL, PRIMARY KEY(agent, key)
+) STRICT, WITHOUT ROWID;
+-- Ids of stores from before ids led home.
+CREATE TABLE old_id(id TEXT PRIMARY KEY, position INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+
+CREATE TABLE action(
+  position INTEGER NOT NULL, agent TEXT NOT NULL, turn INTEGER NOT NULL, ordinal INTEGER NOT NULL,
+  id TEXT NOT NULL, run TEXT NOT NULL, tool TEXT NOT NULL, digest TEXT NOT NULL, record BLOB,
+  decided TEXT, rule TEXT NOT NULL, policy_rev INTEGER NOT NULL, decisions INTEGER NOT NULL,
+  hold TEXT, waits TEXT, until_us INTEGER NOT NULL, approver TEXT, effect TEXT,
+  tries INTEGER NOT NULL, not_before_us INTEGER NOT NULL, answer BLOB, obliges TEXT NOT NULL,
+  seq INTEGER NOT NULL, last INTEGER NOT NULL, counted_us INTEGER NOT NULL,
+  PRIMARY KEY(position, agent, turn, ordinal)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX action_hold ON action(seq, id) WHERE hold IN ('open', 'approved');
+CREATE INDEX action_effect ON action(seq) WHERE effect IN ('intended', 'started', 'unknown');
+
+CREATE TABLE state(
+  agent TEXT, key TEXT, position INTEGER NOT NULL, blob BLOB NOT NULL, PRIMARY KEY(agent, key)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE row(
+  collection TEXT, key TEXT, data BLOB NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY(collection, key)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE position(source TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE spend(
+  agent TEXT, unit TEXT, minute INTEGER, amount INTEGER NOT NULL, PRIMARY KEY(agent, unit, minute)
+) STRICT, WITHOUT ROWID;
+-- What was spent in the latest hour and day: of each agent, and under '' of the fleet.
+CREATE TABLE total(
+  name TEXT NOT NULL, unit TEXT NOT NULL, hour_us INTEGER NOT NULL, hour INTEGER NOT NULL,
+  hour_told INTEGER NOT NULL, day_us INTEGER NOT NULL, day INTEGER NOT NULL,
+  day_told INTEGER NOT NULL, PRIMARY KEY(name, unit)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE raised(
+  seq INTEGER NOT NULL, name TEXT NOT NULL, unit TEXT NOT NULL, span TEXT NOT NULL,
+  amount INTEGER NOT NULL, until_us INTEGER NOT NULL, PRIMARY KEY(seq, unit, span)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE stop(scope TEXT, name TEXT, seq INTEGER NOT NULL, PRIMARY KEY(scope, name)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE command(id TEXT PRIMARY KEY, seq INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE bundle(digest TEXT PRIMARY KEY, files BLOB NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE policy(
+  number INTEGER PRIMARY KEY, digest TEXT NOT NULL, seq INTEGER NOT NULL, at INTEGER NOT NULL
+) STRICT;
+-- What people look at: a function of the entries alone (vedette.view), written with them.
+CREATE TABLE view(
+  name TEXT NOT NULL, id TEXT NOT NULL, version INTEGER NOT NULL, sort INTEGER NOT NULL,
+  data BLOB NOT NULL, PRIMARY KEY(name, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX view_sort ON view(name, sort, id);
+CREATE TABLE candidate(
+  seq INTEGER PRIMARY KEY, bank TEXT NOT NULL, scope TEXT NOT NULL, agent TEXT NOT NULL,
+  run TEXT NOT NULL, event TEXT NOT NULL) STRICT;
+"""
+
+
+def tag(id: str) -> int:
+    """Return the number under which an event is indexed: the first 64 bits of an id, signed.
+
+    `id` is that of an event, or of a run or an action, whose first half is its event's.
+    """
+    return int(id.rpartition("_")[2][:16], 16) - 2**63

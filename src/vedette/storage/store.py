@@ -1,0 +1,275 @@
+"""The Store port over a database: reads beside the line, writes through the one writer.
+
+An adapter opens the connections, sees to it that the store is its own, and calls `_take_over`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from vedette.approval import HoldState
+from vedette.budget import Raise
+from vedette.bundle import Bundle
+from vedette.crashpoint import reach
+from vedette.entry import Draft
+from vedette.errors import BadStore
+from vedette.ports import Accepted, Arrival, Erased, Refused
+from vedette.proof import SigningKey
+from vedette.run import ActionRow, Committed, Run, Step
+from vedette.storage.database import Database
+from vedette.storage.erase import erase
+from vedette.storage.keeping import Keeping
+from vedette.storage.ledger import Ledger
+from vedette.storage.orders import Orders
+from vedette.storage.pending import Pending
+from vedette.storage.steps import Fences, Steps
+from vedette.storage.witness import Witness, check_witness
+from vedette.storage.writer import Writer
+
+
+class SqlStore(Keeping):
+    """One fleet's durable state. See `vedette.ports.Store`; all writes answer after COMMIT."""
+
+    writer: Writer
+    lease_rev = 0
+    several = False
+    steps_type: type[Steps] = Steps
+
+    def __init__(self, reading: Database, writing: Database, now_us: Callable[[], int]) -> None:
+        super().__init__(reading)
+        self._write = writing
+        self._now_us = now_us
+
+    def _take_over(self, folder: Path, fleet: str, key: SigningKey, key_name: str) -> None:
+        """Check that the store is this fleet's and whole, begin a new epoch, start the writer."""
+        named = self.meta("fleet")
+        if named not in (None, fleet):
+            raise BadStore(
+                f"this store belongs to the fleet {named!r}, not {fleet!r}",
+                where=str(folder),
+                mend="use another state folder or the fleet's own name",
+            )
+        witness = folder / "witness.log"
+        check_witness(self._write, witness)
+        self._ledger = Ledger(
+            self._write,
+            origin=f"vedette/{fleet}",
+            key_name=key_name,
+            key=key,
+            witness=Witness(witness),
+            now_us=self._now_us,
+        )
+        pending = Pending(self._write, self._ledger)
+        self._fences = Fences()
+        parts = (self._write, self._ledger, pending, self._fences, self._now_us)
+        self._steps, self._orders = self.steps_type(*parts), Orders(*parts)
+        self._own(fleet)
+        self._read_fences()
+        self.writer = Writer(self._write, self._ledger, pending, self)
+
+    def _own(self, fleet: str) -> None:
+        """Begin a new epoch: whoever wrote before must not any more."""
+        self._fences.epoch = int(self.meta("epoch") or 0) + 1
+        reach("epoch:before")
+        self._write.begin()
+        self._orders.set_meta("fleet", fleet)
+        self._orders.set_meta("epoch", self._fences.epoch)
+        self._write.commit()
+        reach("epoch:after")
+
+    # --- what the writer asks of its owner, on its thread -----------------------------------
+
+    def begun(self) -> None:
+        """A group's transaction has begun. Nobody else writes here, so nothing is to be seen."""
+
+    def undone(self) -> None:
+        """Take fences and steps from what stands.
+
+        A publication, a stop or a step moves them as soon as it has its place in a group; if the
+        item or the group is lost they must not stay ahead of the store, or every later step would
+        be refused.
+        """
+        self._steps.forget()
+        self._read_fences()
+
+    def between(self) -> None:
+        """A group was committed."""
+
+    def erasing(self) -> None:
+        """An erasure is part of this group."""
+
+    def _read_fences(self) -> None:
+        rows = self._write.rows("SELECT COALESCE(MAX(number),0) FROM policy")
+        stop = self._write.rows("SELECT value FROM meta WHERE name='stop_epoch'")
+        self._fences.policy_rev = int(rows[0][0])
+        self._fences.stop_epoch = int(stop[0][0]) if stop else 0
+
+    # --- state ------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """Return the epoch of this worker."""
+        return self._fences.epoch
+
+    @property
+    def policy_rev(self) -> int:
+        """Return the live policy revision."""
+        return self._fences.policy_rev
+
+    @property
+    def stop_epoch(self) -> int:
+        """Return how often stops were set or lifted."""
+        return self._fences.stop_epoch
+
+    @property
+    def ready(self) -> bool:
+        """Say whether the last commit stood."""
+        return self.writer.ready
+
+    def lease(self, run: Run) -> int | None:
+        """Return the epoch under which this worker may handle a run; None if it is not ours."""
+        return self._fences.epoch
+
+    # --- what only several workers on one store need; the adapter for PostgreSQL has them ------
+
+    @property
+    def leads(self) -> bool:
+        """Say whether this worker is the one that runs the fleet's sources."""
+        return True
+
+    @property
+    def shared(self) -> bool:
+        """Say whether other workers handle this store's runs."""
+        return False
+
+    @property
+    def news(self) -> int:
+        """Return a number that grows when another worker committed something."""
+        return 0
+
+    @property
+    def current(self) -> bool:
+        """Say whether this process has adopted the live revision and the last stop."""
+        return True
+
+    def holds(self, epoch: int) -> bool:
+        """Say whether a call may start under a lease: it lasts, and nothing newer is published."""
+        return epoch == self._fences.epoch
+
+    def adopt(self, policy_rev: int, stop_epoch: int) -> None:
+        """Say that this process decides and stops by these from now on."""
+
+    async def everywhere(self) -> None:
+        """Return once no other worker starts a call under anything older than what is live."""
+
+    def close(self) -> None:
+        """Commit what is queued and close the connections."""
+        self.writer.close()
+        self._database.close()
+        self._write.close()
+
+    # --- what the line writes ---------------------------------------------------------------
+
+    async def accept(
+        self, arrivals: Sequence[Arrival | Refused], position: tuple[str, str] | None
+    ) -> list[Accepted]:
+        """Make a batch durable: events, the runs they wake, refusals, the source's position."""
+        work = self._steps.accept
+        return await self.writer.enqueue(lambda: work(arrivals, position), guarded=False)
+
+    def send(self, step: Step) -> asyncio.Future[Committed]:
+        """Queue a step now, in the order of calls; the future has its answer after COMMIT."""
+        return self.writer.enqueue(lambda: self._steps.commit(step), guarded=False)
+
+    async def commit(self, step: Step) -> Committed:
+        """Make a step durable, or say why not: see `Answer`."""
+        return await self.send(step)
+
+    # --- orders -----------------------------------------------------------------------------
+
+    async def publish(
+        self, bundle: Bundle, drafts: Sequence[Draft], *, command: str | None = None
+    ) -> int:
+        """Make a bundle the live revision; steps made under older ones are refused from here on.
+
+        `drafts` are written with the new number in their `policy_rev`. Returns the number.
+        """
+        orders = self._orders
+        return await self.writer.submit(
+            orders.once(command, lambda: orders.publish(bundle, drafts))
+        )
+
+    async def stop(
+        self, draft: Draft, scope: str, name: str, on: bool, *, command: str | None = None
+    ) -> int:
+        """Set or lift a stop; return the new stop epoch. Raises BadCommand if it is so already."""
+        orders = self._orders
+        return await self.writer.submit(
+            orders.once(command, lambda: orders.stop(draft, scope, name, on))
+        )
+
+    async def raise_budget(
+        self, draft: Draft, raises: Sequence[Raise], *, command: str | None = None
+    ) -> int:
+        """Give more room until an instant and wake what waits for it; return the entry's seq."""
+        orders = self._orders
+        return await self.writer.submit(
+            orders.once(command, lambda: orders.raise_budget(draft, raises))
+        )
+
+    async def settle_hold(
+        self,
+        action: str,
+        to: HoldState,
+        draft: Draft,
+        *,
+        approver: str | None,
+        until_us: int,
+        command: str | None = None,
+    ) -> ActionRow:
+        """Move a hold, write the entry into its run and wake the run. Raises BadCommand."""
+        orders = self._orders
+
+        def work() -> ActionRow:
+            self._steps.forget()
+            return orders.settle_hold(action, to, draft, approver, until_us)
+
+        return await self.writer.submit(orders.once(command, work))
+
+    async def note(self, drafts: Sequence[Draft], bundle: Bundle | None = None) -> int:
+        """Write entries that belong to no run; return the seq of the last."""
+        return await self.writer.submit(lambda: self._orders.note(drafts, bundle))
+
+    async def remember(self, name: str, value: str) -> None:
+        """Keep a value of the runner's own under a name; `meta` reads it."""
+        await self.writer.submit(lambda: self._orders.set_meta(name, value))
+
+    async def keep_state(self, agent: str, key: str, position: int, blob: bytes) -> None:
+        """Keep a checkpoint of a judge's state, unless a newer one is there."""
+        await self.writer.submit(lambda: self._orders.keep_state(agent, key, position, blob))
+
+    async def erase(
+        self,
+        *,
+        event: str | None = None,
+        subject: str | None = None,
+        entry: int | None = None,
+        draft: Draft,
+        command: str | None = None,
+    ) -> Erased:
+        """Delete the bodies found by event, subject or entry.
+
+        The entry that names them is written in the same commit. Action records of the same runs
+        lose their arguments.
+        """
+
+        def work() -> Erased:
+            self.erasing()
+            return erase(
+                self._write, self._ledger, event=event, subject=subject, entry=entry, draft=draft,
+                at_us=self._now_us(),
+            )  # fmt: skip
+
+        return await self.writer.submit(self._orders.once(command, work))

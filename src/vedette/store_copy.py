@@ -1,0 +1,154 @@
+"""Copy a fleet's store from SQLite to PostgreSQL: everything, in one transaction, verified.
+
+The state folder stays: keys, witness file and memory banks go on with the new store. The old file
+is left as it is; it cannot be run again by mistake, since the witness file has moved on.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vedette.clock import SystemClock
+from vedette.crashpoint import reach
+from vedette.digest import canonical
+from vedette.entry import Body, Draft
+from vedette.errors import BadCommand, BadStore
+from vedette.identity import Principal
+from vedette.storage.reads import Reads
+from vedette.storage.schema import TABLES
+
+if TYPE_CHECKING:
+    from vedette.adapters.postgres.database import PostgresDatabase
+    from vedette.load import Settings
+    from vedette.storage.database import Database
+
+_BATCH = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What was copied: entries, the root of their tree, rows by table."""
+
+    size: int
+    root: str
+    rows: dict[str, int]
+
+
+def tables() -> list[str]:
+    """Return the names of the shared tables, in the order in which they are declared."""
+    return re.findall(r'^CREATE TABLE "?(\w+)"?', TABLES, re.MULTILINE)
+
+
+async def copy_store(settings: Settings, url: str, who: Principal, reason: str) -> Copied:
+    """Copy the SQLite store of a state folder into an empty database.
+
+    Either all of it is there and verified, or nothing. Raises StoreBusy if the fleet runs,
+    BadCommand for a target that holds a store, BadStore if either does not verify.
+    """
+    from vedette.adapters.keys import ledger_key
+    from vedette.adapters.postgres import PostgresStore
+    from vedette.adapters.postgres.database import PostgresDatabase
+    from vedette.adapters.postgres.schema import prepare
+    from vedette.adapters.sqlite.database import open_database
+    from vedette.adapters.sqlite.lock import LOCK, own
+
+    path = settings.state / "store.db"
+    if not path.exists():
+        raise BadStore("there is no store here", where=str(path), mend="start `vedette run` once")
+    with ExitStack() as stack:
+        stack.enter_context(own(settings.state / LOCK))
+        # Opened to write first: a store of an older schema is brought up before it is copied.
+        open_database(path, write=True).close()
+        source = open_database(path, write=False)
+        stack.callback(source.close)
+        target = PostgresDatabase(url, name="vedette copy", hold_ms=0)
+        stack.callback(target.close)
+        prepare(target)
+        copied = _copy_all(settings, source, target)
+    key_name = f"vedette/{settings.fleet}"
+    store = PostgresStore(
+        url, settings.state, fleet=settings.fleet, key=ledger_key(settings.state, key_name),
+        key_name=key_name, now_us=SystemClock().now_us, visit=True,
+    )  # fmt: skip
+    try:
+        body = Body(canonical({"reason": reason}))
+        await store.note([Draft("store.copied", {"actor": str(who)}, body=body)])
+    finally:
+        store.close()
+    return copied
+
+
+def _copy_all(settings: Settings, source: Database, target: PostgresDatabase) -> Copied:
+    witness, public = settings.state / "witness.log", settings.state / "ledger.pub"
+    key = public.read_text(encoding="ascii").strip()
+    old = Reads(source)
+    fleet = old.meta("fleet")
+    if fleet != settings.fleet:
+        raise BadStore(
+            f"this store belongs to the fleet {fleet!r}, not {settings.fleet!r}",
+            where=str(settings.state / "store.db"),
+            mend="give the settings of the fleet's own",
+        )
+    reach("store-copy:before")
+    target.begin()
+    try:
+        _refuse_full(target)
+        size, root = _verified(old, key, witness, "the store")
+        rows = {name: _copy_table(source, target, name) for name in tables()}
+        target.run(
+            "UPDATE leasing SET life=COALESCE("
+            "(SELECT CAST(value AS BIGINT) FROM meta WHERE name='epoch'), 0)"
+        )
+        reach("store-copy:mid")
+        if _verified(Reads(target), key, witness, "the copy") != (size, root):
+            raise BadStore("the copy has another head than the store", where="[store]")
+        target.commit()
+    finally:
+        target.rollback()
+    reach("store-copy:after")
+    return Copied(size, root, rows)
+
+
+def _refuse_full(target: PostgresDatabase) -> None:
+    for name in tables():
+        ((there,),) = target.rows(f'SELECT COUNT(*) FROM "{name}"')  # noqa: S608 (our own names)
+        if there > (name == "meta"):
+            raise BadCommand(
+                f"the database holds a store already ({there} rows of {name})",
+                mend="give one that is empty; nothing was written",
+            )
+
+
+def _copy_table(source: Database, target: PostgresDatabase, name: str) -> int:
+    names = target.columns_of(name)
+    quoted = ", ".join(f'"{column}"' for column in names)
+    where = " WHERE name<>'schema'" if name == "meta" else ""
+    taken = 0
+    batch: list[Any] = []
+    for row in source.each(f'SELECT {quoted} FROM "{name}"{where}'):  # noqa: S608
+        batch.append(row)
+        if len(batch) == _BATCH:
+            taken += target.copy_in(name, batch)
+            batch.clear()
+    if batch:
+        taken += target.copy_in(name, batch)
+    ((there,),) = source.rows(f'SELECT COUNT(*) FROM "{name}"{where}')  # noqa: S608
+    if there != taken:
+        raise BadStore(f"{there} rows of {name} became {taken}", mend="nothing was written")
+    return taken
+
+
+def _verified(record: Reads, key: str, witness: Any, what: str) -> tuple[int, str]:
+    """Verify a ledger with its bodies; return (size, root). Raises BadStore."""
+    from vedette.adapters.ledger_file import verify_store
+
+    report = verify_store(record, key, witness)
+    if not report.ok:
+        raise BadStore(
+            f"{what} does not verify: {report.findings[0].sentence}",
+            mend="see `vedette ledger verify`; nothing was written",
+        )
+    return report.size, report.root.hex()

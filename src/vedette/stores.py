@@ -1,0 +1,57 @@
+"""Which store a fleet has: a SQLite file in its state folder, or a PostgreSQL database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vedette.load import Settings
+    from vedette.proof import SigningKey
+    from vedette.storage.reads import Reads
+    from vedette.storage.store import SqlStore
+
+
+def open_store(
+    settings: Settings,
+    *,
+    fleet: str,
+    key: SigningKey,
+    key_name: str,
+    now_us: Callable[[], int],
+) -> SqlStore:
+    """Open the store to run the fleet. Raises StoreBusy, BadStore, BadFleet, Unavailable."""
+    if settings.store.kind == "postgresql":
+        from vedette.adapters.postgres import PostgresStore
+
+        return PostgresStore(
+            settings.store.url(), settings.state, fleet=fleet, key=key, key_name=key_name,
+            now_us=now_us, lease_us=settings.store.lease_us,
+            visit=settings.store.visit,
+        )  # fmt: skip
+    from vedette.adapters.sqlite import SqliteStore
+
+    return SqliteStore(settings.state, fleet=fleet, key=key, key_name=key_name, now_us=now_us)
+
+
+def open_reading(settings: Settings) -> Reads:
+    """Open the store to read, beside a running fleet or with none; `close` it.
+
+    Raises BadStore if there is none.
+    """
+    if settings.store.kind == "postgresql":
+        from vedette.adapters.postgres import OpenedPostgres
+
+        return OpenedPostgres(settings.store.url())
+    from vedette.adapters.sqlite import OpenedStore
+
+    return OpenedStore(settings.state)
+
+
+def is_there(settings: Settings) -> bool:
+    """Say whether the fleet has a store already."""
+    if settings.store.kind == "postgresql":
+        from vedette.adapters.postgres import has_store
+
+        return has_store(settings.store.url())
+    return (settings.state / "store.db").exists()

@@ -1,0 +1,108 @@
+"""Crash schedules: run a piece of work in a forked child and kill it at its n-th crash point.
+
+Everything durable passes `vedette.crashpoint.reach`. A parent that has loaded everything forks a
+child; the child counts its passes and sends itself SIGKILL at the one it was told. Who then forks
+another child on the same folder sees what a runner sees that comes after a crash.
+
+    ended = in_child(work, die_at=7)
+    if ended.killed:
+        print(ended.at)  # "commit:mid"
+
+The parent must have no thread of its own while it forks (`alone`), or the child may inherit a
+lock that nobody will ever let go. Not for Windows.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vedette import crashpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a child ended. `passes` is how many crash points it passed, `at` the last of them.
+
+    `killed` by its own hand at the point it was told; otherwise it came to its end, or `error`
+    says what broke it: a traceback, or the signal that ended it (SIGALRM: it took too long).
+    """
+
+    killed: bool
+    passes: int
+    at: str = ""
+    error: str = ""
+
+
+class _Counter:
+    """Counts passes over all threads; at the n-th it tells the parent where, and dies."""
+
+    def __init__(self, tell: int, die_at: int | None) -> None:
+        self._tell = tell
+        self._die_at = die_at
+        self._lock = threading.Lock()
+        self.passes = 0
+        self.at = ""
+
+    def __call__(self, point: str) -> None:
+        with self._lock:
+            self.passes += 1
+            self.at = point
+            if self.passes == self._die_at:
+                os.write(self._tell, f"{self.passes} {point}\n".encode())
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def alone() -> bool:
+    """Say whether this process may fork: it has no thread but the main one."""
+    return threading.active_count() == 1
+
+
+def in_child(work: Callable[[], object], *, die_at: int | None = None, within_s: int = 60) -> Ended:
+    """Do `work` in a forked child; with `die_at` it is killed at that pass (1 is the first).
+
+    Raises RuntimeError if this process has other threads.
+    """
+    if not alone():
+        names = sorted(thread.name for thread in threading.enumerate())
+        raise RuntimeError(f"cannot fork beside other threads: {', '.join(names)}")
+    heard, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(heard)
+        _be_child(work, tell, die_at, within_s)
+    os.close(tell)
+    with os.fdopen(heard, "rb") as pipe:
+        told = pipe.read().decode("utf-8", "replace")
+    _, status = os.waitpid(pid, 0)
+    first, _, rest = told.partition("\n")
+    passes, _, at = first.partition(" ")
+    count = int(passes) if passes.isdigit() else 0
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number == signal.SIGKILL and count == die_at and die_at is not None:
+            return Ended(True, count, at)
+        return Ended(False, count, at, f"ended by signal {number} ({signal.strsignal(number)})")
+    return Ended(False, count, at, rest)
+
+
+def _be_child(work: Callable[[], object], tell: int, die_at: int | None, within_s: int) -> None:
+    """Do the work and leave; nothing of the parent's is run on the way out."""
+    error = ""
+    counter = _Counter(tell, die_at)
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(within_s)
+        crashpoint.hook = counter
+        work()
+    except BaseException:
+        error = traceback.format_exc()
+    try:
+        crashpoint.hook = None
+        os.write(tell, f"{counter.passes} {counter.at}\n{error[-4000:]}".encode())
+    finally:
+        os._exit(1 if error else 0)

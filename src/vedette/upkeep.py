@@ -1,0 +1,180 @@
+"""Upkeep: what operators order for the record itself. Keys, archives, retention, restores.
+
+Like all commands these name a principal and a reason. They do nothing to what agents do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from vedette.archived import Archived
+from vedette.digest import canonical
+from vedette.doubt import Doubt
+from vedette.entry import Body, Draft
+from vedette.errors import BadCommand
+from vedette.identity import Principal
+from vedette.line import Line
+from vedette.ports import Erased
+from vedette.proof import ProofError, SigningKey
+from vedette.run import Run
+
+Found = tuple[Any, ...]
+
+
+class Kept(Protocol):
+    """What upkeep asks of the store."""
+
+    async def rotate(
+        self, key: SigningKey, line: str, draft: Draft, *, command: str | None = None
+    ) -> int: ...
+
+    async def let_go(
+        self, archived: Archived, draft: Draft, *, command: str | None = None
+    ) -> int: ...
+
+    async def trim(self) -> int: ...
+
+    def expiring(self, upto: int, *, closed: bool = False, after: int = 0) -> Sequence[Found]: ...
+
+    def runs_at(self, positions: Sequence[int]) -> list[Run]: ...
+
+    def last_before(self, before_us: int) -> int: ...
+
+    async def expire(self, rows: Sequence[Found], draft: Draft) -> Erased: ...
+
+    async def settled(self, draft: Draft, *, command: str | None = None) -> int: ...
+
+    def doubt(self) -> Doubt | None: ...
+
+
+class Keys(Protocol):
+    """Where the signing keys are: the next one is made durable before it is named."""
+
+    def prepare(self) -> tuple[SigningKey, str]: ...
+
+    def finish(self) -> None: ...
+
+    def drop(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Upkeep:
+    """The upkeep of one fleet's store."""
+
+    line: Line
+    store: Kept
+    keys: Keys
+
+    async def rotate(
+        self, who: Principal, reason: str, command: str | None = None
+    ) -> dict[str, Any]:
+        """Hand over to a new signing key; the present one is destroyed.
+
+        The entry that names the new key is signed by the old: whoever knows the first key can
+        follow. Raises what the store raises, and then the present key stays.
+        """
+        key, line = self.keys.prepare()
+        try:
+            seq = await self.store.rotate(
+                key, line, _draft("key.rotated", who, reason), command=command
+            )
+        except Exception:
+            self.keys.drop()
+            raise
+        self.keys.finish()
+        return {"seq": seq, "key": line}
+
+    async def expire(self, who: Principal, reason: str, before_us: int) -> dict[str, Any]:
+        """Erase content older than an instant, except what an open run still needs.
+
+        What judges learned of it is kept as state. Proposed memories stay: their bank decides.
+        """
+        return await self._expire(who, reason, self.store.last_before(before_us), closed=False)
+
+    async def let_go(
+        self, who: Principal, reason: str, archived: Archived, command: str | None = None
+    ) -> dict[str, Any]:
+        """Delete the entries that an archive now holds, and what is left of their content."""
+        gone = await self._expire(who, reason, archived.size, closed=True)
+        draft = _draft("ledger.archived", who, reason)
+        seq = await self.store.let_go(archived, draft, command=command)
+        rows = 0
+        while deleted := await self.store.trim():
+            rows += deleted
+        return {"seq": seq, "archived": archived.size, **gone}
+
+    async def finish_trimming(self) -> None:
+        """Delete what an archiving that was broken off had let go already."""
+        while await self.store.trim():
+            pass
+
+    async def settled(
+        self, who: Principal, reason: str, command: str | None = None
+    ) -> dict[str, Any]:
+        """Say that sources deliver nothing again that a restore had lost."""
+        seq = await self.store.settled(_draft("store.settled", who, reason), command=command)
+        self.line.doubt = self.store.doubt()
+        return {"seq": seq}
+
+    async def _expire(
+        self, who: Principal, reason: str, upto: int, *, closed: bool
+    ) -> dict[str, Any]:
+        erased = 0
+        while rows := self.store.expiring(upto, closed=closed):
+            abouts = sorted({row[2] for row in rows if row[2] is not None})
+            await keep_states(self.line, self.store.runs_at(abouts))
+            done = await self.store.expire(rows, _draft("body.erased", who, reason))
+            erased += len(done.digests)
+        return {"erased": erased}
+
+
+async def keep_states(line: Line, runs: Sequence[Run]) -> None:
+    """Keep what judges have learned of content that is about to go, as states without it."""
+    for agent, key in sorted({(run.agent, run.key) for run in runs if run.observed}):
+        if agent not in line.fleet.agents:
+            continue
+        checkpoint, _, since = line.store.history(agent, key, 2**62)
+        if not since:
+            continue
+        blob = line.reasoner(line.agent(agent)).fold(agent, checkpoint, since)
+        if blob is not None:
+            await line.store.keep_state(agent, key, since[-1][0], blob)
+
+
+def _draft(kind: str, who: Principal, reason: str) -> Draft:
+    if who.kind != "person":
+        raise BadCommand(f"{who} may not give commands", mend="a person must")
+    if not reason.strip():
+        raise BadCommand("a reason is missing", mend="add --reason 'why'")
+    return Draft(kind, {"actor": str(who)}, body=Body(canonical({"reason": reason})))
+
+
+# What each order takes, and must be given.
+VERBS: Mapping[str, Mapping[str, type]] = {
+    "rotate_key": {},
+    "expire": {"before_us": int},
+    "let_go": {"archived": str},
+    "settle_restore": {},
+}
+NEEDED = {"expire": "before_us", "let_go": "archived"}
+
+
+async def carry_out(
+    upkeep: Upkeep | None, verb: str, who: Principal, reason: str, command: str | None, args: Any
+) -> dict[str, Any]:
+    """Carry out one order of upkeep. Raises BadCommand."""
+    if upkeep is None:
+        raise BadCommand("this fleet's store is kept up elsewhere")
+    if verb == "rotate_key":
+        return await upkeep.rotate(who, reason, command)
+    if verb == "expire":
+        return await upkeep.expire(who, reason, args["before_us"])
+    if verb == "settle_restore":
+        return await upkeep.settled(who, reason, command)
+    try:
+        archived = Archived.from_bytes(args["archived"].encode())
+    except ProofError as error:
+        raise BadCommand(f"that is no archived part: {error}") from error
+    return await upkeep.let_go(who, reason, archived, command)

@@ -1,0 +1,101 @@
+"""Verify a ledger offline: entries, checkpoints, a public key and the witness's copy, no store.
+
+One forward pass over the entries. Memory grows with the checkpoints, the runs and the missing
+bodies, never with the entries. Nothing is believed but the verifier key: every checkpoint is
+verified as a signed note before it counts, and every root is computed again. Later keys are
+believed because the one before handed over to them in an entry.
+
+What this cannot find, because nothing outside the store knows of it: a cut after the last
+witnessed checkpoint. `Report.witnessed` says how far the witness reaches. Nor can it tell that
+the holder of the signing key wrote another history before any checkpoint reached a witness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vedette.archived import NOTHING, Archived
+from vedette.proof import Frontier, ProofError, leaf_hash, parse_verifier_key
+from vedette.verify.entries import BodyLookup, Entries
+from vedette.verify.finding import Code, Finding, Findings, Report, Restored
+from vedette.verify.heads import STORE, WITNESS, Heads
+
+
+def verify_ledger(
+    entries: Iterable[tuple[int, bytes]],
+    checkpoints: Iterable[str],
+    verifier_key: str,
+    witness: Iterable[str] = (),
+    bodies: BodyLookup | None = None,
+    *,
+    origin: str | None = None,
+    limit: int = 100,
+    archived: Archived = NOTHING,
+) -> Report:
+    """Verify a whole ledger and report everything that is wrong with it.
+
+    `entries` are (seq, canonical bytes) in storage order, from the one after the `archived`
+    (from seq 1 if nothing is). `checkpoints` and `witness` are signed notes, each in the order
+    written: those kept in the store, and those copied out of its reach. `bodies` None leaves the
+    bodies unchecked, as the proof over the entries does not need them. `origin` is the origin
+    every checkpoint must name, the key's name if None. `limit` is how many findings of each code
+    are kept.
+
+    Raises ProofError only for a malformed `verifier_key`: what is wrong with the ledger is
+    reported, never raised.
+    """
+    found = Findings(limit)
+    parse_verifier_key(verifier_key)
+    heads = Heads(verifier_key, origin, found)
+    heads.read(STORE, checkpoints)
+    heads.read(WITNESS, witness)
+    wanted = heads.sizes()
+
+    tree = _beginning(archived, found)
+    roots = {0: Frontier().root(), tree.size: tree.root()}
+    reader = Entries(found, bodies, tree.size)
+    for seq, raw in entries:
+        reader.read(seq, raw)
+        tree.append(leaf_hash(raw))
+        if tree.size in wanted:
+            roots[tree.size] = tree.root()
+    reader.close()
+
+    judged = heads.judge(roots, tree.size, reader.rotations, reader.restores, archived)
+    if judged.reach < tree.size:
+        # Without this, whoever drops the last checkpoints could rewrite what they covered.
+        found.add(
+            Code.UNSIGNED_TAIL,
+            judged.reach + 1,
+            f"entries {judged.reach + 1} to {tree.size} are covered by no signed checkpoint",
+        )
+    return Report(
+        size=tree.size,
+        root=tree.root(),
+        runs=len(reader.runs),
+        checkpoints=heads.seen[STORE],
+        witness_checkpoints=heads.seen[WITNESS],
+        signed=judged.agreed[STORE],
+        witnessed=judged.agreed[WITNESS],
+        bodies=reader.right if bodies is not None else None,
+        erased=len(reader.erased),
+        counts=dict(found.counts),
+        findings=tuple(found.kept),
+        archived=archived.size,
+        keys=judged.keys,
+        restored=judged.restored,
+        lost=judged.lost,
+    )
+
+
+def _beginning(archived: Archived, found: Findings) -> Frontier:
+    try:
+        return archived.frontier()
+    except ProofError as error:
+        found.add(Code.BAD_ARCHIVE, None, f"the archived beginning is not readable: {error}")
+        return Frontier()
+
+
+__all__ = [
+    "BodyLookup", "Code", "Finding", "Report", "Restored", "verify_ledger",
+]  # fmt: skip

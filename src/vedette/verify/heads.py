@@ -1,0 +1,292 @@
+"""Signed checkpoints against the entries, and against each other.
+
+A note is believed once the key in force at its size has signed it; which key that was, the
+entries say (`vedette.keychain`). A checkpoint that differs from the entries is a fork, a cut or a
+rewriting, unless an authenticated `store.restored` accounts for it: see `_account`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from vedette.archived import Archived
+from vedette.keychain import KeyChain, named_key
+from vedette.proof import Checkpoint, ProofError, parse_note, parse_verifier_key, verify_note
+from vedette.verify.finding import Code, Findings, Restored, shown
+
+STORE = "store"
+WITNESS = "witness"
+
+
+@dataclass(slots=True)
+class _Head:
+    """A note with the checkpoint that it claims to be; `good` once its signature held."""
+
+    source: str
+    number: int
+    text: str
+    point: Checkpoint
+    good: bool = False
+    lost: bool = False
+    error: str = ""
+
+
+@dataclass(slots=True)
+class Judged:
+    """What the checkpoints came to: see `Report`."""
+
+    agreed: dict[str, int]
+    reach: int
+    restored: tuple[Restored, ...]
+    lost: int
+    keys: int
+
+
+@dataclass(slots=True)
+class Heads:
+    """The checkpoints of one verification."""
+
+    verifier_key: str
+    origin: str | None
+    found: Findings
+    seen: dict[str, int] = field(default_factory=lambda: {STORE: 0, WITNESS: 0})
+    _heads: list[_Head] = field(default_factory=list)
+
+    def read(self, source: str, notes: Iterable[str]) -> None:
+        """Take notes in, in the order written; none is believed yet."""
+        for number, text in enumerate(notes, 1):
+            self.seen[source] += 1
+            try:
+                point = Checkpoint.from_body(parse_note(text).body)
+            except ProofError as error:
+                self._refuse(source, number, str(error))
+                continue
+            self._heads.append(_Head(source, number, text, point))
+
+    def sizes(self) -> set[int]:
+        """Return the sizes at which a root is wanted."""
+        return {head.point.size for head in self._heads}
+
+    def judge(
+        self,
+        roots: Mapping[int, bytes],
+        size: int,
+        rotations: list[tuple[int, dict[str, Any]]],
+        restores: list[tuple[int, dict[str, Any]]],
+        archived: Archived,
+    ) -> Judged:
+        """Hold every checkpoint against the roots recomputed at its size, and each other."""
+        chain = self._chain(roots, rotations, archived)
+        self._verify(chain)
+        restored = self._account(roots, restores)
+        for head in self._heads:
+            if not head.good and not head.lost:
+                self._refuse(head.source, head.number, head.error)
+        standing = {
+            source: [h.point for h in self._heads if h.source == source and h.good and not h.lost]
+            for source in (STORE, WITNESS)
+        }
+        agreed = _compare(standing, roots, size, self.found)
+        reach = max((point.size for points in standing.values() for point in points), default=0)
+        lost = sum(head.lost for head in self._heads)
+        return Judged(agreed, reach, restored, lost, chain.length)
+
+    def _refuse(self, source: str, number: int, why: str) -> None:
+        what = f"checkpoint {number} of the {source} does not hold: {why}"
+        self.found.add(Code.BAD_NOTE, None, what)
+
+    # --- keys -------------------------------------------------------------------------------
+
+    def _chain(
+        self,
+        roots: Mapping[int, bytes],
+        rotations: list[tuple[int, dict[str, Any]]],
+        archived: Archived,
+    ) -> KeyChain:
+        chain = KeyChain(self.verifier_key)
+        name, _ = parse_verifier_key(self.verifier_key)
+        try:
+            archived.follow(chain)
+        except ProofError as error:
+            what = f"the keys of the archived entries cannot be followed: {error}"
+            self.found.add(Code.BAD_ARCHIVE, None, what)
+        for seq, entry in rotations:
+            try:
+                key = named_key(entry, name)
+                chain.link(self._handover(seq, roots, chain.last), key)
+            except ProofError as error:
+                what = f"the rotation in entry {seq} does not stand: {error}"
+                self.found.add(Code.BAD_ROTATION, seq, what)
+        return chain
+
+    def _handover(self, seq: int, roots: Mapping[int, bytes], key: str) -> int:
+        """Return the size of the first checkpoint over an entry that the old key signed."""
+        covering = [h for h in self._heads if h.point.size >= seq]
+        for head in sorted(covering, key=lambda h: h.point.size):
+            if roots.get(head.point.size) != head.point.root:
+                continue
+            try:
+                verify_note(head.text, key)
+            except ProofError:
+                continue
+            return head.point.size
+        raise ProofError("no checkpoint over it is signed by the key that hands over")
+
+    def _verify(self, chain: KeyChain) -> None:
+        # The witness holds copies of the store's notes: each text is verified once.
+        known: dict[str, str] = {}
+        for head in self._heads:
+            if head.text not in known:
+                known[head.text] = self._wrong(head, chain)
+            head.error = known[head.text]
+            head.good = not head.error
+
+    def _wrong(self, head: _Head, chain: KeyChain) -> str:
+        origin = self.origin or parse_verifier_key(self.verifier_key)[0]
+        try:
+            verify_note(head.text, chain.of(head.point.size))
+        except ProofError as error:
+            return str(error)
+        if head.point.origin != origin:
+            return f"it is of {shown(head.point.origin)}, not of {origin}"
+        return ""
+
+    # --- restores ---------------------------------------------------------------------------
+
+    def _account(
+        self, roots: Mapping[int, bytes], restores: list[tuple[int, dict[str, Any]]]
+    ) -> tuple[Restored, ...]:
+        """Mark the witness's checkpoints of history that a restore has lost.
+
+        The witness goes on over a restore: its file holds the heads of the lost history, then
+        those of the restored one. A *branch* is a stretch of it in which the ledger only grew. A
+        branch accounts as lost if the entry names its last head, or a larger one (then the
+        witness is an old copy), and if nothing in it agrees with what came after the restore:
+        who forks the restored history cannot hide behind the restore.
+        """
+        witness = [h for h in self._heads if h.source == WITNESS]
+        signed = max((h.point.size for h in self._heads if h.good and _agrees(h, roots)), default=0)
+        told: list[tuple[int, dict[int, bytes]]] = []
+        for seq, entry in restores:
+            if seq <= signed:  # or nobody vouches for the entry
+                told.append((seq, _named_heads(entry, seq)))
+        ends = {(size, root) for _, heads in told for size, root in heads.items()}
+        for branch in _branches(witness, ends):
+            own = max((h.point.size for h in branch if h.good and _agrees(h, roots)), default=0)
+            last = branch[-1].point
+            for seq, heads in told:
+                furthest = max(heads, default=0)
+                if own >= seq or not (heads.get(last.size) == last.root or last.size < furthest):
+                    continue
+                for head in branch:
+                    if head.point.size >= seq and not (head.good and _agrees(head, roots)):
+                        head.lost = True
+        return tuple(Restored(seq, max(heads, default=0)) for seq, heads in told)
+
+
+def _agrees(head: _Head, roots: Mapping[int, bytes]) -> bool:
+    return roots.get(head.point.size) == head.point.root
+
+
+def _named_heads(entry: Mapping[str, Any], seq: int) -> dict[int, bytes]:
+    """Return the lost heads that a restore's entry names; what is malformed names none."""
+    found: dict[int, bytes] = {}
+    named = entry.get("heads")
+    for one in named if isinstance(named, list) else []:
+        try:
+            size, root = one
+            if type(size) is int and size >= seq:
+                found[size] = bytes.fromhex(root)
+        except (ValueError, TypeError):
+            continue
+    return found
+
+
+def _branches(heads: list[_Head], ends: set[tuple[int, bytes]]) -> Iterator[list[_Head]]:
+    branch: list[_Head] = []
+    for head in heads:
+        if branch and (
+            head.point.size < branch[-1].point.size
+            or (
+                (branch[-1].point.size, branch[-1].point.root) in ends
+                and head.point != branch[-1].point
+            )
+        ):
+            yield branch
+            branch = []
+        branch.append(head)
+    if branch:
+        yield branch
+
+
+# --- roots ----------------------------------------------------------------------------------
+
+
+def _compare(
+    signed: Mapping[str, list[Checkpoint]], roots: Mapping[int, bytes], size: int, found: Findings
+) -> dict[str, int]:
+    """Report where signed checkpoints differ from the entries or from each other.
+
+    Returns the largest size of each source that agrees with the entries.
+    """
+    agreed = {
+        source: max((p.size for p in points if roots.get(p.size) == p.root), default=0)
+        for source, points in signed.items()
+    }
+    for source, points in signed.items():
+        longest = max((point.size for point in points), default=0)
+        if longest > size:
+            what = f"the ledger ends at entry {size}, but the {source} has signed entry {longest}"
+            found.add(Code.TAIL_CUT, longest, what)
+        for before, after in pairwise(points):
+            if after.size < before.size:
+                what = f"the {source} signed {after.size} entries after {before.size}: it shrank"
+                found.add(Code.NOT_CONSISTENT, after.size, what)
+        _compare_roots(source, points, roots, found)
+    told = set()
+    for code, at, what in _contradictions(signed, roots, agreed):
+        if (code, at) not in told:
+            told.add((code, at))
+            found.add(code, at, what)
+    return agreed
+
+
+def _compare_roots(
+    source: str, points: list[Checkpoint], roots: Mapping[int, bytes], found: Findings
+) -> None:
+    below = 0
+    for size, root in sorted({(point.size, point.root) for point in points}):
+        if roots.get(size, root) != root:
+            what = f"checkpoint {size} of the {source} has another root than entries 1 to {size}"
+            found.add(Code.ROOT_MISMATCH, size, f"{what} (the last that agreed: {below})")
+        elif size in roots:  # else it is beyond the end, reported as a cut, or archived
+            below = size
+
+
+def _contradictions(
+    signed: Mapping[str, list[Checkpoint]], roots: Mapping[int, bytes], agreed: Mapping[str, int]
+) -> Iterator[tuple[Code, int, str]]:
+    """Yield where two signed trees cannot be one tree growing: both were signed by our key.
+
+    Two roots of one size, or a checkpoint that differs from the entries below one that agrees
+    with them (the later tree does not extend the earlier). Within one source the history was
+    written anew; between store and witness it forked.
+    """
+    heads: dict[int, tuple[str, bytes]] = {}
+    for source, points in signed.items():
+        for point in points:
+            other, root = heads.setdefault(point.size, (source, point.root))
+            if root != point.root:
+                code = Code.NOT_CONSISTENT if other == source else Code.FORK
+                what = f"{other} and {source}" if other != source else f"the {source}"
+                yield code, point.size, f"two signed roots of size {point.size} in {what}"
+            if roots.get(point.size, point.root) == point.root:
+                continue
+            for other, reach in agreed.items():
+                if point.size < reach:
+                    code = Code.NOT_CONSISTENT if other == source else Code.FORK
+                    what = f"checkpoint {point.size} of the {source} is no beginning of"
+                    yield code, point.size, f"{what} signed checkpoint {reach} of the {other}"

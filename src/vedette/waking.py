@@ -1,0 +1,150 @@
+"""Waking: runs that waited and may go on, and those whose turn has come.
+
+By the clock: what the store says is due. By a target: its breaker lets a trial through, or has
+closed. By the key: the run in front is settled (`parking`).
+"""
+
+from __future__ import annotations
+
+from vedette.case import Case
+from vedette.line import Line
+from vedette.perform import LAST_RETRY_US
+from vedette.run import Run
+from vedette.supply import Supply
+
+# How often it is looked for what is due, and how many runs that woke may be in memory at once.
+_EVERY_S = 0.05
+_WINDOW = 256
+# No more than this share of the time goes into looking: a long look is followed by a long pause.
+_SHARE = 20
+
+
+class Waking:
+    """Brings runs that waited back into memory. Belongs to a dispatcher."""
+
+    def __init__(self, line: Line, supply: Supply) -> None:
+        self._line = line
+        self._supply = supply
+        self._here: dict[str, str] = {}
+        self._released: set[str] = set()
+        self._later: set[str] = set()
+        self._tried_us: dict[str, int] = {}
+        self._lease_rev = line.store.lease_rev
+        self.pause_s = _EVERY_S
+
+    def start(self) -> None:
+        """Find again in the store who is parked; the first of each key is looked at at once."""
+        line, now = self._line, self._line.clock.now_us()
+        line.parking.clear()
+        runs = [run for run in line.store.parked() if line.store.lease(run) is not None]
+        for run in runs:
+            # A retry comes back by the clock, and sooner than what is parked.
+            if run.wake_us > now + LAST_RETRY_US:
+                line.parking.wait_behind(run)
+            else:
+                line.parking.wait(run)
+        for run in runs:
+            line.parking.wake_if_first(run.id, (run.agent, run.key))
+
+    def leases_moved(self) -> bool:
+        """Say whether this worker has been given other runs; then what it may handle is reread."""
+        if self._line.store.lease_rev == self._lease_rev:
+            return False
+        self._lease_rev = self._line.store.lease_rev
+        self._supply.start()
+        self.start()
+        return True
+
+    @property
+    def due(self) -> bool:
+        """Say whether somebody was woken and is not in memory yet."""
+        return self._line.parking.any_woken
+
+    def soon(self, by_us: int) -> bool:
+        """Say whether a target that runs wait for is tried again by an instant."""
+        line = self._line
+        return any(
+            breaker.retry_us <= by_us and line.parking.waiting(breaker.target)
+            for breaker in line.breakers.listed()
+        )
+
+    def look(self, now_us: int) -> None:
+        """Bring in what may go on now."""
+        line = self._line
+        began = line.clock.monotonic_us()
+        self._supply.look_for_news()
+        if self._supply.fetch_back():
+            self.start()
+        for breaker in line.breakers.listed():
+            # One trial at a time; if nothing comes of it another is sent a second later.
+            if breaker.ripe(now_us) and self._tried_us.get(breaker.target, 0) <= now_us:
+                line.parking.wake_first(breaker.target)
+                self._tried_us[breaker.target] = now_us + 1_000_000
+        self._by_turn()
+        self._by_clock(now_us)
+        took_s = (line.clock.monotonic_us() - began) / 1_000_000
+        self.pause_s = max(_EVERY_S, took_s * _SHARE)
+
+    def _by_turn(self) -> None:
+        line = self._line
+        while len(self._here) < _WINDOW and (name := line.parking.woken()) is not None:
+            run = line.store.run(name)
+            if run is None or run.state in ("done", "dead"):
+                if run is not None:
+                    line.parking.leave(run)
+                continue
+            if name in self._supply.known:
+                # It is about to wait, and was woken before it did.
+                self._later.add(name)
+            elif self._bring(run):
+                self._released.add(name)
+
+    def _by_clock(self, now_us: int) -> None:
+        line = self._line
+        # Agents that are stopped, or have many runs here that woke, are left out: the window
+        # is for the others.
+        most = _WINDOW // 2
+        counts: dict[str, int] = {}
+        for agent in self._here.values():
+            counts[agent] = counts.get(agent, 0) + 1
+        full = [agent for agent, number in counts.items() if number >= most]
+        stopped = [name for name in line.fleet.agents if line.stops.agent(name)]
+        for run in line.store.due(now_us, _WINDOW + len(self._here), [*stopped, *full]):
+            self._bring(run)
+
+    def _bring(self, run: Run) -> bool:
+        if self._line.store.lease(run) is None or not self._supply.woken(run):
+            return False
+        self._here[run.id] = run.agent
+        return True
+
+    # --- out --------------------------------------------------------------------------------
+
+    def release(self, case: Case) -> None:
+        """Let a run that was woken try what it was parked with, though its time has not come."""
+        if case.run.id in self._released:
+            self._released.discard(case.run.id)
+            for row in case.rows:
+                if row.waits == "target":
+                    row.not_before_us = 0
+
+    def finished(self, case: Case) -> None:
+        """A run is settled, or waits: whoever waits behind it may go on, or not yet."""
+        run, parking = case.run, self._line.parking
+        waits = run.state == "waiting" and any(
+            row.waits == "target" and not row.settled for row in case.rows
+        )
+        if waits:
+            parking.wait(run)
+        else:
+            parking.leave(run)
+
+    def gone(self, run: Run) -> None:
+        """A run is not in memory any more."""
+        self._here.pop(run.id, None)
+        self._released.discard(run.id)
+        if run.id in self._later:
+            self._later.discard(run.id)
+            self._line.parking.wake(run.id)
+        if self._line.parking.any_woken:
+            self._by_turn()

@@ -1,0 +1,210 @@
+"""The fleet of the line bench: the shipped rules, and one agent with a real local judge.
+
+The rules of `policies/` are used as they are; only data is added: a grant and limits that the
+bench's load does not reach. The judge keeps running moments of every series and reports how far a
+value lies off; each event ends in one call of an idempotent tool.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from vedette.event import ENVELOPE, Event
+from vedette.testing.harness import checkout
+
+AGENT = "gauge_keeper"
+SOURCE = "bench:line"
+
+AGENT_YAML = """\
+version: 1
+name: gauge_keeper
+title: Judges every reading and records its mark
+owner: bench@example.org
+reasoner: judge
+max_turns: 1
+mode: act
+order_by: subject
+triggers: [{on: bench.reading}]
+memory: [{bank: bench, scope: gauges, topics: [gauges], limit: 2}]
+charter: {threshold: 3.0}
+budget: {actions_per_run: 4, actions_per_hour: 100000000, actions_per_day: 1000000000}
+tools:
+  - name: mark.write
+    verb: write
+    resource: mark
+    args: {event: string, series: string, mark: string, score: string}
+    sinks: [/event, /series]
+    settles: idempotent
+    function: write_mark
+    target: marks
+"""
+
+JUDGE_PY = '''\
+"""Judges a reading by how far it lies off the running mean of its series."""
+
+import json
+from math import sqrt
+
+from vedette.judging import Judge as Base
+from vedette.judging import Judgement, Proposal, Ref
+
+
+class Judge(Base):
+    """Keeps count, mean and sum of squares of each series (Welford)."""
+
+    def blank(self):
+        return [0, 0.0, 0.0]
+
+    def observe(self, state, event):
+        value = float(event.data["value"])
+        count, mean, squares = state
+        spread = sqrt(squares / (count - 1)) if count > 1 else 0.0
+        score = abs(value - mean) / spread if spread else 0.0
+        off = value - mean
+        state[0] = count + 1
+        state[1] = mean + off / state[0]
+        state[2] = squares + off * (value - state[1])
+        return score
+
+    def judge(self, seen, briefing):
+        mark = "over" if seen > self.charter["threshold"] else "within"
+        args = {
+            "event": Ref("/event/id"), "series": Ref("/event/subject"),
+            "mark": mark, "score": f"{seen:.3f}",
+        }
+        return Judgement(
+            mark, 0.95, (Proposal("mark.write", args),), score=seen,
+            threshold=float(self.charter["threshold"]),
+        )
+
+    def dump(self, state):
+        return json.dumps(state).encode()
+
+    def load(self, blob):
+        return json.loads(blob)
+'''
+
+TOOLS_PY = '''\
+"""Appends a mark to the target's file."""
+
+from vedette.effect import Outcome
+
+from .target import Target
+
+_targets = {}
+
+
+def _append(call):
+    path = call.target["path"]
+    target = _targets.get(path)
+    if target is None:
+        target = _targets[path] = Target(path)
+    target.append(call.args["event"])
+    return Outcome("done", {"mark": call.args["mark"]})
+
+
+'''
+
+# How the tool is called: in the event loop, as a tool that awaits, or on a thread of its agent.
+TOOL_OF = {
+    "async": "async def write_mark(call):\n    return _append(call)\n",
+    "thread": "def write_mark(call):\n    return _append(call)\n",
+}
+
+AGENT_PY = '''\
+"""The agent for ADK; the bench never asks a model."""
+
+from pathlib import Path
+
+from google.adk.agents import LlmAgent
+from vedette.adapters.adk.tools import declared_tools
+
+root_agent = LlmAgent(
+    name="gauge_keeper", model="none", instruction="Record the mark of every reading.",
+    tools=declared_tools(Path(__file__).parent),
+)
+'''
+
+BANK_YAML = """\
+bank: bench
+purpose: What is known about the gauges of the bench.
+scopes:
+  - {name: gauges, readers: [gauge_keeper], writers: []}
+topics: [gauges]
+retention: {days: 365}
+"""
+
+MEMORY_MD = """\
+---
+id: {name}
+scope: gauges
+topics: [gauges]
+kind: fact
+reviewed_by: bench@example.org
+reviewed_on: 2026-01-05
+expires_on: null
+---
+{text}
+"""
+
+MEMORIES = {
+    "calm-nights": "Readings of the gauges are calmer between midnight and five.",
+    "new-gauges": "A gauge that was replaced reads two units higher for a day.",
+}
+
+GRANT = """
+gauge_keeper:
+  mode: act
+  owner: bench@example.org
+  tools:
+    mark.write: {verb: write, resource: mark, impact: low}
+  memory: [bench/gauges]
+"""
+
+LIMITS = "    gauge_keeper: {minute: 100000000, hour: 100000000, day: 1000000000}\n"
+
+
+def write_content(root: Path, *, tool: str = "async") -> None:
+    """Write the content folder of the bench fleet: agents, memory and policies."""
+    agent = root / "agents" / AGENT
+    agent.mkdir(parents=True)
+    (agent / "__init__.py").touch()
+    (agent / "agent.yaml").write_text(AGENT_YAML)
+    (agent / "instruction.md").write_text("Record the mark of every reading.\n")
+    (agent / "judge.py").write_text(JUDGE_PY)
+    (agent / "tools.py").write_text(TOOLS_PY + TOOL_OF[tool])
+    (agent / "agent.py").write_text(AGENT_PY)
+    shutil.copy(Path(__file__).with_name("target.py"), agent / "target.py")
+    bank = root / "memory" / "bench"
+    bank.mkdir(parents=True)
+    (bank / "bank.yaml").write_text(BANK_YAML)
+    for name, text in MEMORIES.items():
+        (bank / f"{name}.md").write_text(MEMORY_MD.format(name=name, text=text))
+    _write_policies(root / "policies")
+
+
+def _write_policies(to: Path) -> None:
+    """Copy the shipped policies and add the agent's grant and limits to their data."""
+    shutil.copytree(checkout() / "policies", to)
+    grants = to / "grants" / "data.yaml"
+    grants.write_text(grants.read_text(encoding="utf-8") + GRANT, encoding="utf-8")
+    limits = to / "limits" / "data.yaml"
+    text = limits.read_text(encoding="utf-8")
+    before, mark, after = text.partition("confidence_milli:\n")
+    assert mark, "policies/limits/data.yaml has no confidence_milli any more"
+    limits.write_text(before + LIMITS + mark + after, encoding="utf-8")
+
+
+def readings(count: int, *, keys: int = 200, size: int = 1000, seed: int = 1) -> Iterator[Event]:
+    """Yield events of `keys` series, round robin, each with about `size` bytes of data."""
+    draw = random.Random(seed)
+    pad = "x" * max(0, size - 40)
+    for number in range(count):
+        value = round(draw.gauss(20.0, 2.0), 3)
+        yield Event(
+            SOURCE, f"r{number}", "bench.reading", f"gauge-{number % keys}", None,
+            {"value": value, "note": pad}, vouched=ENVELOPE,
+        )  # fmt: skip

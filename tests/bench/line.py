@@ -1,0 +1,291 @@
+"""`python -m tests.bench.line`: the whole line, from accept to the durable end of every run.
+
+Nothing is switched off: dedupe, recall, the agent's judge, the shipped rules decided and recorded
+for every action, ledger, effect, the effect's outcome. Events go through the intake in batches, as
+a source hands them over, and at most `--in-flight` of them are on their way. The clock runs from
+the first accept until every run is done and durable; the target's own record says what happened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tests.bench.bench_fleet import AGENT, readings, write_content
+from tests.bench.calibrate import Calibration, calibrate
+from tests.bench.machine import CpuTimes, described, percentile
+from tests.bench.profiles import Calls, Samples, sampling
+from tests.bench.target import happened
+
+from vedette.app import App
+from vedette.event import Event
+from vedette.testing.harness import FleetHarness
+
+STORES = ("sqlite",)
+STALLED_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is put through: `rate` events a second, or 0 for as fast as `in_flight` allows."""
+
+    events: int = 20_000
+    in_flight: int = 2048
+    batch: int = 256
+    rate: float = 0.0
+    keys: int = 200
+    size: int = 1000
+    tool: str = "async"
+    store: str = "sqlite"
+
+
+@dataclass(slots=True)
+class Measured:
+    """One run of the line. Times in ms, CPU in µs per event; `lost` and `repeated` by the target.
+
+    `of_raw` is the share of the raw group commit measured just before and after.
+    """
+
+    events_per_s: float
+    cpu_us: float
+    cpu_threads_us: dict[str, float]
+    p50_ms: float
+    p99_ms: float
+    groups: int
+    group_mean: float
+    entries_per_event: float
+    effects: int
+    lost: int
+    repeated: int
+    seconds: float
+    load: Load
+    raw: list[Calibration] = field(default_factory=list)
+    told: str = ""
+
+    @property
+    def of_raw(self) -> float:
+        """Return the share of the raw group commit."""
+        per_s = [each.per_s for each in self.raw]
+        return self.events_per_s / (sum(per_s) / len(per_s)) if per_s else 0.0
+
+    def report(self) -> str:
+        """Return it for people."""
+        threads = ", ".join(
+            f"{name} {spent:,.0f}"
+            for name, spent in sorted(self.cpu_threads_us.items(), key=lambda item: -item[1])
+            if spent >= 1
+        )
+        wanted = self.load
+        pace = f"{wanted.rate:g}/s" if wanted.rate else f"{wanted.in_flight} in flight"
+        lines = [
+            f"line on {wanted.store} (full sync): {self.events_per_s:,.0f} durable events/s "
+            f"({wanted.events:,} events in {self.seconds:.2f} s, {pace}, batches of "
+            f"{wanted.batch}, {wanted.keys} keys, tool {wanted.tool})",
+            f"  CPU      {self.cpu_us:,.0f} us/event ({threads})",
+            f"  latency  accept to effect p50 {self.p50_ms:.1f} ms, p99 {self.p99_ms:.1f} ms",
+            f"  groups   {self.groups:,}, mean {self.group_mean:.0f} items; "
+            f"{self.entries_per_event:.1f} ledger entries/event",
+            f"  effects  {self.effects:,} by the target's record, {self.lost} lost, "
+            f"{self.repeated} repeated",
+        ]
+        if self.raw:
+            lines.append(f"  of raw   {100 * self.of_raw:.1f} % of the raw group commit")
+            lines += [f"           {each.line()}" for each in self.raw]
+        return "\n".join([*lines, *([self.told] if self.told else [])])
+
+    def json(self) -> str:
+        """Return it as one line of JSON."""
+        told = asdict(self) | {"of_raw": self.of_raw}
+        del told["told"]
+        return json.dumps(told)
+
+
+def open_bench_fleet(folder: Path, load: Load) -> FleetHarness:
+    """Write the bench fleet below `folder` and return it on the store that the load names."""
+    if load.store not in STORES:
+        raise SystemExit(f"line: no store {load.store!r}; there are: {', '.join(STORES)}")
+    content = folder / "content"
+    write_content(content, tool=load.tool)
+    targets = {"marks": {"kind": "file", "path": str(folder / "marks.log")}}
+    return FleetHarness(folder, content=content, targets=targets)
+
+
+class Offer:
+    """Hands events over as sources do, and keeps when each was handed over."""
+
+    def __init__(self, app: App, load: Load) -> None:
+        self._app = app
+        self._load = load
+        self._begun = app.dispatcher.handled
+        self.at: dict[str, int] = {}
+
+    @property
+    def done(self) -> int:
+        """Return how many runs are done."""
+        return self._app.dispatcher.handled - self._begun
+
+    async def all(self, events: list[Event]) -> None:
+        """Hand over all events; return when every run of theirs is done."""
+        load = self._load
+        accepting: set[asyncio.Task[Any]] = set()
+        source = iter(events)
+        began = time.monotonic()
+        offered = 0
+        # A batch larger than what may be in flight would never find room.
+        size = 1 if load.rate else min(load.batch, load.in_flight)
+        while batch := list(islice(source, size)):
+            if load.rate:
+                await asyncio.sleep(max(0.0, began + offered / load.rate - time.monotonic()))
+            await self._done(offered + len(batch) - load.in_flight)
+            now = time.monotonic_ns()
+            self.at.update((event.id, now) for event in batch)
+            task = asyncio.create_task(self._app.intake.accept(batch))
+            accepting.add(task)
+            task.add_done_callback(accepting.discard)
+            offered += len(batch)
+            await asyncio.sleep(0)
+        await asyncio.gather(*accepting)
+        await self._done(offered)
+
+    async def _done(self, runs: int) -> None:
+        """Return when so many runs are done. Nobody tells; a look every ms costs 1 % of a core.
+
+        Raises AssertionError if nothing gets done for a while: a hung line is no measurement.
+        """
+        seen, since = self.done, time.monotonic()
+        while self.done < runs:
+            await asyncio.sleep(0.001)
+            if self.done != seen:
+                seen, since = self.done, time.monotonic()
+            elif time.monotonic() - since > STALLED_S:
+                pending = self._app.dispatcher.pending
+                raise AssertionError(
+                    f"nothing was done for {STALLED_S:g} s: {seen} of {runs} runs done, "
+                    f"{pending} pending, {self._app.store.counts().get(AGENT)}"
+                )
+
+
+def check_all_done(fleet: FleetHarness, events: int) -> None:
+    """Raise AssertionError unless every event ended in a finished run and a done effect."""
+    counts = fleet.app.store.counts()[AGENT]
+    if counts.get("run.done") == counts.get("effect.done") == events:
+        return
+    dead = fleet.entries("run.dead")
+    why = fleet.body(dead[0]["seq"]) if dead else "no run is dead"
+    raise AssertionError(f"{events} events came to {counts}; {why}")
+
+
+async def measure(folder: Path, load: Load, profile: str | None = None) -> Measured:
+    """Run the line once below `folder`. Raises AssertionError if an event is not accounted for."""
+    events = list(readings(load.events, keys=load.keys, size=load.size))
+    warm = list(readings(2 * load.keys, keys=load.keys, size=load.size))
+    warm = [Event(e.source, f"w{e.id}", e.type, e.subject, None, e.data, vouched=e.vouched)
+            for e in warm]  # fmt: skip
+    async with open_bench_fleet(folder, load) as fleet:
+        app = fleet.app
+        # Modules, recall of each key and the first WAL pages: what a fleet has once it is up.
+        await Offer(app, Load(events=len(warm))).all(warm)
+        offer = Offer(app, load)
+        writer: Any = getattr(app.store, "writer", None)
+        groups, items = (writer.groups, writer.items) if writer is not None else (0, 0)
+        head = app.store.head()
+        told = ""
+        with ExitStack() as stack:
+            samples, calls = Samples(), Calls(writer) if profile == "calls" else None
+            if calls is not None:
+                await calls.begin()
+            if profile == "sample":
+                stack.enter_context(sampling(samples))
+            cpu, began = CpuTimes.now(), time.monotonic()
+            await offer.all(events)
+            seconds, spent = time.monotonic() - began, CpuTimes.now().since(cpu)
+            if calls is not None:
+                await calls.end()
+                told = calls.table()
+        if profile == "sample":
+            told = samples.table()
+        check_all_done(fleet, load.events + len(warm))
+        groups, items = (
+            (writer.groups - groups, writer.items - items) if writer is not None else (0, 0)
+        )
+        entries = (app.store.head() - head) / load.events
+    first, repeated = happened(folder / "marks.log")
+    late = sorted((first[name] - at) / 1e6 for name, at in offer.at.items() if name in first)
+    per_event = 1e6 / load.events
+    return Measured(
+        events_per_s=load.events / seconds,
+        cpu_us=spent.total * per_event,
+        cpu_threads_us={name: each * per_event for name, each in spent.threads.items()}
+        | ({"child processes": spent.children * per_event} if spent.children else {}),
+        p50_ms=percentile(late, 0.5),
+        p99_ms=percentile(late, 0.99),
+        groups=groups,
+        group_mean=items / groups if groups else 0.0,
+        entries_per_event=entries,
+        effects=len(late),
+        lost=load.events - len(late),
+        repeated=repeated,
+        seconds=seconds,
+        load=load,
+        told=told,
+    )
+
+
+async def bench(load: Load, profile: str | None = None, *, raw: bool = True) -> Measured:
+    """Measure the line in a temporary folder, with the raw group commit before and after."""
+    folder = Path(tempfile.mkdtemp(prefix="vedette-bench-"))
+    try:
+        before = [await calibrate(folder)] if raw else []
+        measured = await measure(folder, load, profile)
+        measured.raw = [*before, await calibrate(folder)] if raw else []
+        return measured
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the table (or JSON); 1 if an effect was lost or repeated."""
+    usual = Load()
+    parser = argparse.ArgumentParser(prog="tests.bench.line", description=__doc__)
+    parser.add_argument("--events", type=int, default=usual.events)
+    parser.add_argument("--in-flight", type=int, default=usual.in_flight)
+    parser.add_argument("--batch", type=int, default=usual.batch)
+    parser.add_argument("--rate", type=float, default=usual.rate, help="events/s; 0 is unpaced")
+    parser.add_argument("--keys", type=int, default=usual.keys)
+    parser.add_argument("--size", type=int, default=usual.size, help="bytes of an event's data")
+    parser.add_argument("--tool", choices=("async", "thread"), default=usual.tool)
+    parser.add_argument("--store", choices=STORES, default=usual.store)
+    parser.add_argument("--repeat", type=int, default=1, help="runs; each is printed")
+    parser.add_argument(
+        "--profile", nargs="?", const="sample", choices=("sample", "calls"),
+        help="sample the event loop, or count the calls of loop and writer (slower)",
+    )  # fmt: skip
+    parser.add_argument("--no-raw", action="store_true", help="leave the calibration out")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(argv)
+    load = Load(
+        options.events, options.in_flight, options.batch, options.rate, options.keys,
+        options.size, options.tool, options.store,
+    )  # fmt: skip
+    if not options.json:
+        print(described())
+    failed = False
+    for _ in range(options.repeat):
+        measured = asyncio.run(bench(load, options.profile, raw=not options.no_raw))
+        print(measured.json() if options.json else measured.report(), flush=True)
+        failed = failed or bool(measured.lost or measured.repeated)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""LangGraph: a graph of three nodes per event, one thread of its checkpointer for each.
+
+Variants: durability `sync` (each super-step is durable before the next) and `exit` (nothing is
+durable before the end), each with the asynchronous SQLite checkpointer and, as `…-threads`, with
+the plain one on threads. The checkpointers set write-ahead logging and leave synchronous full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from typing import Any, TypedDict
+
+from tests.bench.peers.work import Event, Row, Work, drive_tasks, drive_threads, options, report
+
+
+class State(TypedDict, total=False):
+    """What goes from node to node."""
+
+    event: Event
+    row: Row
+    mark: str
+    done: bool
+
+
+def graph_of(work: Work) -> Any:
+    """Return the graph, not compiled."""
+    graphs: Any = importlib.import_module("langgraph.graph")
+
+    def recall(state: State) -> State:
+        return {"row": work.recall(state["event"])}
+
+    def judge(state: State) -> State:
+        return {"mark": work.judge(state["event"], state["row"])}
+
+    def act(state: State) -> State:
+        return {"done": work.act(state["event"]["id"])}
+
+    made = graphs.StateGraph(State)
+    for node in (recall, judge, act):
+        made.add_node(node.__name__, node)
+    made.add_edge(graphs.START, "recall")
+    made.add_edge("recall", "judge")
+    made.add_edge("judge", "act")
+    made.add_edge("act", graphs.END)
+    return made
+
+
+def main() -> None:
+    """Run one variant."""
+    asked = options(("sync", "exit", "sync-threads", "exit-threads"))
+    work = Work(asked.folder)
+    path = str(asked.folder / "langgraph.sqlite")
+    durability = asked.variant.removesuffix("-threads")
+
+    def config(event: Event) -> dict[str, Any]:
+        return {"configurable": {"thread_id": event["id"]}}
+
+    async def tasks() -> None:
+        saver: Any = importlib.import_module("langgraph.checkpoint.sqlite.aio").AsyncSqliteSaver
+        async with saver.from_conn_string(path) as checkpointer:
+            graph = graph_of(work).compile(checkpointer=checkpointer)
+
+            async def handle(event: Event) -> object:
+                return await graph.ainvoke({"event": event}, config(event), durability=durability)
+
+            report(asked, await drive_tasks(asked, handle), work)
+
+    if not asked.variant.endswith("-threads"):
+        asyncio.run(tasks())
+        return
+    saver: Any = importlib.import_module("langgraph.checkpoint.sqlite").SqliteSaver
+    with saver.from_conn_string(path) as checkpointer:
+        graph = graph_of(work).compile(checkpointer=checkpointer)
+
+        def handle(event: Event) -> object:
+            return graph.invoke({"event": event}, config(event), durability=durability)
+
+        report(asked, drive_threads(asked, handle), work)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""The small fleet of the start benchmark: one agent, one tool, the shipped policies."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+AGENT = """\
+version: 1
+name: beacon
+title: Lights the lamp that an event names
+owner: desk@example.org
+mode: act
+order_by: subject
+triggers: [{on: lamp.asked}]
+charter: {lamps: [north, south]}
+tools:
+  - name: lamp.light
+    verb: light
+    resource: lamp
+    args: {lamp: string}
+    sinks: [/lamp]
+    settles: idempotent
+    function: light
+    target: record
+"""
+
+JUDGE = '''\
+from vedette.judging import Judge as Base
+from vedette.judging import Judgement, Proposal, Ref
+
+
+class Judge(Base):
+    """Proposes to light a lamp of the charter."""
+
+    def judge(self, seen, briefing):
+        return Judgement("asked", 1.0, (Proposal("lamp.light", {"lamp": Ref("/charter/lamps/0")}),))
+'''
+
+TOOLS = '''\
+import os
+import time
+
+from vedette.effect import Outcome
+
+
+def light(call):
+    """Note when it was called, whole lines only."""
+    at = f"{time.time():.6f}\\n".encode()
+    record = os.open(call.target["path"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(record, at)
+    finally:
+        os.close(record)
+    return Outcome("done", {"id": call.key})
+'''
+
+GRANT = """\
+beacon:
+  mode: act
+  owner: desk@example.org
+  tools:
+    lamp.light: {verb: light, resource: lamp, impact: low}
+"""
+LIMIT = "    beacon: {minute: 10000000, hour: 10000000, day: 100000000}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class SmallFleet:
+    """Where it lies. `record` is what its target wrote: the moment of each call."""
+
+    config: Path
+    state: Path
+    record: Path
+    events: Path
+
+
+def events(count: int, first: int = 0) -> str:
+    """Return CloudEvents, one a line; each of a key of its own."""
+    return "".join(
+        json.dumps(
+            {
+                "specversion": "1.0",
+                "id": str(number),
+                "source": "bench:lamps",
+                "type": "lamp.asked",
+                "subject": f"keeper {number % 1000}",
+                "data": {"number": number},
+            }
+        )
+        + "\n"
+        for number in range(first, first + count)
+    )
+
+
+def small_fleet(folder: Path, lines: str) -> SmallFleet:
+    """Write the fleet into `folder`, with `lines` for its source."""
+    agent = folder / "agents" / "beacon"
+    agent.mkdir(parents=True)
+    (agent / "__init__.py").touch()
+    for name, text in (("agent.yaml", AGENT), ("judge.py", JUDGE), ("tools.py", TOOLS)):
+        (agent / name).write_text(text)
+    (agent / "instruction.md").write_text("Light the lamp.\n")
+    (folder / "memory").mkdir()
+    shutil.copytree(ROOT / "policies", folder / "policies")
+    _after(folder / "policies" / "grants" / "data.yaml", GRANT, "anomaly_detection:\n", before=True)
+    _after(folder / "policies" / "limits" / "data.yaml", LIMIT, "  agents:\n")
+    record, source = folder / "record", folder / "events.jsonl"
+    source.write_text(lines)
+    settings = f"""\
+fleet = "bench"
+state = "state"
+[serve]
+http = "127.0.0.1:0"
+[targets.record]
+kind = "record"
+path = {json.dumps(str(record))}
+[[sources]]
+kind = "jsonl"
+name = "lamps"
+path = "events.jsonl"
+rate = 0
+"""
+    (folder / "vedette.toml").write_text(settings)
+    return SmallFleet(folder / "vedette.toml", folder / "state", record, source)
+
+
+def _after(path: Path, text: str, mark: str, *, before: bool = False) -> None:
+    """Put `text` behind (or before) the first `mark` of a file, which must be there."""
+    found = path.read_text()
+    assert mark in found, (path, mark)
+    path.write_text(found.replace(mark, text + mark if before else mark + text, 1))

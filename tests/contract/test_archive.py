@@ -1,0 +1,448 @@
+"""Old entries go into an archive, old content goes for good; the proof holds over both."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from vedette import crashpoint
+from vedette.adapters.keys import line_of
+from vedette.adapters.ledger_file import (
+    Archive,
+    Exported,
+    Joined,
+    archive,
+    archived_of,
+    export,
+    last_before,
+    prove,
+    prove_growth,
+    verify_growth,
+    verify_proof,
+    verify_store,
+)
+from vedette.adapters.sqlite import OpenedStore, SqliteStore
+from vedette.archived import NOTHING, Archived
+from vedette.digest import canonical
+from vedette.entry import Body, Draft
+from vedette.errors import BadCommand, BadStore
+from vedette.proof import Frontier
+from vedette.testing.clock import ManualClock
+from vedette.testing.harness import FleetHarness
+from vedette.testing.steps import accepted, closing, entry, event, held, step
+from vedette.testing.toy import World, job, send, toy_fleet
+from vedette.verify import Code, Report
+
+NAME = "vedette/harbour"
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+NEXT = Ed25519PrivateKey.from_private_bytes(bytes(range(2, 34)))
+VERIFIER = line_of(NAME, KEY)
+DAY = 86_400_000_000
+
+
+def draft(kind: str) -> Draft:
+    return Draft(kind, {"actor": "person:kim"}, body=Body(canonical({"reason": "old"})))
+
+
+def open_store(folder: Path, clock: ManualClock, key: Ed25519PrivateKey = KEY) -> SqliteStore:
+    return SqliteStore(
+        folder, fleet="harbour", key=key, key_name=NAME, now_us=clock.now_us, synchronous="OFF"
+    )
+
+
+async def grow(store: SqliteStore, numbers: range) -> None:
+    for number in numbers:
+        (run,) = await accepted(store, event(number))
+        await store.commit(closing(store, run))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def folder(tmp_path: Path, clock: ManualClock) -> Path:
+    """Ten days, four runs a day."""
+    path = tmp_path / "state"
+    store = open_store(path, clock)
+    for day in range(10):
+        await grow(store, range(day * 4, day * 4 + 4))
+        clock.advance(DAY)
+    store.close()
+    return path
+
+
+def verified(folder: Path, archives: Path | None = None) -> Report:
+    store = OpenedStore(folder)
+    try:
+        record = store if archives is None else Joined(Archive(archives), store)
+        return verify_store(record, VERIFIER, folder / "witness.log")
+    finally:
+        store.close()
+
+
+async def put_away(
+    folder: Path, archives: Path, clock: ManualClock, days: int, key: Ed25519PrivateKey = KEY
+) -> Archived:
+    """Archive everything but the last days, as the verb does."""
+    reading = OpenedStore(folder)
+    size = last_before(reading, clock.now_us() - days * DAY, reading.open_from())
+    archived = archive(reading, archives, size, VERIFIER)
+    reading.close()
+    store = open_store(folder, clock, key)
+    while rows := store.expiring(archived.size, closed=True):
+        await store.expire(rows, draft("body.erased"))
+    await store.let_go(archived, draft("ledger.archived"))
+    while await store.trim():
+        pass
+    store.close()
+    return archived
+
+
+def counted(folder: Path, table: str) -> int:
+    connection = apsw.Connection(str(folder / "store.db"))
+    ((number,),) = connection.execute(f"SELECT COUNT(*) FROM {table}").fetchall()
+    connection.close()
+    assert isinstance(number, int)
+    return number
+
+
+async def test_store_and_archive_verify_together_and_each_by_itself(
+    folder: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    before = verified(folder)
+    archives = tmp_path / "archive"
+    archived = await put_away(folder, archives, clock, 4)
+    assert 48 <= archived.size < before.size
+    alone = verified(folder)
+    assert alone.findings == ()
+    assert (alone.archived, alone.size) == (archived.size, before.size + 2)
+    together = verified(folder, archives)
+    assert together.findings == ()
+    assert (together.archived, together.size, together.root) == (0, alone.size, alone.root)
+    assert together.erased == archived.size // 2  # each event's body
+    (segment,) = archives.iterdir()
+    read = Exported(segment)
+    assert verify_store(read, VERIFIER, None, bodies=False).ok
+    # The rows are gone, and what a later event is compared with is not.
+    assert counted(folder, "entry") == alone.size - archived.size
+    assert counted(folder, "checkpoint") < before.checkpoints
+    store = open_store(folder, clock)
+    assert await accepted(store, event(0)) == []
+    await grow(store, range(200, 203))
+    store.close()
+    assert verified(folder, archives).ok
+
+
+async def test_an_archive_grows_segment_by_segment(
+    folder: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    archives = tmp_path / "archive"
+    first = await put_away(folder, archives, clock, 7)
+    second = await put_away(folder, archives, clock, 3)
+    assert first.size < second.size
+    assert [path.name for path in sorted(archives.iterdir())] == [
+        f"{1:012}-{first.size:012}",
+        f"{first.size + 1:012}-{second.size:012}",
+    ]
+    assert verified(folder).ok
+    assert verified(folder, archives).ok
+    for path in archives.iterdir():
+        report = verify_store(Exported(path), VERIFIER, None, bodies=False)
+        assert report.findings == ()
+        growth = json.loads((path / "growth.json").read_bytes())
+        before, after = verify_growth(growth, VERIFIER)
+        assert (before.size, before.root) == (report.size, report.root)
+        assert after.size > before.size
+
+
+async def test_proofs_reach_over_the_archive(
+    folder: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    archives = tmp_path / "archive"
+    archived = await put_away(folder, archives, clock, 4)
+    store = OpenedStore(folder)
+    size = store.head()
+    for seq in (archived.size + 1, size - 7, size):
+        assert verify_proof(prove(store, seq), VERIFIER).size == size
+    with pytest.raises(BadCommand, match="was archived"):
+        prove(store, archived.size)
+    joined = Joined(Archive(archives), store)
+    for seq in (1, archived.size, archived.size + 1, size):
+        assert verify_proof(prove(joined, seq), VERIFIER).size == size
+    before, after = verify_growth(prove_growth(store, archived.size), VERIFIER)
+    assert (before.size, after.size) == (archived.size, size)
+    store.close()
+
+
+async def test_an_export_of_what_is_left_verifies(
+    folder: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    archives = tmp_path / "archive"
+    archived = await put_away(folder, archives, clock, 4)
+    store = OpenedStore(folder)
+    out = tmp_path / "out"
+    export(store, out, verifier_key=VERIFIER, witness=folder / "witness.log", bodies=True)
+    store.close()
+    read = Exported(out)
+    report = verify_store(read, VERIFIER, read.witness)
+    assert (report.ok, report.archived) == (True, archived.size)
+    assert verify_store(Joined(Archive(archives), read), VERIFIER, read.witness).ok
+
+
+async def test_keys_are_followed_over_an_archived_rotation(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    folder, archives = tmp_path / "state", tmp_path / "archive"
+    store = open_store(folder, clock)
+    await grow(store, range(3))
+    await store.rotate(NEXT, line_of(NAME, NEXT), draft("key.rotated"))
+    await grow(store, range(3, 6))
+    store.close()
+    clock.advance(9 * DAY)
+    store = open_store(folder, clock, NEXT)
+    await grow(store, range(6, 9))
+    store.close()
+    archived = await put_away(folder, archives, clock, 4, NEXT)
+    assert len(archived.handovers) == 1
+    report = verified(folder)
+    assert (report.ok, report.keys) == (True, 2)
+    assert verified(folder, archives).ok
+    reading = OpenedStore(folder)
+    assert verify_proof(prove(reading, reading.head()), VERIFIER).size == reading.head()
+    reading.close()
+    # Without the handover nobody can know the key that signs now.
+    edit(folder, Archived(archived.size, archived.peaks))
+    assert Code.BAD_NOTE in verified(folder).counts
+
+
+# --- what is not archived -------------------------------------------------------------------
+
+
+async def test_an_open_run_keeps_everything_from_its_event_on(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    folder = tmp_path / "state"
+    store = open_store(folder, clock)
+    await grow(store, range(5))
+    (run,) = await accepted(store, event(100))
+    row = held(run)
+    turn = entry(run, "turn.reasoned", turn=1, text="proposed")
+    await store.commit(step(store, run, turn, actions=[row], state="waiting", turn=1))
+    clock.advance(DAY)
+    await grow(store, range(5, 10))
+    clock.advance(9 * DAY)
+    rows = store.expiring(store.head())
+    assert run.position not in [row[0] for row in rows]
+    store.close()
+    archived = await put_away(folder, tmp_path / "archive", clock, 1)
+    assert archived.size < run.position
+    store = open_store(folder, clock)
+    assert store.event(run.event) is not None
+    assert store.open_from() == run.position
+    await store.settle_hold(
+        row.id, "denied", draft("hold.denied"), approver="person:kim", until_us=0
+    )
+    store.close()
+    assert verified(folder, tmp_path / "archive").ok
+
+
+async def test_nothing_old_is_nothing_to_archive(
+    folder: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    store = OpenedStore(folder)
+    assert last_before(store, clock.now_us() - 100 * DAY, None) == 0
+    assert archived_of(store) == NOTHING
+    store.close()
+
+
+# --- what is refused, and found ---------------------------------------------------------------
+
+
+def edit(folder: Path, archived: Archived) -> None:
+    connection = apsw.Connection(str(folder / "store.db"))
+    connection.execute(
+        "UPDATE meta SET value=? WHERE name='archived'", (archived.to_bytes().decode(),)
+    )
+    connection.close()
+
+
+def shorter(archived: Archived) -> Archived:
+    return Archived(archived.size - 1, _peaks(archived.size - 1), archived.handovers)
+
+
+def other(archived: Archived) -> Archived:
+    return Archived(archived.size, _peaks(archived.size), archived.handovers)
+
+
+def _peaks(size: int) -> tuple[bytes, ...]:
+    tree = Frontier()
+    for number in range(size):
+        tree.append(number.to_bytes(32, "big"))
+    return tree.peaks
+
+
+@pytest.mark.parametrize("change", [shorter, other])
+async def test_another_beginning_than_the_archived_one_is_found(
+    folder: Path, tmp_path: Path, clock: ManualClock, change: Callable[[Archived], Archived]
+) -> None:
+    archived = await put_away(folder, tmp_path / "archive", clock, 4)
+    edit(folder, change(archived))
+    assert not verified(folder).ok
+
+
+async def test_a_store_that_never_let_go_cannot_be_cut_at_its_beginning(
+    folder: Path, tmp_path: Path
+) -> None:
+    """The tail's witness does not see it; the tree does."""
+    connection = apsw.Connection(str(folder / "store.db"))
+    connection.execute("DELETE FROM entry WHERE seq<=20")
+    connection.execute("DELETE FROM body WHERE seq<=20")
+    connection.close()
+    assert {Code.SEQ_GAP, Code.ROOT_MISMATCH} <= set(verified(folder).counts)
+
+
+async def test_a_changed_segment_is_found(folder: Path, tmp_path: Path, clock: ManualClock) -> None:
+    archives = tmp_path / "archive"
+    await put_away(folder, archives, clock, 4)
+    (segment,) = archives.iterdir()
+    entries = segment / "entries.jsonl"
+    whole = entries.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    for changed in (
+        whole.replace(b'"watcher"', b'"watches"', 1),
+        b"".join(lines[1:]),
+        b"".join(lines[:-1]),
+        b"".join([lines[1], lines[0], *lines[2:]]),
+    ):
+        entries.write_bytes(changed)
+        assert not verified(folder, archives).ok
+        assert verified(folder).ok  # the store alone does not need it
+    entries.write_bytes(whole)
+    assert verified(folder, archives).ok
+
+
+async def test_a_segment_that_does_not_verify_lets_nothing_go(
+    folder: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    archives = tmp_path / "archive"
+    reading = OpenedStore(folder)
+    size = last_before(reading, clock.now_us() - 4 * DAY, None)
+    archived = archive(reading, archives, size, VERIFIER)
+    (segment,) = archives.iterdir()
+    path = segment / "entries.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"watcher"', b'"watches"', 1))
+    with pytest.raises(BadStore, match="does not verify"):
+        archive(reading, archives, size, VERIFIER)
+    reading.close()
+    store = open_store(folder, clock)
+    head = store.head()
+    with pytest.raises(BadCommand, match="not those of this store"):
+        await store.let_go(other(archived), draft("ledger.archived"))
+    with pytest.raises(BadCommand, match="not those of this store"):
+        await store.let_go(shorter(archived), draft("ledger.archived"))
+    assert (store.head(), await store.trim()) == (head, 0)
+    store.close()
+    assert verified(folder).ok
+
+
+async def test_missing_segments_are_named(folder: Path, tmp_path: Path, clock: ManualClock) -> None:
+    archives = tmp_path / "archive"
+    for days in (8, 6, 4):
+        await put_away(folder, archives, clock, days)
+    paths = sorted(archives.iterdir())
+    shutil.move(paths[1], tmp_path / "elsewhere")
+    with pytest.raises(BadStore, match="are missing"):
+        verified(folder, archives)
+    shutil.rmtree(paths[2])
+    with pytest.raises(BadCommand, match="the archive ends at entry"):
+        verified(folder, archives)
+    with pytest.raises(BadStore, match="no archive here"):
+        verified(folder, tmp_path / "nowhere")
+
+
+# --- broken off -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["segment:before", "segment:mid", "segment:after"])
+async def test_an_archiving_broken_off_is_done_again(
+    folder: Path, tmp_path: Path, clock: ManualClock, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Died(BaseException):
+        pass
+
+    def die(reached: str) -> None:
+        if reached == point:
+            raise Died
+
+    archives = tmp_path / "archive"
+    monkeypatch.setattr(crashpoint, "hook", die)
+    with pytest.raises(Died):
+        await put_away(folder, archives, clock, 4)
+    monkeypatch.setattr(crashpoint, "hook", None)
+    assert verified(folder).archived == 0
+    archived = await put_away(folder, archives, clock, 4)
+    assert verified(folder, archives).ok
+    assert verified(folder).archived == archived.size
+
+
+async def test_a_trimming_broken_off_shows_no_difference(
+    folder: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    """From the entry on, what is still to be deleted is not looked at any more."""
+    archives = tmp_path / "archive"
+    reading = OpenedStore(folder)
+    size = last_before(reading, clock.now_us() - 4 * DAY, None)
+    archived = archive(reading, archives, size, VERIFIER)
+    reading.close()
+    store = open_store(folder, clock)
+    while rows := store.expiring(size, closed=True):
+        await store.expire(rows, draft("body.erased"))
+    await store.let_go(archived, draft("ledger.archived"))
+    store.close()
+    assert verified(folder).ok
+    assert verified(folder, archives).ok
+    assert counted(folder, "entry") > verified(folder).size - size
+
+
+# --- content ----------------------------------------------------------------------------------
+
+
+async def test_content_expires_and_judges_keep_what_they_learned(tmp_path: Path) -> None:
+    clock, world = ManualClock(), World()
+
+    def values(fleet: FleetHarness) -> list[str]:
+        return [
+            one["label"] for one in fleet.entries("turn.reasoned", "run.closed") if "label" in one
+        ]
+
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        upkeep = fleet.app.commands.upkeep
+        assert upkeep is not None
+        await fleet.send(*(job(str(n), send("a phrase"), value=n) for n in range(1, 4)))
+        await fleet.settle()
+        clock.advance(10 * DAY)
+        await fleet.send(job("4", send("another"), value=4))
+        await fleet.settle()
+        done = await upkeep.expire(fleet.order().principal, "ten days", clock.now_us() - DAY)
+        assert done["erased"] >= 3
+        assert b"a phrase" not in (tmp_path / "state" / "store.db").read_bytes()
+        runs = fleet.runs(job("1"))
+        assert fleet.app.store.event(runs[0].event) is None
+        await fleet.restart()
+        await fleet.send(job("5", send("last"), value=5))
+        await fleet.settle()
+        assert any("sum 15 of 5" in label for label in values(fleet))
+    store = OpenedStore(tmp_path / "state")
+    line = (tmp_path / "state" / "ledger.pub").read_text().strip()
+    report = verify_store(store, line, tmp_path / "state" / "witness.log")
+    store.close()
+    assert report.ok
+    assert report.erased == done["erased"]

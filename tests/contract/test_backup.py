@@ -1,0 +1,664 @@
+"""Backup and restore: nothing happens twice at its target, and what was lost is said."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import apsw
+import orjson
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from vedette.adapters.file_source import JsonlSource
+from vedette.adapters.keys import read_key
+from vedette.adapters.ledger_file import verify_store
+from vedette.adapters.sqlite import OpenedStore
+from vedette.backup import back_up, restore
+from vedette.clock import SystemClock, iso
+from vedette.digest import canonical
+from vedette.errors import BadCommand, BadStore, StoreBusy
+from vedette.event import Event
+from vedette.identity import Principal
+from vedette.load import Settings
+from vedette.proof import Checkpoint, Frontier, leaf_hash, read_notes, sign_note
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy import World, job, note, send, stick, toy_fleet, until
+from vedette.verify import Code, Report
+
+KIM = Principal("person", "kim")
+FORGER = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
+CALLING = ("wire.send", "order.place", "bell.ring")
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def settings_of(folder: Path) -> Settings:
+    """The settings that the harness makes, for when no fleet is open."""
+    return replace(Settings.of(folder / "content", "harbour"), state=folder / "state")
+
+
+def lose(folder: Path) -> Path:
+    """Lose the disk; return the copy of the witness file that was kept elsewhere."""
+    kept = folder / "elsewhere.log"
+    shutil.copy(folder / "state" / "witness.log", kept)
+    shutil.rmtree(folder / "state")
+    return kept
+
+
+def put_back(folder: Path, source: Path, witness: Path | None) -> dict[str, Any]:
+    return restore(
+        settings_of(folder), source, witness=witness, key=None, who=KIM, reason="the disk is gone"
+    )
+
+
+async def in_thread(work: Callable[[], Any]) -> Any:
+    """A verb has no event loop of its own running."""
+    return await asyncio.to_thread(work)
+
+
+async def go_on(fleet: FleetHarness) -> None:
+    order = replace(fleet.order("restored, checked"), command_id=None)
+    await fleet.app.commands.resume(order, all=True)
+
+
+def verified(folder: Path, witness: Path | None = None) -> Report:
+    store = OpenedStore(folder / "state")
+    try:
+        line = (folder / "state" / "ledger.pub").read_text().strip()
+        return verify_store(store, line, witness or folder / "state" / "witness.log")
+    finally:
+        store.close()
+
+
+def jobs(first: int, last: int, tool: str) -> list[Event]:
+    return [
+        job(f"{tool} {n}", send(f"{tool} {n}", tool), key=f"{tool} {n}", value=n)
+        for n in range(first, last)
+    ]
+
+
+async def lost_and_restored(fleet: FleetHarness, folder: Path, tool: str) -> list[Event]:
+    """Handle, back up, handle more, lose the disk, restore; return what was handled in between."""
+    async with fleet:
+        await fleet.send(*jobs(0, 3, tool))
+        await fleet.settle()
+        await in_thread(lambda: back_up(fleet.app.settings, folder / "backup", with_keys=True))
+        later = jobs(3, 6, tool)
+        await fleet.send(*later)
+        await fleet.settle()
+    witness = lose(folder)
+    done = await in_thread(lambda: put_back(folder, folder / "backup", witness))
+    assert done["lost"] > 0
+    return later
+
+
+# --- effects --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tool", CALLING)
+async def test_what_is_delivered_again_happens_once(
+    tmp_path: Path, world: World, tool: str
+) -> None:
+    fleet = toy_fleet(tmp_path, world)
+    later = await lost_and_restored(fleet, tmp_path, tool)
+    before = world.keys(tool)
+    assert len(before) == 6
+    async with fleet:
+        receipts = await fleet.send(*later)
+        assert {receipt.status for receipt in receipts} == {"accepted"}
+        await fleet.settle()
+        assert sum(world.keys(tool).values()) == 6  # it is stopped
+        await go_on(fleet)
+        await fleet.settle()
+        assert set(world.keys(tool)) == set(before)  # the same keys: run ids are made of events
+        rows = [row for one in later for row in fleet.actions(one)]
+        if tool == "wire.send":
+            # A repeat under the same key, which such a target absorbs: that is what it declares.
+            assert {row.effect for row in rows} == {"done"}
+            return
+        assert world.keys(tool) == before
+        if tool == "order.place":
+            assert len(world.asked) == 3
+            assert {row.effect for row in rows} == {"done"}
+        else:
+            assert {(row.effect, row.hold) for row in rows} == {("unknown", "open")}
+
+
+@pytest.mark.parametrize("tool", ["order.place", "bell.ring"])
+async def test_without_doubt_it_would_happen_twice(tmp_path: Path, world: World, tool: str) -> None:
+    """The control: the same, with the fleet made to forget that it was restored."""
+    fleet = toy_fleet(tmp_path, world)
+    later = await lost_and_restored(fleet, tmp_path, tool)
+    async with fleet:
+        fleet.app.line.doubt = None
+        await fleet.send(*later)
+        await go_on(fleet)
+        await fleet.settle()
+        assert sum(world.keys(tool).values()) == 9
+
+
+@pytest.mark.parametrize("tool", CALLING)
+async def test_what_was_on_its_way_at_the_backup_happens_once(
+    tmp_path: Path, world: World, tool: str
+) -> None:
+    fleet = toy_fleet(tmp_path, world)
+    async with fleet:
+        stuck = stick(fleet)
+        await fleet.send(*jobs(0, 1, tool))
+        await until(lambda: len(stuck.reached) == 1)
+        await in_thread(lambda: back_up(fleet.app.settings, tmp_path / "backup", with_keys=True))
+        await fleet.restart()
+        if tool == "bell.ring":
+            # It may have started, so a person lets it happen.
+            await fleet.settle()
+            (row,) = fleet.actions(jobs(0, 1, tool)[0])
+            await fleet.app.commands.approve(fleet.order(), row.id)
+        await until(lambda: world.effects(tool) == 1)
+        await fleet.settle()
+    await in_thread(lambda: put_back(tmp_path, tmp_path / "backup", lose(tmp_path)))
+    async with fleet:
+        await go_on(fleet)
+        await fleet.settle()
+        assert len(world.keys(tool)) == 1
+        if tool != "wire.send":
+            assert world.effects(tool) == 1
+        (row,) = fleet.actions(jobs(0, 1, tool)[0])
+        assert row.effect == ("unknown" if tool == "bell.ring" else "done")
+
+
+async def test_an_idempotent_target_that_can_be_asked_is_asked(
+    tmp_path: Path, world: World
+) -> None:
+    """A model may word it differently: then the same key would come with other arguments."""
+    fleet = toy_fleet(tmp_path, world)
+    ask_idempotent_too(tmp_path)
+    later = await lost_and_restored(fleet, tmp_path, "wire.send")
+    calls = len(world.calls)
+    async with fleet:
+        await fleet.send(*later, *jobs(6, 7, "wire.send"))
+        await go_on(fleet)
+        await fleet.settle()
+        # Of the new one the target knows nothing, so it is called.
+        assert (len(world.asked), len(world.calls)) == (4, calls + 1)
+
+
+async def test_a_target_that_does_not_answer_is_asked_again(tmp_path: Path, world: World) -> None:
+    fleet = toy_fleet(tmp_path, world)
+    later = await lost_and_restored(fleet, tmp_path, "order.place")
+    world.query = lambda call: ConnectionError("no line")
+    async with fleet:
+        await fleet.send(later[0])
+        await go_on(fleet)
+        await until(lambda: len(world.asked) >= 1)
+        await asyncio.sleep(0)
+        world.query = None
+        await until(lambda: fleet.actions(later[0])[0].effect == "done", within_s=20)
+        assert len(world.asked) >= 2
+    assert set(world.keys("order.place").values()) == {1}
+
+
+async def test_a_person_may_let_it_happen(tmp_path: Path, world: World) -> None:
+    """Asked once, and not again when it is to happen."""
+    fleet = toy_fleet(tmp_path, world)
+    later = await lost_and_restored(fleet, tmp_path, "bell.ring")
+    async with fleet:
+        await fleet.send(later[0])
+        await go_on(fleet)
+        await fleet.settle()
+        (row,) = fleet.actions(later[0])
+        await fleet.app.commands.approve(fleet.order("it did not ring"), row.id)
+        await fleet.settle()
+        (row,) = fleet.actions(later[0])
+        assert row.effect == "done"
+        assert sum(world.keys("bell.ring").values()) == 7
+
+
+async def test_what_is_younger_than_the_loss_is_not_in_doubt(tmp_path: Path, world: World) -> None:
+    fleet = toy_fleet(tmp_path, world)
+    await lost_and_restored(fleet, tmp_path, "bell.ring")
+    async with fleet:
+        await go_on(fleet)
+        doubt = fleet.app.line.doubt
+        assert doubt is not None
+        young, old = jobs(6, 8, "bell.ring")
+        young = replace(young, time=iso(doubt.at_us + 1_000_000))
+        old = replace(old, time=iso(doubt.at_us - 1_000_000))
+        await fleet.send(young, old)
+        await fleet.settle()
+        assert [fleet.actions(one)[0].effect for one in (young, old)] == ["done", "unknown"]
+        # A time that nobody vouches for shows nothing.
+        claimed = replace(jobs(8, 9, "bell.ring")[0], time=young.time)
+        assert not doubt.covers(doubt.seq + 1, replace(claimed, vouched=frozenset({"time"})))
+        assert doubt.covers(doubt.seq + 1, replace(claimed, vouched=frozenset()))
+
+
+async def test_a_person_ends_the_doubt(tmp_path: Path, world: World) -> None:
+    fleet = toy_fleet(tmp_path, world)
+    later = await lost_and_restored(fleet, tmp_path, "bell.ring")
+    async with fleet:
+        await go_on(fleet)
+        await fleet.send(later[0])
+        upkeep = fleet.app.commands.upkeep
+        assert upkeep is not None
+        await upkeep.settled(KIM, "all was delivered again")
+        await fleet.send(*jobs(6, 7, "bell.ring"))
+        await fleet.settle()
+        effects = [fleet.actions(one)[0].effect for one in (later[0], *jobs(6, 7, "bell.ring"))]
+        assert effects == ["unknown", "done"]
+        with pytest.raises(BadCommand, match="no doubt"):
+            await upkeep.settled(KIM, "again")
+        await fleet.restart()
+        assert fleet.app.line.doubt == fleet.app.store.doubt()
+    assert verified(tmp_path).ok
+
+
+# --- the ledger ------------------------------------------------------------------------------
+
+
+async def restored(folder: Path, world: World) -> tuple[FleetHarness, Path]:
+    """Return a fleet that was restored and went on; and the witness file of the lost one."""
+    fleet = toy_fleet(folder, world)
+    await lost_and_restored(fleet, folder, "wire.send")
+    async with fleet:
+        await fleet.send(*jobs(10, 14, "wire.send"))
+        await go_on(fleet)
+        await fleet.settle()
+    return fleet, folder / "elsewhere.log"
+
+
+async def test_verification_reports_a_restore_and_no_tampering(
+    tmp_path: Path, world: World
+) -> None:
+    _, early = await restored(tmp_path, world)
+    report = verified(tmp_path)
+    assert report.findings == ()
+    (one,) = report.restored
+    lost = int(read_notes(early.read_text())[-1].split("\n")[1])
+    assert (one.last, one.seq) == (
+        lost,
+        orjson.loads((tmp_path / "backup/backup.json").read_bytes())["size"] + 1,
+    )
+    assert report.lost > 0
+    assert report.witnessed == report.size
+    # The copy that ends with the lost history, and an older one, say the same.
+    assert verified(tmp_path, early).ok
+    older = tmp_path / "older.log"
+    older.write_text("".join(note + "\n" for note in read_notes(early.read_text())[:-2]))
+    assert verified(tmp_path, older).ok
+
+
+async def test_a_cut_without_such_an_entry_is_tampering(tmp_path: Path, world: World) -> None:
+    """The control: the backup's files put back by hand."""
+    fleet = toy_fleet(tmp_path, world)
+    await lost_and_restored(fleet, tmp_path, "wire.send")
+    shutil.rmtree(tmp_path / "state")
+    shutil.copytree(tmp_path / "backup", tmp_path / "state")
+    report = verified(tmp_path, tmp_path / "elsewhere.log")
+    assert Code.TAIL_CUT in report.counts
+    assert report.restored == ()
+
+
+async def test_a_restore_without_the_witness_excuses_nothing(tmp_path: Path, world: World) -> None:
+    fleet = toy_fleet(tmp_path, world)
+    await lost_and_restored(fleet, tmp_path, "wire.send")
+    shutil.rmtree(tmp_path / "state")
+    done = await in_thread(lambda: put_back(tmp_path, tmp_path / "backup", None))
+    assert done["lost"] == 0
+    assert verified(tmp_path).ok
+    assert not verified(tmp_path, tmp_path / "elsewhere.log").ok
+
+
+async def test_history_beyond_what_the_restore_names_is_found(tmp_path: Path, world: World) -> None:
+    """Whoever restores with an old copy of the witness has not accounted for what came after."""
+    fleet = toy_fleet(tmp_path, world)
+    await lost_and_restored(fleet, tmp_path, "wire.send")
+    whole = tmp_path / "elsewhere.log"
+    notes = read_notes(whole.read_text())
+    older = tmp_path / "older.log"
+    older.write_text("".join(note + "\n" for note in notes[:-1]))
+    shutil.rmtree(tmp_path / "state")
+    await in_thread(lambda: put_back(tmp_path, tmp_path / "backup", older))
+    assert verified(tmp_path).ok
+    assert not verified(tmp_path, whole).ok
+
+
+def edit(folder: Path, *statements: tuple[str, tuple[Any, ...]]) -> None:
+    connection = apsw.Connection(str(folder / "state" / "store.db"))
+    for sql, values in statements:
+        connection.execute(sql, values)
+        assert connection.changes() > 0
+    connection.close()
+
+
+@pytest.mark.parametrize("signer", ["nobody", "a stranger"])
+async def test_a_forged_restore_is_found(tmp_path: Path, world: World, signer: str) -> None:
+    """Cut the ledger, say in it that this was a restore; without the fleet's key."""
+    fleet = toy_fleet(tmp_path, world)
+    async with fleet:
+        await fleet.send(*jobs(0, 6, "wire.send"))
+        await fleet.settle()
+    notes = read_notes((tmp_path / "state" / "witness.log").read_text())
+    point = Checkpoint.from_body(notes[-1].split("\n\n")[0] + "\n")
+    store = OpenedStore(tmp_path / "state")
+    sizes = [size for size, _ in store.sized()]
+    kept = sizes[len(sizes) // 2]
+    tree = Frontier()
+    for seq, raw, _, _ in store.walk():
+        if seq <= kept:
+            tree.append(leaf_hash(raw))
+    store.close()
+    raw = canonical({
+        "v": 1, "seq": kept + 1, "at": 1, "kind": "store.restored", "actor": "person:kim",
+        "size": kept, "heads": [[point.size, point.root.hex()]],
+    })  # fmt: skip
+    tree.append(leaf_hash(raw))
+    edit(
+        tmp_path,
+        ("DELETE FROM entry WHERE seq>?", (kept,)),
+        ("DELETE FROM body WHERE seq>?", (kept,)),
+        ("DELETE FROM checkpoint WHERE size>?", (kept,)),
+        (
+            "INSERT INTO entry(seq,at,kind,actor,bytes) "
+            "VALUES(?,1,'store.restored','person:kim',?)",
+            (kept + 1, raw),
+        ),
+        ("UPDATE meta SET value=? WHERE name='frontier'", (tree.to_bytes().hex(),)),
+    )
+    name = "vedette/harbour"
+    body = Checkpoint(name, tree.size, tree.root()).body()
+    if signer == "a stranger":
+        edit(
+            tmp_path,
+            ("INSERT INTO checkpoint VALUES(?,?)", (tree.size, sign_note(body, name, FORGER))),
+        )
+    report = verified(tmp_path)
+    assert Code.TAIL_CUT in report.counts
+    assert report.restored == ()
+    # The control: with the fleet's own key it is the restore that it says.
+    own = read_key(tmp_path / "state" / "ledger.key")
+    edit(
+        tmp_path,
+        ("INSERT OR REPLACE INTO checkpoint VALUES(?,?)", (tree.size, sign_note(body, name, own))),
+    )
+    assert verified(tmp_path).ok
+
+
+async def test_a_fork_cannot_hide_behind_a_restore(tmp_path: Path, world: World) -> None:
+    """Entries of the restored history, written anew and signed, within what a restore lost."""
+    await restored(tmp_path, world)
+    key = read_key(tmp_path / "state" / "ledger.key")
+    store = OpenedStore(tmp_path / "state")
+    (at,) = (seq for seq, _, _, _ in store.walk(("store.restored",)))
+    entries = [raw for _, raw, _, _ in store.walk()]
+    sizes = [size for size, _ in store.sized()]
+    store.close()
+    changed = at + 4  # beyond the restore's own first checkpoints, and within what it lost
+    value = orjson.loads(entries[changed - 1])
+    entries[changed - 1] = canonical({**value, "at": value["at"] + 1})
+    tree, notes = Frontier(), {}
+    for raw in entries:
+        tree.append(leaf_hash(raw))
+        notes[tree.size] = Checkpoint("vedette/harbour", tree.size, tree.root()).body()
+    edit(
+        tmp_path,
+        ("UPDATE entry SET bytes=?, at=at+1 WHERE seq=?", (entries[changed - 1], changed)),
+        *(
+            (
+                "UPDATE checkpoint SET note=? WHERE size=?",
+                (sign_note(notes[size], "vedette/harbour", key), size),
+            )
+            for size in sizes
+            if size >= changed
+        ),
+        ("UPDATE meta SET value=? WHERE name='frontier'", (tree.to_bytes().hex(),)),
+    )
+    report = verified(tmp_path)
+    assert {Code.FORK, Code.ROOT_MISMATCH} & set(report.counts)
+
+
+async def test_a_second_restore_of_an_older_backup(tmp_path: Path, world: World) -> None:
+    """The first restore's own entry is lost with it, and its lost heads are named again."""
+    fleet, _ = await restored(tmp_path, world)
+    witness = lose(tmp_path)
+    await in_thread(lambda: put_back(tmp_path, tmp_path / "backup", witness))
+    async with fleet:
+        await go_on(fleet)
+        await fleet.send(*jobs(20, 30, "wire.send"))
+        await fleet.settle()
+    report = verified(tmp_path)
+    assert report.findings == ()
+    assert len(report.restored) == 1
+    # And once more, from a backup of the restored fleet.
+    async with fleet:
+        await in_thread(lambda: back_up(fleet.app.settings, tmp_path / "second", with_keys=True))
+        await fleet.send(*jobs(30, 33, "wire.send"))
+        await fleet.settle()
+    witness = lose(tmp_path)
+    await in_thread(lambda: put_back(tmp_path, tmp_path / "second", witness))
+    report = verified(tmp_path)
+    assert report.findings == ()
+    assert len(report.restored) == 2
+
+
+# --- the files -------------------------------------------------------------------------------
+
+
+async def test_a_backup_beside_a_busy_fleet_is_whole(tmp_path: Path, world: World) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        for n in range(3):
+            await fleet.send(*jobs(n * 20, n * 20 + 20, "wire.send"))
+            folder = tmp_path / f"backup{n}"
+            told = await asyncio.to_thread(back_up, fleet.app.settings, folder)
+            assert told["size"] > 0
+            assert not (folder / "ledger.key").exists()
+            assert {p.stat().st_mode & 0o077 for p in folder.iterdir() if p.suffix == ".db"} == {0}
+        await fleet.settle()
+        assert world.effects() == 60
+    again = await in_thread(lambda: back_up(settings_of(tmp_path), tmp_path / "idle"))
+    assert again["size"] == verified(tmp_path).size
+
+
+async def test_a_damaged_store_is_no_backup(tmp_path: Path, world: World) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.send(*jobs(0, 3, "wire.send"))
+        await fleet.settle()
+    edit(tmp_path, ("UPDATE entry SET at=at+1 WHERE seq=3", ()))
+    with pytest.raises(BadStore, match="does not verify"):
+        await in_thread(lambda: back_up(settings_of(tmp_path), tmp_path / "backup"))
+    assert not (tmp_path / "backup" / "backup.json").exists()
+    with pytest.raises(BadStore, match="not a whole"):
+        await in_thread(lambda: put_back(tmp_path, tmp_path / "backup", None))
+
+
+async def test_what_cannot_be_restored_is_refused(tmp_path: Path, world: World) -> None:
+    fleet = toy_fleet(tmp_path, world)
+    async with fleet:
+        await fleet.send(*jobs(0, 2, "wire.send"))
+        await fleet.settle()
+        backup = tmp_path / "backup"
+        await in_thread(lambda: back_up(fleet.app.settings, backup))
+        with pytest.raises(StoreBusy):
+            await in_thread(lambda: put_back(tmp_path, backup, None))
+        with pytest.raises(BadCommand, match="not empty"):
+            await in_thread(lambda: back_up(fleet.app.settings, backup))
+    with pytest.raises(BadCommand, match="there is a store here"):
+        await in_thread(lambda: put_back(tmp_path, backup, None))
+    key = tmp_path / "kept.key"
+    shutil.copy(tmp_path / "state" / "ledger.key", key)
+    witness = lose(tmp_path)
+    with pytest.raises(BadCommand, match="signing key of this store is not here"):
+        await in_thread(lambda: put_back(tmp_path, backup, witness))
+    other = replace(settings_of(tmp_path), fleet="other")
+    with pytest.raises(BadStore, match="of the fleet"):
+        await in_thread(
+            lambda: restore(other, backup, witness=None, key=key, who=KIM, reason="gone")
+        )
+    stranger = tmp_path / "stranger.log"
+    body = Checkpoint("vedette/harbour", 10_000, bytes(32)).body()
+    stranger.write_text(sign_note(body, "vedette/harbour", FORGER) + "\n")
+    with pytest.raises(BadCommand, match="does not hold"):
+        await in_thread(lambda: put_back(tmp_path, backup, stranger))
+    assert not (tmp_path / "state" / "store.db").exists()
+    done = await in_thread(
+        lambda: restore(
+            settings_of(tmp_path), backup, witness=witness, key=key, who=KIM, reason="gone"
+        )
+    )
+    assert done["size"] > 0
+    raw = (backup / "store.db").read_bytes()
+    (backup / "store.db").write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    shutil.rmtree(tmp_path / "state")
+    with pytest.raises(BadStore, match=r"store\.db is not what it was"):
+        await in_thread(lambda: put_back(tmp_path, backup, witness))
+
+
+CHILD = """
+import os, signal, sys
+from dataclasses import replace
+from pathlib import Path
+from vedette import crashpoint
+from vedette.backup import restore
+from vedette.identity import Principal
+from vedette.load import Settings
+
+folder, point, left = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+
+def die(reached):
+    global left
+    left -= reached == point
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+crashpoint.hook = die
+settings = replace(Settings.of(folder / "content", "harbour"), state=folder / "state")
+restore(settings, folder / "backup", witness=folder / "elsewhere.log", key=None,
+        who=Principal("person", "kim"), reason="the disk is gone")
+"""
+
+POINTS = [
+    ("restore:before", 1), ("restore:mid", 1), ("restore:mid", 4), ("restore:mid", 5),
+    ("restore:after", 1), ("commit:before", 1), ("commit:mid", 2), ("commit:after", 1),
+    ("key:mid", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("point", "nth"), POINTS)
+async def test_a_restore_that_is_killed_is_done_again(
+    tmp_path: Path, world: World, point: str, nth: int
+) -> None:
+    fleet = toy_fleet(tmp_path, world)
+    later = await lost_and_restored(fleet, tmp_path, "order.place")
+    shutil.rmtree(tmp_path / "state")
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CHILD, str(tmp_path), point, str(nth)
+    )
+    assert await child.wait() == -signal.SIGKILL
+    whole = (tmp_path / "state" / "store.db").exists()
+    assert whole is ((point, nth) in [("restore:mid", 5), ("restore:after", 1)])
+    if not whole:
+        await in_thread(lambda: put_back(tmp_path, tmp_path / "backup", tmp_path / "elsewhere.log"))
+    async with fleet:
+        await fleet.send(*later)
+        await go_on(fleet)
+        await fleet.settle()
+    assert set(world.keys("order.place").values()) == {1}
+    assert verified(tmp_path).ok
+
+
+async def test_a_source_delivers_again_what_was_lost(tmp_path: Path, world: World) -> None:
+    """Where a source was is part of the backup: it goes on from there, by itself."""
+    lines = tmp_path / "jobs.jsonl"
+
+    def write(last: int) -> None:
+        events = jobs(0, last, "order.place")
+        lines.write_bytes(b"".join(orjson.dumps(as_cloudevent(one)) + b"\n" for one in events))
+
+    async def deliver(fleet: FleetHarness) -> None:
+        await JsonlSource("jobs", str(lines), SystemClock()).deliver(fleet.app.intake)
+        await fleet.settle()
+
+    fleet = toy_fleet(tmp_path, world)
+    async with fleet:
+        write(4)
+        await deliver(fleet)
+        await in_thread(lambda: back_up(fleet.app.settings, tmp_path / "backup", with_keys=True))
+        write(8)
+        await deliver(fleet)
+    before = world.keys("order.place")
+    assert len(before) == 8
+    await in_thread(lambda: put_back(tmp_path, tmp_path / "backup", lose(tmp_path)))
+    async with fleet:
+        await go_on(fleet)
+        write(10)
+        await deliver(fleet)
+        assert fleet.app.store.events_counted()[0] == 10
+        # The four that were lost were asked about, and the two new ones too: who can know?
+        assert (len(world.asked), len(world.keys("order.place"))) == (6, 10)
+        assert set(world.keys("order.place").values()) == {1}
+        assert fleet.app.store.waiting() == {}
+
+
+def as_cloudevent(one: Event) -> dict[str, Any]:
+    return {
+        "specversion": "1.0", "id": one.id, "source": one.source, "type": one.type,
+        "subject": one.subject, "data": one.data,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_a_disk_that_is_lost_under_load(tmp_path: Path, world: World, seed: int) -> None:
+    """A backup at any moment, effects under way then and at the loss: the target's own record
+    has each of them once, and every event the source has is handled.
+    """
+    chance = Random(seed)
+    lines = tmp_path / "jobs.jsonl"
+    tools = [chance.choice(("order.place", "wire.send", "note")) for _ in range(60)]
+    events = []
+    for n, tool in enumerate(tools):
+        proposal = note("kept") if tool == "note" else send(f"{n}", tool)
+        events.append(job(f"j{n}", proposal, key=f"k{n % 7}", value=n))
+    lines.write_bytes(b"".join(orjson.dumps(as_cloudevent(one)) + b"\n" for one in events))
+    world.answer = lambda call: time.sleep(chance.random() / 200)
+    fleet = toy_fleet(tmp_path, world)
+    ask_idempotent_too(tmp_path)
+    async with fleet:
+        source = JsonlSource("jobs", str(lines), SystemClock(), rate=400)
+        delivering = asyncio.create_task(source.deliver(fleet.app.intake))
+        await asyncio.sleep(chance.random() / 10)
+        await in_thread(lambda: back_up(fleet.app.settings, tmp_path / "backup", with_keys=True))
+        await asyncio.sleep(chance.random() / 10)
+        delivering.cancel()
+    witness = lose(tmp_path)
+    await in_thread(lambda: put_back(tmp_path, tmp_path / "backup", witness))
+    async with fleet:
+        await go_on(fleet)
+        await JsonlSource("jobs", str(lines), SystemClock()).deliver(fleet.app.intake)
+        await fleet.settle()
+        assert fleet.app.store.events_counted()[0] == 60
+        assert fleet.outcomes() == {"permit": 60}
+        rows = [row for one in events for row in fleet.actions(one)]
+        assert {row.effect for row in rows} == {"done"}
+    called = sum(tool != "note" for tool in tools)
+    assert len(world.keys()) == called
+    assert set(world.keys().values()) == {1}
+    assert verified(tmp_path).findings == ()
+
+
+def ask_idempotent_too(folder: Path) -> None:
+    path = folder / "content" / "agents" / "worker" / "agent.yaml"
+    declared = "settles: idempotent, function: act, target: world, attempts: 3"
+    text = path.read_text()
+    assert declared in text
+    path.write_text(text.replace(declared, f"{declared}, query: ask"))

@@ -1,0 +1,526 @@
+"""The fleet stays on its feet: targets that are down, agents that go wrong, stops that end.
+
+On the real store, gateway and hands; the target is the toy world, which keeps its own record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vedette.breaker import Breakers, Limits
+from vedette.effect import Call, Outcome
+from vedette.errors import BadCommand, Temporary
+from vedette.event import Event
+from vedette.run import Run
+from vedette.supply import Bounds, Supply
+from vedette.testing.clock import ManualClock
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy import World, job, note, send, toy_fleet, until
+
+SECOND = 1_000_000
+HOUR = 3600 * SECOND
+DOWN = Outcome("retry", error="503")
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def state(fleet: FleetHarness, event: Event) -> str:
+    return fleet.runs(event)[0].state
+
+
+def breaker_state(fleet: FleetHarness) -> str:
+    return fleet.app.line.breakers.of("world").state
+
+
+def declare(fleet: FleetHarness, agent: str, old: str, new: str) -> None:
+    """Change an agent's declaration before the fleet is opened."""
+    file = fleet.content / "agents" / agent / "agent.yaml"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+async def pass_time(fleet: FleetHarness, clock: ManualClock, seconds: float) -> None:
+    """Let time pass in steps, each followed by all that is due then."""
+    for _ in range(int(seconds * 2)):
+        clock.advance(SECOND // 2)
+        await fleet.settle()
+
+
+# --- targets ----------------------------------------------------------------------------------
+
+
+async def test_a_target_that_is_down_is_left_alone_and_found_to_be_back(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    """Effects wait at no compute, other targets flow, and each comes about once, in order."""
+    world.answer = lambda call: DOWN if call.args["text"].startswith("w") else None
+    fleet = toy_fleet(tmp_path, world, clock=clock)
+    declare(
+        fleet,
+        "worker",
+        "settles: none, function: act, target: world",
+        "settles: none, function: act, target: other",
+    )
+    fleet.targets = {**fleet.targets, "other": {"kind": "world", "world": world}}
+    async with fleet:
+        down = [job(f"{k}{n}", send(f"w{k}{n}"), key=k) for n in range(3) for k in "abcdefgh"]
+        await fleet.send(*down)
+        await fleet.settle()
+        breaker = fleet.app.line.breakers.of("world")
+        assert breaker_state(fleet) == "open"
+        calls = len(world.calls)
+        assert calls < 8 + 5, "one for each key at most, and no more once it was open"
+        late = job("late", send("w late"), key="late")
+        await fleet.send(late)
+        await fleet.send(job("bell", send("ring", "bell.ring"), key="x"))
+        await fleet.settle()
+        assert world.texts("bell.ring") == ["ring"]
+        assert len(world.calls) == calls + 1, "the target that is down was not called again"
+        assert {state(fleet, event) for event in [*down, late]} == {"waiting"}
+        assert fleet.app.dispatcher.pending == 0
+
+        await pass_time(fleet, clock, 100)
+        assert breaker.opened > 3
+        assert len(world.calls) - calls < 25, "a trial now and then"
+        world.answer = None
+        await pass_time(fleet, clock, 400)
+        assert {state(fleet, event) for event in [*down, late]} == {"done"}
+        assert sorted(world.keys("wire.send").values()) == [1] * 25
+        for key in "abcdefgh":
+            done = [text for name, text in order(world) if text.startswith(f"w{key}")]
+            assert done == [f"w{key}{n}" for n in range(3)]
+
+
+def order(world: World) -> list[tuple[str, str]]:
+    """Return (tool, text) of what happened, in the order in which it did."""
+    texts = {call.key: str(call.args["text"]) for call in world.calls}
+    return [(tool, texts[key]) for tool, key in world.happened]
+
+
+async def test_a_restart_finds_who_is_parked_and_tries_the_target_anew(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    world.answer = lambda call: DOWN
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        keys = "abcdefghijklmnopqrstuvwxyz"
+        events = [job(f"{k}{n}", send(f"{k}{n}"), key=k) for n in range(2) for k in keys]
+        await fleet.send(*events)
+        await fleet.settle()
+        assert breaker_state(fleet) == "open"
+        world.answer = None
+        await fleet.restart()
+        assert breaker_state(fleet) == "closed"
+        await fleet.settle()
+        # Those that were tried and failed wait for their retry; the parked went on at once.
+        assert len(world.happened) >= 5
+        await pass_time(fleet, clock, 5)
+        assert {state(fleet, event) for event in events} == {"done"}
+        assert sorted(world.keys().values()) == [1] * 52
+        for key in keys:
+            assert [text for _, text in order(world) if text[0] == key] == [f"{key}0", f"{key}1"]
+
+
+async def test_effects_of_a_key_keep_their_order_over_retries(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    failures = iter([DOWN, DOWN])
+    world.answer = lambda call: next(failures, None) if call.args["text"] == "1" else None
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        await fleet.send(*(job(str(n), send(str(n)), key="k") for n in range(1, 5)))
+        await fleet.send(job("other", send("other"), key="free"))
+        await fleet.settle()
+        assert [text for _, text in order(world)] == ["other"]
+        await pass_time(fleet, clock, 5)
+        assert [text for _, text in order(world)] == ["other", "1", "2", "3", "4"]
+
+
+async def test_a_key_that_is_parked_goes_on_when_what_was_in_front_is_gone(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    """The one in front fails for good: it is settled too, and the key goes on."""
+    world.answer = lambda call: DOWN if call.args["text"] == "1" else None
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        fleet.app.line.breakers = Breakers(Limits(in_a_row=100))
+        await fleet.send(*(job(str(n), send(str(n)), key="k") for n in range(1, 4)))
+        await pass_time(fleet, clock, 10)
+        assert [text for _, text in order(world)] == ["2", "3"]
+        assert len(fleet.entries("effect.failed")) == 1
+        assert fleet.app.line.parking.keys == 0
+
+
+async def test_an_effect_marked_as_started_but_not_called_is_not_in_doubt(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    """A tool nobody can ask: had its call been made, only a person could go on."""
+    ring = send("ring", "bell.ring")
+    world.answer = lambda call: DOWN
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        for n in range(6):
+            await fleet.send(job(f"w{n}", send(f"w{n}"), key=f"w{n}"))
+        await fleet.settle()
+        assert breaker_state(fleet) == "open"
+        await fleet.send(job("bell", ring, key="bell"))
+        await fleet.settle()
+        world.answer = None
+        await pass_time(fleet, clock, 200)
+        assert world.effects("bell.ring") == 1
+        assert fleet.entries("effect.unknown") == []
+
+
+async def test_one_that_hangs_at_its_target_takes_no_slot_from_others(
+    tmp_path: Path, world: World
+) -> None:
+    release = threading.Event()
+
+    def hang(call: Call) -> None:
+        if call.agent == "worker":
+            release.wait(20)
+
+    world.answer = hang
+    async with toy_fleet(tmp_path, world, agents=("worker", "helper")) as fleet:
+        try:
+            await fleet.send(*(job(f"h{n}", send(f"h{n}"), key=f"k{n}") for n in range(100)))
+            await until(lambda: len(world.calls) >= 12)
+            others = [job(f"o{n}", send(f"o{n}"), key=f"k{n}", agent="helper") for n in range(40)]
+            await fleet.send(*others)
+            await until(lambda: all(state(fleet, event) == "done" for event in others))
+            assert len([call for call in world.calls if call.agent == "worker"]) <= 16
+        finally:
+            release.set()
+        await fleet.settle()
+        assert world.effects() == 140
+
+
+# --- ceilings ---------------------------------------------------------------------------------
+
+
+async def test_an_agent_over_its_error_ceiling_is_parked_and_its_events_are_kept(
+    tmp_path: Path, world: World
+) -> None:
+    fleet = toy_fleet(tmp_path, world, agents=("worker", "helper"))
+    declare(fleet, "worker", "max_turns: 4", "max_turns: 4\nceilings: {errors_per_hour: 5}")
+    async with fleet:
+        for n in range(20):
+            bad: dict[str, Any] = {"raise": n < 12}
+            await fleet.send(job(f"bad{n}", key=f"k{n}", **bad))
+            await fleet.settle()
+        dead = len(fleet.entries("run.dead"))
+        assert dead == 5
+        (parked,) = fleet.entries("stop.set")
+        assert (parked["what"], parked["actor"]) == ("agent:worker", "engine:vedette")
+        assert "5 errors within an hour" in fleet.body(parked["seq"])["reason"]
+        await fleet.send(job("ok", send("ok"), agent="helper"))
+        await fleet.settle()
+        assert world.texts() == ["ok"]
+        await fleet.restart()
+        await fleet.settle()
+        assert fleet.app.store.backlogged() == {"worker": 15}, "kept, over a restart too"
+
+        await fleet.app.commands.resume(fleet.order("mended"), agent="worker")
+        await until(lambda: len(fleet.entries("stop.set")) == 2)
+        # A clean sheet, and then the same again; what was in hand just then is counted too.
+        assert 10 <= len(fleet.entries("run.dead")) <= 12
+        await fleet.app.commands.resume(fleet.order("mended"), agent="worker")
+        await fleet.settle()
+        assert len(fleet.entries("run.dead")) == 12
+        assert fleet.app.store.backlogged() == {}
+
+
+async def test_an_agent_at_its_effect_ceiling_starts_no_call_more(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    fleet = toy_fleet(tmp_path, world, clock=clock)
+    declare(fleet, "worker", "max_turns: 4", "max_turns: 4\nceilings: {effects_per_minute: 7}")
+    async with fleet:
+        await fleet.send(*(job(str(n), send(str(n)), key=f"k{n}") for n in range(20)))
+        await fleet.settle()
+        assert [entry["what"] for entry in fleet.entries("stop.set")] == ["agent:worker"]
+        minutes = [len(world.calls)]
+        while ("agent", "worker") in fleet.app.line.stops.listed():
+            clock.advance(120 * SECOND)
+            await fleet.app.commands.resume(fleet.order(), agent="worker")
+            await fleet.settle()
+            minutes.append(len(world.calls) - sum(minutes))
+        assert max(minutes) <= 7
+        assert len(minutes) >= 3
+        assert sorted(world.keys().values()) == [1] * 20
+
+
+# --- stops ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_stop_for_some_time_lifts_itself(
+    tmp_path: Path, world: World, clock: ManualClock, restart: bool
+) -> None:
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        done = await fleet.app.commands.stop(
+            fleet.order("a while"), agent="worker", for_us=2 * HOUR
+        )
+        assert done["until"] == clock.now_us() + 2 * HOUR
+        await fleet.send(job("1", send("1"), note("1")))
+        await fleet.settle()
+        if restart:
+            await fleet.restart()
+        clock.advance(2 * HOUR - 1)
+        await asyncio.sleep(0.15)
+        await fleet.settle()
+        assert world.calls == []
+        clock.advance(1)
+        await until(lambda: world.effects() == 1)
+        (was,) = fleet.entries("stop.set")
+        (lifted,) = fleet.entries("stop.lifted")
+        assert (lifted["actor"], lifted["cause"]) == ("engine:vedette", was["seq"])
+        assert was["until"] == done["until"]
+        await fleet.restart()
+        assert fleet.app.line.stops.listed() == []
+
+
+async def test_a_stop_without_an_end_does_not_end(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    """The control of the test above, and one that a person lifted in time is lifted once."""
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        await fleet.app.commands.stop(fleet.order(), all=True)
+        await fleet.app.commands.stop(fleet.order(), tool="wire.send", for_us=HOUR)
+        await fleet.app.commands.resume(fleet.order(), tool="wire.send")
+        clock.advance(1000 * HOUR)
+        await asyncio.sleep(0.15)
+        assert fleet.app.line.stops.listed() == [("all", "")]
+        assert len(fleet.entries("stop.lifted")) == 1
+        for wrong in (0, -1, 4000 * 24 * HOUR):
+            with pytest.raises(BadCommand):
+                await fleet.app.commands.stop(fleet.order(), agent="worker", for_us=wrong)
+
+
+async def test_a_stop_that_could_not_be_made_durable_holds_nobody_up(
+    tmp_path: Path, world: World
+) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        store: Any = fleet.app.store
+        stop = store.stop
+
+        async def lost(*args: Any, **more: Any) -> int:
+            raise Temporary("the commit failed")
+
+        store.stop = lost
+        with pytest.raises(Temporary):
+            await fleet.app.commands.stop(fleet.order(), all=True)
+        store.stop = stop
+        await fleet.send(job("1", send("1")))
+        await fleet.settle()
+        assert world.effects() == 1
+
+
+# --- what is accepted and not finished --------------------------------------------------------
+
+
+def narrow(fleet: FleetHarness, **bounds: int) -> Supply:
+    """Give a fleet that has nothing to do yet less room than usual."""
+    dispatcher = fleet.app.dispatcher
+    dispatcher.supply.__init__(  # type: ignore[misc]
+        fleet.app.line, dispatcher._put, Bounds(**bounds)
+    )
+    return dispatcher.supply
+
+
+@pytest.mark.parametrize("bounds", [{"credits": 64}, {"credit_octets": 64 * 400}])
+async def test_intake_waits_for_an_agent_that_is_slow_and_for_no_other(
+    tmp_path: Path, world: World, bounds: dict[str, int]
+) -> None:
+    """In events, and in bytes."""
+    release = threading.Event()
+
+    def hang(call: Call) -> None:
+        if call.agent == "worker":
+            release.wait(20)
+
+    world.answer = hang
+    async with toy_fleet(tmp_path, world, agents=("worker", "helper")) as fleet:
+        supply = narrow(fleet, **bounds)
+        accepted = 0
+
+        async def pour() -> None:
+            nonlocal accepted
+            for n in range(100):
+                event = job(f"w{n}", send(f"w{n}"), key=f"k{n}", pad="x" * 100)
+                await fleet.send(event)
+                accepted += 1
+                supply._moved_us["worker"] = fleet.app.line.clock.monotonic_us()
+
+        pouring = asyncio.create_task(pour())
+        try:
+            before = -1
+            while before != accepted:
+                before = accepted
+                await asyncio.sleep(0.5)
+            assert 15 < accepted < 60, accepted
+            others = [job(f"o{n}", send(f"o{n}"), key=f"k{n}", agent="helper") for n in range(10)]
+            await asyncio.wait_for(fleet.send(*others), 5)
+            await until(lambda: all(state(fleet, event) == "done" for event in others))
+            assert accepted == before
+        finally:
+            release.set()
+        await asyncio.wait_for(pouring, 20)
+        await fleet.settle()
+        assert world.effects() == 110
+        assert supply.credits.room.total == (0, 0)
+        assert supply.room.total == (0, 0)
+
+
+async def test_an_agent_that_finishes_nothing_holds_up_no_source_that_it_shares(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    release = threading.Event()
+    world.answer = lambda call: None if call.agent != "worker" else _wait(release)
+    async with toy_fleet(tmp_path, world, agents=("worker", "helper"), clock=clock) as fleet:
+        narrow(fleet, credits=32, room=32)
+        clock.advance(60 * SECOND)
+        try:
+            for n in range(60):
+                pair = [job(f"{a}{n}", send(f"{a}{n}"), key=f"k{n}", agent=a)
+                        for a in ("worker", "helper")]  # fmt: skip
+                await asyncio.wait_for(fleet.send(*pair), 5)
+                await until(lambda n=n: f"helper{n}" in world.texts())  # type: ignore[misc]
+            assert len(fleet.app.dispatcher.supply.known) <= 32
+        finally:
+            release.set()
+        await fleet.settle()
+        assert sorted(world.keys().values()) == [1] * 120
+
+
+def _wait(release: threading.Event) -> None:
+    release.wait(20)
+
+
+async def test_one_agents_backlog_in_the_store_is_in_nobodys_way(
+    tmp_path: Path, world: World
+) -> None:
+    async with toy_fleet(tmp_path, world, agents=("worker", "helper")) as fleet:
+        await fleet.app.commands.stop(fleet.order(), all=True)
+        await fleet.send(*(job(f"w{n}", key=f"k{n % 5}", value=1) for n in range(600)))
+        await fleet.send(job("h", send("mine"), agent="helper"))
+        await fleet.restart()
+        await fleet.app.dispatcher.close()
+        supply = narrow(fleet, room=64)
+        read: list[tuple[str | None, int]] = []
+        backlog = fleet.app.store.backlog
+
+        def told(after: int, limit: int, agent: str | None = None) -> list[Run]:
+            found = backlog(after, limit, agent)
+            read.append((agent, len(found)))
+            return found
+
+        fleet.app.store.backlog = told  # type: ignore[method-assign]
+        fleet.app.dispatcher.start()
+        await fleet.app.commands.resume(fleet.order(), all=True)
+        fleet.app.dispatcher.wake()
+        assert ("helper", 1) in read
+        assert len(supply.known) <= 64
+        await fleet.settle()
+        assert world.texts() == ["mine"]
+        assert fleet.app.store.backlogged() == {}
+        labels = [entry["label"] for entry in fleet.entries("run.closed") if "label" in entry]
+        assert labels.count("sum 120 of 120") == 5, "in the order of each key"
+
+
+# --- attempts ---------------------------------------------------------------------------------
+
+
+class Hand:
+    """What a process before this one had in hand, and what this one has."""
+
+    def __init__(self, left: list[str]) -> None:
+        self.left = left
+        self.now: list[str] = []
+        self.seen: list[str] = []
+
+    def take(self, run: str) -> None:
+        self.now.append(run)
+        self.seen.append(run)
+
+    def put_back(self, run: str) -> None:
+        self.now.remove(run)
+
+    def left_over(self) -> list[str]:
+        return self.left
+
+    def close(self) -> None: ...
+
+
+async def test_an_event_that_kills_its_process_is_given_up_and_others_are_not(
+    tmp_path: Path, world: World
+) -> None:
+    bad, good = job("bad", send("bad"), key="k"), job("good", send("good"), key="k")
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.app.commands.stop(fleet.order(), all=True)
+        await fleet.send(bad, good)
+        await fleet.app.commands.resume(fleet.order(), all=True)
+        await fleet.close()
+        run = None
+        for died in range(1, 6):
+            await fleet.open()
+            await fleet.app.dispatcher.close()
+            run = fleet.runs(bad)[0]
+            assert (run.state, run.attempts) == ("ready", died - 1)
+            fleet.app.line.in_hand = Hand([run.id])
+            if died < 5:
+                # The judge takes the process with it once more.
+                async def dies(*_: Any) -> None:
+                    await asyncio.Event().wait()
+
+                fleet.app.line.reasoners["judge"].reason = dies  # type: ignore[method-assign, assignment]
+            fleet.app.dispatcher.start()
+            if died < 5:
+                await until(lambda: fleet.runs(bad)[0].attempts == died)  # noqa: B023
+                await until(lambda: fleet.app.line.in_hand.now != [])  # type: ignore[union-attr]
+                await fleet.close()
+        await fleet.settle()
+        (dead,) = fleet.entries("run.dead")
+        assert dead["event"] == bad.key
+        assert "died 5 times" in fleet.body(dead["seq"])["why"]
+        assert state(fleet, good) == "done"
+        assert world.texts() == ["good"]
+        assert fleet.app.line.in_hand.now == []  # type: ignore[union-attr]
+
+
+# --- leases -----------------------------------------------------------------------------------
+
+
+async def test_runs_that_are_another_workers_are_let_go_and_taken_up_when_they_come_back(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        store: Any = fleet.app.store
+        lease, ours = store.lease, {"a"}
+        monkeypatch.setattr(type(store), "lease_rev", property(lambda _: len(ours) - 1))
+        store.lease = lambda run: lease(run) if run.key in ours else None
+        backlog, counts = store.backlog, store.backlogged
+
+        def mine(after: int, limit: int, agent: str | None = None) -> list[Run]:
+            return [run for run in backlog(after, limit, agent) if run.key in ours]
+
+        store.backlog = mine
+        await fleet.send(*(job(f"{k}{n}", send(f"{k}{n}"), key=k) for n in range(5) for k in "ab"))
+        await fleet.settle()
+        assert world.texts() == [f"a{n}" for n in range(5)]
+        assert fleet.app.dispatcher.pending == 0
+        assert counts() == {"worker": 5}
+        ours.add("b")
+        await fleet.settle()
+        assert world.texts()[5:] == [f"b{n}" for n in range(5)]
+        assert fleet.app.dispatcher.supply.credits.room.total == (0, 0)

@@ -1,0 +1,471 @@
+"""What the PostgreSQL store has to prove for itself: several workers, lost connections, fences."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from tests.pg import find_bin, server
+
+from vedette.adapters.ledger_file import verify_store
+from vedette.adapters.postgres import OpenedPostgres, PostgresStore
+from vedette.adapters.postgres.database import PostgresDatabase, literal
+from vedette.adapters.postgres.schema import SHARDS, shard_of
+from vedette.adapters.postgres.shares import Peer, seen, share, silent
+from vedette.budget import Cap
+from vedette.bundle import Bundle
+from vedette.effect import RowWrite
+from vedette.entry import Draft
+from vedette.errors import BadFleet, BadStore, StoreFailed, Unavailable
+from vedette.load import load_settings
+from vedette.proof import verifier_key
+from vedette.run import Answer, Run
+from vedette.testing.clock import ManualClock
+from vedette.testing.steps import accepted, closing, event
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+NAME = "vedette/harbour"
+VERIFIER = verifier_key(NAME, KEY.public_key().public_bytes_raw())
+LEASE_US = 1_000_000
+
+Opener = Callable[..., PostgresStore]
+
+
+@pytest.fixture
+def url() -> str:
+    return server(fsync=False).fresh()
+
+
+@pytest.fixture
+def worker(url: str, tmp_path: Path) -> Iterator[Opener]:
+    """Open the fleet's store as a worker of a name; what is still open at the end is closed."""
+    opened: list[PostgresStore] = []
+
+    def as_worker(name: str = "one", key: Ed25519PrivateKey = KEY, **more: bool) -> PostgresStore:
+        clock = ManualClock()
+        opened.append(
+            PostgresStore(
+                url, tmp_path / name, fleet="harbour", key=key, key_name=NAME,
+                now_us=clock.now_us, lease_us=LEASE_US, **more,
+            )
+        )  # fmt: skip
+        return opened[-1]
+
+    yield as_worker
+    for store in reversed(opened):
+        store.close()
+
+
+async def until(condition: Callable[[], object], within_s: float = 20) -> None:
+    """Wait for what another thread or the server brings about. Raises AssertionError."""
+    end = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        await asyncio.sleep(0.01)
+
+
+def hang(store: PostgresStore) -> None:
+    """Let a worker's lease thread end, as if the process had stopped: its beat stands still."""
+    store.leases._ending.set()
+    store.leases._thread.join()
+
+
+def held(*stores: PostgresStore) -> list[int]:
+    return [len(store.leases.epochs) for store in stores]
+
+
+async def shared(one: PostgresStore, other: PostgresStore) -> None:
+    await until(lambda: held(one, other) == [32, 32])
+
+
+def of_shard(store: PostgresStore, runs: list[Run]) -> list[Run]:
+    return [run for run in runs if store.lease(run) is not None]
+
+
+# --- who handles what ------------------------------------------------------------------------
+
+
+def test_python_and_the_server_agree_on_shards(url: str, worker: Opener) -> None:
+    worker()
+    database = PostgresDatabase(url, name="test")
+    for agent, key in (("a", "k"), ("watcher", ""), ("ä", "prüfen 🎈"), ("x" * 300, "\\ ' \n")):
+        assert database.rows("SELECT shard_of(?,?)", (agent, key)) == [(shard_of(agent, key),)]
+    database.close()
+    assert len({shard_of("a", str(n)) for n in range(2000)}) == SHARDS
+
+
+async def test_a_second_worker_gets_half_and_gives_it_back(worker: Opener) -> None:
+    one = worker("one")
+    assert held(one) == [SHARDS]
+    runs = await accepted(one, *(event(n, subject=f"k{n}") for n in range(200)))
+    rev = one.lease_rev
+    two = worker("two")
+    await shared(one, two)
+    assert one.lease_rev > rev
+    assert not one.leases.epochs.keys() & two.leases.epochs.keys()
+    mine, yours = of_shard(one, runs), of_shard(two, runs)
+    assert mine
+    assert yours
+    assert {run.id for run in (*mine, *yours)} == {run.id for run in runs}
+    # Each reads its own backlog only, and each knows the runs that the other accepted.
+    assert [run.id for run in one.backlog(0, 1000)] == [run.id for run in mine]
+    assert [run.id for run in two.backlog(0, 1000)] == [run.id for run in yours]
+    two.close()
+    await until(lambda: held(one) == [SHARDS])
+    assert of_shard(one, runs) == runs
+
+
+async def test_a_worker_that_is_not_heard_of_loses_its_keys(worker: Opener) -> None:
+    one, two = worker("one"), worker("two")
+    await shared(one, two)
+    runs = of_shard(one, await accepted(one, *(event(n, subject=f"k{n}") for n in range(100))))
+    old = closing(one, runs[0])
+    assert one.holds(old.epoch)
+    hang(one)
+    # Its own clock ends its lease before anybody takes over.
+    await until(lambda: not one.holds(old.epoch))
+    assert one.lease(runs[0]) is None
+    assert held(two) == [32]
+    await until(lambda: held(two) == [SHARDS])
+    assert (await one.commit(old)).answer is Answer.FENCED_LEASE
+    assert (await two.commit(closing(two, runs[0]))).answer is Answer.COMMITTED
+
+
+async def test_the_lease_of_a_lively_worker_is_left_alone(worker: Opener) -> None:
+    """The control of the test above: as long as it beats nothing is taken from it."""
+    one, two = worker("one"), worker("two")
+    await shared(one, two)
+    before = dict(one.leases.epochs)
+    await asyncio.sleep(3 * LEASE_US / 1e6)
+    assert one.leases.epochs == before
+
+
+async def test_its_own_successor_takes_a_worker_s_leases_over_at_once(worker: Opener) -> None:
+    one = worker("one")
+    (run,) = await accepted(one, event(1))
+    old = closing(one, run)
+    hang(one)
+    one._lock.close()  # what the end of a process does
+    again = worker("one")
+    assert held(again) == [SHARDS]
+    assert (await one.commit(old)).answer is Answer.FENCED_LEASE
+    assert (await again.commit(closing(again, run))).answer is Answer.COMMITTED
+
+
+async def test_a_worker_taken_for_dead_joins_again(worker: Opener) -> None:
+    one, two = worker("one"), worker("two")
+    await shared(one, two)
+    life = one.epoch
+    with one._write.connection.cursor() as cursor:
+        cursor.execute(b"DELETE FROM worker WHERE life=$1", (life,))
+    await until(lambda: one.epoch > life)
+    await shared(one, two)
+
+
+def test_who_only_visits_takes_no_keys(worker: Opener) -> None:
+    visitor = worker("visitor", visit=True)
+    assert held(visitor) == [0]
+    assert held(worker("one"), visitor) == [SHARDS, 0]
+
+
+def test_shares_are_fair_and_silence_is_by_one_s_own_clock() -> None:
+    assert [share(n) for n in (0, 1, 2, 3, 64, 100)] == [64, 64, 32, 22, 1, 1]
+    first = seen({}, [("a", 1, 5, 0, 0), ("b", 2, 9, 0, 0)], now=100)
+    later = seen(first, [("a", 1, 5, 3, 0), ("b", 2, 10, 0, 0), ("c", 3, 0, 0, 0)], now=150)
+    assert later["a"] == Peer(1, 5, 3, 0, 100)
+    assert (later["b"].since, later["c"].since) == (150, 150)
+    assert silent(later, now=200, patience=100).keys() == {"a"}
+    # Another life of the same name is not silent because the one before was.
+    assert seen(later, [("a", 4, 5, 0, 0)], now=210)["a"].since == 210
+
+
+# --- one ledger ------------------------------------------------------------------------------
+
+
+async def test_two_writers_make_one_ledger_without_gaps(worker: Opener, tmp_path: Path) -> None:
+    one, two = worker("one"), worker("two")
+    await shared(one, two)
+
+    async def fill(store: PostgresStore, start: int) -> None:
+        for n in range(start, start + 30):
+            runs = await accepted(store, *(event(n * 10 + m, subject=f"k{m}") for m in range(5)))
+            for run in of_shard(store, runs):
+                assert (await store.commit(closing(store, run))).answer is Answer.COMMITTED
+
+    await asyncio.gather(fill(one, 0), fill(two, 100))
+    assert one.head() == two.head()
+    assert [seq for seq, *_ in one.walk()] == list(range(1, one.head() + 1))
+    for name in ("one", "two"):
+        report = verify_store(one, VERIFIER, tmp_path / name / "witness.log")
+        assert report.findings == ()
+        assert report.size == one.head()
+
+
+async def test_the_same_event_at_two_workers_is_accepted_once(worker: Opener) -> None:
+    one, two = worker("one"), worker("two")
+    events = [event(n) for n in range(50)]
+    answers = await asyncio.gather(
+        *(accepted(store, *events[at : at + 10]) for at in range(0, 50, 10) for store in (one, two))
+    )
+    assert sum(len(runs) for runs in answers) == 50
+    assert one.events_counted() == (50, 0)
+
+
+async def test_64_reservations_at_two_workers_hold_the_ceiling(worker: Opener) -> None:
+    one, two = worker("one"), worker("two")
+    await shared(one, two)
+    runs = await accepted(one, *(event(n, subject=f"k{n}") for n in range(64)))
+    limits = (Cap("agent", "tokens", "day", 100), Cap("fleet", "tokens", "hour", 150))
+    asks = [
+        store.commit(closing(store, run, spend={"tokens": 7}, limits=limits))
+        for run in runs
+        for store in (one, two)
+        if store.lease(run) is not None
+    ]
+    assert len(asks) == 64
+    answers = [answer.answer for answer in await asyncio.gather(*asks)]
+    assert answers.count(Answer.COMMITTED) == 100 // 7
+    assert answers.count(Answer.OVER_BUDGET) == 64 - 100 // 7
+    assert sum(amount for *_, amount in two.spent(0)) == 98
+
+
+async def test_a_worker_of_another_key_is_refused(worker: Opener) -> None:
+    worker("one")
+    with pytest.raises(BadStore, match="signs with another key"):
+        worker("two", Ed25519PrivateKey.generate())
+    worker("three").close()
+
+
+# --- publications and stops ------------------------------------------------------------------
+
+
+def bundle(text: str) -> Bundle:
+    return Bundle.of({"vedette/gateway/decide.rego": text.encode()})
+
+
+async def test_nothing_older_commits_at_any_worker_after_a_publication(worker: Opener) -> None:
+    one, two = worker("one"), worker("two")
+    await shared(one, two)
+    runs = of_shard(two, await accepted(one, *(event(n, subject=f"k{n}") for n in range(20))))
+    older = closing(two, runs[0])
+    await one.publish(bundle("package a"), [Draft("policy.published")])
+    assert (await two.commit(older)).answer is Answer.FENCED_POLICY
+    await one.stop(Draft("stop.set", {"what": "all:"}), "all", "", True)
+    stopped = closing(two, runs[0], stop_epoch=0, policy_rev=1)
+    assert (await two.commit(stopped)).answer is Answer.FENCED_STOP
+    assert (await two.commit(closing(two, runs[0]))).answer is Answer.COMMITTED
+
+
+async def test_a_publication_waits_until_no_other_worker_calls_under_the_old(
+    worker: Opener,
+) -> None:
+    one, two = worker("one"), worker("two")
+    await shared(one, two)
+    two.adopt(0, 0)
+    epoch = next(iter(two.leases.epochs.values()))
+    assert two.holds(epoch)
+    calling = [0]  # a call is on its way that started under revision 0
+    two.leases.in_flight = lambda policy_rev: sum(1 for rev in calling if rev < policy_rev)
+    number = await one.publish(bundle("package a"), [Draft("policy.published")])
+    published = asyncio.create_task(one.everywhere())
+    # The other's thread has seen it: nothing starts there, though its loop has done nothing yet.
+    await until(lambda: not two.holds(epoch))
+    await asyncio.sleep(0.3)
+    assert not published.done()
+    calling.clear()
+    await asyncio.wait_for(published, 5)
+    # It goes on once it has taken the revision up.
+    assert not two.holds(epoch)
+    two.adopt(number, 0)
+    assert two.holds(epoch)
+
+
+async def test_a_publication_does_not_wait_for_the_dead(worker: Opener) -> None:
+    one, two = worker("one"), worker("two")
+    await shared(one, two)
+    hang(two)
+    began = time.monotonic()
+    await one.publish(bundle("package a"), [Draft("policy.published")])
+    await asyncio.wait_for(one.everywhere(), 20)
+    took = time.monotonic() - began
+    # Not before its lease has run out, by its own clock; two's is silent from here on.
+    assert took > LEASE_US / 1e6 * 0.5
+    assert not two.leases.holds(next(iter(two.leases.epochs.values())))
+
+
+async def test_alone_nobody_is_waited_for(worker: Opener) -> None:
+    one = worker("one")
+    await one.publish(bundle("package a"), [Draft("policy.published")])
+    await asyncio.wait_for(one.everywhere(), 1)
+
+
+# --- what a server may do to us --------------------------------------------------------------
+
+
+def cut_off(url: str, like: str) -> int:
+    """End the sessions of a name, as a failing server or network does."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        sql = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name LIKE %s AND datname = current_database()"
+        )
+        return len(connection.execute(sql, (f"vedette {like}%",)).fetchall())
+
+
+async def test_lost_connections_fail_what_was_under_way_and_come_back(
+    worker: Opener, url: str
+) -> None:
+    store = worker()
+    (run,) = await accepted(store, event(1))
+    assert cut_off(url, "") == 3
+    answers: list[object] = []
+    for number in range(2, 5):
+        answers += await asyncio.gather(accepted(store, event(number)), return_exceptions=True)
+    assert isinstance(answers[0], StoreFailed)
+    assert not isinstance(answers[-1], BaseException)
+    assert store.run(run.id) == run
+    await until(lambda: store.lease(run) is not None)
+    assert (await store.commit(closing(store, run))).answer is Answer.COMMITTED
+    epoch = store.lease(run)
+    await asyncio.sleep(2 * LEASE_US / 1e6)
+    assert store.lease(run) == epoch  # and it beats on
+
+
+async def test_what_the_line_reads_outlasts_a_server_that_is_away(worker: Opener, url: str) -> None:
+    store = worker()
+    (run,) = await accepted(store, event(1))
+    other = server(fsync=False).url("postgres")
+    name = url.rpartition("/")[2]
+    with psycopg.connect(other, autocommit=True) as connection:
+        connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false".encode())
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(url)
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname=%s", (name,)
+        )
+        back = threading.Timer(
+            1.0, connection.execute, (f"ALTER DATABASE {name} ALLOW_CONNECTIONS true".encode(),)
+        )
+        back.start()
+        assert store.run(run.id) == run
+        back.join()
+    await until(lambda: store.lease(run) is not None)
+    await until(lambda: store.leases.holds(closing(store, run).epoch))
+
+
+async def test_a_group_whose_session_ends_leaves_nothing(worker: Opener, url: str) -> None:
+    store = worker()
+    (run,) = await accepted(store, event(1))
+    head = store.head()
+
+    def half() -> None:
+        store._orders.note([Draft("fleet.loaded")])
+        store._ledger.flush()
+        assert cut_off(url, "writer") == 1
+
+    with pytest.raises(StoreFailed):
+        await store.writer.submit(half)
+    assert not store.ready
+    assert store.head() == head
+    assert (await store.commit(closing(store, run))).last == head + 1
+    assert store.ready
+
+
+async def test_text_that_the_server_cannot_hold_fails_its_own_item_only(worker: Opener) -> None:
+    store = worker()
+    runs = await accepted(store, *(event(n) for n in range(3)))
+    answers = await asyncio.gather(
+        store.commit(closing(store, runs[0])),
+        store.commit(closing(store, runs[1], rows=[RowWrite("c", "a\0b", {"x": 1})])),
+        accepted(store, event(9, subject="half \ud800")),
+        store.commit(closing(store, runs[2])),
+        return_exceptions=True,
+    )
+    assert [isinstance(answer, BaseException) for answer in answers] == [False, True, True, False]
+    assert store.ready
+
+
+def test_values_are_written_as_the_server_reads_them(url: str) -> None:
+    database = PostgresDatabase(url, name="test")
+    text = "O'Brien \\ $$ %s \n ü 🎈 --; DROP TABLE entry"
+    for value in (None, 0, -(2**63), 2**63 - 1, True, b"", b"\x00\xff'", "", text):
+        ((found,),) = database.rows(f"SELECT {literal(value)}")
+        assert found == value
+    with pytest.raises(psycopg.DataError):
+        literal("a\0b")
+    with pytest.raises(psycopg.DataError):
+        literal("\udfff")
+    with pytest.raises(psycopg.DataError):
+        literal(1.5)
+    database.close()
+
+
+# --- opening ---------------------------------------------------------------------------------
+
+
+def test_who_reads_only_writes_nothing(worker: Opener, url: str) -> None:
+    with pytest.raises(BadStore, match="no store here"):
+        OpenedPostgres(url)
+    worker()
+    store = OpenedPostgres(url)
+    assert store.head() == 0
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        store._database.run("DELETE FROM entry")
+    store.close()
+
+
+def test_a_store_of_another_version_is_refused(worker: Opener, url: str) -> None:
+    worker().close()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("UPDATE meta SET value='99' WHERE name='schema'")
+    with pytest.raises(BadStore, match="schema 99"):
+        worker()
+    with pytest.raises(BadStore, match="schema 99"):
+        OpenedPostgres(url)
+
+
+def test_the_settings_say_where_the_store_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "vedette.toml"
+    head = 'fleet = "harbour"\n[store]\nkind = "postgresql"\n'
+    file.write_text(head + 'url_env = "SOME_DATABASE"\nlease = "2s"\n')
+    plan = load_settings(file).store
+    assert (plan.kind, plan.lease_us) == ("postgresql", 2_000_000)
+    monkeypatch.delenv("SOME_DATABASE", raising=False)
+    with pytest.raises(BadFleet, match="SOME_DATABASE is not set"):
+        plan.url()
+    monkeypatch.setenv("SOME_DATABASE", "postgresql://here/x")
+    assert plan.url() == "postgresql://here/x"
+    (tmp_path / "secret").write_text("postgresql://there/y\n")
+    file.write_text(head + 'url_file = "secret"\n')
+    assert load_settings(file).store.url() == "postgresql://there/y"
+    for wrong, told in (
+        ("", "needs its URL"),
+        ('url_env = "A"\nurl_file = "b"\n', "needs its URL"),
+        ('url_env = "A"\nlease = "10ms"\n', "too short a lease"),
+        ('url_env = "A"\nurl = "postgresql://u:p@h/d"\n', "url"),
+    ):
+        file.write_text(head + wrong)
+        with pytest.raises(BadFleet, match=told):
+            load_settings(file)
+
+
+def test_no_server_is_said_plainly(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="does not answer"):
+        PostgresDatabase("postgresql://127.0.0.1:1/nothing", name="test")
+    with pytest.raises(BadFleet, match="no address"):
+        PostgresDatabase("not = a = url", name="test")
+
+
+def test_without_postgresql_a_person_skips_and_ci_fails() -> None:
+    with pytest.raises(pytest.skip.Exception):
+        find_bin({"PATH": ""})
+    with pytest.raises(pytest.fail.Exception, match="Mend"):
+        find_bin({"PATH": "", "CI": "1"})

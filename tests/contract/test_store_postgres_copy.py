@@ -1,0 +1,193 @@
+"""`vedette store copy`: all of a SQLite store in PostgreSQL, verified, or nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.pg import server
+
+from vedette import crashpoint
+from vedette.adapters.keys import ledger_key
+from vedette.adapters.ledger_file import verify_store
+from vedette.adapters.postgres import OpenedPostgres, PostgresStore, has_store
+from vedette.adapters.postgres.database import PostgresDatabase
+from vedette.adapters.sqlite import OpenedStore, SqliteStore
+from vedette.bundle import Bundle
+from vedette.digest import canonical
+from vedette.effect import RowWrite
+from vedette.entry import Body, Draft
+from vedette.errors import BadCommand, BadStore, StoreBusy
+from vedette.identity import Principal
+from vedette.load import Settings
+from vedette.memory import Candidate
+from vedette.run import Answer
+from vedette.store_copy import Copied, copy_store, tables
+from vedette.testing.clock import ManualClock
+from vedette.testing.steps import accepted, closing, entry, event, held, step
+
+NAME = "vedette/harbour"
+WHO = Principal("person", "kim")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return replace(Settings.of(tmp_path, "harbour"), state=tmp_path / "state")
+
+
+@pytest.fixture
+def url() -> str:
+    return server(fsync=False).fresh()
+
+
+def open_sqlite(settings: Settings) -> SqliteStore:
+    settings.state.mkdir(exist_ok=True)
+    return SqliteStore(
+        settings.state, fleet="harbour", key=ledger_key(settings.state, NAME), key_name=NAME,
+        now_us=ManualClock().now_us, synchronous="OFF",
+    )  # fmt: skip
+
+
+def order(kind: str, **fields: object) -> Draft:
+    return Draft(kind, {"actor": "person:kim", **fields}, body=Body(canonical({"reason": "why"})))
+
+
+async def filled(settings: Settings) -> tuple[str, str]:
+    """Make a store with something in every corner; return (held action, erased event)."""
+    store = open_sqlite(settings)
+    await store.publish(Bundle.of({"a.rego": b"package a"}), [order("policy.published")])
+    one, two, three = await accepted(store, *(event(n, subject=f"k{n % 2}") for n in range(3)))
+    row = held(one)
+    turn = entry(one, "turn.reasoned", turn=1, text="what was proposed")
+    proposed = Candidate("inbox", "inbox", "text", (), "watcher", one.id, one.event)
+    await store.commit(
+        step(
+            store, one, turn, entry(one, "memory.proposed", back=1, text="remember this"),
+            actions=[row], state="waiting", waits="approval", wake_us=2**50, turn=1,
+            rows=[RowWrite("incidents", "pump", {"state": "open"})], spend={"actions": 1},
+            checkpoint=(one.key, one.position, b"judge \x00 state"), candidates=[proposed],
+        )
+    )  # fmt: skip
+    await store.commit(closing(store, two))
+    await store.erase(event=two.event, draft=order("body.erased"), command="c1")
+    await store.accept([], ("csv:a", "17"))
+    await store.stop(order("stop.set", what="agent:other"), "agent", "other", True)
+    assert (await store.commit(closing(store, three))).answer is Answer.COMMITTED
+    store.close()
+    return row.id, two.event
+
+
+async def copied(settings: Settings, url: str) -> Copied:
+    return await copy_store(settings, url, WHO, "we grow")
+
+
+async def test_everything_is_there_and_the_proof_goes_on(settings: Settings, url: str) -> None:
+    action, erased = await filled(settings)
+    done = await copied(settings, url)
+    old, new = OpenedStore(settings.state), OpenedPostgres(url)
+    for name in tables():
+        columns = ", ".join(f'"{column}"' for column in new._database.columns_of(name))  # type: ignore[attr-defined]
+        beyond = {"entry": f" WHERE seq<={done.size}", "body": f" WHERE seq<={done.size}"}
+        beyond |= {"checkpoint": f" WHERE size<={done.size}"}
+        beyond |= {"meta": " WHERE name NOT IN ('schema', 'frontier', 'first_key')"}
+        sql = f'SELECT {columns} FROM "{name}"{beyond.get(name, "")}'
+        assert sorted(new._database.rows(sql), key=repr) == sorted(
+            old._database.rows(sql), key=repr
+        ), name
+        assert done.rows[name] == len(old._database.rows(f'SELECT 1 FROM "{name}"')) or (
+            name == "meta"
+        )
+    key = (settings.state / "ledger.pub").read_text().strip()
+    report = verify_store(new, key, settings.state / "witness.log")
+    assert (report.findings, report.size) == ((), old.head() + 1)
+    assert [body for *_, body in new.walk(("memory.proposed",))] == [b'{"text":"remember this"}']
+    assert new.event(erased) is None
+    old.close()
+    new.close()
+    # The fleet goes on there: the hold is answered, its epoch grows, the stop stands.
+    store = PostgresStore(
+        url, settings.state, fleet="harbour", key=ledger_key(settings.state, NAME), key_name=NAME,
+        now_us=ManualClock().now_us,
+    )  # fmt: skip
+    draft = order("hold.approved", action=action)
+    row = await store.settle_hold(action, "approved", draft, approver="person:kim", until_us=9)
+    assert row.hold == "approved"
+    assert store.stops() == [("agent", "other")]
+    assert store.epoch > 1
+    assert store.position("csv:a") == "17"
+    store.close()
+
+
+async def test_the_old_file_is_not_run_again_by_mistake(settings: Settings, url: str) -> None:
+    await filled(settings)
+    open_sqlite(settings).close()  # the control
+    await copied(settings, url)
+    with pytest.raises(BadStore, match="the witness saw"):
+        open_sqlite(settings)
+
+
+@pytest.fixture
+def broken_off() -> Iterator[None]:
+    """Break off where all is written and nothing committed."""
+
+    def at(point: str) -> None:
+        if point == "store-copy:mid":
+            raise KeyboardInterrupt
+
+    before, crashpoint.hook = crashpoint.hook, at
+    yield
+    crashpoint.hook = before
+
+
+@pytest.mark.usefixtures("broken_off")
+async def test_a_copy_that_is_broken_off_leaves_nothing(settings: Settings, url: str) -> None:
+    await filled(settings)
+    with pytest.raises(KeyboardInterrupt):
+        await copied(settings, url)
+    crashpoint.hook = None
+    assert has_store(url)
+    database = PostgresDatabase(url, name="test")
+    for name in tables():
+        assert len(database.rows(f'SELECT * FROM "{name}"')) == (name == "meta"), name
+    database.close()
+    await copied(settings, url)
+
+
+async def test_a_database_that_holds_a_store_is_refused(settings: Settings, url: str) -> None:
+    await filled(settings)
+    done = await copied(settings, url)
+    with pytest.raises(BadCommand, match="holds a store already"):
+        await copied(settings, url)
+    store = OpenedPostgres(url)
+    assert store.head() == done.size + 1
+    store.close()
+
+
+async def test_a_running_fleet_is_not_copied(settings: Settings, url: str) -> None:
+    await filled(settings)
+    store = open_sqlite(settings)
+    with pytest.raises(StoreBusy):
+        await copied(settings, url)
+    store.close()
+    assert not has_store(url)
+
+
+async def test_a_store_that_does_not_verify_is_not_copied(settings: Settings, url: str) -> None:
+    await filled(settings)
+    import apsw
+
+    with apsw.Connection(str(settings.state / "store.db")) as connection:
+        connection.execute("UPDATE entry SET agent='another' WHERE agent='watcher'")
+    connection.close()
+    with pytest.raises(BadStore, match="does not verify"):
+        await copied(settings, url)
+    database = PostgresDatabase(url, name="test")
+    assert database.rows("SELECT COUNT(*) FROM entry") == [(0,)]
+    database.close()
+
+
+async def test_without_a_store_there_is_nothing_to_copy(settings: Settings, url: str) -> None:
+    with pytest.raises(BadStore, match="no store here"):
+        await copied(settings, url)

@@ -1,0 +1,211 @@
+"""Two workers of one fleet on PostgreSQL, each with a whole line: shared work, one barrier."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.pg import server
+
+from vedette.adapters.postgres import PostgresStore
+from vedette.app import feed
+from vedette.budget import ACTIONS, HOUR_US
+from vedette.effect import Call, Outcome
+from vedette.follow import catch_up, count_others, follow
+from vedette.load.settings import StorePlan
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy import DENY_TOOL, World, job, note, send, toy_fleet, until
+
+KEYS = 40
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def laid(folder: Path, world: World, url_file: Path) -> FleetHarness:
+    fleet = toy_fleet(folder, world)
+    fleet._store = StorePlan("postgresql", url_file=str(url_file), lease_us=1_000_000)
+    return fleet
+
+
+@asynccontextmanager
+async def working(fleet: FleetHarness) -> AsyncIterator[FleetHarness]:
+    """Open a worker and let it follow the others, as the runner does."""
+    async with fleet:
+        app = fleet.app
+        troubles: list[str] = []
+        task = asyncio.create_task(follow(app.line, app.rollout, lambda: None, troubles.append))
+        try:
+            yield fleet
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+    assert troubles == []
+
+
+@pytest.fixture
+async def two(tmp_path: Path, world: World) -> AsyncIterator[tuple[FleetHarness, FleetHarness]]:
+    """Two workers that hold half of the keys each."""
+    url_file = tmp_path / "url"
+    url_file.write_text(server(fsync=False).fresh())
+    one, other = (laid(tmp_path / name, world, url_file) for name in ("one", "other"))
+    async with working(one):
+        (tmp_path / "other" / "state").mkdir()
+        key = tmp_path / "one" / "state" / "ledger.key"
+        shutil.copy(key, tmp_path / "other" / "state" / "ledger.key")
+        async with working(other):
+            await until(lambda: [shards(one), shards(other)] == [32, 32], 30)
+            yield one, other
+
+
+def shards(fleet: FleetHarness) -> int:
+    leases = fleet.app.store.leases  # type: ignore[attr-defined]
+    return len(leases.epochs)
+
+
+def ready(fleet: FleetHarness) -> int:
+    found = fleet.app.store.counts().get("worker", {})
+    return found.get("run.ready", 0)
+
+
+async def test_both_do_what_either_accepts_once(
+    two: tuple[FleetHarness, FleetHarness], world: World
+) -> None:
+    one, other = two
+    for at, fleet in ((0, one), (1, other)):
+        await fleet.send(
+            *(job(f"{at}-{n}", send(f"{at}-{n}"), key=f"k{n % KEYS}") for n in range(2 * KEYS))
+        )
+    # What one was sent, the other is sent again: a redelivery to another worker.
+    await other.send(*(job(f"0-{n}", send(f"0-{n}"), key=f"k{n % KEYS}") for n in range(KEYS)))
+    await until(lambda: world.effects("wire.send") >= 4 * KEYS, 60)
+    await until(lambda: ready(one) == 0, 30)
+    assert world.effects("wire.send") == 4 * KEYS
+    assert set(world.keys().values()) == {1}
+    for fleet in two:
+        assert fleet.app.dispatcher.handled, "both must have worked, or nothing was shared"
+
+
+async def test_a_key_s_order_holds_whoever_accepts(
+    two: tuple[FleetHarness, FleetHarness],
+) -> None:
+    one, other = two
+    for n in range(30):
+        await (one, other)[n % 2].send(job(f"n{n}", note(f"{n}"), key="pump"))
+    store = one.app.store
+
+    def texts() -> list[str]:
+        row = store.row("worker_notes", "pump")
+        return list(row["texts"]) if row else []
+
+    await until(lambda: len(texts()) == 30, 60)
+    assert texts() == [str(n) for n in range(30)]
+
+
+def slowly(world: World) -> None:
+    slow = threading.Event()
+
+    def answer(call: Call) -> Outcome | None:
+        slow.wait(0.02)
+        return None
+
+    world.answer = answer
+
+
+async def deny_sending(fleet: FleetHarness, folder: Path) -> int:
+    """Publish a policy that denies the calls; return its revision."""
+    shutil.copytree(fleet.policies, folder)
+    (folder / "vedette" / "denies" / "test.rego").write_text(DENY_TOOL.format("wire.send"))
+    done = await fleet.app.commands.policy_apply(fleet.order("enough"), folder)
+    assert done["ok"]
+    return int(done["revision"])
+
+
+async def test_nothing_older_starts_anywhere_once_a_publication_returned(
+    two: tuple[FleetHarness, FleetHarness], world: World, tmp_path: Path
+) -> None:
+    one, other = two
+    slowly(world)
+    await one.send(*(job(f"j{n}", send(f"t{n}"), key=f"k{n}") for n in range(600)))
+    await until(lambda: len(world.calls) > 20, 60)
+    revision = await deny_sending(one, tmp_path / "denying")
+    calls = len(world.calls)
+    assert calls < 600, "the test needs calls that were still to come"
+    await until(lambda: ready(one) == 0, 60)
+    assert len(world.calls) == calls
+    assert other.app.line.gateway.policy_rev == revision
+    counts = one.app.store.counts()["worker"]
+    assert counts["effect.done"] == calls
+    assert counts["decided.deny"] == 600 - calls
+
+
+async def test_without_the_barrier_older_calls_do_start(
+    two: tuple[FleetHarness, FleetHarness],
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The control: were nobody waited for and nothing asked before a call, the test would fail."""
+    one, _ = two
+
+    async def at_once(store: PostgresStore) -> None:
+        return None
+
+    monkeypatch.setattr(PostgresStore, "everywhere", at_once)
+    monkeypatch.setattr(PostgresStore, "holds", lambda store, epoch: True)
+    monkeypatch.setattr(PostgresStore, "current", True)  # so that nobody follows
+    slowly(world)
+    await one.send(*(job(f"j{n}", send(f"t{n}"), key=f"k{n}") for n in range(600)))
+    await until(lambda: len(world.calls) > 20, 60)
+    await deny_sending(one, tmp_path / "denying")
+    calls = len(world.calls)
+    assert calls < 600
+    await until(lambda: len(world.calls) > calls, 20)
+
+
+async def test_a_stop_holds_at_every_worker_when_it_returns(
+    two: tuple[FleetHarness, FleetHarness], world: World
+) -> None:
+    one, other = two
+    slowly(world)
+    await one.send(*(job(f"j{n}", send(f"t{n}"), key=f"k{n}") for n in range(600)))
+    await until(lambda: len(world.calls) > 20, 60)
+    await one.app.commands.stop(one.order("enough"), agent="worker")
+    calls = len(world.calls)
+    assert calls < 600
+    await asyncio.sleep(1)
+    assert len(world.calls) == calls
+    assert other.app.line.stops.agent("worker")
+    await other.app.commands.resume(other.order("go on"), agent="worker")
+    await until(lambda: world.effects("wire.send") == 600, 90)
+    assert set(world.keys().values()) == {1}
+
+
+async def test_rate_counters_come_to_know_what_others_spent(
+    two: tuple[FleetHarness, FleetHarness], world: World
+) -> None:
+    one, _ = two
+    await one.send(*(job(f"j{n}", send(f"t{n}"), key=f"k{n}") for n in range(KEYS)))
+    await until(lambda: world.effects("wire.send") == KEYS, 60)
+    for fleet in two:
+        line = fleet.app.line
+        count_others(line)
+        now = line.clock.now_us()
+        assert line.gateway.counts.total("worker", ACTIONS, now, HOUR_US) == KEYS
+
+
+async def test_what_is_current_is_not_taken_up_again(
+    two: tuple[FleetHarness, FleetHarness],
+) -> None:
+    one, _ = two
+    revision = one.app.line.gateway.policy_rev
+    await catch_up(one.app.line, one.app.rollout)
+    assert one.app.line.gateway.policy_rev == revision
+    assert feed(one.app.banks, one.app.store) == one.app.store.head()

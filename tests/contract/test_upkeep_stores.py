@@ -1,0 +1,124 @@
+"""Upkeep on every store: rotate, expire, archive, restore; the same on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from tests.contract.test_store import ADAPTERS, CLOCK, KEY
+
+from vedette.adapters.keys import line_of
+from vedette.adapters.ledger_file import Archive, Joined, archive, prove, verify_proof, verify_store
+from vedette.digest import canonical
+from vedette.doubt import Doubt
+from vedette.entry import Body, Draft
+from vedette.errors import AlreadyDone, BadCommand, BadStore
+from vedette.testing.steps import accepted, closing, event
+
+NAME = "vedette/harbour"
+NEXT = Ed25519PrivateKey.from_private_bytes(bytes(range(2, 34)))
+LINE = line_of(NAME, KEY)
+
+pytestmark = pytest.mark.parametrize("adapter", ADAPTERS.values(), ids=ADAPTERS.keys())
+
+
+def draft(kind: str, **fields: Any) -> Draft:
+    return Draft(kind, {"actor": "person:kim", **fields}, body=Body(canonical({"reason": "why"})))
+
+
+async def grow(store: Any, numbers: range) -> None:
+    for number in numbers:
+        (run,) = await accepted(store, event(number))
+        await store.commit(closing(store, run))
+
+
+async def test_rotate_archive_and_verify(adapter: Any, tmp_path: Path) -> None:
+    store = adapter(tmp_path / "state")
+    await grow(store, range(3))
+    seq = await store.rotate(NEXT, line_of(NAME, NEXT), draft("key.rotated"), command="once")
+    with pytest.raises(AlreadyDone):
+        await store.rotate(NEXT, line_of(NAME, NEXT), draft("key.rotated"), command="once")
+    assert store.key_in_force() == line_of(NAME, NEXT)
+    await grow(store, range(3, 6))
+    witness = tmp_path / "state" / "witness.log"
+    report = verify_store(store, LINE, witness)
+    assert (report.findings, report.keys) == ((), 2)
+
+    size = [size for size, _ in store.sized() if size > seq][-2]
+    archived = archive(store, tmp_path / "archive", size, LINE)
+    while rows := store.expiring(size, closed=True):
+        await store.expire(rows, draft("body.erased"))
+    await store.let_go(archived, draft("ledger.archived"))
+    with pytest.raises(BadCommand, match="not those of this store"):
+        await store.let_go(type(archived)(size + 1, archived.peaks), draft("ledger.archived"))
+    deleted = 0
+    while gone := await store.trim():
+        deleted += gone
+    assert deleted >= size
+    assert await store.trim() == 0
+    await grow(store, range(6, 8))
+    alone = verify_store(store, LINE, witness)
+    assert (alone.findings, alone.archived, alone.keys) == ((), size, 2)
+    joined = Joined(Archive(tmp_path / "archive"), store)
+    assert verify_store(joined, LINE, witness).findings == ()
+    assert verify_proof(prove(store, store.head()), LINE).size == store.head()
+    store.close()
+    # The store begins anew behind the archive; with the key of before it does not.
+    with pytest.raises(BadStore, match="not the one that the ledger's last rotation named"):
+        adapter(tmp_path / "state")
+
+
+async def test_expiring_spares_what_is_open_and_what_banks_keep(
+    adapter: Any, tmp_path: Path
+) -> None:
+    store = adapter(tmp_path / "state")
+    (open_run,) = await accepted(store, event(100))
+    await grow(store, range(3))
+    (taught,) = await accepted(store, event(101))
+    proposed = Draft(
+        "memory.proposed",
+        {"event": taught.event, "agent": taught.agent, "memory": "inbox"},
+        body=Body(canonical({"scope": "inbox", "text": "noon", "topics": []})),
+    )
+    closed = closing(store, taught)
+    closed.drafts.insert(0, proposed)
+    await store.commit(closed)
+    assert store.open_from() == open_run.position
+    before_us = CLOCK.now_us() + 1
+    assert store.last_before(before_us) == store.head()
+    assert store.last_before(0) == 0
+    rows = store.expiring(store.head())
+    seqs = {row[0] for row in rows}
+    assert open_run.position not in seqs
+    assert taught.position in seqs
+    assert len(rows) == 4
+    assert len(store.expiring(store.head(), closed=True)) == 5
+    erased = await store.expire(rows, draft("body.erased"))
+    assert len(erased.digests) == 4
+    assert store.event(open_run.event) is not None
+    assert store.event(taught.event) is None
+    report = verify_store(store, LINE, tmp_path / "state" / "witness.log")
+    assert (report.findings, report.erased) == ((), 4)
+    store.close()
+
+
+async def test_a_restore_leaves_doubt_until_it_is_settled(adapter: Any, tmp_path: Path) -> None:
+    store = adapter(tmp_path / "state")
+    assert store.doubt() is None
+    with pytest.raises(BadCommand, match="no doubt"):
+        await store.settled(draft("store.settled"))
+    seq = await store.restored(draft("store.restored", size=0))
+    assert store.doubt() == Doubt(seq, CLOCK.now_us())
+    until = await store.settled(draft("store.settled"))
+    store.close()
+    store = adapter(tmp_path / "state")
+    assert store.doubt() == Doubt(seq, CLOCK.now_us(), until)
+    old, new = event(1), event(2)
+    found = store.doubt()
+    assert found is not None
+    assert found.covers(seq - 1, old)
+    assert found.covers(seq + 1, old)
+    assert not found.covers(until + 1, new)
+    store.close()

@@ -1,0 +1,66 @@
+"""One PostgreSQL server for a shard's schedules: a database for each, copied as folders are."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from tests import pg
+from tests.faults.auditor import COMMANDS, ENTRIES, Held, held_of
+
+
+class Postgres:
+    """Makes, copies and drops databases, and looks into them from outside.
+
+    The server does not sync: what is tried is the death of its clients.
+    """
+
+    def __init__(self) -> None:
+        import psycopg
+
+        self._server = pg.server(fsync=False)
+        self._numbers = itertools.count(1)
+        self._connect: Any = psycopg.connect
+
+    def create(self, like: str | None = None) -> str:
+        """Make a database, as a copy if one is named; return its URL."""
+        name = f"s{next(self._numbers)}"
+        template = ""
+        if like is not None:
+            template = f" TEMPLATE {_name(like)}"
+            self._end_sessions(_name(like))
+        self._admin(f"CREATE DATABASE {name}{template}")
+        url: str = self._server.url(name)
+        return url
+
+    def drop(self, url: str) -> None:
+        """Drop a database."""
+        self._admin(f"DROP DATABASE {_name(url)} WITH (FORCE)")
+
+    def held(self, url: str) -> Held:
+        """Return what a database holds durably, once the dead client's sessions are gone."""
+        self._end_sessions(_name(url))
+        with self._connect(url) as looking:
+            there = looking.execute("SELECT to_regclass('entry')").fetchone()
+            if there[0] is None:
+                return Held()
+            raws = [bytes(raw) for (raw,) in looking.execute(ENTRIES)]
+            return held_of(raws, [id for (id,) in looking.execute(COMMANDS)])
+
+    def _end_sessions(self, name: str) -> None:
+        """Wait until the server has noticed that a client is dead.
+
+        A commit that it had been sent may still stand; nothing comes after it.
+        """
+        with self._connect(self._server.url("postgres"), autocommit=True) as admin:
+            query = "SELECT count(*) FROM pg_stat_activity WHERE datname=%s"
+            while admin.execute(query, (name,)).fetchone()[0]:
+                admin.execute("SELECT pg_sleep(0.005)")
+
+    def _admin(self, statement: str) -> None:
+        with self._connect(self._server.url("postgres"), autocommit=True) as admin:
+            admin.execute(statement)
+
+
+def _name(url: str) -> str:
+    return url.rpartition("/")[2]

@@ -1,0 +1,376 @@
+"""What the crash tests do, over and over: a small fleet, and a script that can be taken up again.
+
+The script sends events through a source that remembers its place, approves, stops and resumes,
+publishes a policy, erases and sees every run through. Every act of it may be repeated, so after a
+crash it is simply done from the start, by a new process on the same folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.faults.auditor import Plan, Wanted
+from tests.faults.world import FileWorld
+
+from vedette.budget import DAY_US
+from vedette.commands import Order
+from vedette.effect import Call, Outcome
+from vedette.errors import AlreadyDone
+from vedette.event import Event
+from vedette.follow import follow
+from vedette.load import Settings
+from vedette.load.settings import StorePlan
+from vedette.run import Step
+from vedette.testing.clock import ManualClock
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy import (
+    DESK,
+    World,
+    denying,
+    do,
+    job,
+    note,
+    toy_fleet,
+    write_policies,
+)
+from vedette.tool import Tool
+
+AGENTS = ("worker", "other")
+DENIED = "slow.send"  # by the policy that the script publishes
+START_US = 1_750_000_000_000_000
+HOUR_US = 3_600_000_000
+FEED = "feed"
+URL = "url"  # the file that says at which database a folder's state is kept
+BANK = "notes"
+BANK_YAML = """\
+bank: notes
+purpose: What agents would like remembered
+scopes: [{name: all, readers: [worker, other], writers: [worker, other]}]
+topics: [notes]
+"""
+BUDGET = "budget: {"
+# The toy judge, made to propose a memory where the event says so.
+JUDGEMENT = '            detail={"seen": seen},\n'
+REMEMBERING = (
+    JUDGEMENT + "            candidates=tuple(\n"
+    '                Candidate("notes", "all", text)\n'
+    '                for text in data.get("remember", "").split(";") if text\n'
+    "            ),\n"
+)
+# What may be broken on purpose: calls before their step is committed, and a target that does again
+# what it is asked again, though its tool is declared idempotent by key.
+CONTROLS = ("early", "repeating")
+
+
+def tell(tool: str, text: str) -> dict[str, Any]:
+    """Return the proposal to do something that the target knows by its text."""
+    return do(tool, to=DESK, text=text)
+
+
+FIRST = [
+    job("e1", tell("wire.send", "e1 a"), key="k0"),
+    job("e2", tell("order.place", "e2 a"), note("e2"), key="k0", value=1, remember="that e2"),
+    job("e3", tell("bell.ring", "e3 a"), key="k1", agent="other"),
+    job("e4", key="k0", value=2),
+    job("e5", tell("big.send", "e5 a"), note("e5"), key="k2"),
+]
+STOPPED = [
+    job("e6", tell("wire.send", "e6 a"), tell("order.place", "e6 b"), key="k1", agent="other"),
+    job("e7", tell("wire.send", "later e7 a"), key="k3"),
+]
+CHANGED = [
+    job("e8", tell(DENIED, "e8 a"), tell("wire.send", "e8 b"), key="k0", value=3),
+    job("e9", tell("bell.ring", "e9 a"), note("e9"), key="k0", value=4),
+]
+LAST = [
+    job("e10", tell("order.place", "e10 a"), key="k3"),
+    job("e11", tell("bell.ring", "e11 a"), key="k1", agent="other"),
+]
+EVENTS = [*FIRST, *STOPPED, *CHANGED, *LAST]
+# Only these can come to wait for a person.
+HOLDING = [
+    event
+    for event in EVENTS
+    if any(each["tool"] in ("bell.ring", "big.send") for each in event.data["do"])
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where the script is played: the content that all share, what is broken, which store."""
+
+    content: Path
+    control: str = ""
+    store: str = "sqlite"
+
+    @property
+    def changed(self) -> Path:
+        """Return the policy folder that the script publishes."""
+        return self.content / "changed"
+
+
+def lay_stage(folder: Path, *, control: str = "", store: str = "sqlite") -> Stage:
+    """Write the content of the fleet and the policy that the script will publish."""
+    toy_fleet(folder, World(), agents=AGENTS)
+    bank = folder / "content" / "memory" / BANK
+    bank.mkdir()
+    (bank / "bank.yaml").write_text(BANK_YAML, encoding="utf-8")
+    charter = folder / "content" / "agents" / "other" / "agent.yaml"
+    text = charter.read_text(encoding="utf-8")
+    assert text.count(BUDGET) == 1, "the toy budget is another one by now"
+    charter.write_text(text.replace(BUDGET, f"{BUDGET}actions_per_day: 3, "), encoding="utf-8")
+    for name in AGENTS:
+        judge = folder / "content" / "agents" / name / "judge.py"
+        text = judge.read_text(encoding="utf-8")
+        assert text.count(JUDGEMENT) == 1, "the toy judge is another one by now"
+        text = text.replace(JUDGEMENT, REMEMBERING).replace(
+            "import Judgement", "import Candidate, Judgement"
+        )
+        judge.write_text(text, encoding="utf-8")
+    write_policies(folder / "changed", AGENTS, extra=denying(DENIED))
+    return Stage(folder, control, store)
+
+
+def fleet_of(stage: Stage, folder: Path, world: FileWorld, clock: ManualClock) -> FleetHarness:
+    """Return the fleet of a stage with its state in `folder`."""
+    return FleetHarness(
+        folder,
+        content=stage.content / "content",
+        policies=stage.content / "policies",
+        targets={"world": {"kind": "world", "world": world}},
+        clock=clock,
+        store=store_of(folder),
+    )
+
+
+def store_of(folder: Path) -> StorePlan:
+    """Return where a folder's state is kept: on the server whose URL lies in it, or in a file."""
+    url = folder / URL
+    return StorePlan("postgresql", url_file=str(url)) if url.exists() else StorePlan()
+
+
+def play(stage: Stage, folder: Path, life: int) -> None:
+    """Play the script to its end, in whatever state `folder` is; `life` counts the processes."""
+    asyncio.run(_play(stage, folder, life))
+
+
+async def _play(stage: Stage, folder: Path, life: int) -> None:
+    clock = ManualClock(START_US + life * HOUR_US)
+    world = FileWorld(folder / "world.jsonl", absorbs=stage.control != "repeating")
+    fleet = fleet_of(stage, folder, world, clock)
+    async with fleet:
+        if stage.control == "early":
+            call_early(fleet, world)
+        async with following(fleet):
+            await _Script(stage, fleet, clock, world).all()
+
+
+@asynccontextmanager
+async def following(fleet: FleetHarness) -> AsyncIterator[None]:
+    """Take up what is published, as a run does; who owns a file publishes everything itself."""
+    if not (fleet.folder / URL).exists():
+        yield
+        return
+    app, troubles = fleet.app, list[str]()
+    # (There is no other worker whose candidates this one would have to take up.)
+    task = asyncio.create_task(follow(app.line, app.rollout, lambda: None, troubles.append))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert not troubles, troubles
+
+
+def call_early(fleet: FleetHarness, world: FileWorld) -> None:
+    """Break the engine on purpose: make the calls of a step before the step is committed."""
+    line: Any = fleet.app.line
+    send, hands = line.store.send, line.performer
+    made: dict[str, Outcome] = {}
+
+    def too_early(step: Step) -> Any:
+        for row in step.actions:
+            if row.effect == "intended" and row.tries == 0 and row.id not in made:
+                args = json.loads(row.record)["args"]
+                call = Call(row.tool, args, row.id[4:], row.agent, row.run, {}, (), 1, 0)
+                made[row.id] = world.act(call)
+        return send(step)
+
+    class Remembering:
+        rows, ask, close = hands.rows, hands.ask, hands.close
+
+        async def perform(self, tool: Tool, call: Call, may_start: Any) -> Outcome | None:
+            known: Outcome | None = made.get(f"act_{call.key}")
+            if known is not None and known.state == "done":
+                return known
+            answer: Outcome | None = await hands.perform(tool, call, may_start)
+            return answer
+
+    line.store.send, line.performer = too_early, Remembering()
+
+
+class _Script:
+    def __init__(
+        self, stage: Stage, fleet: FleetHarness, clock: ManualClock, world: FileWorld
+    ) -> None:
+        self.stage, self.fleet, self.clock, self.world = stage, fleet, clock, world
+
+    async def all(self) -> None:
+        fleet, commands = self.fleet, self.fleet.app.commands
+        await self._feed(FIRST)
+        await self._settle()
+        await self._answer("unknown")
+        await self._once("stop", lambda order: commands.stop(order, agent="other"))
+        await self._feed(STOPPED)
+        await self._settle()
+        await self._once("resume", lambda order: commands.resume(order, agent="other"))
+        await self._once("apply", lambda order: commands.policy_apply(order, self.stage.changed))
+        await self._feed(CHANGED)
+        await self._answer("any")
+        await self._see_through(but=LAST)
+        await self._once("erase", lambda order: commands.erase(order, event=FIRST[0].key))
+        if not (fleet.folder / URL).exists():
+            # (Workers who share a database share its key, and none of them may change it alone.)
+            await self._once("rotate", self._rotate)
+        # By now `other` has spent its day, so its last event waits until a person gives more.
+        await self._feed(LAST)
+        await self._settle()
+        await self._once("raise", partial(commands.budget_raise, for_us=DAY_US, agent="other"))
+        await self._see_through()
+
+    async def _settle(self) -> None:
+        """Return when nothing is left to handle now (what waits is looked for once at a time)."""
+        dispatcher = self.fleet.app.dispatcher
+        async with asyncio.timeout(30):
+            while True:
+                dispatcher.wake()
+                if dispatcher.idle:
+                    return
+                while not dispatcher.idle:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+
+    async def _rotate(self, order: Order) -> dict[str, Any]:
+        upkeep = self.fleet.app.commands.upkeep
+        assert upkeep is not None
+        told: dict[str, Any] = await upkeep.rotate(order.principal, order.reason, order.command_id)
+        return told
+
+    async def _feed(self, events: list[Event]) -> None:
+        """Hand over what the feed has not handed over yet, two by two, with its place."""
+        intake = self.fleet.app.intake
+        behind = EVENTS.index(events[0])
+        place = int(intake.position(FEED) or 0)
+        for at in range(max(place, behind), behind + len(events), 2):
+            batch = EVENTS[at : min(at + 2, behind + len(events))]
+            receipts = await intake.accept(batch, position=(FEED, str(at + len(batch))))
+            with (self.fleet.folder / "accepted").open("ab", buffering=0) as file:
+                for event, receipt in zip(batch, receipts, strict=True):
+                    assert receipt.status in ("accepted", "duplicate"), receipt
+                    file.write(event.key.encode() + b"\n")
+
+    async def _once(self, name: str, act: Callable[[Any], Any]) -> None:
+        order = replace(self.fleet.order("as the script says"), command_id=name)
+        try:
+            told = await act(order)
+        except AlreadyDone:
+            told = {}
+        if told.get("changed", True):
+            with (self.fleet.folder / "answered").open("ab", buffering=0) as file:
+                file.write(name.encode() + b"\n")
+
+    async def _answer(self, which: str) -> None:
+        """Answer holds: what may have happened by what the target says, all others with a yes."""
+        store, commands = self.fleet.app.store, self.fleet.app.commands
+        for event in HOLDING:
+            for row in [r for run in store.runs_of_event(event.key) for r in store.actions(run.id)]:
+                if row.hold != "open" or row.waits != "approval":
+                    continue
+                if which == "unknown" and row.effect != "unknown":
+                    continue
+                did = row.effect == "unknown" and self.world.happened(row.id.removeprefix("act_"))
+                answer = commands.deny if did else commands.approve
+                hold = row.id.replace("act_", "hold_")
+                await self._once(f"{hold} {row.decisions}", partial(answer, hold=hold))
+        await self._settle()
+
+    async def _see_through(self, but: Sequence[Event] = ()) -> None:
+        """Let time pass and a person answer until every run has ended, but those of some events."""
+        store = self.fleet.app.store
+        events = [event for event in EVENTS if event not in but]
+        for _ in range(50):
+            await self._settle()
+            runs = [run for event in events for run in store.runs_of_event(event.key)]
+            waiting = [run for run in runs if run.state not in ("done", "dead")]
+            if not waiting:
+                return
+            await self._answer("any")
+            self.clock.advance(5_000_000)
+        raise AssertionError(f"runs never ended: {waiting}")
+
+
+def weaken(synchronous: str) -> None:
+    """Open every store of this process with another mode of syncing than the shipped one."""
+    from vedette.adapters.sqlite import SqliteStore
+
+    defaults: Any = SqliteStore.__init__.__kwdefaults__
+    defaults["synchronous"] = synchronous
+
+
+def dump(stage: Stage, folder: Path, *, verify: bool = False) -> None:
+    """Write what the auditor reads: the exported ledger, and the fleet's own rows and sums.
+
+    With `verify` the product's own verification has to find nothing either.
+    """
+    from vedette.adapters.ledger_file import export, verify_store
+    from vedette.adapters.sqlite_bank import SqliteBank
+    from vedette.stores import open_reading
+
+    settings = Settings.of(stage.content / "content", "harbour")
+    store = open_reading(replace(settings, state=folder / "state", store=store_of(folder)))
+    banks = SqliteBank(folder / "state" / "memory.db")
+    try:
+        key = (folder / "state" / "ledger.pub").read_text(encoding="ascii")
+        witness = folder / "state" / "witness.log"
+        if verify:
+            report = verify_store(store, key, witness)
+            assert report.ok, report.findings
+        export(store, folder / "export", verifier_key=key, witness=witness, bodies=True)
+        spent: dict[str, int] = {}
+        for agent, unit, _, amount in store.spent(0):
+            spent[f"{agent} {unit}"] = spent.get(f"{agent} {unit}", 0) + amount
+        rows = {
+            f"{name}_notes {key}": store.row(f"{name}_notes", key)
+            for name in AGENTS
+            for key in ("k0", "k1", "k2", "k3")
+        }
+        told = {
+            "spent": spent,
+            "rows": rows,
+            "position": store.position(FEED),
+            "candidates": [[each.text, each.agent, each.event] for each in banks.candidates(BANK)],
+        }
+        (folder / "told.json").write_text(json.dumps(told))
+    finally:
+        banks.close()
+        store.close()
+
+
+def plan() -> Plan:
+    """Return what the script must come to, for the auditor: read off the events, not the engine."""
+    wanted = []
+    for event in EVENTS:
+        for each in event.data["do"]:
+            tool, text = each["tool"], each["args"]["text"]
+            if tool in ("note.add", DENIED):
+                continue
+            ordered = tool != "big.send" and not text.startswith("later")
+            agent = event.type.removesuffix(".job")
+            wanted.append(Wanted(event.key, agent, event.subject or "", tool, text, ordered))
+    return Plan(tuple(event.key for event in EVENTS), tuple(wanted), str(len(EVENTS)))

@@ -1,0 +1,46 @@
+"""Loads once, in the parent, what every child of the crash tests would load again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.faults.scenario import Stage, dump, play
+
+
+def warm(stage: Stage) -> None:
+    """Read the content once for all the children to come, in the parent that they are forked from.
+
+    What is kept are pure functions of content that no child changes: the loaded fleet, the policy
+    folders, and the data that a bundle carries.
+    """
+    keep("vedette.load", "load_fleet", lambda root, settings, **_: root)
+    keep("vedette.load.modules", "release_digest", lambda folder: folder)
+    keep("vedette.adapters.rego.data", "mount", lambda files: frozenset(files.items()))
+    keep("vedette.adapters.rego.stage", "read_bundle", lambda folder: folder)
+    app: Any = import_module("vedette.app")
+    # A fleet this small needs no 256 handlers, and making them would be most of a child's work.
+    app.Dispatcher = partial(app.Dispatcher, handlers=8)
+    with TemporaryDirectory(dir=stage.content) as folder:
+        play(replace(stage, store="sqlite"), Path(folder), 0)
+        dump(stage, Path(folder))
+
+
+def keep(module: str, name: str, key: Callable[..., object]) -> None:
+    """Let a function of a module be done once for each `key` that its arguments have."""
+    place: Any = import_module(module)
+    work: Callable[..., Any] = getattr(place, name)
+    kept: dict[object, Any] = {}
+
+    def kept_or_done(*args: Any, **named: Any) -> Any:
+        its = key(*args, **named)
+        if its not in kept:
+            kept[its] = work(*args, **named)
+        return kept[its]
+
+    setattr(place, name, kept_or_done)

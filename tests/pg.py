@@ -1,0 +1,209 @@
+"""A real PostgreSQL server for tests: made by initdb, run as an unprivileged user, stopped by pid.
+
+The binaries are found through VEDETTE_PG_BIN, `pg_config`, PATH or the usual folders; without
+them a test is skipped for a person and fails where CI is set. PostgreSQL refuses to run as root,
+so root starts it as `postgres`, `nobody` or a number. It listens on a free loopback port and asks
+for a password that only this process knows. One server serves the whole test process and ends
+with it, however that ends: a shell waits for our end of a pipe to close.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import itertools
+import os
+import pwd
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_USUAL = (
+    "/usr/lib/postgresql/*/bin",
+    "/usr/pgsql-*/bin",
+    "/opt/homebrew/opt/postgresql*/bin",
+    "/usr/local/opt/postgresql*/bin",
+    "/usr/local/pgsql/bin",
+)
+_NEEDED = ("initdb", "postgres")
+_GUARD = '"$@" & pid=$!; cat >/dev/null; kill -INT $pid; wait $pid; rm -rf "$0"'
+_DATABASES = itertools.count(1)
+
+
+def find_bin(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder that holds `initdb` and `postgres`.
+
+    Skips the test if there is none, and fails it where CI is set.
+    """
+    for folder in _folders(environ):
+        if all((folder / name).exists() for name in _NEEDED):
+            return folder
+    if environ.get("CI"):
+        pytest.fail(
+            "PostgreSQL is missing. Mend: install postgresql, or set VEDETTE_PG_BIN", pytrace=False
+        )
+    pytest.skip("PostgreSQL is not here: install postgresql, or set VEDETTE_PG_BIN")
+
+
+def _folders(environ: Mapping[str, str]) -> Iterator[Path]:
+    if named := environ.get("VEDETTE_PG_BIN"):
+        yield Path(named)
+        return
+    path = environ.get("PATH", "")
+    if config := shutil.which("pg_config", path=path):
+        told = subprocess.run(
+            [config, "--bindir"], capture_output=True, text=True, timeout=30, check=False
+        )
+        yield Path(told.stdout.strip())
+    if found := shutil.which("postgres", path=path):
+        yield Path(found).resolve().parent
+    if path:
+        for pattern in _USUAL:
+            yield from sorted(Path("/").glob(pattern.lstrip("/")), key=_version, reverse=True)
+
+
+def _version(folder: Path) -> int:
+    digits = "".join(c for c in folder.parent.name if c.isdigit())
+    return int(digits or 0)
+
+
+class Server:
+    """One running server. `url(database)` is what a client connects with."""
+
+    def __init__(self, binaries: Path, *, fsync: bool = True) -> None:
+        """Make a cluster and start it. Raises RuntimeError with what the server said."""
+        self.binaries = binaries
+        self.folder = Path(tempfile.mkdtemp(prefix="vedette-pg-"))
+        self.password = secrets.token_urlsafe(12)
+        self._as = _unprivileged(self.folder)
+        self._initdb()
+        self._listen(fsync)
+
+    def _initdb(self) -> None:
+        secret = self.folder / "password"
+        secret.write_text(self.password)
+        if self._as:
+            os.chown(secret, self._as["user"], self._as["group"])
+        done = subprocess.run(
+            [str(self.binaries / "initdb"), "--no-sync", "-U", "vedette", "--encoding=UTF8",
+             "--locale=C", "--auth=scram-sha-256", f"--pwfile={secret}",
+             "-D", str(self.folder / "data")],
+            capture_output=True, text=True, timeout=120, check=False, cwd="/",
+            **self._as,
+        )  # fmt: skip
+        secret.unlink()
+        if done.returncode:
+            raise RuntimeError(f"initdb failed: {done.stderr[-2000:]}")
+
+    def _listen(self, fsync: bool) -> None:
+        log = self.folder / "log"
+        for _ in range(5):
+            self.port = _free_port()
+            with log.open("wb") as out:
+                self._guard = subprocess.Popen(
+                    ["sh", "-c", _GUARD, str(self.folder), str(self.binaries / "postgres"),
+                     "-D", str(self.folder / "data"), "-p", str(self.port),
+                     "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
+                     "-c", f"fsync={'on' if fsync else 'off'}", "-c", "max_connections=200"],
+                    stdin=subprocess.PIPE, stdout=out, stderr=out, cwd="/",
+                    **self._as,
+                )  # fmt: skip
+            atexit.register(self.stop)
+            if self._up():
+                return
+        raise RuntimeError(f"the server did not start: {log.read_text()[-2000:]}")
+
+    def _up(self) -> bool:
+        """Wait for the server; False if it ended (the port may have been taken meanwhile)."""
+        import psycopg
+
+        end = time.monotonic() + 60
+        pid = self.folder / "data" / "postmaster.pid"
+        begun = False
+        while time.monotonic() < end:
+            begun = begun or pid.exists()
+            if begun and not pid.exists():
+                break
+            try:
+                psycopg.connect(self.url("postgres"), connect_timeout=5).close()
+                return True
+            except psycopg.OperationalError:
+                time.sleep(0.02)
+        return False
+
+    @property
+    def pid(self) -> int:
+        """Return the process id of the server itself."""
+        told = (self.folder / "data" / "postmaster.pid").read_text()
+        return int(told.splitlines()[0])
+
+    def url(self, database: str) -> str:
+        """Return the connection URL of a database."""
+        return f"postgresql://vedette:{self.password}@127.0.0.1:{self.port}/{database}"
+
+    def fresh(self, template: str | None = None) -> str:
+        """Make a new database and return its URL; `template` is copied."""
+        import psycopg
+
+        name = f"t{next(_DATABASES)}"
+        like = f" TEMPLATE {template}" if template else ""
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}{like}".encode())
+        return self.url(name)
+
+    def stop(self) -> None:
+        """Stop the server (fast shutdown) and remove its folder; once is enough."""
+        if self._guard.stdin is not None and not self._guard.stdin.closed:
+            self._guard.stdin.close()
+        try:
+            self._guard.wait(30)
+        except subprocess.TimeoutExpired:
+            self._guard.kill()
+            self._guard.wait()
+        # As root: what the unprivileged shell may not remove is its own folder's place.
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _unprivileged(folder: Path) -> dict[str, Any]:
+    """Return the user to run as, if we are root; give the folder to them."""
+    if os.geteuid() != 0:
+        return {}
+    user, group = 65534, 65534
+    for name in ("postgres", "nobody"):
+        try:
+            found = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        user, group = found.pw_uid, found.pw_gid
+        break
+    os.chown(folder, user, group)
+    return {"user": user, "group": group, "extra_groups": []}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@functools.cache
+def server(*, fsync: bool = True) -> Server:
+    """Return this process's server; it ends with the process."""
+    return Server(find_bin(), fsync=fsync)
+
+
+@functools.cache
+def database_for(folder: Path) -> str:
+    """Return the URL of the database that belongs to a test's folder, made on first use.
+
+    On the server that does not sync: for what is not about power loss.
+    """
+    return server(fsync=False).fresh()

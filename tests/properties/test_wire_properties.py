@@ -1,0 +1,201 @@
+"""What crosses the border between engine and worker comes back equal, floats to the last bit."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vedette.action import Proposal
+from vedette.adapters.worker_pool import wire
+from vedette.adapters.worker_pool.errors import raised
+from vedette.adapters.worker_pool.frames import HEAD, MOST, BadFrame, Frame, Frames, pack
+from vedette.adapters.worker_pool.judge_side import failed
+from vedette.adapters.worker_pool.plain import pack_plain, read_plain
+from vedette.effect import Call, Outcome, RowWrite
+from vedette.event import Event
+from vedette.memory import Briefing, Candidate, Memory
+from vedette.origin import Ref
+from vedette.ports import Thought
+from vedette.tool import Tool
+
+text = st.text(max_size=8)
+number = st.floats(allow_nan=False)
+scalar = st.none() | st.booleans() | st.integers() | number | text
+data: Any = st.recursive(
+    scalar,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=8,
+)
+mapping = st.dictionaries(text, data, max_size=3)
+# Text that no UTF-8 can hold too: a judge may cut a pair in half.
+any_text = st.text(st.characters(), max_size=6)
+
+events = st.builds(
+    Event, text, text, text, st.none() | text, st.none() | text, data,
+    st.integers(0, 9), st.lists(text, max_size=2).map(tuple), st.frozensets(text, max_size=2),
+    st.dictionaries(text, st.integers() | text | st.booleans(), max_size=2),
+)  # fmt: skip
+memories = st.builds(
+    Memory, text, text, st.integers(1, 9), text, st.sampled_from(["fact", "example"]),
+    st.lists(text, max_size=2).map(tuple), text, text, text, text, st.integers(0, 2**53),
+    st.none() | text, st.sampled_from(["reviewed", "learned"]),
+)  # fmt: skip
+proposals = st.builds(
+    Proposal, any_text, st.dictionaries(text, data | st.builds(Ref, text), max_size=3),
+    any_text, number,
+)  # fmt: skip
+candidates = st.builds(Candidate, text, text, any_text, st.lists(text, max_size=2).map(tuple))
+thoughts = st.builds(
+    Thought,
+    label=any_text,
+    confidence=number,
+    proposals=st.lists(proposals, max_size=2).map(tuple),
+    score=st.none() | number,
+    threshold=st.none() | number,
+    detail=mapping,
+    observed=st.booleans(),
+    checkpoint=st.none() | st.binary(max_size=9),
+    candidates=st.lists(candidates, max_size=2).map(tuple),
+)
+outcomes = st.builds(
+    Outcome, st.sampled_from(["done", "failed", "retry", "unknown"]), mapping, any_text
+)
+rows = st.lists(st.builds(RowWrite, text, text, st.none() | mapping), max_size=3)
+calls = st.builds(
+    Call, text, mapping, text, text, text, mapping, st.lists(text, max_size=2).map(tuple),
+    st.integers(1, 9), st.integers(1, 2**53),
+)  # fmt: skip
+tools = st.builds(
+    Tool, text, text, text, st.dictionaries(text, text, max_size=2),
+    st.lists(text, max_size=2).map(tuple), st.sampled_from(["none", "queryable"]), text,
+    st.none() | text, st.none() | text, st.none() | text, st.sampled_from(["trusted", "untrusted"]),
+    st.booleans(), st.integers(1, 2**53), st.integers(1, 100),
+)  # fmt: skip
+
+
+def same(left: Any, right: Any) -> bool:
+    """Say whether two values are the same to the type and the last bit; lists equal tuples."""
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, dict):
+        known = left.keys() == right.keys()
+        return bool(known) and all(same(left[name], right[name]) for name in left)
+    if isinstance(left, float):
+        return bool(left.hex() == right.hex())
+    if hasattr(left, "__slots__") and not isinstance(left, str | bytes | int):
+        return all(same(getattr(left, n), getattr(right, n)) for n in type(left).__slots__)
+    return bool(left == right)
+
+
+@given(events, st.lists(memories, max_size=2).map(tuple), mapping, st.lists(mapping, max_size=2))
+def test_a_briefing_crosses(
+    event: Event, known: tuple[Memory, ...], row: dict[str, Any], turns: list[Any]
+) -> None:
+    charter, registry = {"a": 0.1}, {"b": 1}
+    sent = Briefing(
+        "run", "agent", "key", 7, 3, 1, event, charter, registry, known, row, tuple(turns)
+    )
+    told = wire.read(wire.pack(wire.briefing_out(sent, 5)))
+    there = wire.memories_in(wire.read(wire.pack([wire.memory_out(m) for m in known])))
+    assert same(wire.briefing_in(told, "agent", charter, registry, {5: there}), sent)
+
+
+@given(tools, calls)
+def test_a_call_crosses(tool: Tool, call: Call) -> None:
+    told = wire.read(wire.pack((wire.tool_out(tool), wire.call_out(call))))
+    assert same(Tool(*told[0]), tool)
+    assert same(Call(*told[1]), call)
+
+
+@given(thoughts)
+def test_a_thought_crosses(thought: Thought) -> None:
+    assert same(wire.thought_in(*wire.thought_out(thought)), thought)
+
+
+@given(st.none() | outcomes, rows)
+def test_outcomes_and_rows_cross(outcome: Outcome | None, written: list[RowWrite]) -> None:
+    assert same(wire.outcome_in(wire.outcome_out(outcome)), outcome)
+    assert same(wire.rows_in(wire.rows_out(written)), written)
+
+
+@given(data)
+def test_plain_data_crosses_and_nan_too(value: Any) -> None:
+    assert same(read_plain(pack_plain(value)), value)
+    found = read_plain(pack_plain([value, math.nan, -math.inf]))
+    assert same(found[0], value)
+    assert math.isnan(found[1])
+    assert found[2] == -math.inf
+
+
+@pytest.mark.parametrize(
+    "value", [{"r": "/charter/x"}, ["r", "/charter/x"], {"ref": "/charter/x"}, "/charter/x"]
+)
+@pytest.mark.parametrize("beside", [0, math.nan, 1 << 70])
+def test_no_value_is_ever_taken_for_a_reference(value: Any, beside: Any) -> None:
+    """In neither form: a value out of an event must not turn into a trusted one."""
+    thought = Thought("x", 1.0, (Proposal("t", {"to": value, "n": beside}),))
+    (proposal,) = wire.thought_in(*wire.thought_out(thought)).proposals
+    assert same(proposal.args["to"], value)
+    (by_ref,) = wire.thought_in(
+        *wire.thought_out(Thought("x", 1.0, (Proposal("t", {"to": Ref("/x"), "n": beside}),)))
+    ).proposals
+    assert by_ref.args["to"] == Ref("/x")
+
+
+@given(st.binary(max_size=200))
+def test_bytes_of_any_kind_are_an_answer_or_are_refused(noise: bytes) -> None:
+    """Whatever a worker sends, nothing but BadFrame comes of it."""
+    for read in (
+        read_plain, wire.outcome_in, wire.rows_in, raised, lambda b: wire.thought_in(b, b""),
+    ):  # fmt: skip
+        for form in (b"", b"j", b"s"):
+            try:
+                read(form + noise)
+            except BadFrame:
+                continue
+
+
+@given(data, st.sampled_from([wire.outcome_in, wire.rows_in, raised]))
+def test_data_of_another_shape_is_refused(value: Any, read: Any) -> None:
+    for packed in (pack_plain(value), pack_plain([value, math.nan])):
+        try:
+            read(packed)
+        except BadFrame:
+            continue
+
+
+@given(
+    st.lists(st.builds(Frame, st.integers(0, 2**32 - 1), st.integers(0, 255), st.binary(),
+                       st.binary()), max_size=5),
+    st.lists(st.integers(1, 20), min_size=1),
+)  # fmt: skip
+def test_frames_come_out_as_they_went_in(sent: list[Frame], cuts: list[int]) -> None:
+    stream = b"".join(pack(*frame) for frame in sent)
+    frames, found, at = Frames(MOST), [], 0
+    while at < len(stream):
+        step = cuts[at % len(cuts)]
+        found += frames.feed(stream[at : at + step])
+        at += step
+    assert found == sent
+
+
+def test_a_frame_is_refused_before_it_is_read() -> None:
+    with pytest.raises(BadFrame, match="at most"):
+        Frames(MOST).feed(pack(1, 64, b"x" * 9)[: HEAD - 13] + b"\xff" * HEAD)
+
+
+def test_an_error_that_cannot_say_what_it_is_is_told_all_the_same() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    (frame,) = Frames(MOST).feed(failed(3, Mute()))
+    error, kind = raised(frame.plain)
+    assert (type(error).__name__, kind) == ("Mute", "other")
+    assert "cannot say" in str(error)

@@ -1,0 +1,126 @@
+"""Breakers: when a target is left alone, and how it is found to be back."""
+
+from __future__ import annotations
+
+from vedette.backoff import delay_us
+from vedette.breaker import Breaker, Breakers, Limits
+
+SECOND = 1_000_000
+
+
+def call(breaker: Breaker, ok: bool | None, now_us: int) -> bool:
+    """Make one call; return whether it was let through."""
+    leave = breaker.enter(now_us)
+    if leave is None:
+        return False
+    breaker.leave(leave, ok, now_us)
+    return True
+
+
+def state(breaker: Breaker) -> str:
+    return breaker.state
+
+
+def opened(now_us: int = 0) -> Breaker:
+    breaker = Breaker("world")
+    for _ in range(5):
+        assert call(breaker, False, now_us)
+    return breaker
+
+
+def test_it_opens_after_failures_in_a_row_and_lets_nothing_through() -> None:
+    breaker = Breaker("world")
+    for _ in range(4):
+        call(breaker, False, 0)
+    call(breaker, True, 0)
+    for _ in range(4):
+        call(breaker, False, 0)
+    assert state(breaker) == "closed", "there was a success between them"
+    call(breaker, False, 0)
+    assert state(breaker) == "open"
+    assert not call(breaker, True, 0)
+    assert SECOND // 2 <= breaker.retry_us <= SECOND
+
+
+def test_it_opens_when_half_of_many_failed() -> None:
+    breaker = Breaker("world")
+    for number in range(18):
+        call(breaker, number % 2 == 0, number)
+    assert state(breaker) == "closed", "not enough to tell"
+    for number in range(4):
+        call(breaker, number % 2 == 0, 100 + number)
+    assert state(breaker) == "open"
+
+
+def test_failures_of_long_ago_count_for_nothing() -> None:
+    breaker = Breaker("world")
+    for number in range(18):
+        call(breaker, number % 2 == 0, number)
+    for number in range(18):
+        call(breaker, number % 2 == 0, 60 * SECOND + number)
+    assert state(breaker) == "closed"
+
+
+def test_one_trial_goes_through_and_closes_it() -> None:
+    breaker = opened()
+    at = breaker.retry_us
+    assert not breaker.ripe(at - 1)
+    trial = breaker.enter(at)
+    assert trial is not None
+    assert trial.trial
+    assert state(breaker) == "half-open"
+    assert breaker.enter(at) is None, "one at a time"
+    assert breaker.leave(trial, True, at)
+    assert state(breaker) == "closed"
+    assert breaker.opened == 0
+
+
+def test_each_trial_that_fails_doubles_the_wait_up_to_a_limit() -> None:
+    breaker = opened()
+    waits, now = [], 0
+    for _ in range(12):
+        now = breaker.retry_us
+        assert call(breaker, False, now)
+        waits.append(breaker.retry_us - now)
+    assert all(wait <= 60 * SECOND for wait in waits)
+    assert waits[3] > waits[0]
+    assert waits[-1] >= 30 * SECOND
+
+
+def test_a_trial_that_was_not_made_leaves_the_next_one_free() -> None:
+    breaker = opened()
+    at = breaker.retry_us
+    assert call(breaker, None, at)
+    assert state(breaker) == "half-open"
+    assert call(breaker, True, at)
+    assert state(breaker) == "closed"
+
+
+def test_calls_from_before_it_opened_change_nothing() -> None:
+    breaker = Breaker("world")
+    late = [breaker.enter(0) for _ in range(3)]
+    for _ in range(5):
+        call(breaker, False, 0)
+    before = breaker.retry_us
+    for leave, ok in zip(late, (True, False, None), strict=True):
+        assert leave is not None
+        assert not breaker.leave(leave, ok, 5)
+    assert (state(breaker), breaker.retry_us) == ("open", before)
+
+
+def test_a_fleet_has_one_for_each_target() -> None:
+    breakers = Breakers(Limits(in_a_row=1))
+    call(breakers.of("a"), False, 0)
+    call(breakers.of("b"), True, 0)
+    assert [breaker.target for breaker in breakers.listed()] == ["a"]
+    assert breakers.of("a") is breakers.of("a")
+
+
+def test_waits_are_spread_and_the_same_each_time() -> None:
+    waits = [delay_us(3, first_us=100, last_us=10_000, seed=str(n)) for n in range(200)]
+    again = [delay_us(3, first_us=100, last_us=10_000, seed=str(n)) for n in range(200)]
+    assert waits == again
+    assert min(waits) >= 400
+    assert max(waits) <= 800
+    assert len(set(waits)) > 100
+    assert delay_us(1_000, first_us=100, last_us=10_000, seed="x") <= 10_000
