@@ -7,7 +7,8 @@ BIN := .venv/bin
 WORKERS ?= 2
 ARGS ?=
 
-.PHONY: help setup run test check fast lock replay-real bench-line kill-real wheel clean
+.PHONY: help setup run test check fast faults lock replay-real kill-real bench-line bench-start \
+  bench-latency bench-peers soak wheel clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,13 +44,25 @@ replay-real: ## Replay the real data of VEDETTE_DATA through the whole line; ARG
 	@tools/setup
 	@$(BIN)/python -m tools.replay_real $(ARGS)
 
-bench-line: ## The same with the metric files only: events/s and CPU per event
-	@tools/setup
-	@$(BIN)/python -m tools.replay_real --only metrics $(ARGS)
-
 kill-real: ## Kill -9 a replay of the real data of VEDETTE_DATA twenty times and compare; ARGS go to pytest
 	@tools/setup
 	@$(BIN)/pytest -q tests/faults/test_kill.py -k real_data $(ARGS)
+
+bench-line: ## The whole line on a made-up load: events/s, CPU per event, share of the raw group commit
+	@tools/setup
+	@$(BIN)/python -m tests.bench.line $(ARGS)
+
+bench-latency: ## From accept to effect at 500 events/s: p50 and p99 beside the fsync of the moment
+	@tools/setup
+	@$(BIN)/python -m tests.bench.latency $(ARGS)
+
+bench-start: ## From process start to the first durable decision and the first effect
+	@tools/setup
+	@$(BIN)/python -m tests.bench.start $(ARGS)
+
+bench-peers: ## The line beside DBOS, LangGraph and ADK, in one run (15 min; ARGS=--quick: 3 min)
+	@tools/setup
+	@$(BIN)/python -m tests.bench.peers $(ARGS)
 
 wheel: ## Build the wheel into dist/
 	@tools/setup

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from vedette import hold
 from vedette.budget import ACTIONS
-from vedette.case import Case, Fenced, OverBudget, Superseded
+from vedette.case import Case
 from vedette.effect import RowWrite
 from vedette.entry import Draft
 from vedette.line import Line
+from vedette.moved import Fenced, OverBudget, Superseded
 from vedette.run import ActionRow, Step
 from vedette.turn import decide, end_hold, refuse_changed, tell
 

@@ -169,7 +169,7 @@ def _line(
         targets=settings.targets,
     )
     take_over(line, store.stop_epoch)
-    line.doubt = store.doubt()
+    line.doubt, line.since = store.doubt(), store.head()
     _restore_counts(line, store)
     return line
 

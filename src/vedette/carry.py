@@ -11,10 +11,11 @@ from vedette import perform as performing
 from vedette.action import Action
 from vedette.again import decide_again
 from vedette.breaker import Breaker, Pass
-from vedette.case import Case, Superseded
+from vedette.case import Case
 from vedette.effect import Outcome
 from vedette.entry import Draft
 from vedette.line import Line
+from vedette.moved import Superseded
 from vedette.parking import LOOK_AGAIN_US
 from vedette.run import ActionRow
 from vedette.standing import erred, may_call
@@ -78,19 +79,31 @@ async def try_target(
     target = line.targets.get(tool.target or "", {})
     call = performing.call_of(action, case.agent, case.event, target, row.tries + 1)
     outcome: Outcome | None
+
+    def may_begin() -> bool:
+        yes = may_start()
+        if yes:
+            line.called.add(row.id)
+        return yes
+
     async with line.calling(agent, breaker.target, row.policy_rev):
         leave = breaker.enter(line.clock.now_us())
         if leave is None:
             await park(line, case, row, breaker.target)
             return
         answered: bool | None = None
+        sure = before == "ask"
         try:
             if before == "ask":
                 outcome = await performing.ask(line.performer, tool, call)
                 answered = outcome is None or outcome.state != "unknown"
             else:
-                outcome = await performing.make(line.performer, tool, call, may_start)
+                outcome = await performing.make(line.performer, tool, call, may_begin)
                 answered = None if outcome is None else outcome.state in ("done", "failed")
+                if outcome is not None and outcome.state == "done":
+                    outcome, sure = await performing.verified(
+                        line.performer, row, tool, call, outcome
+                    )
         finally:
             report(line, breaker, leave, answered)
     if before == "ask" and row.effect == "intended":
@@ -100,11 +113,12 @@ async def try_target(
         tried = row.tries + (outcome.state == "unknown")
         await park(line, case, replace(row, tries=tried), breaker.target)
     elif outcome is not None:
-        await settle(line, case, row, outcome)
+        await settle(line, case, row, outcome, sure)
     elif before == "ask":
         case.started.discard(row.id)
         await mark(case, replace(row, effect="intended"), None, now=line.clock.now_us())
     else:
+        line.called.discard(row.id)
         await stand_by(line, case, row)
         await decide_again(line, case, [row])
 
@@ -114,7 +128,7 @@ async def clear(line: Line, case: Case, row: ActionRow, outcome: Outcome | None)
     if outcome is None:
         case.cleared.add(row.id)
     elif outcome.state in ("done", "failed"):
-        await settle(line, case, row, outcome)
+        await settle(line, case, row, outcome, sure=True)
     else:
         later = performing.ask_later(row, line.clock.now_us())
         await mark(case, later, None, now=line.clock.now_us())
@@ -161,6 +175,8 @@ async def park(line: Line, case: Case, row: ActionRow, target: str | None) -> No
         case.started.discard(row.id)
         waits.effect = "intended"
     await mark(case, waits, None, now=now)
+    if waits.tries > 0:
+        line.called.discard(row.id)
     if target is None:
         line.parking.wait_behind(case.run)
     else:
@@ -198,8 +214,11 @@ async def mark(case: Case, row: ActionRow, kind: str | None, *, now: int) -> Non
     await case.commit(case.step(drafts, [row], now))
 
 
-async def settle(line: Line, case: Case, row: ActionRow, outcome: Outcome) -> None:
-    """Record what came of a call. It happened, so no fence may refuse to record it."""
+async def settle(line: Line, case: Case, row: ActionRow, outcome: Outcome, sure: bool) -> None:
+    """Record what came of a call. It happened, so no fence may refuse to record it.
+
+    `sure` says that it is the target's word, not only the tool's.
+    """
     while True:
         now = line.clock.now_us()
         after = replace(row)
@@ -211,7 +230,8 @@ async def settle(line: Line, case: Case, row: ActionRow, outcome: Outcome) -> No
             drafts.append(case.effect_entry("effect.unknown", after, 0))
         elif state in ("done", "failed"):
             answer = case.body_of(after.answer or b"{}")
-            drafts.append(case.effect_entry(f"effect.{state}", after, 0, answer))
+            word = {"verified": True} if sure and state == "done" else {}
+            drafts.append(case.effect_entry(f"effect.{state}", after, 0, answer, **word))
             if case.final and all(other.settled for other in case.merged([after])):
                 drafts.append(case.closed_entry(1, None, len(case.rows)))
         step = case.step(drafts, [after], now)
@@ -222,6 +242,7 @@ async def settle(line: Line, case: Case, row: ActionRow, outcome: Outcome) -> No
             if any(r.id == row.id and r.effect in ("done", "failed") for r in case.rows):
                 raise
             continue
+        line.called.discard(row.id)
         if after.waits == "target":
             # Before the key is let go: what comes after it must not go ahead of it.
             line.parking.wait(case.run)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,41 +10,21 @@ import orjson
 
 from vedette.action import Action, action_digest
 from vedette.agent import Agent
-from vedette.budget import ACTIONS, Places, Reservation, Shortage
-from vedette.digest import SAFE_INTEGER, canonical, tame
+from vedette.budget import ACTIONS, Places, Reservation
+from vedette.digest import canonical, tame
 from vedette.entry import Body, Draft
-from vedette.errors import BadProposal, VedetteError
-from vedette.event import Event
+from vedette.event import Event, subject_of
 from vedette.hold import approval_of, wake_at
 from vedette.line import Line
 from vedette.memory import Briefing, Memory
-from vedette.origin import Origin, Roots, strings, tokens, walk
+from vedette.moved import Fenced, OverBudget, Superseded
+from vedette.origin import Roots
 from vedette.perform import answer_data
 from vedette.ports import Thought
 from vedette.question import Decided, Situation
 from vedette.run import ActionRow, Answer, Run, RunState, Step
-
-
-class Superseded(VedetteError):
-    """Somebody else moved this run on (another lease, a person's answer): look at it afresh."""
-
-    code = "superseded"
-
-
-class OverBudget(VedetteError):
-    """A budget has no room for what the step would spend; `shortage` says which."""
-
-    code = "over-budget"
-
-    def __init__(self, shortage: Shortage) -> None:
-        super().__init__(f"no room in {shortage.rule}: {shortage.total} of {shortage.limit} taken")
-        self.shortage = shortage
-
-
-class Fenced(VedetteError):
-    """Policy or a stop changed while the step was made, or a budget has room: decide again."""
-
-    code = "fenced"
+from vedette.today import origins_today
+from vedette.told import coarse, judged
 
 
 @dataclass(slots=True)
@@ -68,6 +47,7 @@ class Case:
     row: dict[str, Any] = field(default_factory=dict)
     started: set[str] = field(default_factory=set)
     cleared: set[str] = field(default_factory=set)
+    loaded: bool = False
     previous: int = 0
     reservation: Reservation | None = None
     places: Places = field(default_factory=Places)
@@ -78,6 +58,7 @@ class Case:
         """Read what the store knows of a run."""
         case = cls(line, run, epoch, line.agent(run.agent), event, [])
         if run.turn:
+            case.loaded = True
             case.rows = line.store.actions(run.id)
             turns = line.store.turns(run.id)
             case.final = bool(turns[-1]["final"]) if turns else True
@@ -251,6 +232,17 @@ class Case:
             recorded=row.id,
         )
 
+    def ends_as(self, row: ActionRow) -> str:
+        """Return the entry of an effect that is not to be: cancelled, or nobody knows."""
+        tool = self.agent.tools.get(row.tool)
+        settles = None if tool is None else tool.settles
+        unsure = (
+            row.tries > 0
+            or row.effect in ("started", "unknown")
+            or self.line.may_have_begun(row, settles, loaded=self.loaded)
+        )
+        return "effect.unknown" if unsure else "effect.cancelled"
+
     # --- entries ----------------------------------------------------------------------------
 
     def body(self, value: Any) -> Body:
@@ -300,12 +292,14 @@ class Case:
             would=decision.would,
         )
 
-    def effect_entry(self, kind: str, row: ActionRow, back: int, body: Body | None = None) -> Draft:
+    def effect_entry(
+        self, kind: str, row: ActionRow, back: int, body: Body | None = None, **more: Any
+    ) -> Draft:
         """Return the entry of one change in an effect's life."""
         return self.entry(
             kind, back=back, after=row.last, body=body, action=row.id, tool=row.tool,
             effect_key=row.id.removeprefix("act_"), policy_rev=row.policy_rev,
-            tries=row.tries or None,
+            tries=row.tries or None, **more,
         )  # fmt: skip
 
     def closed_entry(self, back: int, thought: Thought | None, settled: int) -> Draft:
@@ -402,65 +396,3 @@ class Case:
             raise Superseded("the run is gone")
         self.run = fresh
         self.rows = self.line.store.actions(fresh.id)
-
-
-def origins_today(
-    record: Mapping[str, Any], charter: Mapping[str, Any], registry: Mapping[str, Any]
-) -> dict[str, Origin]:
-    """Return the origins of recorded arguments under today's charter and registry.
-
-    Raises Superseded if a value drawn from either by reference is not there any more.
-    """
-    roots = {"charter": charter, "registry": registry}
-    known: frozenset[str] | None = None
-    origins: dict[str, Origin] = dict(record["origins"])
-    for pointer, origin in origins.items():
-        value = record["args"][tokens(pointer)[0]]
-        path = tokens(record["sources"][pointer]) if pointer in record["sources"] else []
-        if path and path[0] in roots:
-            try:
-                today = walk(roots[path[0]], path[1:])
-            except BadProposal as error:
-                raise Superseded(f"{record['sources'][pointer]} is no longer there") from error
-            if tame(today) != value:
-                raise Superseded(f"{record['sources'][pointer]} says something else now")
-        elif origin == "registered":
-            if known is None:
-                known = frozenset((*strings(charter), *strings(registry)))
-            if value not in known:
-                origins[pointer] = "derived"
-    return origins
-
-
-def judged(thought: Thought) -> dict[str, Any]:
-    """Return the numbers of a judgement that an entry may hold."""
-    fields: dict[str, Any] = {
-        "label": thought.label if thought.label.isascii() else None,
-        "confidence_milli": int(thought.confidence * 1000),
-    }
-    for name, value in (("score", thought.score), ("threshold", thought.threshold)):
-        if value is not None and math.isfinite(value):
-            # The ledger holds safe integers only; the exact value stands in the body.
-            milli = max(-SAFE_INTEGER, min(SAFE_INTEGER, int(value * 1000)))
-            fields[f"{name}_milli"] = milli
-    return fields
-
-
-def coarse(row: ActionRow) -> dict[str, Any]:
-    """Return what an agent is told of an action: enough to go on, too little to probe with."""
-    if row.effect == "done":
-        return {"status": "done", "data": answer_data(row)}
-    if row.effect in ("failed", "cancelled"):
-        return {"status": "failed"}
-    if row.decided == "deny":
-        return {"status": "not permitted"}
-    return {"status": "waiting"}
-
-
-def subject_of(event: Event) -> str | None:
-    """Return under which subject content is found: for mail its sender, else the event's own."""
-    if event.type.startswith("mail.") and isinstance(event.data, dict):
-        sender = event.data.get("from")
-        if isinstance(sender, str) and sender:
-            return sender.lower()
-    return event.subject

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from vedette.approval import HoldState
 from vedette.budget import ACTIONS, DAY_US, FLEET, THINKING, UNITS, Budget, Cap, Raise
@@ -21,14 +21,23 @@ from vedette.event import PRINCIPAL, REASON, Event
 from vedette.hold import EXPIRES_US
 from vedette.identity import Principal
 from vedette.line import Line
-from vedette.ports import Intake
+from vedette.ports import Ended, Intake
 from vedette.rollout import Rollout
 from vedette.standing import set_stop
 from vedette.stop import scope_of
+from vedette.timeline.dead import AT_ONCE
 from vedette.upkeep import Upkeep, keep_states
 
 MOST_RAISED_US = 31 * DAY_US
 _LONGEST_US = 3653 * DAY_US
+
+
+class EndDead(Protocol):
+    """What the store does to dead letters: takes them up again, or closes them."""
+
+    async def __call__(
+        self, runs: Sequence[str], draft: Draft, *, command: str | None = None
+    ) -> Ended: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +146,29 @@ class Commands:
             command=order.command_id,
         )  # fmt: skip
         return {"hold": hold, "state": row.hold, "run": row.run, "tool": row.tool}
+
+    # --- dead letters -----------------------------------------------------------------------
+
+    async def redrive(self, order: Order, runs: Sequence[str]) -> dict[str, Any]:
+        """Have dead letters handled again, all in one commit; what may have happened is asked."""
+        return await self._end(order, "run.redriven", runs, self.line.store.redrive)
+
+    async def drop(self, order: Order, runs: Sequence[str]) -> dict[str, Any]:
+        """Close dead letters for good; nothing of them is repeated."""
+        return await self._end(order, "run.dropped", runs, self.line.store.drop)
+
+    async def _end(
+        self, order: Order, kind: str, runs: Sequence[str], carry_out: EndDead
+    ) -> dict[str, Any]:
+        self._person(order)
+        if not all(isinstance(run, str) for run in runs):
+            raise BadCommand("runs are named by their ids", mend="see `vedette dead list`")
+        if not 0 < len(runs) <= AT_ONCE:
+            raise BadCommand(f"a command names 1 to {AT_ONCE} runs", mend="repeat it for the rest")
+        draft = Draft(kind, {"actor": str(order.principal)}, body=order.body())
+        ended = await carry_out(list(dict.fromkeys(runs)), draft, command=order.command_id)
+        refused = [{"run": run, "why": why} for run, why in ended.refused]
+        return {"moved": list(ended.moved), "refused": refused}
 
     # --- stops ------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ Outcome = Literal["permit", "hold", "deny"]
 WaitFor = Literal["approval", "time", "resume"]
 
 # Obligations that the line knows how to fulfil. One it does not know is a deny.
-OBLIGATIONS = frozenset({"notify", "label_output"})
+OBLIGATIONS = frozenset({"notify", "label_output", "verify"})
 
 # What an agent is told: enough to go on, not enough to probe the policy with.
 COARSE: Mapping[Outcome, str] = {

@@ -20,24 +20,22 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from vedette.backoff import delay_us
-from vedette.case import Case, Superseded
-from vedette.errors import Permanent, StoreFailed, Temporary
+from vedette.case import Case
+from vedette.errors import Permanent, StoreFailed
 from vedette.event import Event
 from vedette.fair import OCTETS_A_TURN, Turns
-from vedette.handle import bury, handle, see_through
+from vedette.guard import ATTEMPTS, Guard
+from vedette.handle import handle, see_through
 from vedette.line import Line
+from vedette.moved import Superseded
 from vedette.run import Answer, Lease, Run, Step
-from vedette.standing import erred, lift_ended
+from vedette.standing import lift_ended
 from vedette.supply import Bounds, Supply
 from vedette.waking import Waking
 
 Key = tuple[str, str]
 T = TypeVar("T")
 
-ATTEMPTS = 5
-_RETRY_US = 500_000
-_LAST_RETRY_US = 60_000_000
 _SOON_US = 60_000_000
 AHEAD = 32
 # Handlers of one agent while another that asks for little is about. Whatever is in hand for the
@@ -84,6 +82,7 @@ class Dispatcher:
         self._line = line
         self.supply = Supply(line, self._put, replace(bounds, room=room or bounds.room))
         self.waking = Waking(line, self.supply)
+        self._guarding = Guard(line)
         self._lanes: dict[Key, Lane] = {}
         self._turns: Turns[Key] = Turns(handlers, beside=BESIDE, cost=self._cost)
         self._free: deque[asyncio.Future[None]] = deque()
@@ -341,70 +340,9 @@ class Dispatcher:
     def _own_lane(run: Run) -> Key:
         return (run.agent, f"\0{run.id}")
 
-    # --- what goes wrong --------------------------------------------------------------------
-
     async def _guard(self, run: Run, work: Coroutine[Any, Any, T]) -> T | int | None:
         """Do a run's work; return an instant if it has to be tried again then."""
-        line = self._line
-        try:
-            return await work
-        except StoreFailed:
-            line.metrics.count("store_failures")
-            return self._again(run, line.clock.now_us() + _RETRY_US)
-        except Superseded:
-            return self._again(run, line.clock.now_us())
-        except Temporary as error:
-            run.attempts += 1
-            if run.attempts >= ATTEMPTS:
-                return await self._bury(run, error)
-            await self._count_error(run)
-            wait = delay_us(run.attempts, first_us=_RETRY_US, last_us=_LAST_RETRY_US, seed=run.id)
-            return self._again(run, line.clock.now_us() + wait)
-        except (Exception, asyncio.CancelledError, SystemExit) as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
-                raise
-            # A judge or a tool's pure part is agents' code: whatever it raises ends this run only,
-            # a cancellation of its own that it let escape too.
-            return await self._bury(run, error)
-
-    def _again(self, run: Run, at_us: int) -> int:
-        """Read the run anew for another attempt and drop what its judge learned meanwhile."""
-        line = self._line
-        line.forget(run)
-        fresh = line.store.run(run.id)
-        if fresh is not None:
-            attempts = run.attempts
-            for name in Run.__slots__:
-                setattr(run, name, getattr(fresh, name))
-            run.attempts = max(attempts, run.attempts)
-        return at_us
-
-    async def _bury(self, run: Run, error: BaseException) -> int | None:
-        line = self._line
-        line.forget(run)
-        fresh = line.store.run(run.id) or run
-        epoch = line.store.lease(fresh)
-        if epoch is None:
-            # Another worker has it by now, and finds out for itself.
-            return line.clock.now_us()
-        try:
-            await bury(line, fresh, epoch, f"{type(error).__name__}: {error}")
-        except Exception:
-            # Whatever it is must not end this handler: the run stays and is tried again.
-            line.metrics.count("store_failures")
-            return line.clock.now_us() + _RETRY_US
-        run.state = "dead"
-        line.parking.leave(run)
-        await self._count_error(run)
-        return None
-
-    async def _count_error(self, run: Run) -> None:
-        try:
-            await erred(self._line, run.agent)
-        except StoreFailed:
-            # It is not parked yet; its next error tries again.
-            self._line.metrics.count("store_failures")
+        return await self._guarding.do(run, work)
 
     # --- waking -----------------------------------------------------------------------------
 

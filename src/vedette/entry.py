@@ -43,6 +43,9 @@ KINDS = frozenset(
         "budget.raised",  # a person gave more room until an instant; body: reason
         "run.closed",
         "run.dead",  # dead letter; body: reason
+        "run.redriven",  # a person had a dead letter taken up again; body: reason
+        "run.dropped",  # a person closed a dead letter for good; body: reason
+        "notice.raised",  # a permit that a person is to be told of
         "stop.set",
         "stop.lifted",
         "body.erased",  # `erased` names the digests
@@ -64,6 +67,7 @@ FIELDS = frozenset(
         "threshold_milli", "proposals", "woke", "state", "epoch", "what", "erased", "releases",
         "banks", "unit", "amount", "spend", "scope",
         "window", "limit", "target", "hops", "settled", "key", "size", "root", "heads",
+        "verified",
     }
 )  # fmt: skip
 

@@ -122,3 +122,12 @@ def check_event(event: Event, *, max_bytes: int) -> bytes:
             mend="send a reference instead of the content, or raise max_event_bytes",
         )
     return payload
+
+
+def subject_of(event: Event) -> str | None:
+    """Return under which subject content is found: for mail its sender, else the event's own."""
+    if event.type.startswith("mail.") and isinstance(event.data, dict):
+        sender = event.data.get("from")
+        if isinstance(sender, str) and sender:
+            return sender.lower()
+    return event.subject

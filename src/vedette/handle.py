@@ -12,13 +12,14 @@ from dataclasses import replace
 
 from vedette.again import decide_again
 from vedette.carry import perform
-from vedette.case import Case, Fenced, OverBudget, Superseded, subject_of
+from vedette.case import Case
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
 from vedette.errors import Permanent
-from vedette.event import Event
+from vedette.event import Event, subject_of
 from vedette.line import Line
 from vedette.memory import Briefing
+from vedette.moved import Fenced, OverBudget, Superseded
 from vedette.ports import Thought
 from vedette.reserve import reserve
 from vedette.run import Answer, Lease, Run, Step
@@ -203,21 +204,25 @@ async def wait(case: Case, now: int) -> None:
         await case.commit(step)
 
 
-async def bury(line: Line, run: Run, epoch: int, why: str) -> None:
-    """Make a run that cannot be handled a dead letter, with its reason.
+async def bury(line: Line, run: Run, epoch: int, why: str, trace: str = "") -> None:
+    """Make a run that cannot be handled a dead letter, with its reason and where it arose.
 
     Raises Superseded if the run moved on meanwhile, StoreFailed if nothing is durable.
     """
     if run.state in ("done", "dead"):
         return
     event = line.store.event(run.event)
-    why = why.encode("utf-8", "replace").decode("utf-8")
-    told = Body(canonical({"why": why}), None if event is None else subject_of(event))
+    parts = {"why": why, "trace": trace} if trace else {"why": why}
+    reason = {part: text.encode("utf-8", "replace").decode() for part, text in parts.items()}
+    told = Body(canonical(reason), None if event is None else subject_of(event))
     fields = {"event": run.event, "agent": run.agent}
     drafts = [Draft("run.dead", fields, run.last, body=told)]
     rows = [row for row in line.store.actions(run.id) if not row.settled]
+    agent = line.fleet.agents.get(run.agent)
+    tools = {} if agent is None else agent.tools
     for row in rows:
-        drafts += abandon(row, fields)
+        settles = tools[row.tool].settles if row.tool in tools else None
+        drafts += abandon(row, fields, line.may_have_begun(row, settles, loaded=True))
     step = Step(
         drafts=drafts, run=run.id, position=run.position, agent=run.agent, expects=run.steps,
         entries_before=run.entries, epoch=epoch, state="dead", turn=run.turn,

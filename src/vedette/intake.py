@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import orjson
 
-from vedette.case import subject_of
 from vedette.dispatch import Dispatcher
 from vedette.errors import BadEvent
-from vedette.event import DATA, Event, check_event
+from vedette.event import DATA, Event, check_event, subject_of
 from vedette.line import Line
 from vedette.ports import Arrival, Receipt, Refused
 from vedette.trigger import TICK_TYPE

@@ -37,7 +37,9 @@ class Line:
     """One fleet at work. Belongs to the event loop it was made on.
 
     `heads` is the position of the last observed event of every (agent, key) seen so far. `in_hand`
-    remembers, beyond the death of this process, whose judge was at work.
+    remembers, beyond the death of this process, whose judge was at work. `called` are actions
+    whose call was let go here and whose outcome is not durable; `since` is the ledger's last entry
+    before this process.
     """
 
     fleet: Fleet
@@ -59,6 +61,8 @@ class Line:
     tallies: Tallies = field(default_factory=Tallies)
     in_hand: InHand | None = None
     doubt: Doubt | None = None
+    called: set[str] = field(default_factory=set)
+    since: int = 0
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CALLS))
     _slots: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = field(
         default_factory=WeakValueDictionary
@@ -130,6 +134,19 @@ class Line:
         if doubt is None or not doubt.covers(run.position, event):
             return False
         return not (row.tries > 0 and row.last > doubt.seq)
+
+    def may_have_begun(self, row: ActionRow, settles: str | None, *, loaded: bool) -> bool:
+        """Say whether a call may have been made that left no mark before it.
+
+        A tool that may be repeated under its key needs none, so after a crash nothing durable
+        tells. What this process planned it knows; `loaded` are actions that it did not, which
+        with several workers on one store another may have begun.
+        """
+        if row.effect != "intended" or settles not in ("idempotent", None):
+            return False
+        if row.tries > 0 or row.id in self.called or row.last <= self.since:
+            return True
+        return loaded and self.store.several
 
     def tight_now(self, agent: str, now_us: int) -> Shortage | None:
         """Return what an agent's actions lately had no room for, until its window turns.

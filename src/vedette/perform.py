@@ -6,6 +6,7 @@ durable mark the call needs before it, makes the call, and turns the answer into
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from vedette.agent import Agent
 from vedette.backoff import delay_us
 from vedette.digest import canonical, tame
 from vedette.effect import Call, EffectState, Outcome, move
+from vedette.errors import Permanent
 from vedette.event import Event
 from vedette.ports import Performer
 from vedette.run import ActionRow
@@ -78,9 +80,9 @@ async def make(
     """
     try:
         return await performer.perform(tool, call, may_start)
-    except Exception as error:
-        told = f"{type(error).__name__}: {error}"
-        if tool.settles == "idempotent":
+    except BaseException as error:
+        told = _broke_off(error)
+        if tool.settles == "idempotent" and isinstance(error, Exception):
             return Outcome("failed", error=told)
         return Outcome("unknown", error=told)
 
@@ -89,9 +91,49 @@ async def ask(performer: Performer, tool: Tool, call: Call) -> Outcome | None:
     """Ask the target what came of an unknown call; None if it never happened."""
     try:
         return await performer.ask(tool, call)
-    except Exception as error:
+    except BaseException as error:
         # No answer is not a no: the effect stays unknown, and the target is asked again.
-        return Outcome("unknown", error=f"{type(error).__name__}: {error}")
+        return Outcome("unknown", error=_broke_off(error))
+
+
+async def verified(
+    performer: Performer, row: ActionRow, tool: Tool, call: Call, done: Outcome
+) -> tuple[Outcome, bool]:
+    """Ask the target whether what the tool says it did is there; once, with the tool's deadline.
+
+    Returns the outcome and whether it is the target's word. Without an answer it is the tool's own
+    claim, unless policy obliges to verify: then nobody knows. If the target says that it is not
+    there, nobody knows either, until the tries are used up: then it failed.
+    """
+    obliged = "verify" in row.obliges.split(",")
+    function = tool.verifier(obliged)
+    if function is None:
+        return done, False
+    said = await ask(performer, replace(tool, query=function, verify=function), call)
+    if said is None:
+        error = "the tool said done, and the target does not know of it"
+        last = tool.settles != "none" and row.tries + 1 >= tool.attempts
+        return Outcome("failed" if last else "unknown", error=error), False
+    if said.state == "done":
+        return done, True
+    if said.state == "failed":
+        return said, False
+    if obliged:
+        error = f"the tool said done, and the target gave no answer: {said.error}"
+        return Outcome("unknown", error=error), False
+    return done, False
+
+
+def _broke_off(error: BaseException) -> str:
+    """Return what an agent's code raised, as text; raise it on if it was not that code's.
+
+    SystemExit and the like end the call that they come from, and nothing else.
+    """
+    task = asyncio.current_task()
+    ours = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling()
+    if ours or isinstance(error, GeneratorExit):
+        raise error
+    return f"{type(error).__name__}: {error}"
 
 
 def settle(row: ActionRow, tool: Tool, outcome: Outcome, now_us: int) -> EffectState:
@@ -103,6 +145,8 @@ def settle(row: ActionRow, tool: Tool, outcome: Outcome, now_us: int) -> EffectS
     assert row.effect is not None
     row.tries += 1
     if outcome.state == "unknown" and tool.settles != "idempotent":
+        if row.effect == "intended":
+            raise Permanent("what never started has no unknown outcome")
         row.effect = "unknown" if row.effect == "unknown" else move(row.effect, "unknown")
         asks = tool.settles == "queryable"
         row.not_before_us = now_us + _backoff(row) if asks else 0

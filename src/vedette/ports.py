@@ -109,6 +109,14 @@ class Erased:
     scrubbed: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What became of an order about dead letters: the runs that moved, and why others did not."""
+
+    moved: tuple[str, ...]
+    refused: tuple[tuple[str, str], ...] = ()
+
+
 class Store(Protocol):
     """Durable state of one fleet. Every method that writes answers after COMMIT."""
 
@@ -231,6 +239,18 @@ class Store(Protocol):
         command: str | None = None,
     ) -> ActionRow:
         """Move a hold, write the entry into its run and wake the run. Raises BadCommand."""
+        ...
+
+    async def redrive(
+        self, runs: Sequence[str], draft: Draft, *, command: str | None = None
+    ) -> Ended:
+        """Let dead letters be handled again. Raises BadCommand if the only one named cannot be."""
+        ...
+
+    async def drop(
+        self, runs: Sequence[str], draft: Draft, *, command: str | None = None
+    ) -> Ended:
+        """Close dead letters for good. Raises BadCommand if the only one named cannot be."""
         ...
 
     async def erase(

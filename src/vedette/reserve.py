@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from vedette.budget import Cap, Reservation, Shortage, used, worst_case
-from vedette.case import Case, Fenced, OverBudget
+from vedette.case import Case
 from vedette.entry import Draft
 from vedette.errors import Permanent
 from vedette.line import Line
+from vedette.moved import Fenced, OverBudget
 from vedette.ports import Thought
 
 

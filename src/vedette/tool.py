@@ -23,7 +23,8 @@ class Tool:
 
     `sinks` are the arguments (JSON Pointers into the arguments) that decide who, where or which.
     `output` labels what the tool answers: untrusted unless the declaration proves otherwise.
-    `timeout_us` bounds one call; `attempts` bounds how often a failed call is tried.
+    `timeout_us` bounds one call; `attempts` bounds how often a failed call is tried. `verify`
+    names the function that asks the target, after the tool said *done*, whether it is there.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Tool:
     high_impact: bool = False
     timeout_us: int = 10_000_000
     attempts: int = 5
+    verify: str | None = None
 
     # The digest of the declaration: asked for with every action, so made once.
     digest: str = field(init=False, compare=False, default="")
@@ -49,7 +51,10 @@ class Tool:
 
     def facts(self) -> dict[str, object]:
         """Return what policy and ledger see of the tool."""
+        # Only where it is declared, so that the digests of all others stay what they were.
+        more = {"verify": self.verify} if self.verify is not None else {}
         return {
+            **more,
             "name": self.name,
             "verb": self.verb,
             "resource": self.resource,
@@ -60,3 +65,12 @@ class Tool:
             "high_impact": self.high_impact,
             "output": self.output,
         }
+
+    @property
+    def verifiable(self) -> bool:
+        """Say whether it can be known from more than the tool's own word that it is done."""
+        return self.settles == "transactional" or bool(self.verify or self.query)
+
+    def verifier(self, obliged: bool) -> str | None:
+        """Return the function that verifies; where policy obliges to, what answers queries does."""
+        return self.verify or (self.query if obliged else None)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from vedette import hold
 from vedette import perform as performing
 from vedette.action import Action, bind
-from vedette.case import Case, judged
+from vedette.case import Case
 from vedette.decision import Decision, denied
 from vedette.digest import canonical, checked, tame
 from vedette.effect import Outcome, RowWrite
@@ -25,6 +25,7 @@ from vedette.origin import Ref
 from vedette.ports import Thought
 from vedette.reserve import settle, tell_refused
 from vedette.run import ActionRow, Step
+from vedette.told import judged
 
 Bound = list[tuple[Action | None, str]]
 
@@ -117,11 +118,18 @@ def decide(
 ) -> list[Draft]:
     """Ask the gateway about one action; write the answer into its row and return the entries."""
     was, has_place = (row.hold, row.approver, row.until_us), bool(row.counted_us)
-    planned, tried = row.effect is not None, row.tries > 0
+    planned = row.effect is not None
+    end = case.ends_as(row) if planned else ""
+    if end == "effect.unknown":
+        line.called.add(row.id)  # so that a later no says so, too
     decided = line.gateway.decide(action, case.situation([*case.rows, *rows], row, now))
     hold.apply(row, decided.decision, decided.policy_rev, now)
     oblige(line, case, row, decided.decision)
     drafts = [case.decided_entry(row, decided, back)]
+    duties = row.obliges.split(",")
+    if row.decided == "permit" and "verify" in duties and not action.tool.verifiable:
+        line.gateway.give_back(case.agent.name, now)
+        drafts.append(refuse_duty(case, row, planned))
     # What is permitted again keeps the place it has.
     shortage = case.places.take() if row.decided == "permit" and not has_place else None
     if shortage is not None:
@@ -134,13 +142,26 @@ def decide(
     if row.decided != "permit":
         if planned:
             # After a try without an answer nobody knows whether it happened; it is not repeated.
-            kind = "effect.unknown" if tried else "effect.cancelled"
-            drafts.append(case.effect_entry(kind, row, 1))
+            drafts.append(case.effect_entry(end, row, 1))
     elif action.tool.settles == "transactional":
         drafts.append(write_rows(line, case, action, row, writes))
     elif not planned:
         drafts.append(case.effect_entry("effect.intended", row, 1))
+    if row.decided == "permit" and "notify" in duties:
+        about = {"action": row.id, "tool": row.tool, "rule": row.rule}
+        drafts.append(case.entry("notice.raised", back=len(drafts), **about))
     return drafts
+
+
+def refuse_duty(case: Case, row: ActionRow, planned: bool) -> Draft:
+    """Deny an action whose permit obliges to what its tool cannot do."""
+    row.decided, row.rule = "deny", "engine.changed"
+    row.effect = "cancelled" if planned else None
+    row.hold = None if row.hold is None else "denied"
+    why = "policy obliges to verify what came of it, and the tool declares no verify"
+    return case.entry(
+        "action.refused", back=1, action=row.id, tool=row.tool, body=case.body({"why": why})
+    )
 
 
 def oblige(line: Line, case: Case, row: ActionRow, decision: Decision) -> None:
@@ -198,25 +219,28 @@ def end_hold(case: Case, row: ActionRow) -> list[Draft]:
 
 def refuse_changed(line: Line, case: Case, row: ActionRow, why: str, now: int) -> list[Draft]:
     """Deny an action that is not what it was: its tool, its charter or the registry changed."""
-    planned = row.effect is not None
+    end = case.ends_as(row) if row.effect is not None else None
     hold.apply(row, denied("engine.changed", why), line.gateway.policy_rev, now)
     row.counted_us = 0
     told = case.body({"why": why})
     drafts = [case.entry("action.refused", after=row.last, action=row.id, tool=row.tool, body=told)]
-    if planned:
-        drafts.append(case.effect_entry("effect.cancelled", row, 1))
+    if end is not None:
+        drafts.append(case.effect_entry(end, row, 1))
     return drafts
 
 
-def abandon(row: ActionRow, fields: Mapping[str, str]) -> list[Draft]:
-    """End an open action of a run that became a dead letter; say what is not known of it."""
+def abandon(row: ActionRow, fields: Mapping[str, str], begun: bool) -> list[Draft]:
+    """End an open action of a run that became a dead letter; say what is not known of it.
+
+    `begun` says that a call without a durable mark may have been made.
+    """
     about = {**fields, "action": row.id, "tool": row.tool}
     if row.hold in ("open", "approved", "released"):
         row.hold = "denied"
     row.decided, row.rule, row.waits, row.until_us = "deny", "run.dead", None, 0
     if row.effect is None:
         return []
-    started = row.effect != "intended" or row.tries > 0
+    started = row.effect != "intended" or row.tries > 0 or begun
     row.effect = "unknown" if started else "cancelled"
     return [Draft(f"effect.{row.effect}", about, row.last)]
 

@@ -1,96 +1,98 @@
 """The read side: small tables that are a function of the ledger's entries alone, in their order.
 
 A row has a name, an id, the seq of the entry that changed it last, a number to sort it by that
-never changes, and data. What has ended is deleted at once, so the tables stay as small as what is
-open; what is counted is counted per agent and per minute. Nothing of a body is kept: a body can be
-erased.
+never changes, and data. A row that says what is open is deleted when it ends, so the tables stay
+as small as what is open; what is counted is counted per agent and per minute. Nothing of a body is
+kept: a body can be erased.
 
 name     id                    what it says
 fleet    (empty)               events accepted, refused and that woke nobody; examples of ids
 agent    its name              runs that ended, decisions, holds and effects by state; last at
-run      its id                a run that has entries of its own and has not ended; dead letters
+run      its id                a run that waits for somebody or for room; a dead letter
 hold     the action's id       an action that waits, until it is decided
-effect   the action's id       an effect whose end is not known yet
+effect   the action's id       an effect of which nobody knows whether it happened
 minute   minute|agent          entries by kind and outcome, spend, latencies; for two days
 memory   its bank              what was proposed
 rollout  live                  the live revision; refusals
 stop     scope:name            a stop in force
 budget   scope|agent|unit|span alerts and refusals of one limit
+
+A run that goes from its turn to its end without a wait has no row: writing one only to delete it a
+moment later would cost more than all the rest. Its state is kept in memory, and made again of its
+own entries where it is not known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from vedette.view_action import OPEN_EFFECTS, OPEN_HOLDS, State, bury, move, settled
-
-Key = tuple[str, str]
-# seq, at (microseconds), kind, run, number within the run, seq of the event, fields.
-Told = tuple[int, int, str, "str | None", int, "int | None", Mapping[str, Any]]
+from vedette.view_action import OPEN_HOLDS, bury, move, settled, take_up
+from vedette.view_row import Key, Row, Spot, State, Told, add, bucket
 
 MINUTE_US = 60_000_000
 KEEP_MINUTES = 2880
 FLEET: Key = ("fleet", "")
 
-# What of an action's state is counted per agent.
-_COUNTED = ("decided", "hold", "effect")
-_OWN = frozenset({"hold", "effect"})
-
-
-class Row:
-    """One row. `stored` says that the tables have it, as far as this fold knows."""
-
-    __slots__ = ("data", "sort", "stored", "version")
-
-    def __init__(self, version: int, sort: int, data: State, *, stored: bool = False) -> None:
-        self.version, self.sort, self.data, self.stored = version, sort, data, stored
-
 
 class View:
-    """Folds entries into rows. `fetch` gives a row as it is stored, or None.
+    """Folds entries into rows.
 
+    `fetch` gives a row as it is stored, or None; `again` the entries of a run before a seq.
     `rows` are those in memory, `changed` those that differ from what is stored; `gone` must be
-    deleted before `changed` is written, and minutes before `first_minute` after it.
+    deleted before `changed` is written, and minutes before `first_minute` after it. `runs` has the
+    state of runs that have entries and have not ended, as far as it is known.
     """
 
-    def __init__(self, fetch: Callable[[Key], Row | None] = lambda _: None) -> None:
-        self._fetch = fetch
+    def __init__(
+        self,
+        fetch: Callable[[Key], Row | None] = lambda _: None,
+        again: Callable[[str, int | None, int], Iterable[Told]] = lambda *_: (),
+    ) -> None:
+        self._fetch, self._again = fetch, again
         self.rows: dict[Key, Row] = {}
+        self.runs: dict[str, State] = {}
         self.changed: set[Key] = set()
         self.gone: set[Key] = set()
-        self._newest = -1
-        self.turned = False
+        self.newest, self.turned = -1, False
 
-    def forget(self) -> None:
-        """Forget every row: the tables may not be as this fold left them."""
+    def forget(self, *, runs: bool = True) -> None:
+        """Forget every row: what was folded may not stand, or somebody else may write.
+
+        What stands of a run (`runs` False) still holds if the next entry has the next number.
+        """
+        if runs:
+            self.runs.clear()
         self.rows.clear()
         self.changed.clear()
         self.gone.clear()
-        self._newest, self.turned = -1, False
+        self.newest, self.turned = -1, False
 
     @property
     def first_minute(self) -> int:
         """Return the oldest minute that is kept."""
-        return self._newest - KEEP_MINUTES
+        return self.newest - KEEP_MINUTES
 
     def take(self, told: Iterable[Told]) -> None:
         """Fold entries, in the order of the ledger."""
+        spots: dict[str, Spot] = {}
         for entry in told:
-            seq, at_us, kind, run, n, about, fields = entry
-            agent = fields.get("agent") or ""
-            counts = self._open(("agent", agent), seq, 0) if agent else {}
-            if agent:
-                counts["at"] = at_us
-            minute = self._minute(agent, at_us, seq)
-            outcome = fields.get("outcome")
-            if minute is not None:
-                kinds = minute["kinds"]
-                name = kind if outcome is None else f"{kind}|{outcome}"
-                kinds[name] = kinds.get(name, 0) + 1
+            seq, at_us, kind, run, _, _, fields = entry
+            get = fields.get
+            agent = get("agent") or ""
+            spot = spots.get(agent)
+            if spot is None or spot.minute != at_us // MINUTE_US:
+                spot = spots[agent] = self._spot(agent, at_us // MINUTE_US, seq)
+            for row in spot.rows:
+                row.version = seq
+            spot.counts["at"] = at_us
+            outcome = get("outcome")
+            name = kind if outcome is None else f"{kind}|{outcome}"
+            spot.kinds[name] = spot.kinds.get(name, 0) + 1
             if run is not None and agent:
-                self._of_run(entry, counts, minute)
-            elif (work := _OTHERS.get(kind)) is not None:
+                self._of_run(entry, run, spot)
+            work = _OTHERS.get(kind)
+            if work is not None:
                 work(self, seq, at_us, fields)
 
     # --- rows -------------------------------------------------------------------------------
@@ -103,14 +105,14 @@ class View:
                 self.rows[key] = row
         return row
 
-    def _open(self, key: Key, seq: int, sort: int) -> State:
-        """Return the data of a row that an entry changes, made if there is none."""
-        row = self.rows.get(key) or self._find(key)
+    def _row(self, key: Key, seq: int, sort: int = 0) -> Row:
+        """Return a row that an entry changes, made if there is none."""
+        row = self._find(key)
         if row is None:
             row = self.rows[key] = Row(seq, sort, {})
         row.version = seq
         self.changed.add(key)
-        return row.data
+        return row
 
     def _put(self, key: Key, seq: int, sort: int, data: State, stored: object = True) -> None:
         """Replace a row whatever it was; it need not be looked up for that."""
@@ -130,11 +132,7 @@ class View:
     def written(self) -> None:
         """Take note that everything changed is stored."""
         for key in self.changed:
-            if key[0] in _OWN:
-                # It is never read back: it is made of its run's row whenever that changes.
-                del self.rows[key]
-            else:
-                self.rows[key].stored = True
+            self.rows[key].stored = True
         if self.turned:
             self.rows = {key: row for key, row in self.rows.items() if key[0] != "minute"}
         self.changed.clear()
@@ -143,174 +141,210 @@ class View:
 
     # --- minutes and totals -----------------------------------------------------------------
 
-    def _minute(self, agent: str, at_us: int, seq: int) -> State | None:
-        """Return an agent's row of a minute; None for one that is not kept any more."""
-        minute = at_us // MINUTE_US
-        if minute > self._newest:
+    def _spot(self, agent: str, minute: int, seq: int) -> Spot:
+        if minute > self.newest:
             self._turn(minute, seq)
-        if minute < self._newest - KEEP_MINUTES:
-            return None
-        data = self._open(("minute", f"{minute}|{agent}"), seq, minute)
-        if not data:
-            data["kinds"] = {}
-        return data
+        of = self._row(("agent", agent), seq) if agent else None
+        if minute < self.first_minute:
+            # The clock was put back by days: such a minute is not kept any more.
+            return Spot(minute, of, None)
+        return Spot(minute, of, self._row(("minute", f"{minute}|{agent}"), seq, minute))
 
     def _turn(self, minute: int, seq: int) -> None:
         row = self._find(FLEET)
-        self._newest = -1 if row is None else row.data.get("minute", -1)
-        if minute > self._newest:
-            self._newest = self._open(FLEET, seq, 0)["minute"] = minute
+        self.newest = -1 if row is None else row.data.get("minute", -1)
+        if minute > self.newest:
+            self.newest = self._row(FLEET, seq).data["minute"] = minute
             self.turned = True
 
-    def _accepted(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
-        fleet = self._open(FLEET, seq, 0)
-        fleet["events"] = fleet.get("events", 0) + 1
-        if not fields.get("woke"):
-            fleet["woke_nobody"] = fleet.get("woke_nobody", 0) + 1
-
-    def _not_accepted(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
-        fleet = self._open(FLEET, seq, 0)
-        fleet["refused"] = fleet.get("refused", 0) + 1
+    def count(self, key: Key, name: str, seq: int, **told: Any) -> None:
+        """Count one more of something in a row, and set other fields of it."""
+        data = self._row(key, seq).data
+        data[name] = data.get(name, 0) + 1
+        data |= told
 
     # --- runs and their actions -------------------------------------------------------------
 
-    def _of_run(self, entry: Told, counts: State, minute: State | None) -> None:
-        seq, at_us, kind, run, n, about, fields = entry
-        key = ("run", run or "")
-        row = self._find(key) if n > 1 else None
-        if kind == "run.closed" or kind == "run.dropped":
-            if row is not None and row.data.get("dead"):
-                _add(counts, "run.dead", -1)
-            _add(counts, "run.done", 1)
-            if row is not None:
-                self._end(key, row, at_us, minute)
+    def _state(self, entry: Told, run: str) -> State | None:
+        """Return what is known of a run that has entries before this one; None if it has none."""
+        seq, _, _, _, n, about, _ = entry
+        if n == 1:
+            return None
+        state = self.runs.get(run)
+        if state is None or state["n"] != n - 1:
+            own = View()
+            own.take(self._again(run, about, seq))
+            state = own.runs.get(run)
+        return state
+
+    def _of_run(self, entry: Told, run: str, spot: Spot) -> None:
+        seq, at_us, kind, _, n, about, fields = entry
+        state = self._state(entry, run)
+        if kind in ("run.closed", "run.dropped"):
+            add(spot.counts, "run.done", 1)
+            if state is not None:
+                self._end(run, state, at_us, spot)
             return
-        if row is None:
-            row = self.rows[key] = Row(seq, about or seq, {})
-            row.data = {"agent": fields["agent"], "since": at_us, "event": fields.get("event")}
-        row.version = seq
-        self.changed.add(key)
-        if kind == "run.dead":
-            self._bury(seq, row, counts, at_us)
-        elif kind == "run.redriven":
-            if row.data.pop("dead", None):
-                _add(counts, "run.dead", -1)
+        if state is None:
+            state = {"agent": fields["agent"], "event": fields.get("event"), "since": at_us}
+            state |= {"sort": about or seq, "actions": {}, "marked": 0}
+        state["n"] = n
+        self.runs[run] = state
+        if "action" in fields:
+            self._of_action(entry, run, state, spot)
         elif kind == "turn.reasoned":
-            row.data["turn"] = fields.get("turn")
-        elif "action" in fields:
-            self._of_action(entry, row, counts, minute)
-        if (work := _OTHERS.get(kind)) is not None:
-            work(self, seq, at_us, fields)
-        spend = fields.get("spend")
-        if spend and minute is not None and kind == "budget.settled":
-            for unit, amount in spend.items():
-                _add(minute.setdefault("spend", {}), unit, amount)
+            state["turn"], state["room"] = fields.get("turn"), 0
+        elif kind in ("budget.reserved", "budget.refused"):
+            state["room"] = int(kind == "budget.refused")
+        elif kind == "budget.settled":
+            self._spent(fields, spot)
+        elif kind == "run.dead":
+            self._bury(seq, at_us, state, spot)
+        elif kind == "run.redriven" and state.pop("dead", None):
+            self._take_up(seq, state, spot)
+        self._show(run, seq, state)
 
-    def _end(self, key: Key, row: Row, at_us: int, minute: State | None) -> None:
-        for action in row.data.get("actions", ()):
-            self._drop(("hold", action))
-            self._drop(("effect", action))
-        if minute is not None:
-            _add(minute.setdefault("runs_us", {}), bucket(at_us - row.data["since"]), 1)
-        self._drop(key)
+    def _show(self, run: str, seq: int, state: State) -> None:
+        """Let the list of runs have this one if it waits or is dead."""
+        if state["marked"] or state.get("room") or "dead" in state:
+            told = {name: state.get(name) for name in ("agent", "event", "since", "turn", "dead")}
+            told |= {"open": state["marked"], "room": state.get("room", 0)}
+            self._put(("run", run), seq, state["sort"], told, state.get("shown"))
+            state["shown"] = 1
+        elif state.pop("shown", 0):
+            self._drop(("run", run))
 
-    def _bury(self, seq: int, row: Row, counts: State, at_us: int) -> None:
-        _add(counts, "run.dead", 1)
-        row.data["dead"] = at_us
-        for name, action in row.data.get("actions", {}).items():
-            before = _counted(action)
+    def _end(self, run: str, state: State, at_us: int, spot: Spot) -> None:
+        self.runs.pop(run, None)
+        if "dead" in state:
+            add(spot.counts, "run.dead", -1)
+        for name, action in state["actions"].items():
+            for mark in ("hold", "effect"):
+                if mark in action["marks"]:
+                    self._drop((mark, name))
+        if state.get("shown"):
+            self._drop(("run", run))
+        self._took(spot, "runs_us", at_us - state["since"])
+
+    def _bury(self, seq: int, at_us: int, state: State, spot: Spot) -> None:
+        add(spot.counts, "run.dead", 1)
+        state["dead"] = at_us
+        for name, action in state["actions"].items():
+            before = action.get("decided"), action.get("hold"), action.get("effect")
             bury(action)
-            _recount(counts, before, action)
-            self._mirror(seq, name, action, row)
+            _recount(spot.counts, before, action)
+            self._mark(seq, name, action, state)
 
-    def _of_action(self, entry: Told, row: Row, counts: State, minute: State | None) -> None:
-        seq, at_us, kind, run, _, _, fields = entry
-        actions = row.data.setdefault("actions", {})
-        name = fields["action"]
+    def _take_up(self, seq: int, state: State, spot: Spot) -> None:
+        add(spot.counts, "run.dead", -1)
+        for name, action in state["actions"].items():
+            before = action.get("decided"), action.get("hold"), action.get("effect")
+            take_up(action)
+            _recount(spot.counts, before, action)
+            self._mark(seq, name, action, state)
+
+    def _of_action(self, entry: Told, run: str, state: State, spot: Spot) -> None:
+        seq, at_us, kind, _, _, _, fields = entry
+        name, actions = fields["action"], state["actions"]
         action = actions.get(name)
         if action is None:
-            action = actions[name] = {"seq": seq, "run": run, "tool": fields.get("tool")}
-        before = _counted(action)
+            action = actions[name] = {
+                "seq": seq, "run": run, "agent": state["agent"], "tool": fields.get("tool"),
+                "marks": set(),
+            }  # fmt: skip
+        before = action.get("decided"), action.get("hold"), action.get("effect")
         move(action, kind, fields, at_us)
-        _recount(counts, before, action)
+        _recount(spot.counts, before, action)
         if kind == "action.decided":
-            if fields.get("would") is not None:
-                _add(counts, f"would.{fields['would']}", 1)
+            if (would := fields.get("would")) is not None:
+                add(spot.counts, f"would.{would}", 1)
             if fields["outcome"] == "deny":
-                self._open(FLEET, seq, 0)["denied"] = run
+                self._row(FLEET, seq).data["denied"] = run
         elif kind == "effect.done":
-            self._open(FLEET, seq, 0)["effect"] = run
-            if minute is not None and "begun" in action:
-                _add(minute.setdefault("effects_us", {}), bucket(at_us - action["begun"]), 1)
-        self._mirror(seq, name, action, row)
+            self._row(FLEET, seq).data["effect"] = run
+            if "begun" in action:
+                self._took(spot, "effects_us", at_us - action["begun"])
+        self._mark(seq, name, action, state)
         # What a dead letter left behind is kept with it: it may be taken up again.
-        if settled(action) and "dead" not in row.data:
+        if settled(action) and "dead" not in state:
             del actions[name]
-            if not actions:
-                del row.data["actions"]
 
-    def _mirror(self, seq: int, name: str, action: State, row: Row) -> None:
-        """Let the lists of open holds and effects say what an action's state says."""
-        about = {"agent": row.data["agent"], "run": action["run"], "tool": action["tool"]}
-        if action.get("hold") in OPEN_HOLDS:
-            told = {"state": action["hold"], "rule": action.get("rule"), "at": action.get("asked")}
-            told |= {"wait": action.get("wait"), "until": action.get("until")}
-            self._put(("hold", name), seq, action["seq"], {**about, **told}, action.get("held"))
-            action["held"] = 1
-        elif action.pop("held", 0):
-            self._drop(("hold", name))
-        if action.get("effect") in OPEN_EFFECTS:
-            told = {"state": action["effect"], "at": action["begun"]}
-            listed = action.get("listed")
-            self._put(("effect", name), seq, action["seq"], {**about, **told}, listed)
-            action["listed"] = 1
-        elif action.pop("listed", 0):
-            self._drop(("effect", name))
+    def _mark(self, seq: int, name: str, action: State, state: State) -> None:
+        """Let the lists of holds and of unknown effects say what an action's state says."""
+        marks, hold = action["marks"], action.get("hold")
+        if not marks and hold not in OPEN_HOLDS and action.get("effect") != "unknown":
+            return
+        about = {part: action[part] for part in ("agent", "run", "tool")}
+        told = {part: action.get(part) for part in ("rule", "wait", "until")}
+        told |= {"state": hold, "at": action.get("asked")}
+        unknown = {"at": action.get("begun")}
+        for mark, is_open, more in (
+            ("hold", hold in OPEN_HOLDS, told),
+            ("effect", action.get("effect") == "unknown", unknown),
+        ):
+            if is_open:
+                self._put((mark, name), seq, action["seq"], {**about, **more}, mark in marks)
+                state["marked"] += mark not in marks
+                marks.add(mark)
+            elif mark in marks:
+                self._drop((mark, name))
+                state["marked"] -= 1
+                marks.remove(mark)
 
-    # --- what belongs to no run -------------------------------------------------------------
+    def _took(self, spot: Spot, name: str, micros: int) -> None:
+        if spot.row is not None:
+            add(spot.row.data.setdefault(name, {}), bucket(micros), 1)
 
-    def _published(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
-        live = self._open(("rollout", "live"), seq, 0)
-        live |= {"revision": fields.get("policy_rev"), "bundle": fields.get("bundle"), "at": at_us}
+    def _spent(self, fields: Mapping[str, Any], spot: Spot) -> None:
+        if spot.row is not None:
+            for unit, amount in (fields.get("spend") or {}).items():
+                add(spot.row.data.setdefault("spend", {}), unit, amount)
 
-    def _not_published(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
-        live = self._open(("rollout", "live"), seq, 0)
-        live["refused"], live["refused_at"] = live.get("refused", 0) + 1, at_us
+    # --- what is true of the fleet, whatever run it came with ---------------------------------
 
-    def _stopped(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
+    def accepted(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
+        """One more event; it may have woken nobody."""
+        data = self._row(FLEET, seq).data
+        data["events"] = data.get("events", 0) + 1
+        if not fields.get("woke"):
+            data["woke_nobody"] = data.get("woke_nobody", 0) + 1
+
+    def stopped(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
+        """A stop is in force."""
         told = {"at": at_us, "actor": fields.get("actor"), "until": fields.get("until")}
         self._put(("stop", str(fields.get("what"))), seq, 0, told)
 
-    def _lifted(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
+    def lifted(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
+        """A stop is over."""
         self._drop(("stop", str(fields.get("what"))))
 
-    def _proposed(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
-        bank = self._open(("memory", str(fields.get("memory"))), seq, 0)
-        bank["proposed"], bank["at"] = bank.get("proposed", 0) + 1, at_us
+    def published(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
+        """A revision is live."""
+        live = self._row(("rollout", "live"), seq).data
+        live |= {"revision": fields.get("policy_rev"), "bundle": fields.get("bundle"), "at": at_us}
 
-    def _limited(self, seq: int, at_us: int, fields: Mapping[str, Any], name: str) -> None:
+    def limited(self, seq: int, at_us: int, fields: Mapping[str, Any], name: str) -> None:
+        """A budget's limit was alerted of, or refused something."""
         parts = ("scope", "agent", "unit", "window")
         limit = "|".join(str(fields.get(part) or "") for part in parts)
-        row = self._open(("budget", limit), seq, 0)
-        row |= {"limit": fields.get("limit"), name: row.get(name, 0) + 1, f"{name}_at": at_us}
-
-    def _alerted(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
-        self._limited(seq, at_us, fields, "alerted")
-
-    def _short(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
-        self._limited(seq, at_us, fields, "refused")
+        told = {"limit": fields.get("limit"), f"{name}_at": at_us}
+        self.count(("budget", limit), name, seq, **told)
 
 
 _OTHERS: Mapping[str, Callable[[View, int, int, Mapping[str, Any]], None]] = {
-    "event.accepted": View._accepted,
-    "event.refused": View._not_accepted,
-    "policy.published": View._published,
-    "policy.refused": View._not_published,
-    "stop.set": View._stopped,
-    "stop.lifted": View._lifted,
-    "memory.proposed": View._proposed,
-    "budget.alerted": View._alerted,
-    "budget.refused": View._short,
+    "event.accepted": View.accepted,
+    "event.refused": lambda view, seq, at, fields: view.count(FLEET, "refused", seq),
+    "policy.published": View.published,
+    "policy.refused": lambda view, seq, at, fields: view.count(
+        ("rollout", "live"), "refused", seq, refused_at=at
+    ),
+    "stop.set": View.stopped,
+    "stop.lifted": View.lifted,
+    "memory.proposed": lambda view, seq, at, fields: view.count(
+        ("memory", str(fields.get("memory"))), "proposed", seq, at=at
+    ),
+    "budget.alerted": lambda view, seq, at, fields: view.limited(seq, at, fields, "alerted"),
+    "budget.refused": lambda view, seq, at, fields: view.limited(seq, at, fields, "refused"),
 }
 
 
@@ -328,37 +362,11 @@ def told_of(seq: int, entry: Mapping[str, Any]) -> Told:
     return seq, entry["at"], entry["kind"], run, n, about, entry
 
 
-def bucket(micros: int) -> str:
-    """Return the name of a latency's bucket: the octave, and the quarter of it, from below."""
-    micros = max(micros, 1)
-    octave = micros.bit_length() - 1
-    quarter = ((micros << 2) >> octave) & 3
-    return f"{octave}.{quarter}"
-
-
-def floor_us(name: str) -> int:
-    """Return the least latency of a bucket, in microseconds."""
-    octave, _, quarter = name.partition(".")
-    return ((4 + int(quarter)) << int(octave)) >> 2
-
-
-def _add(table: State, name: str, amount: int) -> None:
-    number = table.get(name, 0) + amount
-    if number:
-        table[name] = number
-    else:
-        table.pop(name, None)
-
-
-def _counted(action: State) -> Sequence[Any]:
-    return [action.get(name) for name in _COUNTED]
-
-
-def _recount(counts: State, before: Sequence[Any], action: State) -> None:
-    for name, was in zip(_COUNTED, before, strict=True):
+def _recount(counts: State, before: tuple[Any, Any, Any], action: State) -> None:
+    for name, was in zip(("decided", "hold", "effect"), before, strict=True):
         now = action.get(name)
         if was != now:
             if was is not None:
-                _add(counts, f"{name}.{was}", -1)
+                add(counts, f"{name}.{was}", -1)
             if now is not None:
-                _add(counts, f"{name}.{now}", 1)
+                add(counts, f"{name}.{now}", 1)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-State = dict[str, Any]
+from vedette.view_row import State
+
 Fields = Mapping[str, Any]
 
 OPEN_HOLDS = ("open", "approved")
@@ -52,6 +53,19 @@ def bury(action: State) -> None:
     if action.get("hold") in ("open", "approved", "released"):
         action["hold"] = "denied"
     _deny(action, "run.dead")
+
+
+def take_up(action: State) -> None:
+    """Undo what burial did to an action: a person had its run taken up again."""
+    if action.get("rule") != "run.dead":
+        return
+    if action.get("hold") == "denied":
+        del action["hold"]
+    if action.get("effect") == "unknown":
+        action["decided"], action["rule"] = "permit", "run.redriven"
+    else:
+        for name in ("decided", "rule", "effect", "begun"):
+            action.pop(name, None)
 
 
 def _decide(action: State, fields: Fields, at_us: int) -> None:

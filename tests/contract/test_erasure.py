@@ -40,7 +40,7 @@ async def test_no_file_holds_what_was_erased(tmp_path: Path, world: World) -> No
         await fleet.send(job("1", send(PHRASE), key="somebody"), job("2", send("stays")))
         await fleet.settle()
         # Whatever is in the log alone is in the store's own pages, too, before it is erased.
-        fleet.app.store._write.connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall()
+        fleet.app.store._write.rows("PRAGMA wal_checkpoint(FULL)")
         assert {"store.db", "store.db-wal"} <= holding(tmp_path)
         done = await fleet.app.commands.erase(fleet.order(), subject="somebody")
         assert done["scrubbed"]

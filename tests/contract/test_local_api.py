@@ -47,7 +47,8 @@ class Recorder:
         default_factory=lambda: SimpleNamespace(
             fleet=SimpleNamespace(name="harbour", agents={"gull": None}),
             store=SimpleNamespace(ready=True),
-            stops=SimpleNamespace(listed=lambda: [("agent", "gull"), ("all", "")]),
+            stops=SimpleNamespace(listed=lambda: [("agent", "gull"), ("all", "")], ends=[]),
+            breakers=SimpleNamespace(listed=list),
         )
     )
     rollout: Any = field(

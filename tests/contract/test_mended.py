@@ -140,7 +140,8 @@ async def test_a_budget_day_is_not_given_back_to_the_next(tmp_path: Path) -> Non
 async def test_a_changed_registry_reaches_what_was_queued_under_the_old_one(
     tmp_path: Path,
 ) -> None:
-    from vedette.case import Superseded, origins_today
+    from vedette.moved import Superseded
+    from vedette.today import origins_today
 
     record = {
         "args": {"to": "alice@old.example", "text": "known"},

@@ -15,9 +15,10 @@ from tests.pg import find_bin, server
 
 from vedette.adapters.ledger_file import verify_store
 from vedette.adapters.postgres import OpenedPostgres, PostgresStore
-from vedette.adapters.postgres.database import PostgresDatabase, literal
+from vedette.adapters.postgres.database import PostgresDatabase
 from vedette.adapters.postgres.schema import SHARDS, shard_of
 from vedette.adapters.postgres.shares import Peer, seen, share, silent
+from vedette.adapters.postgres.text import literal
 from vedette.budget import Cap
 from vedette.bundle import Bundle
 from vedette.effect import RowWrite
@@ -201,6 +202,7 @@ async def test_two_writers_make_one_ledger_without_gaps(worker: Opener, tmp_path
     await asyncio.gather(fill(one, 0), fill(two, 100))
     assert one.head() == two.head()
     assert [seq for seq, *_ in one.walk()] == list(range(1, one.head() + 1))
+    assert one.spoilt() == []  # what people look at is what the entries come to
     for name in ("one", "two"):
         report = verify_store(one, VERIFIER, tmp_path / name / "witness.log")
         assert report.findings == ()

@@ -228,6 +228,26 @@ async def test_a_state_is_given_back_event_by_event_in_the_time_of_one(tmp_path:
             await there.judges.reason(brief(3, 2, key="h"))
 
 
+async def test_a_state_that_was_given_back_is_given_to_the_next_worker_too(
+    tmp_path: Path,
+) -> None:
+    """The line gives a state once. The worker took it up, and dies before it has judged by it."""
+    async with crew(tmp_path) as there:
+        await there.judges.reason(brief(key="warm"))
+        there.judges.restore("worker", "k", b"7 0.5", 1, [])
+        await until(lambda: not there.judges._seats["worker"].pending)
+        guilty = asyncio.create_task(there.judges.reason(brief(key="g", do="exit")))
+        await asyncio.sleep(0)
+        thought = await there.judges.reason(brief(2, 1))
+        assert (thought.label, thought.needs_state) == ("seen 8", False)
+        with pytest.raises(WorkerLost):
+            await guilty
+        # Only until it has been judged by: it would be an old state by then.
+        os.kill(await there.born(), signal.SIGKILL)
+        await until(lambda: there.pid() == 0)
+        assert (await there.judges.reason(brief(3, 2))).needs_state
+
+
 async def test_a_state_that_cannot_be_given_back_says_why(tmp_path: Path) -> None:
     async with crew(tmp_path) as there:
         there.judges.restore("worker", "k", b"no state", 1, [])

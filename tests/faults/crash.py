@@ -82,7 +82,8 @@ class Crashes:
         self.plan = plan()
         self._calm: Facts | None = None
         # What each single crash left, and how many passes its recovery had.
-        self._left: dict[int, int] = {}
+        self._left: dict[int | str, int] = {}
+        self._points: tuple[str, ...] = ()
         self.server = Postgres() if stage.store == "postgresql" else None
 
     def calm(self) -> None:
@@ -93,7 +94,7 @@ class Crashes:
         assert not ended.error, ended.error
         wrong = audit(folder, self.plan)
         assert not wrong, wrong
-        self._calm = facts_of(folder)
+        self._calm, self._points = facts_of(folder), ended.points
 
     def singles(self, every: int = 1) -> None:
         """Die at each of this shard's points (or at every n-th of them), and recover."""
@@ -101,7 +102,16 @@ class Crashes:
         while self._single(k):
             k += self.shards * every
 
-    def _single(self, k: int) -> bool:
+    def missed(self) -> None:
+        """Die at the first pass of every point at which, by chance, nobody died so far.
+
+        (Threads pass points side by side, so the k-th of one run may be another in the next.)
+        """
+        for name in sorted(self._points)[self.shard :: self.shards]:
+            if not self.report.points[name]:
+                self._single(name)
+
+    def _single(self, k: int | str) -> bool:
         """Die at pass k; False if the script came to its end before."""
         left = self.folder / f"k{k}"
         self._begin(left)
@@ -122,10 +132,10 @@ class Crashes:
         """Die twice, at up to `most` pairs of points, drawn by the seed from all that there are."""
         every = [(k, j) for k, passes in self._left.items() for j in range(1, passes + 1)]
         drawn = random.Random(f"{seed} {self.shard}").sample(every, min(most, len(every)))
-        for k, j in sorted(drawn):
+        for k, j in sorted(drawn, key=str):
             self._pair(k, j)
 
-    def _pair(self, k: int, j: int) -> None:
+    def _pair(self, k: int | str, j: int) -> None:
         again = self.folder / f"k{k}-{j}"
         self._copy(self.folder / f"k{k}", again)
         died = in_child(lambda: play(self.stage, again, 1), die_at=j)
@@ -208,6 +218,8 @@ def run_shard(
         crashes = Crashes(stage, folder, shard=shard, shards=shards, again=pairs > 0)
         crashes.calm()
         crashes.singles(every)
+        if every == 1:
+            crashes.missed()
         crashes.pairs(seed, -(-pairs // shards))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -104,6 +104,9 @@ def test_a_child_dies_at_the_pass_that_it_is_told_and_at_no_other(tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
     ended = in_child(work, die_at=4)
     assert (ended.killed, ended.passes, ended.at) == (False, 3, "c:before")
+    ended = in_child(work, die_at="b:before")
+    assert (ended.killed, ended.at) == (True, "b:before")
+    assert ended.points == ("a:before", "b:before")
     assert "ZeroDivisionError" in in_child(lambda: 1 // 0).error
 
 

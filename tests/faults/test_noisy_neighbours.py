@@ -19,6 +19,7 @@ from tests.acceptance.promises.common import WIDE
 from tests.faults.noise import FILE_TOOLS, QUIET, Filed, Seen, measure, share, told
 
 from vedette.effect import Call
+from vedette.event import Event
 from vedette.supply import Bounds
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import job, send, toy_fleet
@@ -77,13 +78,17 @@ def fair(quiet: list[float], noisy: list[float]) -> bool:
 async def storm(fleet: FleetHarness, already: asyncio.Event) -> None:
     """Hand over events of the noisy agent as fast as they are taken, one in ten with an effect."""
     number = 0
-    while True:
-        batch = [
-            job(f"s{n}", *([send(f"s{n}")] if n % 10 == 0 else []), key=f"k{n % 50}", agent="noisy")
-            for n in range(number, number + 64)
-        ]
+
+    def batch() -> list[Event]:
+        nonlocal number
         number += 64
-        await fleet.send(*batch)
+        return [
+            job(f"s{n}", *([send(f"s{n}")] if n % 10 == 0 else []), key=f"k{n % 50}", agent="noisy")
+            for n in range(number - 64, number)
+        ]
+
+    while True:
+        await asyncio.gather(*(fleet.send(*batch()) for _ in range(8)))
         if number >= STORM:
             already.set()
 

@@ -267,7 +267,11 @@ def test_nothing_leads_out_of_a_settled_effect() -> None:
         assert moves[state] == set()
     assert closure({"intended"}, moves) == set(get_args(EffectState))
     assert all(moves[state] for state in set(moves) - effect.SETTLED)
-    assert "unknown" not in moves["intended"]  # what never started is known
+    # What never started is known; only a restore, not an answer, can make it unknown.
+    assert "unknown" in moves["intended"]
+    asked = Tool("t", "do", "thing", {}, (), "queryable", "f", query="q")
+    with pytest.raises(Permanent, match="never started"):
+        perform.settle(row_of(effect="intended"), asked, Outcome("unknown"), 0)
 
 
 def row_of(**fields: Any) -> ActionRow:

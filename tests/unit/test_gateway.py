@@ -9,10 +9,10 @@ import pytest
 
 from vedette.action import Action, Proposal, bind
 from vedette.agent import Agent
-from vedette.budget import HOUR_US, MINUTE_US, Budget
+from vedette.budget import ACTIONS, HOUR_US, MINUTE_US, Budget
 from vedette.decision import check_question
 from vedette.event import ENVELOPE, Event
-from vedette.gateway import ACTIONS, Gateway
+from vedette.gateway import Gateway
 from vedette.identity import Identity
 from vedette.origin import Ref, Roots
 from vedette.question import Approval, Situation

@@ -51,6 +51,25 @@ def test_what_a_call_needs_first(
 
 
 @pytest.mark.parametrize(
+    ("settles", "query", "effect", "before"),
+    [
+        ("idempotent", None, "intended", "call"),
+        ("idempotent", "q", "intended", "ask"),
+        ("queryable", "q", "intended", "ask"),
+        ("queryable", "q", "started", "ask"),
+        ("none", None, "intended", "person"),
+        ("none", None, "unknown", "person"),
+    ],
+)
+def test_what_a_call_in_doubt_needs_first(
+    settles: Settles, query: str | None, effect: EffectState, before: str
+) -> None:
+    """After a restore what was never started here may have happened in what was lost."""
+    asked = replace(tool(settles), query=query)
+    assert before_call(asked, effect, mine=False, doubt=True) == before
+
+
+@pytest.mark.parametrize(
     ("settles", "effect", "answer", "after"),
     [
         ("idempotent", "intended", "done", "done"),

@@ -155,14 +155,18 @@ class LocalHands:
 
         `unknown` while the call has not come back, as the target cannot know what it will do yet.
         """
-        known = await self._earlier(call)
+        # What the tool said itself, however late, verifies nothing: there the target is asked.
+        known = await self._earlier(call, late=tool.query != tool.verify)
         if known is not None or tool.query is None:
             return known
         function = self._function(call.agent, tool.query)
         return await self._call(function, tool, call, lambda: True, refused="unknown")
 
-    async def _earlier(self, call: Call) -> Outcome | None:
-        """Return what is known of an earlier call of the same key; None if nothing is."""
+    async def _earlier(self, call: Call, *, late: bool = True) -> Outcome | None:
+        """Return what is known of an earlier call of the same key; None if nothing is.
+
+        Without `late` only that one is under way still counts.
+        """
         key = (call.agent, call.tool, call.key)
         end = time.monotonic() + _seconds(call)
         while (earlier := self._running.get(key)) is not None:
@@ -170,10 +174,10 @@ class LocalHands:
             if not earlier.ended.done():
                 return Outcome("unknown", error="an earlier call has not come back yet")
             outcome, _ = earlier.ended.result()
-            if _settles(outcome):
+            if late and _settles(outcome):
                 found: Outcome = outcome
                 return found
-        return self._late.get(key)
+        return self._late.get(key) if late else None
 
     async def _call(
         self,
@@ -224,7 +228,8 @@ class LocalHands:
                 answer = await function(call)
                 crashpoint.reach("call:after")
                 return answer, None
-            except (Exception, asyncio.CancelledError, SystemExit) as error:
+            except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+                # The last two would end the loop, and with it the fleet.
                 return None, error
 
         def ended(task: asyncio.Task[_Answer]) -> None:

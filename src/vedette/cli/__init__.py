@@ -39,6 +39,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "hold": ("hold", "hold", "See what waits for a person, or for anything else."),
     "approve": ("answer", "approve", "Approve exactly what a hold holds, once."),
     "deny": ("answer", "deny", "Deny what a hold holds, for good."),
+    "dead": ("dead", "dead", "See dead letters; take them up again, or close them."),
     "stop": ("stopping", "stop", "Stop an agent, a tool or everything; lasts until resumed."),
     "resume": ("stopping", "resume", "Lift a stop."),
     "budget": ("budget", "budget", "See what is spent, and give more room for a while."),

@@ -32,5 +32,5 @@ def erase(ctx: click.Context, /, **given: Any) -> None:
     noun = "body" if number == 1 else "bodies"
     told = f"erased {number} {noun}; `vedette ledger verify` still passes"
     if not done["scrubbed"]:
-        told += "\nthe store's log still holds copies that a reader keeps; they go when it ends"
+        told += "\nthe store's files still hold copies, for a reader or until they are vacuumed"
     say(given["as_json"], done, told)

@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,6 +25,8 @@ _NOTABLE = (
     "body.erased",
 )  # fmt: skip
 _LINES = 8
+# How many entries one look reads at most: the newest.
+_MOST = 200
 _PLAIN_EVERY_S = 5.0
 # Looking costs the fleet's own time: at most a twentieth of it.
 _SHARE = 20
@@ -105,7 +106,7 @@ class Watch:
         head = store.head()
         if self._after is None:
             self._after = head
-        for _, raw, _, _ in islice(store.walk(_NOTABLE, self._after), 200):
+        for _, raw in store.latest(_NOTABLE, self._after, _MOST):
             line = notable(json.loads(raw))
             if line is not None:
                 self.lines.append(line)

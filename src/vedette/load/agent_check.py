@@ -254,6 +254,9 @@ def _settles_problems(
     if tool.settles not in ("queryable", "idempotent") and tool.query is not None:
         what = f"a tool that settles {tool.settles} is never queried"
         problems.append(document.problem((*at, "query"), what, "remove it"))
+    if tool.settles == "transactional" and tool.verify is not None:
+        what = "what a transactional tool writes is part of the commit"
+        problems.append(document.problem((*at, "verify"), what, "remove it"))
     if tool.settles == "transactional" and shape.collection is None:
         mend = "add collection: at the top of the file"
         what = "transactional needs the agent's collection"
@@ -270,7 +273,9 @@ def _code_problems(
     problems: list[Problem] = []
     if code is not None and code.broken:
         return problems
-    for key, name in (("function", tool.function), ("query", tool.query)):
+    for key, name in (
+        ("function", tool.function), ("query", tool.query), ("verify", tool.verify),
+    ):
         if name is None:
             continue
         if code is None:

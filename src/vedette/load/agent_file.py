@@ -157,6 +157,11 @@ class ToolFile(Shape):
         description="a function of tools.py that asks the target; idempotent tools are asked "
         "after a restore only",
     )
+    verify: str | None = Field(
+        default=None,
+        description="a function of tools.py that asks the target, after the tool said done, "
+        "whether it is there; without one an outcome is only claimed",
+    )
     inverse: str | None = Field(
         default=None, description="another tool of this agent that undoes it"
     )

@@ -23,6 +23,8 @@ VERBS: Mapping[str, Mapping[str, type]] = {
     "would_wake": {"event": dict},
     "approve": {"hold": str, "digest": str},
     "deny": {"hold": str, "digest": str},
+    "redrive": {"runs": list},
+    "drop": {"runs": list},
     "stop": {"agent": str, "tool": str, "all": bool, "for_us": int},
     "resume": {"agent": str, "tool": str, "all": bool},
     "budget_raise": {"for_us": int, "agent": str, "unit": str, "window": str, "by": int},
@@ -36,6 +38,8 @@ _NEEDED = {
     "would_wake": "event",
     "approve": "hold",
     "deny": "hold",
+    "redrive": "runs",
+    "drop": "runs",
     "budget_raise": "for_us",
     "policy_apply": "folder",
     **upkeep.NEEDED,
@@ -57,6 +61,10 @@ async def carry_out(
         return await commands.approve(order, given["hold"], given.get("digest"))
     if verb == "deny":
         return await commands.deny(order, given["hold"], given.get("digest"))
+    if verb == "redrive":
+        return await commands.redrive(order, given["runs"])
+    if verb == "drop":
+        return await commands.drop(order, given["runs"])
     if verb == "stop":
         return await commands.stop(order, **given)
     if verb == "resume":

@@ -150,17 +150,7 @@ class Keeping(Reads):
 
     def last_before(self, before_us: int) -> int:
         """Return the last entry that is older than an instant; 0 if none is."""
-        sql = "SELECT COALESCE(MIN(seq),1), COALESCE(MAX(seq),0) FROM entry"
-        ((first, high),) = self._rows(sql)
-        low = first - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            at = self._rows("SELECT at FROM entry WHERE seq=?", middle)
-            if at and at[0][0] < before_us:
-                low = middle
-            else:
-                high = middle - 1
-        return int(low)
+        return self.seq_at(before_us - 1)
 
     async def expire(self, rows: Sequence[Row], draft: Draft) -> Erased:
         """Delete bodies that `expiring` found, and record their digests as erased."""
@@ -170,6 +160,13 @@ class Keeping(Reads):
             return expire(self._write, self._ledger, rows, draft, self._now_us())
 
         return await self.writer.submit(work)
+
+    async def rebuild_views(self) -> int:
+        """Make the read tables anew from the entries; return how many rows they have.
+
+        Raises BadCommand if entries are archived.
+        """
+        return await self.writer.submit(self._ledger.rebuild_views)
 
     async def restored(self, draft: Draft) -> int:
         """Record that this store took the place of a lost one; return the entry's seq."""

@@ -19,7 +19,7 @@ from vedette.proof import Checkpoint, Frontier, SigningKey, leaf_hash, sign_note
 from vedette.storage.database import Database
 from vedette.storage.views import Views
 from vedette.storage.witness import Witness
-from vedette.view import Told
+from vedette.view_row import Told
 
 _ENTRY = (
     "INSERT INTO entry(seq,at,kind,about,agent,outcome,rule,policy_rev,actor,cause,bytes) "
@@ -76,7 +76,7 @@ class Ledger:
                 mend="run `vedette ledger verify`",
             )
         self._next = self._frontier.size + 1
-        self._views.forget()
+        self._views.forget(runs=False)
 
     def _check_key(self, in_force: str | None) -> None:
         """Refuse to sign by a key that was rotated away: nobody would believe it."""

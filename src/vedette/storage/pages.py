@@ -9,12 +9,12 @@ import orjson
 
 from vedette.run import ActionRow, Run
 from vedette.storage.database import Database, Row
+from vedette.storage.entry_pages import EntryPages
 from vedette.storage.rows import COLUMNS, RUNS, find_position, to_action, to_run
+from vedette.storage.view_pages import ViewPages
 
-_WOULD = 10_000
 
-
-class Pages:
+class Pages(EntryPages, ViewPages):
     """Lists, counts and walks. Part of `Reads`, which holds the connection."""
 
     _database: Database
@@ -72,32 +72,6 @@ class Pages:
         )
         return [to_action(row) for row in self._rows(sql, after, beside, limit)]
 
-    def waiting(self) -> dict[str, int]:
-        """Return how many runs wait, by what they wait for."""
-        sql = (
-            "SELECT COALESCE(waits, ''), COUNT(*) FROM run "
-            "WHERE state='waiting' AND state IN ('waiting', 'dead') GROUP BY waits"
-        )
-        return {str(waits): int(number) for waits, number in self._rows(sql)}
-
-    def would(self, limit: int = _WOULD) -> dict[str, dict[str, int]]:
-        """Return, for each agent, what its denials in mode observe would have been.
-
-        Counted over the newest `limit` denials.
-        """
-        sql = (
-            "SELECT agent, bytes FROM entry WHERE kind='action.decided' "
-            "AND kind NOT IN ('event.accepted', 'run.closed') AND outcome='deny' "
-            "ORDER BY seq DESC LIMIT ?"
-        )
-        table: dict[str, dict[str, int]] = {}
-        for agent, raw in self._rows(sql, limit):
-            would = orjson.loads(raw).get("would")
-            if would is not None:
-                counts = table.setdefault(agent, {})
-                counts[would] = counts.get(would, 0) + 1
-        return table
-
     def entries(
         self, column: str, value: str, limit: int = 1000
     ) -> list[tuple[int, bytes, bytes | None]]:
@@ -152,39 +126,6 @@ class Pages:
         """Yield the signed checkpoints in order."""
         for (note,) in self._database.each("SELECT note FROM checkpoint ORDER BY size"):
             yield note
-
-    def counts(self) -> dict[str, dict[str, int]]:
-        """Return, for each agent, runs by state, decisions by outcome and effects by state."""
-        table: dict[str, dict[str, int]] = {}
-        for sql, prefix in (
-            ("SELECT agent, state, COUNT(*) FROM run GROUP BY agent, state", "run"),
-            ("SELECT agent, decided, COUNT(*) FROM action GROUP BY agent, decided", "decided"),
-            ("SELECT agent, effect, COUNT(*) FROM action GROUP BY agent, effect", "effect"),
-            ("SELECT agent, hold, COUNT(*) FROM action GROUP BY agent, hold", "hold"),
-        ):
-            for agent, value, number in self._rows(sql):
-                if value is not None:
-                    table.setdefault(agent, {})[f"{prefix}.{value}"] = number
-        return table
-
-    def events_counted(self) -> tuple[int, int]:
-        """Return (events accepted, of which woke nobody)."""
-        accepted = self._rows("SELECT COUNT(*) FROM event")[0][0]
-        woke = self._rows("SELECT COUNT(DISTINCT position) FROM run")[0][0]
-        return int(accepted), int(accepted) - int(woke)
-
-    def examples(self) -> dict[str, str]:
-        """Return an id of each kind worth looking at: a denied run, an open hold, an effect."""
-        found = {}
-        for name, sql in (
-            ("denied", "SELECT run FROM action WHERE decided='deny' LIMIT 1"),
-            ("hold", "SELECT id FROM action WHERE hold='open' LIMIT 1"),
-            ("effect", "SELECT run FROM action WHERE effect='done' ORDER BY run LIMIT 1"),
-        ):
-            rows = self._rows(sql)
-            if rows:
-                found[name] = str(rows[0][0]).replace("act_", "hold_")
-        return found
 
     def prefixed(self, table: str, prefix: str) -> list[str]:
         """Return up to 20 ids of runs, actions or events that begin with `prefix`."""

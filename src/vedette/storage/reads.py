@@ -59,9 +59,7 @@ class Reads(Pages, Record):
 
     def backlog(self, after: int, limit: int, agent: str | None = None) -> list[Run]:
         """Return ready runs with position > `after`, oldest first; of one agent, or of all."""
-        # With the sign the agent is looked up in the index of ready runs, not in that of its own,
-        # which has all its runs that are done.
-        one, values = ("AND +r.agent=? ", [agent]) if agent is not None else ("", [])
+        one, values = ("AND r.agent=? ", [agent]) if agent is not None else ("", [])
         sql = f"{RUNS} WHERE r.state='ready' AND r.position>? {one}ORDER BY r.position LIMIT ?"
         return [to_run(row) for row in self._rows(sql, after, *values, limit)]
 

@@ -50,6 +50,8 @@ CREATE TABLE run(
   observed INTEGER NOT NULL, prior INTEGER NOT NULL, PRIMARY KEY(position, agent)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX run_ready ON run(position) WHERE state = 'ready';
+-- With the state in front, so that it is taken before the index of all runs of an agent.
+CREATE INDEX run_ready_of ON run(state, agent, position) WHERE state = 'ready';
 CREATE INDEX run_due ON run(wake_us) WHERE state = 'waiting' AND wake_us > 0;
 CREATE INDEX run_odd ON run(state, position) WHERE state IN ('waiting', 'dead');
 CREATE INDEX run_waits ON run(agent, waits) WHERE state = 'waiting';

@@ -15,10 +15,11 @@ from vedette.bundle import Bundle
 from vedette.crashpoint import reach
 from vedette.entry import Draft
 from vedette.errors import BadStore
-from vedette.ports import Accepted, Arrival, Erased, Refused
+from vedette.ports import Accepted, Arrival, Ended, Erased, Refused
 from vedette.proof import SigningKey
 from vedette.run import ActionRow, Committed, Run, Step
 from vedette.storage.database import Database
+from vedette.storage.dead import drop, redrive
 from vedette.storage.erase import erase
 from vedette.storage.keeping import Keeping
 from vedette.storage.ledger import Ledger
@@ -61,7 +62,7 @@ class SqlStore(Keeping):
             witness=Witness(witness),
             now_us=self._now_us,
         )
-        pending = Pending(self._write, self._ledger)
+        pending = self._pending = Pending(self._write, self._ledger)
         self._fences = Fences()
         parts = (self._write, self._ledger, pending, self._fences, self._now_us)
         self._steps, self._orders = self.steps_type(*parts), Orders(*parts)
@@ -237,6 +238,31 @@ class SqlStore(Keeping):
             return orders.settle_hold(action, to, draft, approver, until_us)
 
         return await self.writer.submit(orders.once(command, work))
+
+    async def redrive(
+        self, runs: Sequence[str], draft: Draft, *, command: str | None = None
+    ) -> Ended:
+        """Let dead letters be handled again. Raises BadCommand if the only one named cannot be."""
+        return await self._end(
+            lambda: redrive(self._write, self._ledger, self._pending, runs, draft, self._now_us()),
+            command,
+        )
+
+    async def drop(
+        self, runs: Sequence[str], draft: Draft, *, command: str | None = None
+    ) -> Ended:
+        """Close dead letters for good. Raises BadCommand if the only one named cannot be."""
+        return await self._end(
+            lambda: drop(self._write, self._ledger, runs, draft, self._now_us()), command
+        )
+
+    async def _end(self, work: Callable[[], Ended], command: str | None) -> Ended:
+        def alone() -> Ended:
+            # What is known of these runs' steps is not so any more.
+            self._steps.forget()
+            return work()
+
+        return await self.writer.submit(self._orders.once(command, alone))
 
     async def note(self, drafts: Sequence[Draft], bundle: Bundle | None = None) -> int:
         """Write entries that belong to no run; return the seq of the last."""

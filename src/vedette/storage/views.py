@@ -7,7 +7,7 @@ was written here may not stand.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -16,9 +16,10 @@ from vedette.crashpoint import reach
 from vedette.digest import canonical
 from vedette.errors import BadCommand
 from vedette.storage.database import Database
-from vedette.view import Key, Row, Told, View, folded, told_of
+from vedette.view import View, folded, told_of
+from vedette.view_row import Key, Row, Told
 
-# Rows kept in memory; beyond that all are forgotten and read again as they are needed.
+# Rows and runs kept in memory; beyond that all are forgotten and read again as they are needed.
 _KEPT = 16_384
 _BATCH = 128
 
@@ -36,19 +37,21 @@ class Views:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._view = View(self._fetch)
+        self._view = View(self._fetch, self._again)
+        self._before: dict[str, list[Told]] = {}
 
-    def forget(self) -> None:
-        """Forget what is in memory."""
-        self._view.forget()
+    def forget(self, *, runs: bool = True) -> None:
+        """Forget what is in memory; with `runs` False not what stands of runs."""
+        self._view.forget(runs=runs)
 
     def write(self, told: Sequence[Told]) -> None:
         """Fold a group's entries into the tables."""
         view = self._view
-        if len(view.rows) > _KEPT:
+        if len(view.rows) > _KEPT or len(view.runs) > _KEPT:
             view.forget()
         self._fetch_runs(told)
         view.take(told)
+        self._before.clear()
         many = self._database.many
         if view.gone:
             many(_DROP, sorted(view.gone))
@@ -77,21 +80,40 @@ class Views:
         rows = self._database.rows(sql, key)
         return _row(*rows[0]) if rows else None
 
+    def _again(self, run: str, about: int | None, before: int) -> list[Told]:
+        return self._before.pop(run, [])
+
     def _fetch_runs(self, told: Sequence[Told]) -> None:
-        """Read the runs that a group goes on with, many in a statement."""
-        rows = self._view.rows
-        runs = {run for _, _, _, run, n, _, _ in told if n > 1 and run is not None}
-        missing = sorted(run for run in runs if ("run", run) not in rows)
-        for at in range(0, len(missing), _BATCH):
-            ids = missing[at : at + _BATCH]
-            # Few lengths, so that there are few statements to prepare.
-            ids += ids[-1:] * ((1 << (len(ids) - 1).bit_length()) - len(ids))
-            sql = (
-                "SELECT id, version, sort, data FROM view "
-                f"WHERE name='run' AND id IN ({','.join('?' * len(ids))})"
-            )
-            for id, *values in self._database.rows(sql, ids):
-                rows[("run", id)] = _row(*values)
+        """Read the earlier entries of runs that go on and are not known, many in a statement."""
+        runs = self._view.runs
+        last: dict[str, int] = {}
+        wanted: dict[str, tuple[int, str]] = {}
+        for _, _, _, run, n, about, fields in told:
+            if run is not None and about is not None:
+                known = last.get(run) or (runs[run]["n"] if run in runs else 0)
+                if n > 1 and known != n - 1:
+                    wanted.setdefault(run, (about, fields["agent"]))
+                last[run] = n
+        places = sorted(set(wanted.values()))
+        for at in range(0, len(places), _BATCH):
+            self._read_runs(places[at : at + _BATCH], told[0][0], wanted)
+
+    def _read_runs(
+        self, places: Sequence[tuple[int, str]], before: int, wanted: Container[str]
+    ) -> None:
+        # Few lengths, so that there are few statements to prepare.
+        asked = [*places, *[places[-1]] * ((1 << (len(places) - 1).bit_length()) - len(places))]
+        marks = ",".join("?" * len(asked))
+        # With the text joined the agent is not looked up in an index that has all it ever did.
+        sql = (
+            f"SELECT seq, bytes FROM entry WHERE about IN ({marks}) AND agent || '' IN ({marks}) "
+            "AND seq<? ORDER BY seq"
+        )
+        values = [*(about for about, _ in asked), *(agent for _, agent in asked), before]
+        for seq, raw in self._database.rows(sql, values):
+            entry = orjson.loads(raw)
+            if entry.get("run") in wanted:
+                self._before.setdefault(entry["run"], []).append(told_of(seq, entry))
 
 
 def remade(database: Database) -> dict[Key, Row]:

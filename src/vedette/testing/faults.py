@@ -28,6 +28,8 @@ from vedette import crashpoint
 class Ended:
     """How a child ended. `passes` is how many crash points it passed, `at` the last of them.
 
+    `points` are the names of all that it passed.
+
     `killed` by its own hand at the point it was told; otherwise it came to its end, or `error`
     says what broke it: a traceback, or the signal that ended it (SIGALRM: it took too long).
     """
@@ -36,24 +38,31 @@ class Ended:
     passes: int
     at: str = ""
     error: str = ""
+    points: tuple[str, ...] = ()
 
 
 class _Counter:
-    """Counts passes over all threads; at the n-th it tells the parent where, and dies."""
+    """Counts passes over all threads; at the one it was told it tells the parent, and dies."""
 
-    def __init__(self, tell: int, die_at: int | None) -> None:
+    def __init__(self, tell: int, die_at: int | str | None) -> None:
         self._tell = tell
         self._die_at = die_at
         self._lock = threading.Lock()
         self.passes = 0
         self.at = ""
+        self.points: dict[str, None] = {}
+
+    def told(self) -> str:
+        """Return the first line of what the parent is told."""
+        return f"{self.passes} {self.at} {','.join(self.points)}\n"
 
     def __call__(self, point: str) -> None:
         with self._lock:
             self.passes += 1
             self.at = point
-            if self.passes == self._die_at:
-                os.write(self._tell, f"{self.passes} {point}\n".encode())
+            self.points[point] = None
+            if self._die_at in (self.passes, point):
+                os.write(self._tell, self.told().encode())
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -80,17 +89,22 @@ def in_child(work: Callable[[], object], *, die_at: int | None = None, within_s:
         told = pipe.read().decode("utf-8", "replace")
     _, status = os.waitpid(pid, 0)
     first, _, rest = told.partition("\n")
-    passes, _, at = first.partition(" ")
+    passes, _, more = first.partition(" ")
+    at, _, points = more.partition(" ")
     count = int(passes) if passes.isdigit() else 0
+    names = tuple(points.split(","))
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        if number == signal.SIGKILL and count == die_at and die_at is not None:
-            return Ended(True, count, at)
-        return Ended(False, count, at, f"ended by signal {number} ({signal.strsignal(number)})")
-    return Ended(False, count, at, rest)
+        if number == signal.SIGKILL and die_at is not None and die_at in (count, at):
+            return Ended(True, count, at, points=names)
+        error = f"ended by signal {number} ({signal.strsignal(number)})"
+        return Ended(False, count, at, error, names)
+    return Ended(False, count, at, rest, names)
 
 
-def _be_child(work: Callable[[], object], tell: int, die_at: int | None, within_s: int) -> None:
+def _be_child(
+    work: Callable[[], object], tell: int, die_at: int | str | None, within_s: int
+) -> None:
     """Do the work and leave; nothing of the parent's is run on the way out."""
     error = ""
     counter = _Counter(tell, die_at)
@@ -103,6 +117,6 @@ def _be_child(work: Callable[[], object], tell: int, die_at: int | None, within_
         error = traceback.format_exc()
     try:
         crashpoint.hook = None
-        os.write(tell, f"{counter.passes} {counter.at}\n{error[-4000:]}".encode())
+        os.write(tell, f"{counter.told()}{error[-4000:]}".encode())
     finally:
         os._exit(1 if error else 0)

@@ -6,6 +6,7 @@ its reads to agree makes them within the record's `snapshot()`.
 
 from __future__ import annotations
 
+from vedette.timeline.entries import changes, entries_page
 from vedette.timeline.explain import explain
 from vedette.timeline.pages import hold_item, inbox, runs_page, status
 from vedette.timeline.record import Record, resolve
@@ -13,6 +14,8 @@ from vedette.timeline.text import explain_text
 
 __all__ = [
     "Record",
+    "changes",
+    "entries_page",
     "explain",
     "explain_text",
     "hold_item",

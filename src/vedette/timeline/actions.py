@@ -51,7 +51,7 @@ def action_object(
         "rule": row.rule,
         "revision": row.policy_rev,
         "hold": _hold(row, told),
-        "effect": _effect(row, told),
+        "effect": _effect(row, told, put["settles"] if put else None),
     }
 
 
@@ -139,7 +139,18 @@ def _hold(row: ActionRow, told: Sequence[Shown]) -> dict[str, Any] | None:
     }
 
 
-def _effect(row: ActionRow, told: Sequence[Shown]) -> dict[str, Any] | None:
+def _word(row: ActionRow, life: Sequence[Shown], settles: str | None) -> str | None:
+    """Return whose word it is that an effect is done: verified at the target, or claimed."""
+    if row.effect != "done":
+        return None
+    sure = any(entry.get("verified") for entry in life if entry.kind == "effect.done")
+    # What a transactional tool writes is part of the commit that says so.
+    return "verified" if sure or settles == "transactional" else "claimed"
+
+
+def _effect(
+    row: ActionRow, told: Sequence[Shown], settles: str | None
+) -> dict[str, Any] | None:
     life = [entry for entry in told if entry.kind in _EFFECTS]
     if row.effect is None and not life:
         return None
@@ -151,6 +162,7 @@ def _effect(row: ActionRow, told: Sequence[Shown]) -> dict[str, Any] | None:
         "tries": row.tries,
         "next_try_at": row.not_before_us or None,
         "outcome": answered.body if answered else None,
+        "word": _word(row, life, settles),
         "erased": bool(answered and answered.erased),
         "states": [
             {

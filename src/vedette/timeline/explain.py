@@ -83,7 +83,9 @@ def _run(record: Record, run: Run, accepted: Shown | None) -> dict[str, Any]:
     judgements = [_judgement(turn, told, rows) for turn in turns]
     if not turns:
         judgements = [_quiet(entry) for entry in told if entry.get("label") is not None]
-    dead = next((entry for entry in told if entry.kind == "run.dead"), None)
+    # The latest; one that was taken up again since is in the timeline.
+    ends = [entry for entry in told if entry.kind in ("run.dead", "run.redriven")]
+    dead = ends[-1] if ends and ends[-1].kind == "run.dead" else None
     items = [entry.item() for entry in ([accepted] if accepted else []) + told]
     fleet = record.meta("fleet")
     return {

@@ -247,4 +247,6 @@ def _effect(effect: Mapping[str, Any]) -> Iterator[Styled]:
         yield "text", "  outcome: (erased)"
     elif outcome:
         told = outcome["error"] or outcome["data"]
-        yield _STATES.get(outcome["state"], "text"), f"  OUTCOME {outcome['state']}: {safe(told)}"
+        word = f", {effect['word']}" if effect["word"] else ""
+        said = f"  OUTCOME {outcome['state']}{word}: {safe(told)}"
+        yield _STATES.get(outcome["state"], "text"), said

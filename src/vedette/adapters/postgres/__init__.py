@@ -16,6 +16,7 @@ import socket
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from vedette.adapters.postgres.database import PostgresDatabase
@@ -24,8 +25,10 @@ from vedette.adapters.postgres.own import OwnRuns, lock_folder
 from vedette.adapters.postgres.schema import check, has_schema, prepare
 from vedette.adapters.postgres.shares import shard_in
 from vedette.bundle import Bundle
+from vedette.crashpoint import reach
 from vedette.entry import Draft
 from vedette.errors import BadStore
+from vedette.ports import Erased
 from vedette.proof import SigningKey, verifier_key
 from vedette.run import Run, Step
 from vedette.storage.reads import Reads
@@ -105,6 +108,7 @@ class PostgresStore(OwnRuns, SqlStore):
 
     def _own(self, fleet: str) -> None:
         """Say whose store it is, and join the others who work on it."""
+        reach("epoch:before")
         self._write.begin()
         try:
             signing = self.key_in_force() or self.meta("first_key")
@@ -121,6 +125,7 @@ class PostgresStore(OwnRuns, SqlStore):
             self._write.rollback()
         self._steps.granted = {}
         self.leases.start()
+        reach("epoch:after")
 
     def close(self) -> None:
         """Commit what is queued, give the leases back, close the connections."""
@@ -234,12 +239,32 @@ class PostgresStore(OwnRuns, SqlStore):
 
         return await self.writer.submit(orders.once(command, work))
 
+    async def erase(
+        self,
+        *,
+        event: str | None = None,
+        subject: str | None = None,
+        entry: int | None = None,
+        draft: Draft,
+        command: str | None = None,
+    ) -> Erased:
+        """Delete the bodies found by event, subject or entry; the server's files forget later."""
+        erased = await super().erase(
+            event=event, subject=subject, entry=entry, draft=draft, command=command
+        )
+        return replace(erased, scrubbed=False)
+
 
 def _worker_of(folder: Path) -> str:
     """Return the name of the worker whose state folder this is, made on first use."""
     path = folder / "worker"
     if not path.exists():
-        path.write_text(f"wrk_{uuid.uuid4().hex}\n", encoding="ascii")
+        # Whole or not at all: two workers of the same name would take each other's leases.
+        new = folder / "worker.new"
+        reach("worker:before")
+        new.write_text(f"wrk_{uuid.uuid4().hex}\n", encoding="ascii")
+        new.replace(path)
+        reach("worker:after")
     return path.read_text(encoding="ascii").strip()
 
 

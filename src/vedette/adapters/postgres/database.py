@@ -12,10 +12,9 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
-from operator import add
 from typing import TYPE_CHECKING, Any
 
+from vedette.adapters.postgres.text import numbered, written
 from vedette.errors import BadFleet, StoreFailed, Unavailable
 from vedette.storage.database import Row
 
@@ -42,48 +41,6 @@ LOOK = (
     "COALESCE((SELECT CAST(value AS BIGINT) FROM meta WHERE name='stop_epoch'),0), "
     "(SELECT COALESCE(MAX(seq),0) FROM entry), (SELECT COUNT(*) FROM worker)"
 )
-
-
-@cache
-def numbered(sql: str) -> bytes:
-    """Return a statement in the server's words: `$1`, `$2`, … for `?`, and eight-byte numbers."""
-    parts = sql.replace(" AS INTEGER)", " AS BIGINT)").split("?")
-    text = parts[0] + "".join(f"${at}{part}" for at, part in enumerate(parts[1:], start=1))
-    return text.encode()
-
-
-def literal(value: Any) -> str:
-    """Return a value as SQL text. Strings conform to the standard here (`_SETTINGS`).
-
-    Raises psycopg.DataError for text that the server cannot hold.
-    """
-    import psycopg
-
-    if value is None:
-        return "NULL"
-    if isinstance(value, int):
-        return str(int(value))
-    if isinstance(value, bytes):
-        return f"'\\x{value.hex()}'::bytea"
-    if not isinstance(value, str):
-        raise psycopg.DataError(f"a {type(value).__name__} is no value of the store")
-    if "\0" in value or (not value.isascii() and _torn(value)):
-        raise psycopg.DataError("text holds NUL or half a character")
-    return "'" + value.replace("'", "''") + "'"
-
-
-def _torn(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
-def written(sql: str, rows: Sequence[Sequence[Any]]) -> str:
-    """Return a statement as text, once for each row of values."""
-    parts = sql.split("?")
-    return ";".join(parts[0] + "".join(map(add, map(literal, row), parts[1:])) for row in rows)
 
 
 class PostgresDatabase:

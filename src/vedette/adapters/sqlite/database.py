@@ -153,6 +153,8 @@ def open_database(
         flags = apsw.SQLITE_OPEN_READONLY
     connection = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=256)
     connection.set_busy_timeout(BUSY_MS)
+    # Else every execution of a query plans it anew for the values of that moment.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     try:
         if not write:
             connection.execute("PRAGMA query_only=1")

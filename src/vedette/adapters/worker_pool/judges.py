@@ -80,7 +80,7 @@ class WorkerJudges:
         """Drop a key's state: what it learned last was not committed."""
         seat = self._seats.get(agent)
         if seat is not None:
-            seat.send(pack(0, wire.FORGET, wire.pack(key)))
+            seat.forget(key)
 
     def fold(
         self, agent: str, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]
@@ -116,6 +116,9 @@ class _JudgeSeat(Seat):
         self._known: dict[tuple[int, ...], tuple[int, tuple[Memory, ...]]] = {}
         self._slots: list[tuple[int, ...] | None] = [None] * (_SLOTS + 1)
         self._slot = 0
+        # States that were taken up for a judgement that is not answered yet: should the worker
+        # die before it is, the next one needs them too.
+        self._given: dict[str, Asked] = {}
 
     # --- what is asked ----------------------------------------------------------------------
 
@@ -138,6 +141,10 @@ class _JudgeSeat(Seat):
         self.wait_for(asked, START_S + self.seconds * (before + len(since)))
         folded: bytes | None = asked.future.result()
         return folded
+
+    def forget(self, key: str) -> None:
+        self._given.pop(key, None)
+        self.send(pack(0, wire.FORGET, wire.pack(key)))
 
     def _ask(self, kind: int, key: str, told: bytes, blob: bytes | None) -> Asked:
         number = self.number()
@@ -190,6 +197,10 @@ class _JudgeSeat(Seat):
 
     def taken(self, frame: Frame, asked: Asked) -> None:
         self.done(asked)
+        if asked.kind == wire.RESTORE:
+            self._given[asked.key] = asked
+        elif asked.kind == wire.REASON:
+            self._given.pop(asked.key, None)
         try:
             if frame.kind == wire.FAILED:
                 self._failed(frame, asked)
@@ -234,10 +245,15 @@ class _JudgeSeat(Seat):
         if guilty is not None:
             self.pending.pop(guilty.number, None)
             self._blame(guilty, self._lost_by(why))
-        # Whoever has been told, or has gone, is not asked for again.
-        for asked in list(self.pending.values()):
-            if asked.future.done():
-                del self.pending[asked.number]
+        again: dict[int, Asked] = {}
+        for asked in self.pending.values():
+            if asked.kind == wire.REASON and asked.key in self._given:
+                given = self._given[asked.key]
+                again.setdefault(given.number, given)
+            # Whoever has been told, or has gone, is not asked for again.
+            if asked.kind == wire.RESTORE or not asked.future.done():
+                again[asked.number] = asked
+        self.pending, self._given = again, {}
 
     def overdue(self, now: float) -> str:
         return f"took longer than {self.seconds:g} s" if self.stuck(now) > self.seconds else ""

@@ -133,7 +133,7 @@ def tool_out(tool: Tool) -> tuple[Any, ...]:
     return (
         tool.name, tool.verb, tool.resource, dict(tool.args), tool.sinks, tool.settles,
         tool.function, tool.query, tool.inverse, tool.target, tool.output, tool.high_impact,
-        tool.timeout_us, tool.attempts,
+        tool.timeout_us, tool.attempts, tool.verify,
     )  # fmt: skip
 
 

@@ -1,0 +1,50 @@
+"""Statements in the server's words, and values written into them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from operator import add
+from typing import Any
+
+
+@cache
+def numbered(sql: str) -> bytes:
+    """Return a statement in the server's words: `$1`, `$2`, … for `?`, and eight-byte numbers."""
+    parts = sql.replace(" AS INTEGER)", " AS BIGINT)").split("?")
+    text = parts[0] + "".join(f"${at}{part}" for at, part in enumerate(parts[1:], start=1))
+    return text.encode()
+
+
+def literal(value: Any) -> str:
+    """Return a value as SQL text. Strings conform to the standard here (`_SETTINGS`).
+
+    Raises psycopg.DataError for text that the server cannot hold.
+    """
+    import psycopg
+
+    if value is None:
+        return "NULL"
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, bytes):
+        return f"'\\x{value.hex()}'::bytea"
+    if not isinstance(value, str):
+        raise psycopg.DataError(f"a {type(value).__name__} is no value of the store")
+    if "\0" in value or (not value.isascii() and _torn(value)):
+        raise psycopg.DataError("text holds NUL or half a character")
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _torn(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def written(sql: str, rows: Sequence[Sequence[Any]]) -> str:
+    """Return a statement as text, once for each row of values."""
+    parts = sql.split("?")
+    return ";".join(parts[0] + "".join(map(add, map(literal, row), parts[1:])) for row in rows)

@@ -1,0 +1,28 @@
+"""Why a step of a run did not stand, and what is to be done about it."""
+
+from __future__ import annotations
+
+from vedette.budget import Shortage
+from vedette.errors import VedetteError
+
+
+class Superseded(VedetteError):
+    """Somebody else moved this run on (another lease, a person's answer): look at it afresh."""
+
+    code = "superseded"
+
+
+class OverBudget(VedetteError):
+    """A budget has no room for what the step would spend; `shortage` says which."""
+
+    code = "over-budget"
+
+    def __init__(self, shortage: Shortage) -> None:
+        super().__init__(f"no room in {shortage.rule}: {shortage.total} of {shortage.limit} taken")
+        self.shortage = shortage
+
+
+class Fenced(VedetteError):
+    """Policy or a stop changed while the step was made, or a budget has room: decide again."""
+
+    code = "fenced"

@@ -1,0 +1,158 @@
+"""Dead letters for people: which there are, why, and what is not known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from vedette.errors import BadCommand
+from vedette.run import ActionRow, Run
+from vedette.timeline.pages import MOST
+from vedette.timeline.record import Record, Shown, resolve, shown
+
+DEAD = "vedette.dead/1"
+# How many a command may name: all are moved in one transaction.
+AT_ONCE = 1000
+_ENTRIES = 1000
+
+
+def dead_page(
+    record: Record,
+    now_us: int,
+    *,
+    agent: str | None = None,
+    error: str | None = None,
+    before: str | None = None,
+    limit: int = 20,
+) -> dict[str, Any]:
+    """Return a page of dead letters, newest event first; `older` is the next page's cursor.
+
+    `error` is the class of the reason: what the reason says before its first colon. Raises
+    BadCommand for a limit or a cursor that is none.
+    """
+    if not 1 <= limit <= MOST:
+        raise BadCommand(f"a page has 1 to {MOST} items, not {limit}", mend="give another limit")
+    found = []
+    letters = _letters(record, agent, error, before)
+    for run, told in letters:
+        found.append((run, told))
+        if len(found) > limit:
+            break
+    more, found = len(found) > limit, found[:limit]
+    last = found[-1][0] if found else None
+    return {
+        "schema": DEAD,
+        "items": [_item(record, run, told) for run, told in found],
+        "older": f"{last.position}.{last.agent}" if last is not None and more else None,
+        "head": record.head(),
+        "now": now_us,
+    }
+
+
+def dead_named(
+    record: Record, *, agent: str | None = None, error: str | None = None, most: int = AT_ONCE
+) -> tuple[list[str], bool]:
+    """Return the ids of dead letters, and whether there are more than `most`."""
+    names: list[str] = []
+    for run, _ in _letters(record, agent, error, None):
+        if len(names) == most:
+            return names, True
+        names.append(run.id)
+    return names, False
+
+
+def dead_show(record: Record, text: str) -> dict[str, Any]:
+    """Return one dead letter: its reason, trace and entries, and what is unknown of its actions.
+
+    `text` is a run's id or a unique beginning of one. Raises BadCommand if it names none.
+    """
+    run = letter(record, text)
+    told = [shown(*row) for row in record.entries("run", run.id, _ENTRIES)]
+    died = _last(told)
+    rows = record.actions(run.id)
+    return {
+        "schema": DEAD,
+        **_item(record, run, died, rows),
+        "trace": None if died is None else died.told("trace"),
+        "redriven": sum(1 for entry in told if entry.kind == "run.redriven"),
+        "actions": [_action(row) for row in rows],
+        "timeline": [entry.item() for entry in told],
+        "cut": len(told) >= _ENTRIES,
+    }
+
+
+def letter(record: Record, text: str) -> Run:
+    """Return the dead letter that an id, or a unique beginning of one, names. Raises BadCommand."""
+    kind, name = resolve(record, text)
+    run = record.run(name) if kind == "run" else None
+    if run is None:
+        raise BadCommand(f"{text!r} is no run", mend="see `vedette dead list`")
+    if run.state != "dead":
+        raise BadCommand(
+            f"run {run.id} is no dead letter, it is {run.state}", mend="see `vedette dead list`"
+        )
+    return run
+
+
+def _letters(
+    record: Record, agent: str | None, error: str | None, before: str | None
+) -> Iterator[tuple[Run, Shown | None]]:
+    place, beside = _place(before)
+    while True:
+        runs = record.runs_page(
+            agent=agent, state="dead", before=place, beside=beside, limit=MOST, after=None
+        )
+        for run in runs:
+            told = _last([shown(*row) for row in record.entries("run", run.id, _ENTRIES)])
+            if error is None or _class(told) == error:
+                yield run, told
+        if len(runs) < MOST:
+            return
+        place, beside = runs[-1].position, runs[-1].agent
+
+
+def _last(told: list[Shown]) -> Shown | None:
+    return next((entry for entry in reversed(told) if entry.kind == "run.dead"), None)
+
+
+def _class(told: Shown | None) -> str | None:
+    why = told.told("why") if told is not None else None
+    return why.partition(":")[0] if isinstance(why, str) else None
+
+
+def _item(
+    record: Record, run: Run, told: Shown | None, rows: list[ActionRow] | None = None
+) -> dict[str, Any]:
+    rows = record.actions(run.id) if rows is None else rows
+    return {
+        "run": run.id,
+        "agent": run.agent,
+        "event": run.event,
+        "key": run.key,
+        "at": told.get("at") if told is not None else None,
+        "error": _class(told),
+        "why": told.told("why") if told is not None else None,
+        "erased": told is None or told.erased,
+        "turns": run.turn,
+        "attempts": run.attempts,
+        "unknown": [row.id for row in rows if row.effect == "unknown"],
+    }
+
+
+def _action(row: ActionRow) -> dict[str, Any]:
+    return {
+        "action": row.id,
+        "tool": row.tool,
+        "effect": row.effect,
+        "ended_by_burial": row.rule == "run.dead",
+        "tries": row.tries,
+    }
+
+
+def _place(cursor: str | None) -> tuple[int | None, str]:
+    if cursor is None:
+        return None, ""
+    seq, _, beside = cursor.partition(".")
+    if not (seq.isascii() and seq.isdigit() and len(seq) < 19):
+        raise BadCommand(f"{cursor[:40]!r} is no cursor", mend="take `older` of a page")
+    return int(seq), beside

@@ -1,0 +1,225 @@
+"""Reconstruct: what every agent did in a stretch of time, from the ledger alone.
+
+Nothing is read but entries and their bodies: no table of present state, no cache, no memory of a
+process. So an exported ledger tells the same as the store it came from. An intent whose end the
+ledger does not know is flagged as open and never guessed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from vedette.digest import SALT_BYTES, salted
+from vedette.timeline.intent import Finding, Intent, finding
+from vedette.timeline.record import Shown, shown
+from vedette.timeline.window import Walk, Walked, Window, begun_before, earlier, window
+
+RECONSTRUCTION = "vedette.reconstruct/1"
+
+# What of an entry a timeline has no use for.
+_DULL = frozenset({"v", "seq", "at", "kind", "body", "about", "agent", "n", "engine", "effect_key"})
+
+
+@dataclass(slots=True)
+class Told:
+    """What one agent did: its runs, and every entry of the window about it, oldest first."""
+
+    name: str
+    identity: str | None = None
+    releases: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    items: list[dict[str, Any]] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `--json` prints it."""
+        return {
+            "agent": self.name,
+            "identity": self.identity,
+            "releases": self.releases,
+            "counts": dict(sorted(self.counts.items())),
+            "items": self.items,
+        }
+
+
+@dataclass(slots=True)
+class Reconstruction:
+    """The fleet's work in a window. `intents` are found by the id of their action.
+
+    `events` are those that the window's runs belong to. `cut` are runs whose beginning is not in
+    the record (it was archived): what is told of them is not complete.
+    """
+
+    window: Window
+    agents: dict[str, Told] = field(default_factory=dict)
+    fleet: list[dict[str, Any]] = field(default_factory=list)
+    events: dict[str, dict[str, Any]] = field(default_factory=dict)
+    intents: dict[str, Intent] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    cut: set[str] = field(default_factory=set)
+    last: int = 0
+
+    @property
+    def open(self) -> list[Intent]:
+        """Return the intents whose end is not known, in order."""
+        return [intent for intent in self.intents.values() if intent.open]
+
+    @property
+    def ok(self) -> bool:
+        """Say whether the entries agree with each other."""
+        return not self.findings
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as `--json` prints it."""
+        return {
+            "schema": RECONSTRUCTION,
+            "from": self.window.since_us,
+            "to": self.window.until_us,
+            "first": self.window.first,
+            "last": self.last,
+            "ok": self.ok,
+            "agents": [self.agents[name].to_json() for name in sorted(self.agents)],
+            "fleet": self.fleet,
+            "events": self.events,
+            "intents": [intent.to_json() for intent in self.intents.values()],
+            "open": [intent.id for intent in self.open],
+            "cut": sorted(self.cut),
+            "findings": self.findings,
+        }
+
+
+def reconstruct(
+    record: Walk, since_us: int, until_us: int, agents: Iterable[str] = ()
+) -> Reconstruction:
+    """Rebuild every agent's timeline from `since_us` until before `until_us` (microseconds, UTC).
+
+    What began earlier is told from its beginning where it is an intent; timelines hold the window
+    alone. With `agents` only these. Memory grows with the entries of the window.
+    """
+    part = window(record, since_us, until_us)
+    told = Reconstruction(part)
+    only = frozenset(agents)
+    fold = _Fold(told, only)
+    before = begun_before(record, part) if part.first > 1 else {}
+    for walked in earlier(record, part, before):
+        fold.take(walked, inside=False)
+    last = 0
+    for walked in part.walk(record):
+        if last and walked[0] != last + 1:
+            what = f"entries {last + 1} to {walked[0] - 1} are missing"
+            told.findings.append(finding("missing", walked[0], what))
+        last = walked[0]
+        fold.take(walked, inside=True)
+    told.last = last
+    fold.tidy(_erased(record))
+    return told
+
+
+def _erased(record: Walk) -> frozenset[str]:
+    """Return the digests of all bodies that were erased on purpose."""
+    named = (orjson.loads(raw).get("erased") for _, raw, _, _ in record.walk(("body.erased",)))
+    return frozenset(digest for digests in named for digest in digests or ())
+
+
+class _Fold:
+    """Takes entries in order, first what came before the window, then the window."""
+
+    def __init__(self, told: Reconstruction, only: frozenset[str]) -> None:
+        self.told, self.only = told, only
+        self._numbers: dict[str, int] = {}
+        self._bodies = False
+        self._bare: list[tuple[int, str]] = []
+
+    def take(self, walked: Walked, *, inside: bool) -> None:
+        """Take the next entry."""
+        seq, raw, salt, data = walked
+        entry = shown(seq, raw, data)
+        self._check_body(entry, salt, data)
+        agent, run = entry.get("agent"), entry.get("run")
+        if self.only and agent is not None and agent not in self.only:
+            return
+        if run is not None:
+            self._check_place(entry, str(run))
+        if entry.kind == "event.accepted":
+            self._event(entry)
+        if agent is not None and inside:
+            self._of_agent(entry, str(agent))
+        elif agent is None and inside and entry.kind != "event.accepted":
+            self.told.fleet.append(_item(entry))
+        if entry.get("action") is not None and agent is not None:
+            self._of_action(entry, str(agent))
+
+    def tidy(self, erased: frozenset[str]) -> None:
+        """Finish. What is said of runs without a beginning is no finding, nor is erased content.
+
+        A record without any bodies (an export of entries alone) lacks none.
+        """
+        told = self.told
+        cut = {i.id for i in told.intents.values() if i.run in told.cut}
+        told.findings = [f for f in told.findings if f.get("action") not in cut]
+        told.findings += [
+            finding("body", seq, f"the body of entry {seq} is missing and nobody erased it")
+            for seq, digest in self._bare
+            if self._bodies and digest not in erased
+        ]
+        told.findings.sort(key=lambda found: int(found["seq"]))
+
+    def _check_body(self, entry: Shown, salt: bytes | None, data: bytes | None) -> None:
+        if entry.erased:
+            self._bare.append((entry.seq, str(entry.get("body"))))
+            return
+        self._bodies = self._bodies or data is not None
+        if salt is None or data is None:
+            return
+        if len(salt) != SALT_BYTES or salted(salt, data) != entry.get("body"):
+            what = f"the body of entry {entry.seq} is not the one that the entry names"
+            self.told.findings.append(finding("body", entry.seq, what))
+
+    def _check_place(self, entry: Shown, run: str) -> None:
+        number, last = int(entry.get("n") or 0), self._numbers.get(run, 0)
+        if last == 0 and number > 1:
+            self.told.cut.add(run)
+        elif number != last + 1:
+            what = f"{run} goes from its entry {last} to its entry {number}"
+            self.told.findings.append(finding("gap", entry.seq, what))
+        self._numbers[run] = number
+
+    def _event(self, entry: Shown) -> None:
+        body: Mapping[str, Any] = entry.body if isinstance(entry.body, dict) else {}
+        names = ("type", "source", "id", "subject", "time")
+        told = {"seq": entry.seq, "at": entry.get("at"), "erased": entry.erased}
+        key = str(entry.get("event"))
+        self.told.events[key] = {**told, **{name: body.get(name) for name in names}}
+
+    def _of_agent(self, entry: Shown, name: str) -> None:
+        agent = self.told.agents.get(name)
+        if agent is None:
+            agent = self.told.agents[name] = Told(name)
+        release, outcome = entry.get("release"), entry.get("outcome")
+        if release is not None and release not in agent.releases:
+            agent.releases.append(str(release))
+        agent.counts[entry.kind if outcome is None else f"{entry.kind}.{outcome}"] += 1
+        if entry.kind == "run.closed" and entry.get("n") == 1:
+            agent.counts["quiet"] += 1
+        agent.items.append(_item(entry))
+
+    def _of_action(self, entry: Shown, agent: str) -> None:
+        id = str(entry.get("action"))
+        intent = self.told.intents.get(id)
+        if intent is None:
+            run, tool = str(entry.get("run")), str(entry.get("tool"))
+            intent = self.told.intents[id] = Intent(id, run, agent, entry.get("event"), tool)
+        self.told.findings += [{**found, "action": id} for found in intent.take(entry)]
+        owner = self.told.agents.get(agent)
+        if owner is not None and owner.identity is None:
+            owner.identity = intent.identity
+
+
+def _item(entry: Shown) -> dict[str, Any]:
+    """Return an entry as an item of a timeline: without content, which `explain` shows."""
+    fields = {name: value for name, value in entry.entry.items() if name not in _DULL}
+    return {"seq": entry.seq, "at": entry.get("at"), "kind": entry.kind, **fields}

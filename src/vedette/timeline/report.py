@@ -1,0 +1,103 @@
+"""Report: one page about a stretch of time, for the person who answers for the fleet.
+
+What changed, what went wrong, what was spent, which rules never spoke, how often people were
+asked, and a few permitted actions drawn at random to look at by hand. Everything is counted from
+the ledger's entries; the rules come from the bundle that was live at the end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Protocol
+
+import orjson
+
+from vedette.clock import iso
+from vedette.timeline.record import shown
+from vedette.timeline.rules import rules_of
+from vedette.timeline.sample import Sample
+from vedette.timeline.tally import Tally
+from vedette.timeline.window import Walk, window
+
+REPORT = "vedette.report/1"
+SAMPLED = 20
+
+_ACCEPTED = b'"kind":"event.accepted"'
+
+
+class Book(Walk, Protocol):
+    """What a report needs of a store beside its entries."""
+
+    def bundle(self, digest: str) -> dict[str, bytes] | None: ...
+
+    def meta(self, name: str) -> Any: ...
+
+
+def report(record: Book, since_us: int, until_us: int, seed: str | None = None) -> dict[str, Any]:
+    """Return the report from `since_us` until before `until_us` (microseconds, UTC).
+
+    The actions to check are drawn by `seed`; the default is the fleet's name and the last day, so
+    that whoever makes the same report again is shown the same ones.
+    """
+    part = window(record, since_us, until_us)
+    fleet = str(record.meta("fleet") or "")
+    seed = seed or f"{fleet} {iso(until_us - 1)[:10]}"
+    tally = Tally(Sample(seed, SAMPLED))
+    for seq, raw, _, data in part.walk(record):
+        if _ACCEPTED in raw:
+            tally.events += 1
+        else:
+            tally.take(shown(seq, raw, data))
+    bundle = live_bundle(record, until_us)
+    return {
+        "schema": REPORT,
+        "fleet": fleet,
+        "from": since_us,
+        "to": until_us,
+        "first": part.first,
+        "seed": seed,
+        "traffic": tally.traffic(),
+        "changed": [*tally.changed, *releases(record, since_us, until_us)],
+        "exceptions": tally.exceptions(),
+        "budgets": tally.budgets(),
+        "rules": hit_rules(record, bundle, tally.rules),
+        "questions": tally.questions(),
+        "sample": tally.sample.drawn(),
+    }
+
+
+def releases(record: Walk, since_us: int, until_us: int) -> list[dict[str, Any]]:
+    """Return the starts at which an agent was another, new or gone."""
+    before: dict[str, str] | None = None
+    changed = []
+    for seq, raw, _, _ in record.walk(("fleet.loaded",)):
+        entry = orjson.loads(raw)
+        now: dict[str, str] = entry.get("releases") or {}
+        at = entry["at"]
+        if before is not None and since_us <= at < until_us and now != before:
+            names = sorted(n for n in now.keys() | before.keys() if now.get(n) != before.get(n))
+            changed.append({"seq": seq, "at": at, "kind": "fleet.loaded", "agents": names})
+        before = now
+    return changed
+
+
+def live_bundle(record: Walk, until_us: int) -> str | None:
+    """Return the digest of the bundle that was live at the end."""
+    live = None
+    for _, raw, _, _ in record.walk(("policy.published",)):
+        entry = orjson.loads(raw)
+        if entry["at"] < until_us:
+            live = str(entry.get("bundle"))
+    return live
+
+
+def hit_rules(record: Book, bundle: str | None, hits: Counter[str]) -> dict[str, Any]:
+    """Return which rules spoke, how often, and which of the live bundle never did."""
+    files = record.bundle(bundle) if bundle else None
+    known = rules_of(files or {})
+    return {
+        "bundle": bundle,
+        "known": len(known),
+        "hit": dict(hits.most_common()),
+        "never": sorted(known - hits.keys()),
+    }

@@ -1,0 +1,200 @@
+"""Tally: what a report counts, entry by entry, in the order of the ledger."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from vedette.timeline.record import Shown
+from vedette.timeline.sample import Sample
+
+# A verb of a person, or of the engine itself, that changed what holds.
+_CHANGES = frozenset(
+    {
+        "policy.published", "policy.refused", "stop.set", "stop.lifted", "budget.raised",
+        "body.erased", "key.rotated", "ledger.archived", "store.restored", "store.copied",
+        "store.settled",
+    }
+)  # fmt: skip
+
+
+class Tally:
+    """Counts the entries of a window, in order."""
+
+    def __init__(self, sample: Sample) -> None:
+        self.sample = sample
+        self.events = 0
+        self.kinds: Counter[str] = Counter()
+        self.changed: list[dict[str, Any]] = []
+        self.rules: Counter[str] = Counter()
+        self._odd: Counter[tuple[str, str, str, str]] = Counter()
+        self._examples: dict[tuple[str, str, str, str], str] = {}
+        self._spent: Counter[tuple[str, str]] = Counter()
+        self._booked: dict[tuple[str, int], tuple[str, dict[str, int]]] = {}
+        self._limits: dict[tuple[str, str, str, str], dict[str, Any]] = {}
+        self._asked: dict[str, str] = {}
+        self._none: set[str] = set()
+        self._permitted: set[str] = set()
+        self._standing: dict[str, tuple[str, str, str]] = {}
+
+    def take(self, entry: Shown) -> None:
+        """Take the next entry."""
+        kind, outcome = entry.kind, entry.get("outcome")
+        self.kinds[kind if outcome is None else f"{kind}.{outcome}"] += 1
+        self.sample.take(entry)
+        if kind in _CHANGES:
+            self.changed.append(change(entry))
+        elif kind == "action.decided":
+            self._decided(entry)
+        elif kind.startswith("effect."):
+            self._effect(entry)
+        elif kind.startswith("budget."):
+            self._budget(entry)
+        elif kind in ("run.dead", "action.refused", "event.refused"):
+            why = str(entry.told("why") or ("(erased)" if entry.erased else "?"))
+            # The first line says what it was; the rest differs from event to event.
+            self._note(kind, entry, why.split("\n")[0][:120])
+        elif kind == "hold.expired":
+            self._note(kind, entry, "nobody answered in time")
+
+    def _note(self, kind: str, entry: Shown, why: str) -> None:
+        odd = (kind, str(entry.get("agent") or ""), str(entry.get("tool") or ""), why)
+        self._odd[odd] += 1
+        id = entry.get("action") or entry.get("run") or entry.get("event")
+        self._examples.setdefault(odd, str(id or f"entry {entry.seq}"))
+
+    def _decided(self, entry: Shown) -> None:
+        action, rule = str(entry.get("action")), str(entry.get("rule"))
+        outcome, agent = entry.get("outcome"), str(entry.get("agent"))
+        decision = entry.told("decision") or {}
+        self.rules.update({rule, *(str(r).split(":")[0] for r in decision.get("reasons") or ())})
+        if outcome == "deny":
+            self._note("denied", entry, rule)
+        elif outcome == "hold" and entry.get("wait") == "approval":
+            self._asked.setdefault(action, agent)
+        if outcome == "permit" and action not in self._permitted:
+            self._permitted.add(action)
+            self._spent[agent, "actions"] += 1
+        elif outcome != "permit":
+            self._take_back(action, agent)
+        asked = (entry.told("question") or {}).get("action") or {}
+        if asked.get("settles") == "none":
+            self._none.add(action)
+
+    def _effect(self, entry: Shown) -> None:
+        state, action = entry.kind.removeprefix("effect."), str(entry.get("action"))
+        agent, tool = str(entry.get("agent")), str(entry.get("tool"))
+        self._standing[action] = (state, agent, tool)
+        if state in ("done", "cancelled"):
+            self._standing.pop(action)
+        if state == "unknown" and action in self._none:
+            self._asked.setdefault(action, agent)
+
+    def _budget(self, entry: Shown) -> None:
+        word, agent = entry.kind.removeprefix("budget."), str(entry.get("agent") or "")
+        spend: dict[str, int] = entry.get("spend") or {}
+        turn = (str(entry.get("run")), int(entry.get("turn") or 0))
+        if word == "reserved":
+            self._booked[turn] = (agent, spend)
+        elif word == "settled":
+            self._booked.pop(turn, None)
+            for unit, amount in spend.items():
+                self._spent[agent, unit] += amount
+        elif word in ("alerted", "refused"):
+            scope, unit, span = (str(entry.get(n) or "") for n in ("scope", "unit", "window"))
+            whose = "" if scope == "fleet" else agent
+            limit = self._limits.setdefault((scope, whose, unit, span), Counter())
+            limit[word] += 1
+            limit["limit"] = entry.get("limit")
+            if word == "refused":
+                self._take_back(str(entry.get("action")), agent)
+
+    def _take_back(self, action: str, agent: str) -> None:
+        """It was permitted, and is not any more before anything was done."""
+        if action in self._permitted:
+            self._permitted.discard(action)
+            self._spent[agent, "actions"] -= 1
+
+    # --- what it comes to -------------------------------------------------------------------
+
+    def traffic(self) -> dict[str, Any]:
+        """Return what went through."""
+        kinds = self.kinds
+        decided = {w: kinds[f"action.decided.{w}"] for w in ("permit", "hold", "deny")}
+        return {
+            "events": self.events,
+            "refused": kinds["event.refused"],
+            "runs_closed": kinds["run.closed"],
+            "runs_dead": kinds["run.dead"],
+            "decisions": decided,
+            "effects": {w: kinds[f"effect.{w}"] for w in ("done", "failed", "unknown")},
+            "starts": kinds["store.opened"],
+        }
+
+    def exceptions(self) -> list[dict[str, Any]]:
+        """Return what is not as it should be, by kind and then the most frequent first."""
+        for action, (state, agent, tool) in self._standing.items():
+            odd = (f"effect.{state}", agent, tool, _STANDING[state])
+            self._odd[odd] += 1
+            self._examples.setdefault(odd, action)
+        self._standing.clear()
+        order = {kind: place for place, kind in enumerate(_ORDER)}
+        found = sorted(self._odd.items(), key=lambda item: (order[item[0][0]], -item[1], item[0]))
+        names = ("kind", "agent", "tool", "why")
+        return [
+            {**dict(zip(names, odd, strict=True)), "count": count, "example": self._examples[odd]}
+            for odd, count in found
+        ]
+
+    def budgets(self) -> dict[str, Any]:
+        """Return what was spent, what is booked for turns under way, and limits that were near."""
+        booked: Counter[tuple[str, str]] = Counter()
+        for agent, spend in self._booked.values():
+            booked.update({(agent, unit): amount for unit, amount in spend.items()})
+        places = sorted(place for place in {*self._spent, *booked})
+        spent = [
+            {
+                "agent": agent, "unit": unit, "spent": self._spent[agent, unit],
+                "booked": booked[agent, unit],
+            }
+            for agent, unit in places
+        ]  # fmt: skip
+        names = ("scope", "agent", "unit", "window")
+        limits = [
+            {**dict(zip(names, key, strict=True)), "alerted": 0, "refused": 0, **counts}
+            for key, counts in sorted(self._limits.items())
+        ]
+        return {"spent": spent, "limits": limits}
+
+    def questions(self) -> dict[str, Any]:
+        """Return how often people were asked; `per_1000` is a decimal string."""
+        asked, kinds = len(self._asked), self.kinds
+        per = f"{asked * 1000 / self.events:.1f}" if self.events else None
+        return {
+            "asked": asked,
+            "per_1000": per,
+            "approved": kinds["hold.approved"],
+            "denied": kinds["hold.denied"],
+            "expired": kinds["hold.expired"],
+            "agents": dict(Counter(self._asked.values()).most_common()),
+        }
+
+
+_ORDER = (
+    "run.dead", "effect.unknown", "effect.failed", "effect.started", "effect.intended",
+    "event.refused", "action.refused", "hold.expired", "denied",
+)  # fmt: skip
+_STANDING = {
+    "unknown": "it may have happened",
+    "failed": "the target refused it, or a person let it be",
+    "started": "the call's end is not recorded",
+    "intended": "permitted and not begun",
+}
+
+
+def change(entry: Shown) -> dict[str, Any]:
+    """Return a change as one line tells it."""
+    names = ("what", "agent", "policy_rev", "bundle", "scope", "spend", "until")
+    told = {name: entry.get(name) for name in names if entry.get(name) is not None}
+    by = {"by": entry.get("actor"), "reason": entry.told("reason")}
+    return {"seq": entry.seq, "at": entry.get("at"), "kind": entry.kind, **told, **by}

@@ -1,0 +1,36 @@
+"""What is told of a judgement to the ledger, and of an action to its agent."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from vedette.digest import SAFE_INTEGER
+from vedette.perform import answer_data
+from vedette.ports import Thought
+from vedette.run import ActionRow
+
+
+def judged(thought: Thought) -> dict[str, Any]:
+    """Return the numbers of a judgement that an entry may hold."""
+    fields: dict[str, Any] = {
+        "label": thought.label if thought.label.isascii() else None,
+        "confidence_milli": int(thought.confidence * 1000),
+    }
+    for name, value in (("score", thought.score), ("threshold", thought.threshold)):
+        if value is not None and math.isfinite(value):
+            # The ledger holds safe integers only; the exact value stands in the body.
+            milli = max(-SAFE_INTEGER, min(SAFE_INTEGER, int(value * 1000)))
+            fields[f"{name}_milli"] = milli
+    return fields
+
+
+def coarse(row: ActionRow) -> dict[str, Any]:
+    """Return what an agent is told of an action: enough to go on, too little to probe with."""
+    if row.effect == "done":
+        return {"status": "done", "data": answer_data(row)}
+    if row.effect in ("failed", "cancelled"):
+        return {"status": "failed"}
+    if row.decided == "deny":
+        return {"status": "not permitted"}
+    return {"status": "waiting"}

@@ -1,0 +1,436 @@
+"""The read side: tables that are what the entries come to, byte by byte, on every store.
+
+Whatever happened (rolled back items, several workers, a reopened store, an answer to a hold), the
+stored rows equal a fold over all entries from the first one on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from vedette.adapters.sqlite import SqliteStore
+from vedette.decision import Decision
+from vedette.digest import canonical
+from vedette.entry import Body, Draft
+from vedette.errors import BadCommand
+from vedette.run import Run
+from vedette.storage.store import SqlStore
+from vedette.testing.clock import ManualClock
+from vedette.testing.steps import (
+    accepted,
+    action,
+    arrival,
+    closing,
+    decided,
+    entry,
+    event,
+    held,
+    step,
+)
+from vedette.testing.toy import World, job, note, send, toy_fleet
+from vedette.timeline import changes, entries_page
+from vedette.view import KEEP_MINUTES, MINUTE_US, View, folded, told_of
+from vedette.view_row import Key, Row, Told, bucket, floor_us
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+PERMIT = Decision("permit", "permit.small", ("p",))
+HOLD = Decision("hold", "impact.high", ("h",), "approval")
+DENY = Decision("deny", "mode.observe", ("d",), would="permit")
+
+Opener = Callable[..., SqlStore]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def opener(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Opener]:
+    opened: list[SqlStore] = []
+
+    def again(worker: str = "one") -> SqlStore:
+        names = {"fleet": "harbour", "key": KEY, "key_name": "vedette/harbour"}
+        if request.param == "sqlite":
+            opened.append(SqliteStore(tmp_path, now_us=clock.now_us, synchronous="OFF", **names))
+        else:
+            from vedette.adapters.postgres import PostgresStore
+
+            opened.append(
+                PostgresStore(_url(tmp_path), tmp_path / worker, now_us=clock.now_us, **names)
+            )
+        return opened[-1]
+
+    yield again
+    for store in reversed(opened):
+        store.close()
+
+
+_URLS: dict[Path, str] = {}
+
+
+def _url(folder: Path) -> str:
+    from tests.pg import database_for
+
+    if folder not in _URLS:
+        _URLS[folder] = database_for(folder)
+    return _URLS[folder]
+
+
+@pytest.fixture
+def store(opener: Opener) -> SqlStore:
+    return opener()
+
+
+def fresh(store: SqlStore, run: Run) -> Run:
+    found = store.run(run.id)
+    assert found is not None
+    return found
+
+
+def stored(store: SqlStore) -> list[tuple[Any, ...]]:
+    sql = "SELECT name, id, version, sort, data FROM view ORDER BY name, id"
+    return [tuple(row) for row in store._database.rows(sql)]
+
+
+def by_person(kind: str, **fields: Any) -> Draft:
+    return Draft(kind, {"actor": "person:kim", **fields}, body=Body(canonical({"reason": "why"})))
+
+
+# --- a history by hand ----------------------------------------------------------------------
+
+
+async def wander(
+    store: SqlStore, clock: ManualClock, seed: int, steps: int = 60, base: int = 0
+) -> None:
+    """Let runs of a few agents take random steps; some are refused or rolled back."""
+    dice = random.Random(seed)
+    open_runs: list[Run] = []
+    for number in range(steps):
+        clock.advance(dice.choice([1_000, 200_000, 40_000_000]))
+        what = dice.randrange(10)
+        if what < 3 or not open_runs:
+            agent = dice.choice(["watcher", "sorter", "caller"])
+            runs = await accepted(store, event(base + number), agent=agent)
+            if dice.random() < 0.4:
+                await store.commit(closing(store, runs[0]))
+                # The same step again is a duplicate and leaves nothing.
+                await store.commit(closing(store, runs[0]))
+            else:
+                open_runs += runs
+        elif what == 3:
+            await store.note([Draft("policy.refused", {"actor": "engine", "bundle": "b" * 64})])
+        elif what == 4:
+            await both_ways(store, dice)
+        elif what == 5:
+            # The second has no canonical form: neither has a place.
+            bad = by_person("stop.set", what="agent:x", spend={"a": object()})
+            with pytest.raises(TypeError):
+                await store.note([by_person("stop.set", what="agent:x"), bad])
+        else:
+            run = open_runs.pop(dice.randrange(len(open_runs)))
+            if await onward(store, dice, fresh(store, run)):
+                open_runs.append(run)
+
+
+async def both_ways(store: SqlStore, dice: random.Random) -> None:
+    name = dice.choice(["watcher", "sorter"])
+    on = ("agent", name) not in store.stops()
+    kind = "stop.set" if on else "stop.lifted"
+    await store.stop(by_person(kind, what=f"agent:{name}"), "agent", name, on)
+    with pytest.raises(BadCommand):
+        await store.stop(by_person(kind, what=f"agent:{name}"), "agent", name, on)
+
+
+async def onward(store: SqlStore, dice: random.Random, run: Run) -> bool:
+    """Take a run one step on; say whether it goes on."""
+    if run.state in ("done", "dead"):
+        return False
+    rows = store.actions(run.id)
+    if not rows:
+        row = action(run, decided="permit", rule="r", effect="intended")
+        decision = dice.choice([PERMIT, HOLD, DENY])
+        if decision is HOLD:
+            row = held(run)
+        elif decision is DENY:
+            row = action(run, decided="deny", rule="r")
+        drafts = [
+            entry(run, "turn.reasoned", text="t", turn=1),
+            decided(run, row, decision, back=1),
+        ]
+        if decision is PERMIT:
+            drafts.append(entry(run, "effect.intended", back=1, action=row.id, tool=row.tool))
+        state = "waiting" if decision is HOLD else "done" if decision is DENY else "ready"
+        if decision is DENY:
+            drafts.append(entry(run, "run.closed", back=1, settled=1))
+        await store.commit(
+            step(store, run, *drafts, actions=[row], state=state, turn=1, waits="approval")
+        )
+        return decision is not DENY
+    (row,) = rows
+    about = {"action": row.id, "tool": row.tool}
+    if row.hold == "open":
+        to = dice.choice(["approved", "denied"])
+        draft = by_person(f"hold.{to}", agent=run.agent, **about)
+        await store.settle_hold(row.id, to, draft, approver="person:kim", until_us=2**50)  # type: ignore[arg-type]
+        return True
+    if row.hold == "approved":
+        row.decided, row.hold, row.effect = "permit", "used", "intended"
+        drafts = [decided(run, row, PERMIT)]
+        drafts.append(entry(run, "effect.intended", back=1, **about))
+        await store.commit(step(store, run, *drafts, actions=[row]))
+        return True
+    if row.hold == "denied":
+        row.decided = "deny"
+        quiet = entry(run, "run.closed", settled=1)
+        await store.commit(step(store, run, quiet, actions=[row], state="done"))
+        return False
+    return await bring_about(store, dice, run, row, about)
+
+
+async def bring_about(
+    store: SqlStore, dice: random.Random, run: Run, row: Any, about: Mapping[str, Any]
+) -> bool:
+    to = dice.choice(["done", "failed", "unknown", "dead"])
+    if to == "dead":
+        drafts = [entry(run, "run.dead", text="no more")]
+        drafts.append(entry(run, "effect.unknown", back=1, **about))
+        row.effect, row.decided = "unknown", "deny"
+        await store.commit(step(store, run, *drafts, actions=[row], state="dead"))
+        return False
+    row.effect = to
+    drafts = [entry(run, f"effect.{to}", **about)]
+    if to != "unknown":
+        drafts.append(entry(run, "run.closed", back=1, settled=1))
+    state = "ready" if to == "unknown" else "done"
+    await store.commit(step(store, run, *drafts, actions=[row], state=state))
+    return to == "unknown"
+
+
+# --- equal to the fold ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_the_tables_are_what_the_entries_come_to(
+    opener: Opener, clock: ManualClock, seed: int
+) -> None:
+    store = opener()
+    await wander(store, clock, seed)
+    assert store.spoilt() == []
+    names = {row[0] for row in stored(store)}
+    assert {"fleet", "agent", "minute", "rollout"} <= names
+    # Nothing of before is in memory, and it goes on from the rows as they stand.
+    store.close()
+    again = opener()
+    await wander(again, clock, seed + 100, steps=30, base=1000)
+    assert again.spoilt() == []
+
+
+async def test_rebuilt_tables_have_equal_bytes(store: SqlStore, clock: ManualClock) -> None:
+    await wander(store, clock, 5)
+    before = stored(store)
+    assert await store.rebuild_views() == len(before)
+    assert stored(store) == before
+    assert len(before) > 10
+
+
+async def test_a_spoilt_row_is_found_and_mended(store: SqlStore, clock: ManualClock) -> None:
+    """The negative control: comparing would say so if the tables were anything else."""
+    await wander(store, clock, 6)
+    before = stored(store)
+    write = store._write
+    write.begin()
+    write.run("UPDATE view SET version=version+1 WHERE name='fleet'")
+    write.run("DELETE FROM view WHERE name='agent' AND id='watcher'")
+    write.run("INSERT INTO view VALUES('hold', 'act_0', 1, 1, ?)", (b"{}",))
+    write.commit()
+    assert store.spoilt() == [("agent", "watcher"), ("fleet", ""), ("hold", "act_0")]
+    await store.rebuild_views()
+    assert store.spoilt() == []
+    assert stored(store) == before
+
+
+async def test_what_was_rolled_back_left_nothing(store: SqlStore, clock: ManualClock) -> None:
+    (run,) = await accepted(store, event(1))
+    before = stored(store)
+
+    def broken() -> None:
+        store._ledger.append([by_person("stop.set", what="agent:x")], None, 0, clock.now_us())
+        store._ledger.append([entry(run, "run.dead")], run.id, run.entries, clock.now_us(), 1)
+        raise BadCommand("not after all")
+
+    with pytest.raises(BadCommand):
+        await store.writer.submit(broken)
+    assert stored(store) == before
+    await store.commit(closing(store, run))
+    assert store.spoilt() == []
+    assert store.counts() == {"watcher": {"run.done": 1}}
+
+
+@pytest.mark.parametrize("opener", ["postgres"], indirect=True)
+async def test_several_workers_keep_one_set_of_tables(opener: Opener, clock: ManualClock) -> None:
+    one, two = opener("one"), opener("two")
+    for number in range(6):
+        (run,) = await accepted(one if number % 2 else two, event(number))
+        row = held(run)
+        at = one if one.lease(run) is not None else two
+        other = two if at is one else one
+        if at.lease(run) is None:
+            continue
+        turn = entry(run, "turn.reasoned", text="t", turn=1)
+        await at.commit(
+            step(at, run, turn, decided(run, row, HOLD, back=1), actions=[row], turn=1,
+                 state="waiting", waits="approval")
+        )  # fmt: skip
+        draft = by_person("hold.approved", action=row.id, agent=run.agent, tool=row.tool)
+        await other.settle_hold(row.id, "approved", draft, approver="kim", until_us=2**50)
+        kept = fresh(at, run)
+        done = [decided(run, row, PERMIT), entry(run, "effect.done", back=1, action=row.id)]
+        await at.commit(step(at, kept, *done, state="done"))
+        assert one.spoilt() == []
+    assert two.spoilt() == []
+
+
+async def test_archived_entries_are_not_counted_again(store: SqlStore, clock: ManualClock) -> None:
+    for number in range(4):
+        (run,) = await accepted(store, event(number))
+        await store.commit(closing(store, run))
+    before = stored(store)
+    write = store._write
+    write.begin()
+    write.run("DELETE FROM entry WHERE seq<=2")
+    write.commit()
+    with pytest.raises(BadCommand, match="archived"):
+        await store.rebuild_views()
+    assert stored(store) == before
+
+
+# --- equal to what the tables of the line say, over a real line ----------------------------------
+
+
+def by_tables(store: SqlStore) -> dict[str, dict[str, int]]:
+    """Count the slow way, over the tables themselves."""
+    table: dict[str, dict[str, int]] = {}
+    for name, of, column in (
+        ("run", "run", "state"), ("decided", "action", "decided"),
+        ("effect", "action", "effect"), ("hold", "action", "hold"),
+    ):  # fmt: skip
+        sql = f"SELECT agent, {column}, COUNT(*) FROM {of} GROUP BY agent, {column}"  # noqa: S608
+        for agent, value, number in store._database.rows(sql):
+            if value is not None:
+                table.setdefault(agent, {})[f"{name}.{value}"] = int(number)
+    return table
+
+
+async def test_counts_over_a_real_line_and_a_restart(tmp_path: Path) -> None:
+    world = World()
+    async with toy_fleet(tmp_path, world, agents=("worker", "helper")) as fleet:
+        jobs = [
+            job("quiet", key="a"),
+            job("sent", send(), key="b"),
+            job("noted", note("hello"), key="c"),
+            job("held", send(tool="big.send"), key="d"),
+            job("held too", send(tool="big.send"), key="e"),
+            job("held three", send(tool="big.send"), key="f"),
+        ]
+        await fleet.send(*jobs)
+        await fleet.settle()
+        store = fleet.app.store
+        (first, second) = (fleet.actions(jobs[3])[0], fleet.actions(jobs[4])[0])
+        assert store.counts() == by_tables(store)
+        assert store.counts()["worker"]["hold.open"] == 3
+        assert {id for id, *_ in store.view_page("hold", limit=9)} >= {first.id, second.id}
+        await fleet.app.commands.approve(fleet.order(), first.id)
+        await fleet.settle()
+        await fleet.restart()
+        store = fleet.app.store
+        await fleet.app.commands.deny(fleet.order(), second.id)
+        await fleet.settle()
+        assert store.counts() == by_tables(store)
+        assert store.spoilt() == []
+        (waiting,) = store.view_page("hold", limit=9)
+        assert waiting[3]["tool"] == "big.send"
+        assert [id for id, *_ in store.view_page("run", limit=9)] == [waiting[3]["run"]]
+
+
+# --- the fold itself ------------------------------------------------------------------------
+
+_KINDS = (
+    "turn.reasoned", "action.decided|permit", "action.decided|hold", "action.decided|deny",
+    "effect.intended", "effect.started", "effect.done", "effect.failed", "effect.unknown",
+    "effect.cancelled", "hold.approved", "hold.denied", "hold.expired", "action.refused",
+    "budget.refused", "budget.reserved", "run.dead", "run.redriven", "run.closed",
+)  # fmt: skip
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Told]:
+    """Entries of a few runs in any order, sensible or not; instants may go back."""
+    told: list[Told] = []
+    numbers: dict[str, int] = {}
+    at = 10 * KEEP_MINUTES * MINUTE_US
+    for seq in range(1, draw(st.integers(1, 40)) + 1):
+        at += draw(st.sampled_from([0, 5, 90 * MINUTE_US, -MINUTE_US, 3000 * MINUTE_US]))
+        run = f"run_{draw(st.integers(0, 2))}"
+        kind, _, outcome = draw(st.sampled_from(_KINDS)).partition("|")
+        fields = {"agent": draw(st.sampled_from("ab")), "event": "evt_1"}
+        if kind.startswith(("action.", "effect.", "hold.")) or draw(st.booleans()):
+            fields |= {"action": f"act_{run}_{draw(st.integers(0, 1))}", "tool": "t"}
+        if kind.startswith(("turn.", "run.")):
+            fields.pop("action", None)
+        if outcome:
+            fields |= {"outcome": outcome, "rule": "r"}
+        numbers[run] = numbers.get(run, 0) + 1
+        told.append((seq, at, kind, run, numbers[run], 1, fields))
+    return told
+
+
+@given(histories(), st.data())
+@hypothesis_settings(max_examples=200)
+def test_groups_of_any_size_come_to_the_same(told: list[Told], data: st.DataObject) -> None:
+    """Written group by group, forgetting now and then, it is what one fold over all comes to."""
+    tables: dict[Key, tuple[int, int, bytes]] = {}
+
+    def fetch(key: Key) -> Row | None:
+        if key not in tables:
+            return None
+        version, sort, raw = tables[key]
+        return Row(version, sort, orjson.loads(raw), stored=True)
+
+    def again(run: str, about: int | None, before: int) -> list[Told]:
+        return [one for one in told if one[3] == run and one[0] < before]
+
+    view, at = View(fetch, again), 0
+    while at < len(told):
+        to = data.draw(st.integers(at + 1, len(told)))
+        view.take(told[at:to])
+        for key in view.gone:
+            tables.pop(key, None)
+        for key in view.changed:
+            row = view.rows[key]
+            tables[key] = (row.version, row.sort, canonical(row.data))
+        if view.turned:
+            first = view.first_minute
+            tables = {k: v for k, v in tables.items() if k[0] != "minute" or v[1] >= first}
+        view.written()
+        if data.draw(st.booleans()):
+            view.forget(runs=data.draw(st.booleans()))
+        at = to
+    whole = {key: (row.version, row.sort, canonical(row.data)) for key, row in folded(told).items()}
+    assert tables == whole
+
+
+@given(st.integers(1, 2**50))
+def test_a_bucket_holds_its_latency(micros: int) -> None:
+    low = floor_us(bucket(micros))
+    assert low <= micros < max(low * 1.25 + 1, low + 1)

@@ -1,0 +1,50 @@
+"""What the crash schedules found, each shown again by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vedette import crashpoint
+from vedette.adapters.keys import KEY_FILE, PUBLIC_FILE, ledger_key
+from vedette.hold import wake_at
+from vedette.run import Run
+from vedette.testing.steps import held
+
+NAME = "vedette/harbour"
+RUN = Run("run_1", "evt_1", "watcher", "pump", 1)
+
+
+class Died(BaseException):
+    """Stands for a crash."""
+
+
+def dying_at(point: str) -> None:
+    def hook(passed: str) -> None:
+        if passed == point:
+            raise Died(point)
+
+    crashpoint.hook = hook
+
+
+@pytest.mark.parametrize("point", ["key:before", "key:mid", "key:after"])
+def test_a_crash_while_a_key_is_made_leaves_no_half_of_it(tmp_path: Path, point: str) -> None:
+    dying_at(point)
+    try:
+        with pytest.raises(Died):
+            ledger_key(tmp_path, NAME)
+    finally:
+        crashpoint.hook = None
+    assert not (tmp_path / KEY_FILE).exists() or (tmp_path / KEY_FILE).stat().st_size == 32
+    key = ledger_key(tmp_path, NAME)
+    assert ledger_key(tmp_path, NAME).public_key() == key.public_key()
+    assert (tmp_path / PUBLIC_FILE).read_text(encoding="ascii").startswith(NAME)
+    assert (tmp_path / KEY_FILE).stat().st_mode & 0o077 == 0
+
+
+def test_what_waits_for_a_person_is_not_woken_by_an_instant_that_it_waited_for_before() -> None:
+    row = held(RUN, effect="unknown", not_before_us=1)
+    assert wake_at([row]) == 0
+    row.waits = "budget"
+    assert wake_at([row]) == 1
