@@ -40,6 +40,10 @@ lock: ## Compile requirements.lock again; ARGS="--upgrade" moves the pins
 	  --generate-hashes --no-header --no-emit-index-url --quiet $(ARGS) --output-file requirements.lock
 	@echo "requirements.lock is compiled; make setup installs it"
 
+faults: ## Every crash point, 10,000 pairs, power cuts and their controls (10 min and more)
+	@tools/setup
+	@$(BIN)/python -m tests.faults.every $(ARGS)
+
 replay-real: ## Replay the real data of VEDETTE_DATA through the whole line; ARGS go to the tool
 	@tools/setup
 	@$(BIN)/python -m tools.replay_real $(ARGS)

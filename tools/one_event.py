@@ -108,14 +108,14 @@ async def page(work: Path) -> str:
 async def series(fleet: FleetHarness, clock: ManualClock) -> int:
     """Hand over the series; return how many rows it has.
 
-    In two parts, so that the place in the ledger of what the alarm's run wrote is always the same:
-    a call takes its time, and other rows go on meanwhile.
+    The alarm alone, so that the place in the ledger of what its run wrote is always the same: a
+    batch becomes durable in parts, a call takes its time, and other rows go on meanwhile.
     """
     rows = ListIntake()
     csv = CsvSource("series", str(ROOT / f"samples/metrics/{SERIES}.csv"), clock)
     await csv.deliver(rows)
-    after = next(at for at, event in enumerate(rows.events, start=1) if event.id == ALARM)
-    for part in (rows.events[:after], rows.events[after:]):
+    at = next(at for at, event in enumerate(rows.events) if event.id == ALARM)
+    for part in (rows.events[:at], rows.events[at : at + 1], rows.events[at + 1 :]):
         await fleet.app.intake.accept(part)
         await fleet.settle(60)
     return len(rows.events)

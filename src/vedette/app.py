@@ -133,6 +133,8 @@ async def open_app(
         if pool is not None:
             pool.close()
         raise
+    if settings.store.survives != "power-loss":
+        troubles.append("[store] survives = kill: a power cut may take the last answered commits")
     dispatcher = Dispatcher(line)
     intake = LineIntake(line, dispatcher, max_event_bytes=settings.max_event_bytes)
     upkeep = Upkeep(line, store, KeyFolder(settings.state, key_name))

@@ -36,6 +36,8 @@ from vedette.waking import Waking
 Key = tuple[str, str]
 T = TypeVar("T")
 
+# A target whose next trial is further off than this has failed several in a row.
+_TRIAL_SOON_US = 10_000_000
 _SOON_US = 60_000_000
 AHEAD = 32
 # Handlers of one agent while another that asks for little is about. Whatever is in hand for the
@@ -158,7 +160,7 @@ class Dispatcher:
     def soon(self) -> bool:
         """Say whether something waits for an instant near enough to stay up for."""
         now = self._line.clock.now_us()
-        return self.waking.soon(now + _SOON_US) or any(
+        return self.waking.soon(now + _TRIAL_SOON_US) or any(
             at_us <= now + _SOON_US and not self._line.stops.agent(key[0])
             for key, at_us in self._parked.items()
         )

@@ -1,7 +1,7 @@
 """A Run: one agent handling one event. And the Step, the unit in which a run becomes durable.
 
 ready --lease--> (handled) --+--> done
-  ^                          +--> dead      (dead letter, with its reason)
+  ^                          +--> dead      (dead letter, with its reason; a person may redrive it)
   |                          +--> waiting   (approval, time, budget, target, resume)
   +--------- wake -----------------+
 """

@@ -198,8 +198,10 @@ class Running:
         if self.open_sources or not app.dispatcher.idle or app.dispatcher.soon:
             return False
         now_us, stops = app.line.clock.now_us(), app.line.stops
+        # A target that is left alone may stay away for ever; what waits for it is found again.
+        near = {"time", "budget"} if app.line.breakers.listed() else {"target", "time", "budget"}
         return not any(
-            run.waits in ("target", "time", "budget") and not stops.agent(run.agent)
+            run.waits in near and not stops.agent(run.agent)
             for run in app.store.due(now_us + SOON_US, 1000)
         )
 

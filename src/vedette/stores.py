@@ -31,7 +31,10 @@ def open_store(
         )  # fmt: skip
     from vedette.adapters.sqlite import SqliteStore
 
-    return SqliteStore(settings.state, fleet=fleet, key=key, key_name=key_name, now_us=now_us)
+    return SqliteStore(
+        settings.state, fleet=fleet, key=key, key_name=key_name, now_us=now_us,
+        synchronous="FULL" if settings.store.survives == "power-loss" else "NORMAL",
+    )  # fmt: skip
 
 
 def open_reading(settings: Settings) -> Reads:

@@ -55,6 +55,8 @@ class View:
         self.changed: set[Key] = set()
         self.gone: set[Key] = set()
         self.newest, self.turned = -1, False
+        self._events = self._nobody = self._accepted = 0
+        self._examples: dict[str, tuple[int, str]] = {}
 
     def forget(self, *, runs: bool = True) -> None:
         """Forget every row: what was folded may not stand, or somebody else may write.
@@ -67,6 +69,8 @@ class View:
         self.changed.clear()
         self.gone.clear()
         self.newest, self.turned = -1, False
+        self._events = self._nobody = 0
+        self._examples.clear()
 
     @property
     def first_minute(self) -> int:
@@ -76,6 +80,8 @@ class View:
     def take(self, told: Iterable[Told]) -> None:
         """Fold entries, in the order of the ledger."""
         spots: dict[str, Spot] = {}
+        # What changes with nearly every entry is written into its rows at the end.
+        used: list[Spot] = []
         for entry in told:
             seq, at_us, kind, run, _, _, fields = entry
             get = fields.get
@@ -83,17 +89,35 @@ class View:
             spot = spots.get(agent)
             if spot is None or spot.minute != at_us // MINUTE_US:
                 spot = spots[agent] = self._spot(agent, at_us // MINUTE_US, seq)
-            for row in spot.rows:
-                row.version = seq
-            spot.counts["at"] = at_us
+                used.append(spot)
+            spot.seq, spot.at_us = seq, at_us
             outcome = get("outcome")
             name = kind if outcome is None else f"{kind}|{outcome}"
             spot.kinds[name] = spot.kinds.get(name, 0) + 1
+            if kind == "event.accepted":
+                self._events += 1
+                self._nobody += not get("woke")
+                self._accepted = seq
+                continue
             if run is not None and agent:
                 self._of_run(entry, run, spot)
             work = _OTHERS.get(kind)
             if work is not None:
                 work(self, seq, at_us, fields)
+        for spot in used:
+            spot.settle()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Write into the fleet's row what was gathered on the way."""
+        if self._events:
+            data = self._row(FLEET, self._accepted).data
+            add(data, "events", self._events)
+            add(data, "woke_nobody", self._nobody)
+            self._events = self._nobody = 0
+        for name, (seq, run) in self._examples.items():
+            self._row(FLEET, seq).data[name] = run
+        self._examples.clear()
 
     # --- rows -------------------------------------------------------------------------------
 
@@ -110,7 +134,8 @@ class View:
         row = self._find(key)
         if row is None:
             row = self.rows[key] = Row(seq, sort, {})
-        row.version = seq
+        if row.version < seq:
+            row.version = seq
         self.changed.add(key)
         return row
 
@@ -259,9 +284,9 @@ class View:
             if (would := fields.get("would")) is not None:
                 add(spot.counts, f"would.{would}", 1)
             if fields["outcome"] == "deny":
-                self._row(FLEET, seq).data["denied"] = run
+                self._examples["denied"] = seq, run
         elif kind == "effect.done":
-            self._row(FLEET, seq).data["effect"] = run
+            self._examples["effect"] = seq, run
             if "begun" in action:
                 self._took(spot, "effects_us", at_us - action["begun"])
         self._mark(seq, name, action, state)
@@ -302,13 +327,6 @@ class View:
 
     # --- what is true of the fleet, whatever run it came with ---------------------------------
 
-    def accepted(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
-        """One more event; it may have woken nobody."""
-        data = self._row(FLEET, seq).data
-        data["events"] = data.get("events", 0) + 1
-        if not fields.get("woke"):
-            data["woke_nobody"] = data.get("woke_nobody", 0) + 1
-
     def stopped(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
         """A stop is in force."""
         told = {"at": at_us, "actor": fields.get("actor"), "until": fields.get("until")}
@@ -332,7 +350,6 @@ class View:
 
 
 _OTHERS: Mapping[str, Callable[[View, int, int, Mapping[str, Any]], None]] = {
-    "event.accepted": View.accepted,
     "event.refused": lambda view, seq, at, fields: view.count(FLEET, "refused", seq),
     "policy.published": View.published,
     "policy.refused": lambda view, seq, at, fields: view.count(
@@ -363,10 +380,17 @@ def told_of(seq: int, entry: Mapping[str, Any]) -> Told:
 
 
 def _recount(counts: State, before: tuple[Any, Any, Any], action: State) -> None:
-    for name, was in zip(("decided", "hold", "effect"), before, strict=True):
-        now = action.get(name)
-        if was != now:
-            if was is not None:
-                add(counts, f"{name}.{was}", -1)
-            if now is not None:
-                add(counts, f"{name}.{now}", 1)
+    decided, hold, effect = before
+    if (now := action.get("decided")) != decided:
+        _moved(counts, "decided.", decided, now)
+    if (now := action.get("hold")) != hold:
+        _moved(counts, "hold.", hold, now)
+    if (now := action.get("effect")) != effect:
+        _moved(counts, "effect.", effect, now)
+
+
+def _moved(counts: State, name: str, was: str | None, now: str | None) -> None:
+    if was is not None:
+        add(counts, name + was, -1)
+    if now is not None:
+        add(counts, name + now, 1)

@@ -25,7 +25,7 @@ def move(action: State, kind: str, fields: Fields, at_us: int) -> None:
     """
     if kind == "action.decided":
         _decide(action, fields, at_us)
-    elif kind.startswith("effect."):
+    elif kind[:7] == "effect.":
         state = kind[7:]
         if state == "cancelled" and action.get("decided") == "hold":
             # It was planned, waits again, and will be planned anew if it is permitted.

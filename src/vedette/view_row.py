@@ -23,13 +23,20 @@ class Row:
 class Spot:
     """Where an agent's entries of one minute are counted."""
 
-    __slots__ = ("agent", "counts", "kinds", "minute", "row", "rows")
+    __slots__ = ("agent", "at_us", "counts", "kinds", "minute", "row", "seq")
 
     def __init__(self, minute: int, agent: Row | None, row: Row | None) -> None:
         self.minute, self.agent, self.row = minute, agent, row
-        self.rows = [one for one in (agent, row) if one is not None]
         self.counts: State = {} if agent is None else agent.data
         self.kinds: State = {} if row is None else row.data.setdefault("kinds", {})
+        self.seq = self.at_us = 0
+
+    def settle(self) -> None:
+        """Let the rows say which entry was the last of those counted here, and its instant."""
+        self.counts["at"] = self.at_us
+        for row in (self.agent, self.row):
+            if row is not None and row.version < self.seq:
+                row.version = self.seq
 
 
 def bucket(micros: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import shutil
 import sys
@@ -23,15 +24,18 @@ from typing import Any
 
 from tests.bench.bench_fleet import AGENT, readings, write_content
 from tests.bench.calibrate import Calibration, calibrate
+from tests.bench.databases import Database, following, own_database, store_plan
 from tests.bench.machine import CpuTimes, described, percentile
+from tests.bench.peers.work import server_cpu
 from tests.bench.profiles import Calls, Samples, sampling
 from tests.bench.target import happened
 
 from vedette.app import App
+from vedette.cli.run import COLLECT
 from vedette.event import Event
 from vedette.testing.harness import FleetHarness
 
-STORES = ("sqlite",)
+STORES = ("sqlite", "postgresql")
 STALLED_S = 30.0
 
 
@@ -53,11 +57,13 @@ class Load:
 class Measured:
     """One run of the line. Times in ms, CPU in µs per event; `lost` and `repeated` by the target.
 
-    `of_raw` is the share of the raw group commit measured just before and after.
+    `of_raw` is the share of the raw group commit measured just before and after. `server_us` is
+    what the database server spent beside the line's own CPU; 0 without one.
     """
 
     events_per_s: float
     cpu_us: float
+    server_us: float
     cpu_threads_us: dict[str, float]
     p50_ms: float
     p99_ms: float
@@ -85,13 +91,14 @@ class Measured:
             for name, spent in sorted(self.cpu_threads_us.items(), key=lambda item: -item[1])
             if spent >= 1
         )
+        server = f" and {self.server_us:,.0f} in the server" if self.server_us else ""
         wanted = self.load
         pace = f"{wanted.rate:g}/s" if wanted.rate else f"{wanted.in_flight} in flight"
         lines = [
             f"line on {wanted.store} (full sync): {self.events_per_s:,.0f} durable events/s "
             f"({wanted.events:,} events in {self.seconds:.2f} s, {pace}, batches of "
             f"{wanted.batch}, {wanted.keys} keys, tool {wanted.tool})",
-            f"  CPU      {self.cpu_us:,.0f} us/event ({threads})",
+            f"  CPU      {self.cpu_us:,.0f} us/event ({threads}){server}",
             f"  latency  accept to effect p50 {self.p50_ms:.1f} ms, p99 {self.p99_ms:.1f} ms",
             f"  groups   {self.groups:,}, mean {self.group_mean:.0f} items; "
             f"{self.entries_per_event:.1f} ledger entries/event",
@@ -110,14 +117,20 @@ class Measured:
         return json.dumps(told)
 
 
-def open_bench_fleet(folder: Path, load: Load) -> FleetHarness:
-    """Write the bench fleet below `folder` and return it on the store that the load names."""
+def open_bench_fleet(folder: Path, load: Load, database: Database | None = None) -> FleetHarness:
+    """Write the bench fleet below `folder` and return it on the store that the load names.
+
+    On PostgreSQL without a `database` a new one is made on this process's own server.
+    """
     if load.store not in STORES:
         raise SystemExit(f"line: no store {load.store!r}; there are: {', '.join(STORES)}")
     content = folder / "content"
     write_content(content, tool=load.tool)
     targets = {"marks": {"kind": "file", "path": str(folder / "marks.log")}}
-    return FleetHarness(folder, content=content, targets=targets)
+    store = None
+    if load.store == "postgresql":
+        store = store_plan(folder, database or own_database())
+    return FleetHarness(folder, content=content, targets=targets, store=store)
 
 
 class Offer:
@@ -185,13 +198,22 @@ def check_all_done(fleet: FleetHarness, events: int) -> None:
     raise AssertionError(f"{events} events came to {counts}; {why}")
 
 
-async def measure(folder: Path, load: Load, profile: str | None = None) -> Measured:
+async def measure(
+    folder: Path, load: Load, profile: str | None = None, database: Database | None = None
+) -> Measured:
     """Run the line once below `folder`. Raises AssertionError if an event is not accounted for."""
+    if load.store == "postgresql" and database is None:
+        database = own_database()
+    server = database.server if database else 0
     events = list(readings(load.events, keys=load.keys, size=load.size))
     warm = list(readings(2 * load.keys, keys=load.keys, size=load.size))
     warm = [Event(e.source, f"w{e.id}", e.type, e.subject, None, e.data, vouched=e.vouched)
             for e in warm]  # fmt: skip
-    async with open_bench_fleet(folder, load) as fleet:
+    told = ""
+    async with open_bench_fleet(folder, load, database) as fleet, following(fleet.app):
+        # As `vedette run` does once its fleet is up.
+        gc.freeze()
+        gc.set_threshold(*COLLECT)
         app = fleet.app
         # Modules, recall of each key and the first WAL pages: what a fleet has once it is up.
         await Offer(app, Load(events=len(warm))).all(warm)
@@ -199,16 +221,16 @@ async def measure(folder: Path, load: Load, profile: str | None = None) -> Measu
         writer: Any = getattr(app.store, "writer", None)
         groups, items = (writer.groups, writer.items) if writer is not None else (0, 0)
         head = app.store.head()
-        told = ""
         with ExitStack() as stack:
             samples, calls = Samples(), Calls(writer) if profile == "calls" else None
             if calls is not None:
                 await calls.begin()
             if profile == "sample":
                 stack.enter_context(sampling(samples))
-            cpu, began = CpuTimes.now(), time.monotonic()
+            served, cpu, began = server_cpu(server), CpuTimes.now(), time.monotonic()
             await offer.all(events)
             seconds, spent = time.monotonic() - began, CpuTimes.now().since(cpu)
+            served = server_cpu(server) - served
             if calls is not None:
                 await calls.end()
                 told = calls.table()
@@ -222,11 +244,14 @@ async def measure(folder: Path, load: Load, profile: str | None = None) -> Measu
     first, repeated = happened(folder / "marks.log")
     late = sorted((first[name] - at) / 1e6 for name, at in offer.at.items() if name in first)
     per_event = 1e6 / load.events
+    # A server that this process started is a child of its own, and counted by itself.
+    children = 0.0 if database else spent.children
     return Measured(
         events_per_s=load.events / seconds,
-        cpu_us=spent.total * per_event,
+        cpu_us=(spent.process + children) * per_event,
+        server_us=served * per_event,
         cpu_threads_us={name: each * per_event for name, each in spent.threads.items()}
-        | ({"child processes": spent.children * per_event} if spent.children else {}),
+        | ({"child processes": children * per_event} if children else {}),
         p50_ms=percentile(late, 0.5),
         p99_ms=percentile(late, 0.99),
         groups=groups,
@@ -241,20 +266,21 @@ async def measure(folder: Path, load: Load, profile: str | None = None) -> Measu
     )
 
 
-async def bench(load: Load, profile: str | None = None, *, raw: bool = True) -> Measured:
+async def bench(
+    load: Load, profile: str | None = None, *, raw: bool = True, database: Database | None = None
+) -> Measured:
     """Measure the line in a temporary folder, with the raw group commit before and after."""
     folder = Path(tempfile.mkdtemp(prefix="vedette-bench-"))
     try:
         before = [await calibrate(folder)] if raw else []
-        measured = await measure(folder, load, profile)
+        measured = await measure(folder, load, profile, database)
         measured.raw = [*before, await calibrate(folder)] if raw else []
         return measured
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Print the table (or JSON); 1 if an effect was lost or repeated."""
+def _options(argv: list[str] | None) -> argparse.Namespace:
     usual = Load()
     parser = argparse.ArgumentParser(prog="tests.bench.line", description=__doc__)
     parser.add_argument("--events", type=int, default=usual.events)
@@ -265,6 +291,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--size", type=int, default=usual.size, help="bytes of an event's data")
     parser.add_argument("--tool", choices=("async", "thread"), default=usual.tool)
     parser.add_argument("--store", choices=STORES, default=usual.store)
+    parser.add_argument("--url", help="of an empty database; without it a server is started")
+    parser.add_argument("--server", type=int, default=0, help="process id of the URL's server")
     parser.add_argument("--repeat", type=int, default=1, help="runs; each is printed")
     parser.add_argument(
         "--profile", nargs="?", const="sample", choices=("sample", "calls"),
@@ -273,15 +301,26 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--no-raw", action="store_true", help="leave the calibration out")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
+    if options.url and (options.store != "postgresql" or options.repeat > 1):
+        parser.error("--url is one empty database: for one run with --store postgresql")
+    return options
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the table (or JSON); 1 if an effect was lost or repeated."""
+    options = _options(argv)
     load = Load(
         options.events, options.in_flight, options.batch, options.rate, options.keys,
         options.size, options.tool, options.store,
     )  # fmt: skip
+    database = Database(options.url, options.server) if options.url else None
     if not options.json:
         print(described())
     failed = False
     for _ in range(options.repeat):
-        measured = asyncio.run(bench(load, options.profile, raw=not options.no_raw))
+        measured = asyncio.run(
+            bench(load, options.profile, raw=not options.no_raw, database=database)
+        )
         print(measured.json() if options.json else measured.report(), flush=True)
         failed = failed or bool(measured.lost or measured.repeated)
     return 1 if failed else 0

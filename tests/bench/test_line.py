@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
+from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 from tests.bench.bench_fleet import AGENT, readings, write_content
 from tests.bench.calibrate import calibrate
-from tests.bench.line import Load, Offer, bench, check_all_done, measure, open_bench_fleet
+from tests.bench.databases import Database, find_server, following, fresh, store_plan
+from tests.bench.line import Load, Offer, bench, check_all_done, main, measure, open_bench_fleet
 from tests.bench.machine import CpuTimes
+from tests.bench.peers.__main__ import BARS, OURS, PEER_SWEEP, Bench, ratios, verdicts
 from tests.bench.peers.environment import LOCK
-from tests.bench.peers.rounds import _round, best, mean
-from tests.bench.peers.work import KEYS, Work, events
+from tests.bench.peers.rounds import PEERS, Peer, Round, _round, best, mean, peer_round
+from tests.bench.peers.work import KEYS, Options, Work, drive_tasks, events, warm
 from tests.bench.profiles import Samples, sampling
 from tests.bench.target import Target, happened
+from tests.pg import server
 from tests.unit.test_lock import pins, places
 
 from vedette.testing.harness import checkout
@@ -42,6 +50,66 @@ async def test_a_paced_load_keeps_its_pace(tmp_path: Path) -> None:
     measured = await measure(tmp_path, Load(events=40, rate=100.0, keys=10, tool="thread"))
     assert measured.effects == 40
     assert measured.events_per_s <= 110
+
+
+async def test_the_line_bench_runs_on_a_postgresql_that_syncs(tmp_path: Path) -> None:
+    load = Load(events=EVENTS, in_flight=64, keys=20, store="postgresql")
+    with fresh(server()) as database:
+        measured = await measure(tmp_path, load, database=database)
+        with psycopg.connect(database.url) as looking:
+            (sealed,) = looking.execute("SELECT count(*) FROM entry").fetchone() or (0,)
+    assert (measured.effects, measured.lost, measured.repeated) == (EVENTS, 0, 0)
+    # It was this database that the fleet wrote to, and its server's CPU is told by itself.
+    assert sealed >= 3 * EVENTS
+    assert measured.server_us > 0
+    assert "child processes" not in measured.cpu_threads_us
+    assert " in the server" in measured.report()
+    # The round's database is gone, and the password with it is in no result.
+    with pytest.raises(psycopg.OperationalError, match="does not exist"):
+        psycopg.connect(database.url)
+    assert server().password not in measured.json()
+
+
+async def test_no_trouble_in_following_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Callable[[str], None]] = []
+
+    async def follow(*given: Any) -> None:
+        told.append(given[-1])
+
+    monkeypatch.setattr("tests.bench.databases.follow", follow)
+    with fresh(server()) as database:
+        async with open_bench_fleet(tmp_path, Load(store="postgresql"), database) as fleet:
+            async with following(fleet.app):
+                pass
+            troubled = following(fleet.app)
+            await troubled.__aenter__()
+            await asyncio.sleep(0)
+            told[-1]("cannot take up what another published")
+            with pytest.raises(AssertionError, match="what another published"):
+                await troubled.__aexit__(None, None, None)
+
+
+def test_a_server_that_does_not_sync_is_not_measured(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="fsync"):
+        store_plan(tmp_path, Database(server(fsync=False).fresh()))
+
+
+def test_one_database_serves_one_run(capsys: pytest.CaptureFixture[str]) -> None:
+    for more in (["--repeat", "2", "--store", "postgresql"], ["--store", "sqlite"]):
+        with pytest.raises(SystemExit):
+            main(["--url", "postgresql://nowhere/none", *more])
+        assert "one empty database" in capsys.readouterr().err
+
+
+def test_without_postgresql_the_bench_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.pg.server", lambda: pytest.skip("not here"))
+    assert find_server() is None
+    with pytest.raises(SystemExit, match="PostgreSQL is not here"):
+        open_bench_fleet(tmp_path, Load(store="postgresql"))
 
 
 async def test_calls_of_both_threads_can_be_counted(tmp_path: Path) -> None:
@@ -184,6 +252,82 @@ def test_a_round_with_a_missing_or_repeated_effect_does_not_count() -> None:
     assert mean(slow, fast) == replace(slow, events_per_s=2.0)
     assert mean(slow, lost) == mean(lost, slow) == slow
     assert mean(lost, twice).wrong
+
+
+def test_the_database_server_counts_in_the_mean() -> None:
+    one = Round("a", "line", 1, events_per_s=1.0, cpu_us=2.0, server_us=10.0)
+    other = replace(one, server_us=30.0)
+    assert mean(one, other).server_us == 20.0
+    assert mean(one, other).all_us == 22.0
+
+
+def test_like_stands_beside_like_first_and_promises_are_held_against_sqlite() -> None:
+    speeds = {OURS[0]: 1000.0, "DBOS on PostgreSQL": 50.0, OURS[1]: 3000.0}
+    speeds |= {peer.name: 60.0 for peer in PEERS if not peer.postgres}
+    bests = {
+        name: Round(name, "line", 16, 100, events_per_s=speed, cpu_us=10.0)
+        for name, speed in speeds.items()
+    }
+    lines = ratios(bests, []).splitlines()
+    assert lines[0].startswith("vedette on PostgreSQL, best: 1,000")
+    assert lines[1].split()[:5] == ["20.0", "x", "DBOS", "on", "PostgreSQL"]
+    begun = lines.index(next(line for line in lines if line.startswith(OURS[1])))
+    assert lines[begun + 1].split()[:5] == ["50.0", "x", "DBOS", "on", "SQLite"]
+    assert {each.value for each in verdicts(bests)} == {60.0, 50.0}
+    assert all(each.met for each in verdicts(bests))
+    # A slower line keeps no promise, and neither does one that nothing was measured beside.
+    slow = bests | {OURS[1]: replace(bests[OURS[1]], events_per_s=2400.0)}
+    assert [each.met for each in verdicts(slow)] == [False, False]
+    assert [each.met for each in verdicts({OURS[1]: bests[OURS[1]]})] == [False] * len(BARS)
+    assert set(BARS) <= {peer.name for peer in PEERS}
+
+
+@pytest.mark.parametrize(
+    ("fastest", "tried"), [(16, [1, 16, 64]), (64, [1, 16, 64, 128]), (999, [1, 16, 64, 128, 256])]
+)
+def test_a_peer_is_driven_on_for_as_long_as_that_makes_it_faster(
+    monkeypatch: pytest.MonkeyPatch, fastest: int, tried: list[int]
+) -> None:
+    def measured(peer: Peer, variant: str, concurrency: int, events: int, *more: object) -> Round:
+        assert events >= max(40, 4 * concurrency)
+        speed = float(-abs(fastest - concurrency))
+        return Round(peer.name, variant, concurrency, events, events_per_s=speed)
+
+    monkeypatch.setattr("tests.bench.peers.__main__.peer_round", measured)
+    monkeypatch.setattr("tests.bench.peers.__main__.python", lambda: Path(sys.executable))
+    options = Namespace(quick=False, events=40, sweep=PEER_SWEEP)
+    peer = next(peer for peer in PEERS if not peer.postgres)
+    bench = Bench(options)
+    found = bench.peer(peer)
+    assert [each.concurrency for each in bench.rounds if each.variant == "tasks"] == tried
+    assert found is not None
+    assert found.concurrency == min(fastest, 256)
+
+
+def test_a_peer_that_breaks_off_is_told_with_the_pace_of_the_machine() -> None:
+    found = peer_round(replace(PEERS[0], module="nothing"), "threads", 1, 1, Path(sys.executable))
+    assert "No module named" in found.wrong
+    assert found.spin_ns > 0
+
+
+async def test_peers_are_warm_at_the_concurrency_that_is_timed(tmp_path: Path) -> None:
+    asked = Options(tmp_path, "tasks", 12, 30, "", 0)
+    beside, most, seen = 0, 0, []
+
+    async def handle(event: dict[str, Any]) -> None:
+        nonlocal beside, most
+        seen.append(event["id"])
+        beside += 1
+        if event["id"].startswith("w"):
+            most = max(most, beside)
+        await asyncio.sleep(0)
+        beside -= 1
+
+    clock = await drive_tasks(asked, handle)
+    assert most == 12
+    assert list(clock.began) == [f"r{number}" for number in range(30)]
+    # Every one that is not timed is done before the first that is.
+    assert [name[0] for name in seen] == ["w"] * warm(asked) + ["r"] * 30
 
 
 def test_the_peers_lock_pins_by_hash_and_names_no_place() -> None:

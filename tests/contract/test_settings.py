@@ -195,3 +195,16 @@ def test_other_variables_of_the_project_are_no_settings(
     monkeypatch.setenv("VEDETTE_DATA", "/somewhere")
     monkeypatch.setenv("VEDETTE_MODEL", "a-model")
     assert load_settings(put(tmp_path, TOML)).fleet == "harbour"
+
+
+def test_a_weaker_store_is_chosen_by_name_and_only_where_there_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "vedette.toml"
+    path.write_text('fleet = "harbour"\n[store]\nsurvives = "kill"\n')
+    assert load_settings(path).store.survives == "kill"
+    path.write_text('fleet = "harbour"\n')
+    assert load_settings(path).store.survives == "power-loss"
+    path.write_text(
+        'fleet = "harbour"\n[store]\nkind = "postgresql"\nurl_env = "URL"\nsurvives = "kill"\n'
+    )
+    with pytest.raises(BadFleet, match="SQLite store only"):
+        load_settings(path)

@@ -165,6 +165,21 @@ async def test_a_source_s_position_moves_with_its_batch(store: Opened, opener: O
     assert opener().position("csv:a") == "18"
 
 
+async def test_a_batch_that_cannot_be_written_leaves_nothing(store: Opened) -> None:
+    """Beside others of its group: a half of it would be events that nobody answered for."""
+    bad = Refused("line 2", "it is no text: \udcff", b"")
+    first, second = await asyncio.gather(
+        store.accept([arrival(event(1), "a"), bad], None),
+        store.accept([arrival(event(2), "a")], None),
+        return_exceptions=True,
+    )
+    assert isinstance(first, Exception)
+    assert not isinstance(second, BaseException)
+    assert [entry_["event"] for entry_ in sealed(store, "event.accepted")] == [event(2).key]
+    ((again,),) = [await store.accept([arrival(event(1), "a")], None)]
+    assert (again.duplicate, len(again.runs)) == (False, 1)
+
+
 # --- steps ----------------------------------------------------------------------------------
 
 

@@ -109,11 +109,11 @@ async def test_a_key_s_order_holds_whoever_accepts(
     assert texts() == [str(n) for n in range(30)]
 
 
-def slowly(world: World) -> None:
+def slowly(world: World, seconds: float = 0.02) -> None:
     slow = threading.Event()
 
     def answer(call: Call) -> Outcome | None:
-        slow.wait(0.02)
+        slow.wait(seconds)
         return None
 
     world.answer = answer
@@ -132,7 +132,7 @@ async def test_nothing_older_starts_anywhere_once_a_publication_returned(
     two: tuple[FleetHarness, FleetHarness], world: World, tmp_path: Path
 ) -> None:
     one, other = two
-    slowly(world)
+    slowly(world, 0.2)
     await one.send(*(job(f"j{n}", send(f"t{n}"), key=f"k{n}") for n in range(600)))
     await until(lambda: len(world.calls) > 20, 60)
     revision = await deny_sending(one, tmp_path / "denying")
@@ -161,7 +161,7 @@ async def test_without_the_barrier_older_calls_do_start(
     monkeypatch.setattr(PostgresStore, "everywhere", at_once)
     monkeypatch.setattr(PostgresStore, "holds", lambda store, epoch: True)
     monkeypatch.setattr(PostgresStore, "current", True)  # so that nobody follows
-    slowly(world)
+    slowly(world, 0.2)
     await one.send(*(job(f"j{n}", send(f"t{n}"), key=f"k{n}") for n in range(600)))
     await until(lambda: len(world.calls) > 20, 60)
     await deny_sending(one, tmp_path / "denying")

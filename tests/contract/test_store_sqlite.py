@@ -21,12 +21,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette.adapters.ledger_file import verify_store
 from vedette.adapters.sqlite import OpenedStore, SqliteStore
-from vedette.storage.witness import last_shown, show
 from vedette.bundle import Bundle
 from vedette.entry import Draft
 from vedette.errors import BadStore, StoreBusy, StoreFailed
 from vedette.proof import read_notes, verifier_key
 from vedette.run import Answer, Committed, Run, Step
+from vedette.storage.witness import last_shown, show
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, closing, entry, event, step
 

@@ -29,7 +29,6 @@ from vedette.testing.clock import ManualClock
 from vedette.testing.steps import (
     accepted,
     action,
-    arrival,
     closing,
     decided,
     entry,
@@ -38,8 +37,7 @@ from vedette.testing.steps import (
     step,
 )
 from vedette.testing.toy import World, job, note, send, toy_fleet
-from vedette.timeline import changes, entries_page
-from vedette.view import KEEP_MINUTES, MINUTE_US, View, folded, told_of
+from vedette.view import KEEP_MINUTES, MINUTE_US, View, folded
 from vedette.view_row import Key, Row, Told, bucket, floor_us
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -60,7 +58,7 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -
     opened: list[SqlStore] = []
 
     def again(worker: str = "one") -> SqlStore:
-        names = {"fleet": "harbour", "key": KEY, "key_name": "vedette/harbour"}
+        names: dict[str, Any] = {"fleet": "harbour", "key": KEY, "key_name": "vedette/harbour"}
         if request.param == "sqlite":
             opened.append(SqliteStore(tmp_path, now_us=clock.now_us, synchronous="OFF", **names))
         else:
@@ -98,9 +96,11 @@ def fresh(store: SqlStore, run: Run) -> Run:
     return found
 
 
+ALL = "SELECT name, id, version, sort, data FROM view ORDER BY name, id"
+
+
 def stored(store: SqlStore) -> list[tuple[Any, ...]]:
-    sql = "SELECT name, id, version, sort, data FROM view ORDER BY name, id"
-    return [tuple(row) for row in store._database.rows(sql)]
+    return [tuple(row) for row in store._database.rows(ALL)]
 
 
 def by_person(kind: str, **fields: Any) -> Draft:
@@ -267,6 +267,9 @@ async def test_what_was_rolled_back_left_nothing(store: SqlStore, clock: ManualC
     def broken() -> None:
         store._ledger.append([by_person("stop.set", what="agent:x")], None, 0, clock.now_us())
         store._ledger.append([entry(run, "run.dead")], run.id, run.entries, clock.now_us(), 1)
+        # Written, and seen within the transaction; then it is all taken back.
+        store.writer._pending.flush()
+        assert ("stop", "agent:x") in [tuple(row[:2]) for row in store._write.rows(ALL)]
         raise BadCommand("not after all")
 
     with pytest.raises(BadCommand):
@@ -325,7 +328,7 @@ def by_tables(store: SqlStore) -> dict[str, dict[str, int]]:
         ("run", "run", "state"), ("decided", "action", "decided"),
         ("effect", "action", "effect"), ("hold", "action", "hold"),
     ):  # fmt: skip
-        sql = f"SELECT agent, {column}, COUNT(*) FROM {of} GROUP BY agent, {column}"  # noqa: S608
+        sql = f"SELECT agent, {column}, COUNT(*) FROM {of} GROUP BY agent, {column}"
         for agent, value, number in store._database.rows(sql):
             if value is not None:
                 table.setdefault(agent, {})[f"{name}.{value}"] = int(number)
@@ -434,3 +437,45 @@ def test_groups_of_any_size_come_to_the_same(told: list[Told], data: st.DataObje
 def test_a_bucket_holds_its_latency(micros: int) -> None:
     low = floor_us(bucket(micros))
     assert low <= micros < max(low * 1.25 + 1, low + 1)
+
+
+# --- the verb -------------------------------------------------------------------------------
+
+SETTINGS = """\
+fleet = "harbour"
+state = "state"
+[content]
+agents = "agents"
+policies = "policies"
+memory = "memory"
+"""
+
+
+async def test_a_person_checks_and_rebuilds(tmp_path: Path, clock: ManualClock) -> None:
+    import asyncio
+
+    from click.testing import CliRunner
+
+    from vedette.adapters.keys import ledger_key
+    from vedette.cli import cli
+
+    state = tmp_path / "state"
+    store = SqliteStore(
+        state, fleet="harbour", key=ledger_key(state, "vedette/harbour"),
+        key_name="vedette/harbour", now_us=clock.now_us, synchronous="OFF",
+    )  # fmt: skip
+    await wander(store, clock, 9, steps=20)
+    store._write.run("UPDATE view SET version=1 WHERE name='fleet'")
+    store.close()
+    settings = tmp_path / "vedette.toml"
+    settings.write_text(SETTINGS)
+
+    async def verb(*words: str) -> tuple[int, str]:
+        arguments = ["--config", str(settings), "store", "rebuild", *words]
+        done = await asyncio.to_thread(CliRunner().invoke, cli, arguments)
+        return done.exit_code, done.output
+
+    assert await verb("--check") == (1, "fleet\n")
+    code, told = await verb()
+    assert (code, told[:5]) == (0, "made ")
+    assert await verb("--check") == (0, "every row is what the ledger says\n")

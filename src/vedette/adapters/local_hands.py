@@ -156,7 +156,7 @@ class LocalHands:
         `unknown` while the call has not come back, as the target cannot know what it will do yet.
         """
         # What the tool said itself, however late, verifies nothing: there the target is asked.
-        known = await self._earlier(call, late=tool.query != tool.verify)
+        known = await self._earlier(call, late=tool.verify is None or tool.query != tool.verify)
         if known is not None or tool.query is None:
             return known
         function = self._function(call.agent, tool.query)

@@ -214,6 +214,32 @@ def shown_time(at_us: int) -> str:
     return f"{iso(at_us)[:19]}Z" if at_us else "-"
 
 
+def stretch(verb: F) -> F:
+    """Give a verb `--last` and `--until`: the stretch of time that it tells of."""
+    last = click.option(
+        "--last", default="24h", show_default=True, metavar="TIME", help="How far back: 24h, 7d."
+    )
+    until = click.option(
+        "--until", metavar="INSTANT", help="Up to then (UTC), as 2026-05-01. Default: now."
+    )
+    return last(until(verb))
+
+
+def since(last: str, until: str | None) -> tuple[int, int]:
+    """Return the instants between which a stretch of time lies. Raises BadCommand."""
+    from vedette.clock import SystemClock, duration_us, from_iso
+
+    try:
+        to_us = SystemClock().now_us() if until is None else from_iso(until)
+    except ValueError as error:
+        mend = "for example --until 2026-05-01T06:00:00Z"
+        raise BadCommand(f"{until!r} is no instant", mend=mend) from error
+    try:
+        return to_us - duration_us(last), to_us
+    except ValueError as error:
+        raise BadCommand(f"{last!r} is no length of time", mend="for example --last 24h") from error
+
+
 def plain(text: str) -> str:
     """Return text of unknown origin without what would move a terminal's cursor or colours."""
     return "".join(c if c.isprintable() or c in "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)

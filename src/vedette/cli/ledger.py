@@ -11,6 +11,7 @@ import click
 
 from vedette.cli.archive import archive
 from vedette.cli.common import as_json_option, plain, program, reading, say, settings_of
+from vedette.cli.reconstruct import reconstruct
 from vedette.errors import BadCommand
 
 if TYPE_CHECKING:
@@ -29,10 +30,11 @@ archive_option = click.option(
 
 @click.group()
 def ledger() -> None:
-    """Verify, export, prove and archive the ledger."""
+    """Verify, export, prove, archive and reconstruct the ledger."""
 
 
 ledger.add_command(archive)
+ledger.add_command(reconstruct)
 
 
 @ledger.command("verify")

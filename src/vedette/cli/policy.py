@@ -23,8 +23,8 @@ from vedette.cli.common import (
 from vedette.errors import BadPolicy
 
 if TYPE_CHECKING:
-    from vedette.storage.reads import Reads
     from vedette.load import Settings
+    from vedette.storage.reads import Reads
 
 _folder = click.argument("folder", required=False, type=click.Path(path_type=Path))
 _REFUSALS = 3

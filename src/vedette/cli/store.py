@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from vedette.cli.common import human_verb, say, settings_of
+from vedette.cli.common import as_json_option, human_verb, reading, say, settings_of
 from vedette.errors import BadCommand
+
+if TYPE_CHECKING:
+    from vedette.load import Settings
 
 
 @click.group()
 def store() -> None:
-    """Move the fleet's state to another store."""
+    """Move the state to PostgreSQL; rebuild the read tables."""
 
 
 @store.command()
@@ -50,3 +55,45 @@ def copy(
     text += "to go on there, write into vedette.toml:\n"
     text += f'  [store]\n  kind = "postgresql"\n  url_env = "{variable or "DATABASE_URL"}"'
     say(as_json, told, text)
+
+
+@store.command()
+@click.option("--check", is_flag=True, help="Only say which rows are not what the ledger says.")
+@as_json_option
+@click.pass_context
+def rebuild(ctx: click.Context, check: bool, as_json: bool) -> None:
+    """Make the tables that lists and counts are read from anew, from the ledger alone.
+
+    Without --check the fleet must not run. Reads the whole ledger. Exits 1 if --check finds a row.
+    """
+    import asyncio
+
+    settings = settings_of(ctx)
+    if check:
+        with reading(settings) as opened, opened.snapshot():
+            rows = [f"{name} {id}".strip() for name, id in opened.spoilt()]
+        text = "\n".join(rows) or "every row is what the ledger says"
+        say(as_json, {"spoilt": rows}, text)
+        if rows:
+            ctx.exit(1)
+        return
+    number = asyncio.run(_rebuilt(settings))
+    say(as_json, {"rows": number}, f"made {number:,} rows anew from the ledger")
+
+
+async def _rebuilt(settings: Settings) -> int:
+    from vedette.adapters.keys import ledger_key
+    from vedette.clock import SystemClock
+    from vedette.stores import is_there, open_store
+
+    if not is_there(settings):
+        raise BadCommand("there is no store here", mend="start `vedette run` once")
+    name = f"vedette/{settings.fleet}"
+    opened = open_store(
+        settings, fleet=settings.fleet, key=ledger_key(settings.state, name), key_name=name,
+        now_us=SystemClock().now_us,
+    )  # fmt: skip
+    try:
+        return await opened.rebuild_views()
+    finally:
+        opened.close()

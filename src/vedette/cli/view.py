@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NOTABLE = (
     "action.decided", "effect.failed", "effect.unknown", "hold.approved", "hold.denied",
     "hold.expired", "run.dead", "policy.published", "policy.refused", "stop.set", "stop.lifted",
-    "body.erased",
+    "body.erased", "run.redriven", "run.dropped", "notice.raised",
 )  # fmt: skip
 _LINES = 8
 # How many entries one look reads at most: the newest.
@@ -128,6 +128,8 @@ def notable(entry: Mapping[str, Any]) -> str | None:
         return f"{at} {word} {entry['agent']} {entry['tool']} by {entry['rule']}  {where}"
     if kind == "run.dead":
         return f"{at} dead   {entry['agent']}  {where}"
+    if kind == "notice.raised":
+        return f"{at} NOTICE {entry['agent']} may {entry['tool']} ({entry['rule']})  {where}"
     if kind.startswith(("hold.", "effect.")):
         word = kind.partition(".")[2].ljust(6)
         actor = f" by {entry['actor']}" if entry.get("actor") else ""

@@ -100,7 +100,8 @@ class Sender:
 class StorePlan:
     """Where the state is kept: `sqlite` in the state folder, or `postgresql` at a URL.
 
-    Who opens it for one command only visits: the workers keep their keys.
+    Who opens it for one command only visits: the workers keep their keys. `survives` is what an
+    answered commit outlives: power loss, or (SQLite only) no more than a killed process.
     """
 
     kind: str = "sqlite"
@@ -108,6 +109,7 @@ class StorePlan:
     url_file: str | None = None
     lease_us: int = 5_000_000
     visit: bool = False
+    survives: str = "power-loss"
 
     def url(self) -> str:
         """Return the database's URL. Raises BadFleet if it is not there."""
@@ -250,6 +252,9 @@ def _problems(shape: SettingsFile, document: Document) -> list[Problem]:
     if plan.kind == "postgresql" and (plan.url_env is None) == (plan.url_file is None):
         what, mend = "a postgresql store needs its URL", "give either url_env or url_file"
         problems.append(document.problem(("store",), what, mend))
+    if plan.kind == "postgresql" and plan.survives != "power-loss":
+        what, mend = "is for the SQLite store only", "leave it out; the server's own setting counts"
+        problems.append(document.problem(("store", "survives"), what, mend))
     if duration_us(plan.lease) < 1_000_000:
         what, mend = f"{plan.lease!r} is too short a lease", "write 1s or more"
         problems.append(document.problem(("store", "lease"), what, mend))
@@ -343,6 +348,7 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
             shape.store.url_env,
             str(path(shape.store.url_file)) if shape.store.url_file else None,
             duration_us(shape.store.lease),
+            survives=shape.store.survives,
         ),
         retention_bodies_us=_length(shape.retention.bodies),
         retention_entries_us=_length(shape.retention.entries),

@@ -149,6 +149,10 @@ class StoreFile(Part):
     lease: Duration = Field(
         default="5s", description="how long a worker that is not heard of keeps its keys"
     )
+    survives: Literal["power-loss", "kill"] = Field(
+        default="power-loss",
+        description="what an answered commit survives; with `kill` a power cut may take the last",
+    )
 
 
 class RetentionFile(Part):

@@ -5,6 +5,7 @@ Who gives a command is what the kernel says of the peer; nothing in a request ca
 POST /v1/commands/VERB  {"command_id"?, "reason"?, "args"?} -> 200 {"result": …}
 GET  /v1/health         -> 200 {"fleet", "pid", "ready"}
 GET  /v1/status         -> 200 {"result": …}
+GET  /v1/changes?after=SEQ[&topics=a,b] -> 200 {"result": {"items", "head", "gap"}}
 Errors are {"error": {code, what, where, mend}} with 400 (not as asked), 403 (not you), 404 (no
 such verb), 409 (done before under this command_id) or 503 (not now).
 """
@@ -65,6 +66,7 @@ def routes(
         Route("/v1/commands/{verb}", door.command, methods=["POST"]),
         Route("/v1/health", door.health, methods=["GET"]),
         Route("/v1/status", door.status, methods=["GET"]),
+        Route("/v1/changes", door.changes, methods=["GET"]),
     ]
 
 
@@ -101,6 +103,20 @@ class _Door:
     async def status(self, request: Request) -> Response:
         async def look(_request: Request) -> Mapping[str, Any]:
             return self._status()
+
+        return await self._answer(request, look)
+
+    async def changes(self, request: Request) -> Response:
+        async def look(request: Request) -> Mapping[str, Any]:
+            from vedette.timeline import changes
+
+            asked = request.query_params
+            after, topics = asked.get("after", ""), asked.get("topics")
+            if not (after.isascii() and after.isdigit() and len(after) < 19):
+                raise BadCommand("after is a place in the ledger", mend="take `head` of an answer")
+            store: Any = self._commands.line.store
+            wanted = None if topics is None else frozenset(topics.split(","))
+            return changes(store, int(after), wanted)
 
         return await self._answer(request, look)
 

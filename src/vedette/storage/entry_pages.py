@@ -18,19 +18,21 @@ from vedette.storage.rows import find_position
 # A partial index is used only where the query's own text implies its condition.
 _RARE = "kind NOT IN ('event.accepted', 'run.closed')"
 _DECIDED = "kind='action.decided'"
-_LANE = "SELECT * FROM (SELECT {0} AS lane, seq FROM {1} WHERE {2} ORDER BY seq {3} LIMIT ?)"
-# How much is read of each of many lanes at first: the page ends somewhere in few of them.
-_SOME = 8
-_FEW_LANES = 64
+_LANE = "SELECT * FROM (SELECT {0} AS lane, seq FROM {1} WHERE {2} ORDER BY seq {3} LIMIT ?) AS l"
+# How much is read of each of several lanes at first; few of them have more on the page.
+_SOME = 3
+# How many lanes one statement takes.
+_LANES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Some entries that lie in order in one index."""
+    """Some entries that lie in order in one index, from the entry `low` on."""
 
     where: str
     values: tuple[Any, ...] = ()
     table: str = "entry"
+    low: int = 0
 
 
 class EntryPages:
@@ -57,7 +59,11 @@ class EntryPages:
         newer = after is not None
         edge = after if newer else 2**62 if before is None else before
         assert edge is not None
-        seqs = self._merged(self._lanes(filters, edge, newer, limit), edge, newer, limit)
+        seqs = None
+        if filters == {"kind": "run.closed"}:
+            seqs = self._near(edge, newer, limit)
+        if seqs is None:
+            seqs = self._merged(self._lanes(filters, edge, newer, limit), edge, newer, limit)
         return self._of_seqs(seqs)
 
     def entries_after(self, after: int, limit: int) -> list[tuple[int, bytes]]:
@@ -70,7 +76,7 @@ class EntryPages:
 
         `kinds` are none of event.accepted and run.closed: every event has one of those.
         """
-        lanes = [Lane(f"kind=? AND {_RARE} AND seq>?", (kind, after)) for kind in kinds]
+        lanes = [Lane(f"kind=? AND {_RARE}", (kind,), low=after + 1) for kind in kinds]
         return self._of_seqs(self._merged(lanes, 2**62, False, limit))[::-1]
 
     def seq_at(self, at_us: int) -> int:
@@ -98,7 +104,7 @@ class EntryPages:
     def _lanes(self, filters: Mapping[str, Any], edge: int, newer: bool, limit: int) -> list[Lane]:
         names, get = frozenset(filters), filters.__getitem__
         if not names:
-            return [Lane("seq>=0")]
+            return [Lane("1=1")]
         if names == {"agent"}:
             agent = get("agent")
             return [Lane("agent=? AND kind=?", (agent, kind)) for kind in sorted(KINDS)]
@@ -123,7 +129,7 @@ class EntryPages:
         if kind == "event.accepted":
             # The table of events is the list of them; it outlives entries that are archived.
             ((first,),) = self._rows("SELECT COALESCE(MIN(seq),1) FROM entry")
-            return [Lane("seq>=?", (first,), "event")]
+            return [Lane("1=1", (), "event", first)]
         if kind != "run.closed":
             return [Lane(f"kind=? AND {_RARE}", (kind,))]
         order, side = ("ASC", ">") if newer else ("DESC", "<")
@@ -135,6 +141,25 @@ class EntryPages:
         # Only agents whose nearest one is among the nearest can have any on the page.
         near = sorted(heads, reverse=not newer)[:limit]
         return [Lane("agent=? AND kind='run.closed'", (agent,)) for _, agent in near]
+
+    def _near(self, edge: int, newer: bool, limit: int) -> list[int] | None:
+        """Return the runs closed next to the edge if they are as near as they mostly are.
+
+        They are in no index of their own, since every event has one; but so they are a good part
+        of any stretch of the ledger. None if a bounded stretch has too few.
+        """
+        ends = "(SELECT MIN(seq) FROM entry), (SELECT MAX(seq) FROM entry)"
+        ((first, last),) = self._rows(f"SELECT {ends}")
+        for width in (4 * limit, 24 * limit):
+            low = max(edge, (first or 1) - 1) if newer else min(edge, (last or 0) + 1) - width - 1
+            sql = (
+                "SELECT seq FROM entry WHERE seq>? AND seq<? AND kind||''='run.closed' ORDER BY seq"
+            )
+            seqs = [int(seq) for (seq,) in self._rows(sql, low, low + width + 1)]
+            whole = low + width >= (last or 0) if newer else low < (first or 1)
+            if len(seqs) >= limit or whole:
+                return (seqs[:limit] if newer else seqs[-limit:])[::-1]
+        return None
 
     def _of_run(self, run: str) -> list[Lane]:
         position = find_position(self._database, run)
@@ -150,7 +175,9 @@ class EntryPages:
 
     def _merged(self, lanes: Sequence[Lane], edge: int, newer: bool, limit: int) -> list[int]:
         """Return the seqs next to the edge over all lanes, newest first."""
-        share = limit if len(lanes) <= _FEW_LANES else min(limit, _SOME)
+        if not lanes:
+            return []
+        share = limit if len(lanes) == 1 else min(limit, max(_SOME, 3 * limit // len(lanes)))
         found = self._read(lanes, edge, newer, share)
         nearest = _nearest(found, newer, limit)
         if share < limit and nearest:
@@ -172,9 +199,11 @@ class EntryPages:
         for part in _parts(lanes):
             sql, values = [], []
             for number, lane in part:
-                where = f"{lane.where} AND seq{side}?"
+                # Of two lower bounds the wrong one might be searched by: there is never but one.
+                where = f"{lane.where} AND seq{side}?{'' if newer else ' AND seq>=?'}"
                 sql.append(_LANE.format(number, lane.table, where, order))
-                values += [*lane.values, edge, limit]
+                ends = [max(edge, lane.low - 1)] if newer else [edge, lane.low]
+                values += [*lane.values, *ends, limit]
             for number, seq in self._rows(" UNION ALL ".join(sql), *values):
                 found[number].append(int(seq))
         for seqs in found:
@@ -199,5 +228,5 @@ def _nearest(found: Sequence[Sequence[int]], newer: bool, limit: int) -> list[in
 def _parts(lanes: Sequence[Lane]) -> Iterator[list[tuple[int, Lane]]]:
     """Yield numbered lanes, as many as one statement takes."""
     numbered = list(enumerate(lanes))
-    for at in range(0, len(numbered), _FEW_LANES):
-        yield numbered[at : at + _FEW_LANES]
+    for at in range(0, len(numbered), _LANES):
+        yield numbered[at : at + _LANES]

@@ -64,12 +64,14 @@ class Ledger:
 
     def load(self) -> None:
         """Take up the tree as the store has it. Raises BadStore if it is not the ledger's."""
-        sql = "SELECT name, value FROM meta WHERE name IN ('frontier', 'ledger_key')"
-        found: dict[str, str] = dict(self._database.rows(sql))
-        frontier = found.get("frontier")
+        # One statement: another worker may commit between two.
+        ((frontier, key, last),) = self._database.rows(
+            "SELECT (SELECT value FROM meta WHERE name='frontier'), "
+            "(SELECT value FROM meta WHERE name='ledger_key'), "
+            "(SELECT COALESCE(MAX(seq),0) FROM entry)"
+        )
         self._frontier = Frontier.from_bytes(bytes.fromhex(frontier)) if frontier else Frontier()
-        self._check_key(found.get("ledger_key"))
-        last = self._database.rows("SELECT COALESCE(MAX(seq),0) FROM entry")[0][0]
+        self._check_key(key)
         if last != self._frontier.size:
             raise BadStore(
                 f"the ledger ends at {last}, its tree at {self._frontier.size}",

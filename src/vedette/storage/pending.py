@@ -107,6 +107,18 @@ class Pending:
             )
         )  # fmt: skip
 
+    def accepted(self) -> tuple[int, int, int]:
+        """Return how much was accepted so far: what `take_back` goes back to."""
+        return len(self.events), len(self.refused), len(self.runs)
+
+    def take_back(self, mark: tuple[int, int, int]) -> None:
+        """Forget what was accepted since a mark."""
+        events, refused, runs = mark
+        self.keys.difference_update(key for _, _, key, _ in self.events[events:])
+        del self.events[events:]
+        del self.refused[refused:]
+        del self.runs[runs:]
+
     def add_spend(self, agent: str, unit: str, minute: int, amount: int) -> None:
         """Count what was spent, or with a negative amount given back, in a minute."""
         key = (agent, unit, minute)

@@ -75,15 +75,25 @@ class Steps:
     def accept(
         self, arrivals: Sequence[Arrival | Refused], position: tuple[str, str] | None
     ) -> list[Accepted]:
-        """Write a batch: events, the runs they wake, refusals, the source's position."""
+        """Write a batch: events, the runs they wake, refusals, the source's position.
+
+        Raises ValueError for an arrival that has no canonical form; then nothing of the batch is
+        left.
+        """
         at_us = self._now_us()
         known = self._known([a.event.key for a in arrivals if isinstance(a, Arrival)])
-        accepted = [
-            self._refuse(arrival, at_us)
-            if isinstance(arrival, Refused)
-            else self._arrive(arrival, known, at_us)
-            for arrival in arrivals
-        ]
+        mark, before = self._ledger.mark(), self._pending.accepted()
+        try:
+            accepted = [
+                self._refuse(arrival, at_us)
+                if isinstance(arrival, Refused)
+                else self._arrive(arrival, known, at_us)
+                for arrival in arrivals
+            ]
+        except Exception:
+            self._ledger.back_to(mark)
+            self._pending.take_back(before)
+            raise
         if position is not None:
             self._database.run(_POSITION, position)
         return accepted

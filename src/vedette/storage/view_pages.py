@@ -50,7 +50,9 @@ class ViewPages:
             if counted:
                 table[agent] = counted
         for state in ("ready", "waiting"):
-            sql = f"SELECT agent, COUNT(*) FROM run WHERE state='{state}' GROUP BY agent"
+            sql = (
+                f"SELECT agent, COUNT(*) FROM run WHERE state='{state}' AND agent>'' GROUP BY agent"
+            )
             for agent, number in self._rows(sql):
                 table.setdefault(agent, {})[f"run.{state}"] = int(number)
         return table

@@ -71,8 +71,12 @@ def alone() -> bool:
     return threading.active_count() == 1
 
 
-def in_child(work: Callable[[], object], *, die_at: int | None = None, within_s: int = 60) -> Ended:
+def in_child(
+    work: Callable[[], object], *, die_at: int | str | None = None, within_s: int = 60
+) -> Ended:
     """Do `work` in a forked child; with `die_at` it is killed at that pass (1 is the first).
+
+    A name instead of a number is the first pass of that point.
 
     Raises RuntimeError if this process has other threads.
     """
@@ -92,14 +96,14 @@ def in_child(work: Callable[[], object], *, die_at: int | None = None, within_s:
     passes, _, more = first.partition(" ")
     at, _, points = more.partition(" ")
     count = int(passes) if passes.isdigit() else 0
-    names = tuple(points.split(","))
+    passed = tuple(points.split(","))
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL and die_at is not None and die_at in (count, at):
-            return Ended(True, count, at, points=names)
+            return Ended(True, count, at, points=passed)
         error = f"ended by signal {number} ({signal.strsignal(number)})"
-        return Ended(False, count, at, error, names)
-    return Ended(False, count, at, rest, names)
+        return Ended(False, count, at, error, passed)
+    return Ended(False, count, at, rest, passed)
 
 
 def _be_child(

@@ -1,4 +1,4 @@
-"""Timeline: what people read of the record: explain, inbox, runs and status.
+"""Timeline: what people read of the record: explain, inbox, runs, status, report, reconstruct.
 
 One object each for CLI, API and console. Everything is pure over a `Record`; a caller that wants
 its reads to agree makes them within the record's `snapshot()`.
@@ -8,11 +8,17 @@ from __future__ import annotations
 
 from vedette.timeline.entries import changes, entries_page
 from vedette.timeline.explain import explain
+from vedette.timeline.match import Matched, match
 from vedette.timeline.pages import hold_item, inbox, runs_page, status
+from vedette.timeline.reconstruct import Reconstruction, reconstruct
 from vedette.timeline.record import Record, resolve
+from vedette.timeline.report import report
+from vedette.timeline.report_text import reconstruction_text, report_text
 from vedette.timeline.text import explain_text
 
 __all__ = [
+    "Matched",
+    "Reconstruction",
     "Record",
     "changes",
     "entries_page",
@@ -20,6 +26,11 @@ __all__ = [
     "explain_text",
     "hold_item",
     "inbox",
+    "match",
+    "reconstruct",
+    "reconstruction_text",
+    "report",
+    "report_text",
     "resolve",
     "runs_page",
     "status",

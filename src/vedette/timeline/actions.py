@@ -148,9 +148,7 @@ def _word(row: ActionRow, life: Sequence[Shown], settles: str | None) -> str | N
     return "verified" if sure or settles == "transactional" else "claimed"
 
 
-def _effect(
-    row: ActionRow, told: Sequence[Shown], settles: str | None
-) -> dict[str, Any] | None:
+def _effect(row: ActionRow, told: Sequence[Shown], settles: str | None) -> dict[str, Any] | None:
     life = [entry for entry in told if entry.kind in _EFFECTS]
     if row.effect is None and not life:
         return None

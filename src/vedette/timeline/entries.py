@@ -16,7 +16,7 @@ from vedette.errors import BadCommand
 
 MOST = 200
 # How far behind a reader may be and still be told what changed.
-GAP = 5000
+GAP = 2000
 
 FILTERS = (
     (), ("agent",), ("kind",), ("agent", "kind"), ("run",), ("event",), ("rule", "outcome"),

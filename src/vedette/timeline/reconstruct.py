@@ -16,8 +16,8 @@ import orjson
 
 from vedette.digest import SALT_BYTES, salted
 from vedette.timeline.intent import Finding, Intent, finding
-from vedette.timeline.record import Shown, shown
-from vedette.timeline.window import Walk, Walked, Window, begun_before, earlier, window
+from vedette.timeline.record import Shown
+from vedette.timeline.window import Walk, Walked, Window, begun_before, earlier, fields_of, window
 
 RECONSTRUCTION = "vedette.reconstruct/1"
 
@@ -121,7 +121,7 @@ def reconstruct(
 
 def _erased(record: Walk) -> frozenset[str]:
     """Return the digests of all bodies that were erased on purpose."""
-    named = (orjson.loads(raw).get("erased") for _, raw, _, _ in record.walk(("body.erased",)))
+    named = (fields_of(raw).get("erased") for _, raw, _, _ in record.walk(("body.erased",)))
     return frozenset(digest for digests in named for digest in digests or ())
 
 
@@ -136,9 +136,9 @@ class _Fold:
 
     def take(self, walked: Walked, *, inside: bool) -> None:
         """Take the next entry."""
-        seq, raw, salt, data = walked
-        entry = shown(seq, raw, data)
-        self._check_body(entry, salt, data)
+        entry = self._read(walked)
+        if entry is None:
+            return
         agent, run = entry.get("agent"), entry.get("run")
         if self.only and agent is not None and agent not in self.only:
             return
@@ -168,16 +168,31 @@ class _Fold:
         ]
         told.findings.sort(key=lambda found: int(found["seq"]))
 
-    def _check_body(self, entry: Shown, salt: bytes | None, data: bytes | None) -> None:
-        if entry.erased:
-            self._bare.append((entry.seq, str(entry.get("body"))))
-            return
-        self._bodies = self._bodies or data is not None
-        if salt is None or data is None:
-            return
-        if len(salt) != SALT_BYTES or salted(salt, data) != entry.get("body"):
-            what = f"the body of entry {entry.seq} is not the one that the entry names"
-            self.told.findings.append(finding("body", entry.seq, what))
+    def _read(self, walked: Walked) -> Shown | None:
+        """Read an entry; a body that is not the one it names is left aside."""
+        seq, raw, salt, data = walked
+        fields = fields_of(raw)
+        if not fields:
+            what = f"entry {seq} cannot be read"
+            self.told.findings.append(finding("entry", seq, what))
+            return None
+        named = fields.get("body")
+        entry = Shown(seq, fields, None, named is not None)
+        if data is None:
+            if named is not None:
+                self._bare.append((seq, str(named)))
+            return entry
+        self._bodies = True
+        # (Without a salt it came by an index from the store, for what lies before the window.)
+        if salt is not None and (len(salt) != SALT_BYTES or salted(salt, data) != named):
+            what = f"the body of entry {seq} is not the one that the entry names"
+            self.told.findings.append(finding("body", seq, what))
+            return entry
+        try:
+            return Shown(seq, fields, orjson.loads(data), False) if named else entry
+        except ValueError:
+            self.told.findings.append(finding("body", seq, f"the body of entry {seq} is no JSON"))
+            return entry
 
     def _check_place(self, entry: Shown, run: str) -> None:
         number, last = int(entry.get("n") or 0), self._numbers.get(run, 0)

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Protocol
 
-import orjson
-
 from vedette.clock import iso
 from vedette.timeline.record import shown
 from vedette.timeline.rules import rules_of
 from vedette.timeline.sample import Sample
 from vedette.timeline.tally import Tally
-from vedette.timeline.window import Walk, window
+from vedette.timeline.window import Walk, fields_of, window
 
 REPORT = "vedette.report/1"
 SAMPLED = 20
@@ -46,8 +44,12 @@ def report(record: Book, since_us: int, until_us: int, seed: str | None = None) 
     for seq, raw, _, data in part.walk(record):
         if _ACCEPTED in raw:
             tally.events += 1
-        else:
+            continue
+        try:
             tally.take(shown(seq, raw, data))
+        except (ValueError, KeyError):
+            # No entry, or no body. What stands and what does not is for `ledger verify` to say.
+            tally.unreadable += 1
     bundle = live_bundle(record, until_us)
     return {
         "schema": REPORT,
@@ -71,9 +73,9 @@ def releases(record: Walk, since_us: int, until_us: int) -> list[dict[str, Any]]
     before: dict[str, str] | None = None
     changed = []
     for seq, raw, _, _ in record.walk(("fleet.loaded",)):
-        entry = orjson.loads(raw)
+        entry = fields_of(raw)
         now: dict[str, str] = entry.get("releases") or {}
-        at = entry["at"]
+        at = int(entry.get("at", 0))
         if before is not None and since_us <= at < until_us and now != before:
             names = sorted(n for n in now.keys() | before.keys() if now.get(n) != before.get(n))
             changed.append({"seq": seq, "at": at, "kind": "fleet.loaded", "agents": names})
@@ -85,8 +87,8 @@ def live_bundle(record: Walk, until_us: int) -> str | None:
     """Return the digest of the bundle that was live at the end."""
     live = None
     for _, raw, _, _ in record.walk(("policy.published",)):
-        entry = orjson.loads(raw)
-        if entry["at"] < until_us:
+        entry = fields_of(raw)
+        if int(entry.get("at", 0)) < until_us:
             live = str(entry.get("bundle"))
     return live
 

@@ -13,7 +13,7 @@ _CHANGES = frozenset(
     {
         "policy.published", "policy.refused", "stop.set", "stop.lifted", "budget.raised",
         "body.erased", "key.rotated", "ledger.archived", "store.restored", "store.copied",
-        "store.settled",
+        "store.settled", "run.redriven", "run.dropped",
     }
 )  # fmt: skip
 
@@ -23,7 +23,7 @@ class Tally:
 
     def __init__(self, sample: Sample) -> None:
         self.sample = sample
-        self.events = 0
+        self.events = self.unreadable = 0
         self.kinds: Counter[str] = Counter()
         self.changed: list[dict[str, Any]] = []
         self.rules: Counter[str] = Counter()
@@ -129,6 +129,7 @@ class Tally:
             "decisions": decided,
             "effects": {w: kinds[f"effect.{w}"] for w in ("done", "failed", "unknown")},
             "starts": kinds["store.opened"],
+            "unreadable": self.unreadable,
         }
 
     def exceptions(self) -> list[dict[str, Any]]:

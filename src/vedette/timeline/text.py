@@ -247,6 +247,7 @@ def _effect(effect: Mapping[str, Any]) -> Iterator[Styled]:
         yield "text", "  outcome: (erased)"
     elif outcome:
         told = outcome["error"] or outcome["data"]
-        word = f", {effect['word']}" if effect["word"] else ""
-        said = f"  OUTCOME {outcome['state']}{word}: {safe(told)}"
-        yield _STATES.get(outcome["state"], "text"), said
+        yield _STATES.get(outcome["state"], "text"), f"  OUTCOME {outcome['state']}: {safe(told)}"
+    if effect["word"]:
+        whose = {"verified": "verified at its target", "claimed": "claimed by the tool"}
+        yield "dim", f"  {whose[effect['word']]}"

@@ -74,7 +74,7 @@ def begun_before(record: Walk, part: Window) -> dict[str, int]:
     for _, raw, _, _ in part.walk(record):
         if b'"run":' not in raw:
             continue
-        entry = orjson.loads(raw)
+        entry = fields_of(raw)
         run = entry.get("run")
         if run is None or run in seen:
             continue
@@ -105,7 +105,7 @@ def earlier(record: Walk, part: Window, runs: dict[str, int]) -> Iterator[Walked
     for walked in record.walk():
         if walked[0] >= part.first:
             return
-        if walked[0] in places or orjson.loads(walked[1]).get("run") in runs:
+        if walked[0] in places or fields_of(walked[1]).get("run") in runs:
             yield walked
 
 
@@ -120,3 +120,12 @@ def instant(raw: bytes) -> int:
     digits = raw[at + 5 : at + 25]
     number = digits[: next((n for n, c in enumerate(digits) if not 48 <= c <= 57), len(digits))]
     return int(number) if number else 0
+
+
+def fields_of(raw: bytes) -> dict[str, Any]:
+    """Return the fields of a sealed entry; none if it is not one (`ledger verify` says so)."""
+    try:
+        value = orjson.loads(raw)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) and "kind" in value else {}

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tests.bench.databases import Database
 from tests.bench.peers.environment import ROOT
 
 TIMEOUT_S = 600
+_SPINS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class Round:
     """What one measurement came to. CPU is of the system's own processes, µs per event.
 
     `server_us` is what the database server spent beside it. `wrong` says why the numbers do not
-    count: an effect is missing or repeated, or the driver broke off.
+    count: an effect is missing or repeated, or the driver broke off. `spin_ns` says how busy the
+    machine was with other work: what a turn of an empty loop took just before.
     """
 
     system: str
@@ -55,6 +58,7 @@ class Round:
     p99_ms: float = 0.0
     effects: int = 0
     wrong: str = ""
+    spin_ns: float = 0.0
 
     @property
     def all_us(self) -> float:
@@ -69,14 +73,22 @@ class Round:
         server = f"{self.server_us:>9,.0f}" if self.server_us else f"{'-':>9}"
         return (
             f"{start}{self.events_per_s:>12,.1f}{self.cpu_us:>11,.0f}{server}"
-            f"{self.p50_ms:>11,.1f}{self.p99_ms:>11,.1f}{self.effects:>9,}"
+            f"{self.p50_ms:>11,.1f}{self.p99_ms:>11,.1f}{self.effects:>9,}{self.spin_ns:>9.0f}"
         )
 
 
 HEAD = (
     f"{'system':<24}{'variant':<14}{'flight':>6}{'events/s':>12}{'CPU us/ev':>11}"
-    f"{'server':>9}{'p50 ms':>11}{'p99 ms':>11}{'effects':>9}"
+    f"{'server':>9}{'p50 ms':>11}{'p99 ms':>11}{'effects':>9}{'spin ns':>9}"
 )
+
+
+def spin_ns() -> float:
+    """Return what a turn of an empty loop takes now, in ns of wall time."""
+    began = time.perf_counter_ns()
+    for _ in range(_SPINS):
+        pass
+    return (time.perf_counter_ns() - began) / _SPINS
 
 
 def peer_round(
@@ -85,38 +97,43 @@ def peer_round(
     concurrency: int,
     events: int,
     interpreter: Path,
-    url: str = "",
-    server: int = 0,
+    database: Database | None = None,
 ) -> Round:
-    """Measure a peer once, on the database of `url`; `server` is its server's process id."""
-    folder = Path(tempfile.mkdtemp(prefix="vedette-peer-"))
-    command = [
-        str(interpreter), "-m", f"tests.bench.peers.{peer.module}", "--folder", str(folder),
-        "--variant", variant, "--concurrency", str(concurrency), "--events", str(events),
-        "--url", url, "--server", str(server),
-    ]  # fmt: skip
-    try:
-        told = _last_line(command)
-    except RuntimeError as error:
-        return Round(peer.name, variant, concurrency, events, wrong=str(error))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return _round(peer.name, variant, concurrency, told)
+    """Measure a peer once; without a `database` it keeps its state in a file."""
+    with tempfile.TemporaryDirectory(prefix="vedette-peer-", ignore_cleanup_errors=True) as folder:
+        command = [
+            str(interpreter), "-m", f"tests.bench.peers.{peer.module}", "--folder", folder,
+            "--variant", variant, "--concurrency", str(concurrency), "--events", str(events),
+            *_in(database),
+        ]  # fmt: skip
+        return _measured(peer.name, variant, concurrency, events, command)
 
 
-def line_round(in_flight: int, events: int, store: str = "sqlite") -> Round:
-    """Measure the line once."""
+def line_round(in_flight: int, events: int, database: Database | None = None) -> Round:
+    """Measure the line once; without a `database` on SQLite."""
+    store = "postgresql" if database else "sqlite"
     command = [
         sys.executable, "-m", "tests.bench.line", "--json", "--no-raw", "--store", store,
         "--events", str(events), "--in-flight", str(in_flight),
-        "--batch", str(max(1, min(256, in_flight // 8))),
+        "--batch", str(max(1, min(256, in_flight // 8))), *_in(database),
     ]  # fmt: skip
-    name = f"vedette on {'SQLite' if store == 'sqlite' else 'PostgreSQL'}"
+    name = f"vedette on {'PostgreSQL' if database else 'SQLite'}"
+    return _measured(name, "line", in_flight, events, command)
+
+
+def _in(database: Database | None) -> list[str]:
+    return ["--url", database.url, "--server", str(database.server)] if database else []
+
+
+def _measured(
+    name: str, variant: str, concurrency: int, events: int, command: Sequence[str]
+) -> Round:
+    spin = spin_ns()
     try:
         told = _last_line(command)
     except RuntimeError as error:
-        return Round(name, "line", in_flight, events, wrong=str(error))
-    return _round(name, "line", in_flight, {"events": events, **told})
+        return Round(name, variant, concurrency, events, wrong=str(error), spin_ns=spin)
+    return replace(_round(name, variant, concurrency, {"events": events, **told}), spin_ns=spin)
 
 
 def _round(name: str, variant: str, concurrency: int, told: Mapping[str, Any]) -> Round:
@@ -159,6 +176,7 @@ def mean(one: Round, other: Round) -> Round:
         one,
         events_per_s=(one.events_per_s + other.events_per_s) / 2,
         cpu_us=(one.cpu_us + other.cpu_us) / 2,
+        server_us=(one.server_us + other.server_us) / 2,
         p50_ms=(one.p50_ms + other.p50_ms) / 2,
         p99_ms=(one.p99_ms + other.p99_ms) / 2,
     )

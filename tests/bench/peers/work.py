@@ -16,7 +16,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,6 @@ Event = dict[str, Any]
 Row = dict[str, Any]
 
 KEYS = 200
-WARM = 16
 _GRANTS = frozenset({("gauge_keeper", "mark.write")})
 
 
@@ -149,10 +148,18 @@ class Clock:
         self.server = server_cpu(self._server) - self._server_cpu
 
 
+def warm(asked: Options) -> int:
+    """Return how many events go before the timed ones: two for each that will be in flight.
+
+    As many beside one another as later, so that every connection of a pool is open.
+    """
+    return 2 * max(8, asked.concurrency)
+
+
 def drive_threads(asked: Options, handle: Callable[[Event], object]) -> Clock:
-    """Handle all events on as many threads as asked for; a few before, untimed."""
+    """Handle all events on as many threads as asked for; some before, untimed."""
     with ThreadPoolExecutor(asked.concurrency) as pool:
-        list(pool.map(handle, events(WARM, "w")))
+        list(pool.map(handle, events(warm(asked), "w")))
         clock = Clock(asked.server)
 
         def one(event: Event) -> None:
@@ -165,18 +172,21 @@ def drive_threads(asked: Options, handle: Callable[[Event], object]) -> Clock:
 
 
 async def drive_tasks(asked: Options, handle: Callable[[Event], Awaitable[object]]) -> Clock:
-    """Handle all events in as many tasks as asked for; a few before, untimed."""
-    for event in events(WARM, "w"):
-        await handle(event)
-    clock = Clock(asked.server)
-    waiting = iter(events(asked.events))
+    """Handle all events in as many tasks as asked for; some before, untimed."""
 
-    async def worker() -> None:
+    async def all_of(waiting: Iterator[Event], clock: Clock | None) -> None:
         for event in waiting:
-            clock.begin(event)
+            if clock is not None:
+                clock.begin(event)
             await handle(event)
 
-    await asyncio.gather(*(worker() for _ in range(asked.concurrency)))
+    async def beside(found: list[Event], clock: Clock | None) -> None:
+        waiting = iter(found)
+        await asyncio.gather(*(all_of(waiting, clock) for _ in range(asked.concurrency)))
+
+    await beside(events(warm(asked), "w"), None)
+    clock = Clock(asked.server)
+    await beside(events(asked.events), clock)
     clock.stop()
     return clock
 

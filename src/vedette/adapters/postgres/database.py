@@ -43,6 +43,19 @@ LOOK = (
 )
 
 
+def _psycopg() -> Any:
+    """Return the vendor's module. Raises BadFleet where it is not installed: it is an extra."""
+    try:
+        import psycopg
+    except ImportError as error:
+        raise BadFleet(
+            "the PostgreSQL store needs psycopg, which is not installed",
+            where="[store]",
+            mend="pip install 'vedette[postgres]'",
+        ) from error
+    return psycopg
+
+
 class PostgresDatabase:
     """One connection; used by one thread at a time.
 
@@ -61,8 +74,7 @@ class PostgresDatabase:
         patience_s: float = 0,
     ) -> None:
         """Connect. Raises Unavailable if there is no server, BadFleet for what is no URL."""
-        import psycopg
-
+        psycopg = _psycopg()
         self.lost: tuple[type[BaseException], ...] = (
             psycopg.OperationalError,
             psycopg.InterfaceError,

@@ -1,81 +1,21 @@
-"""Ports: what the line asks of the world. Adapters need not import these; they only have to fit.
-
-No transaction object, no SQL and no vendor's type crosses a port.
-"""
+"""Durable state of one fleet."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from vedette.action import Proposal
 from vedette.approval import HoldState
 from vedette.budget import Raise
 from vedette.bundle import Bundle
-from vedette.effect import Call, Outcome, RowWrite
 from vedette.entry import Draft
 from vedette.event import Event
-from vedette.memory import BankPlan, Briefing, Candidate, Memory
-from vedette.question import Decided, Situation
+from vedette.memory import Candidate
+from vedette.ports.sources import Refused
 from vedette.run import ActionRow, Committed, Run, Step
 from vedette.stop import Stop
-from vedette.tool import Tool
 from vedette.totals import Total
-
-# --- sources ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """One delivery of a batch that is no event: what it was (bounded), where, why and the mend.
-
-    `event` (a key) and `subject` are what its content is found and erased by, where known.
-    """
-
-    where: str
-    why: str
-    raw: bytes = b""
-    event: str | None = None
-    subject: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What became of one delivery, told after the commit: the broker may forget it now."""
-
-    status: str  # accepted | duplicate | refused
-    event: str | None = None
-    runs: tuple[str, ...] = ()
-    error: str | None = None
-
-
-class Intake(Protocol):
-    """Where sources hand over. Returns only when everything is durable; awaits under load."""
-
-    async def accept(
-        self, deliveries: Sequence[Event | Refused], *, position: tuple[str, str] | None = None
-    ) -> list[Receipt]:
-        """Make a batch durable. `position` (source name, where to go on) moves with it."""
-        ...
-
-    def position(self, source: str) -> str | None:
-        """Return where the source was, as of the last durable batch."""
-        ...
-
-
-class Source(Protocol):
-    """Where events come from. `finite` sources end by returning from `deliver`."""
-
-    name: str
-    finite: bool
-
-    async def deliver(self, intake: Intake) -> None:
-        """Hand over batches until there is no more (finite) or until cancelled."""
-        ...
-
-
-# --- store -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,9 +187,7 @@ class Store(Protocol):
         """Let dead letters be handled again. Raises BadCommand if the only one named cannot be."""
         ...
 
-    async def drop(
-        self, runs: Sequence[str], draft: Draft, *, command: str | None = None
-    ) -> Ended:
+    async def drop(self, runs: Sequence[str], draft: Draft, *, command: str | None = None) -> Ended:
         """Close dead letters for good. Raises BadCommand if the only one named cannot be."""
         ...
 
@@ -356,186 +294,3 @@ class Store(Protocol):
         The events are those observed after the checkpoint and before position `before`, in order.
         """
         ...
-
-
-# --- policy ----------------------------------------------------------------------------------
-
-
-class PolicyEngine(Protocol):
-    """Evaluates one bundle. A pure function of (bundle, question): it reads nothing else."""
-
-    name: str
-    digest: str
-
-    def decide(self, question: bytes) -> object:
-        """Return what the entry point says of a canonical question; None if undefined.
-
-        May raise anything; whatever is not an exact decision becomes a deny in the gateway.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing wrong with a bundle: where (file, line), what, and the mend."""
-
-    file: str
-    line: int
-    what: str
-    mend: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.what}" + (f" ({self.mend})" if self.mend else "")
-
-
-class Gate(Protocol):
-    """What recall asks of the gateway."""
-
-    policy_rev: int
-
-    def may_read(self, situation: Situation, bank: str, scope: str) -> Decided:
-        """Decide whether an agent may read a memory scope."""
-        ...
-
-
-class PolicyStage(Protocol):
-    """Tries a bundle apart from the running fleet, where it cannot harm it."""
-
-    async def try_out(self, bundle: Bundle) -> list[Finding]:
-        """Return what is wrong with the bundle; an empty list admits it."""
-        ...
-
-    def load(self, bundle: Bundle) -> PolicyEngine:
-        """Make an engine of an admitted bundle. Raises BadPolicy."""
-        ...
-
-
-# --- memory ----------------------------------------------------------------------------------
-
-
-class BankStore(Protocol):
-    """Memory banks: a projection of reviewed files and of committed steps."""
-
-    def load(self, plans: Sequence[BankPlan]) -> Mapping[str, int]:
-        """Bring the banks to the reviewed files; return each bank's version."""
-        ...
-
-    def version(self, bank: str) -> int: ...
-
-    def recall(
-        self, bank: str, scope: str, topics: Sequence[str], text: str, now_us: int, limit: int
-    ) -> list[Memory]:
-        """Return the memories that matter most to `text`, best first; ties by id."""
-        ...
-
-    def lessons(self, bank: str, scope: str, now_us: int) -> list[Memory]:
-        """Return every active memory of a scope, by id: what a judge is trained on at load."""
-        ...
-
-    def propose(self, candidate: Candidate, now_us: int) -> None: ...
-
-    def forget(self, events: Collection[str], kept: Collection[Candidate] = ()) -> int:
-        """Delete the candidates of erased events, except what is `kept`; return how many."""
-        ...
-
-
-# --- reasoning and performing ----------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Thought:
-    """What a reasoner answers to a briefing.
-
-    `needs_state` asks for `restore` first: the reasoner's state for this key is not at
-    `briefing.previous`. `checkpoint` is due state to make durable with the decision. `final` says
-    that the run needs no further turn whatever comes of the proposals. `spent` counts the tokens
-    of its `model_calls` (`input_tokens`, `output_tokens`), as far as the vendor tells.
-    """
-
-    label: str = ""
-    confidence: float = 1.0
-    proposals: tuple[Proposal, ...] = ()
-    score: float | None = None
-    threshold: float | None = None
-    detail: Mapping[str, Any] = field(default_factory=dict)
-    final: bool = True
-    observed: bool = True
-    checkpoint: bytes | None = None
-    needs_state: bool = False
-    model_calls: int = 0
-    spent: Mapping[str, int] = field(default_factory=dict)
-    candidates: tuple[Candidate, ...] = ()
-
-
-class Reasoner(Protocol):
-    """Turns briefings into proposals. A process boundary: serialisable in, serialisable out."""
-
-    async def reason(self, briefing: Briefing) -> Thought: ...
-
-    def restore(
-        self,
-        agent: str,
-        key: str,
-        checkpoint: bytes | None,
-        at: int,
-        since: Sequence[tuple[int, Event]],
-    ) -> None:
-        """Bring the state of a key to the last of `since`, from a checkpoint at position `at`."""
-        ...
-
-    def forget(self, agent: str, key: str) -> None:
-        """Drop the state of a key: what it learned last was not committed."""
-        ...
-
-    def fold(
-        self, agent: str, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]
-    ) -> bytes | None:
-        """Return the checkpoint that stands for `checkpoint` and what came since; None: no state.
-
-        Touches no state that is held.
-        """
-        ...
-
-
-class Performer(Protocol):
-    """Performs tools. It holds the hands; it decides nothing."""
-
-    def rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
-        """Return what a transactional tool writes; pure. Raises what the tool raises."""
-        ...
-
-    async def perform(
-        self, tool: Tool, call: Call, may_start: Callable[[], bool]
-    ) -> Outcome | None:
-        """Call the tool once. Never raises for what the target did: that is an Outcome.
-
-        `may_start` is asked immediately before the call, wherever it runs; on no, the call is not
-        made and None is returned.
-        """
-        ...
-
-    async def ask(self, tool: Tool, call: Call) -> Outcome | None:
-        """Ask a queryable target what came of `call.key`; None if it knows nothing of it."""
-        ...
-
-
-class InHand(Protocol):
-    """Remembers, beyond the death of this process, which runs were in the hands of agents' code."""
-
-    def take(self, run: str) -> None: ...
-
-    def put_back(self, run: str) -> None: ...
-
-    def left_over(self) -> list[str]:
-        """Return the runs that were in hand when the process before this one died."""
-        ...
-
-
-class Metrics(Protocol):
-    """Counts and observes. Names are documented in docs/telemetry.md."""
-
-    def count(self, name: str, amount: int = 1, **labels: str) -> None: ...
-
-    def gauge(self, name: str, value: float, **labels: str) -> None: ...
-
-    def observe(self, name: str, value: float, **labels: str) -> None: ...

@@ -1,0 +1,32 @@
+"""Ports: what the line asks of the world. Adapters need not import these; they only have to fit.
+
+No transaction object, no SQL and no vendor's type crosses a port.
+"""
+
+from vedette.ports.agents import InHand, Metrics, Performer, Reasoner, Thought
+from vedette.ports.memory import BankStore
+from vedette.ports.policy import Finding, Gate, PolicyEngine, PolicyStage
+from vedette.ports.sources import Intake, Receipt, Refused, Source
+from vedette.ports.store import Accepted, Arrival, Ended, Erased, Store
+
+__all__ = [
+    "Accepted",
+    "Arrival",
+    "BankStore",
+    "Ended",
+    "Erased",
+    "Finding",
+    "Gate",
+    "InHand",
+    "Intake",
+    "Metrics",
+    "Performer",
+    "PolicyEngine",
+    "PolicyStage",
+    "Reasoner",
+    "Receipt",
+    "Refused",
+    "Source",
+    "Store",
+    "Thought",
+]

@@ -1,0 +1,58 @@
+"""Policies: tried out, loaded, asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from vedette.bundle import Bundle
+from vedette.question import Decided, Situation
+
+
+class PolicyEngine(Protocol):
+    """Evaluates one bundle. A pure function of (bundle, question): it reads nothing else."""
+
+    name: str
+    digest: str
+
+    def decide(self, question: bytes) -> object:
+        """Return what the entry point says of a canonical question; None if undefined.
+
+        May raise anything; whatever is not an exact decision becomes a deny in the gateway.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing wrong with a bundle: where (file, line), what, and the mend."""
+
+    file: str
+    line: int
+    what: str
+    mend: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.what}" + (f" ({self.mend})" if self.mend else "")
+
+
+class Gate(Protocol):
+    """What recall asks of the gateway."""
+
+    policy_rev: int
+
+    def may_read(self, situation: Situation, bank: str, scope: str) -> Decided:
+        """Decide whether an agent may read a memory scope."""
+        ...
+
+
+class PolicyStage(Protocol):
+    """Tries a bundle apart from the running fleet, where it cannot harm it."""
+
+    async def try_out(self, bundle: Bundle) -> list[Finding]:
+        """Return what is wrong with the bundle; an empty list admits it."""
+        ...
+
+    def load(self, bundle: Bundle) -> PolicyEngine:
+        """Make an engine of an admitted bundle. Raises BadPolicy."""
+        ...

@@ -1,0 +1,100 @@
+"""Databases for the benches: on a real PostgreSQL server as initdb makes it, with fsync on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests import pg
+
+from vedette.app import App
+from vedette.follow import catch_up, follow
+from vedette.load.settings import StorePlan
+
+_SYNCS = "SELECT current_setting('fsync'), current_setting('full_page_writes')"
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """An empty database, and the process id of its server (0: not known, its CPU is not told)."""
+
+    url: str
+    server: int = 0
+
+
+def find_server() -> pg.Server | None:
+    """Start this process's server; None where PostgreSQL is not on the machine."""
+    try:
+        return pg.server()
+    except (pytest.skip.Exception, pytest.fail.Exception):
+        return None
+
+
+def own_database() -> Database:
+    """Make a database on this process's server. Raises SystemExit where there is none."""
+    server = find_server()
+    if server is None:
+        raise SystemExit("line: PostgreSQL is not here: install it, or set VEDETTE_PG_BIN")
+    return Database(server.fresh(), server.pid)
+
+
+def store_plan(folder: Path, database: Database) -> StorePlan:
+    """Return the plan of a store in a database; the URL is left in a file of `folder`.
+
+    Raises SystemExit if the server does not sync: what is measured there is something else.
+    """
+    import psycopg
+
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        found = connection.execute(_SYNCS).fetchone()
+    if found != ("on", "on"):
+        raise SystemExit("line: the server's fsync or full_page_writes is off: no measurement")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "database.url"
+    path.touch(0o600)
+    path.write_text(database.url, encoding="utf-8")
+    return StorePlan("postgresql", url_file=str(path))
+
+
+@contextmanager
+def fresh(server: pg.Server) -> Iterator[Database]:
+    """Make a database for one round and drop it after.
+
+    The checkpoint writes out what the round before has left in the server's buffers: each round
+    pays for its own pages, and none for those of its neighbour.
+    """
+    import psycopg
+
+    url = server.fresh()
+    with psycopg.connect(server.url("postgres"), autocommit=True) as admin:
+        admin.execute("CHECKPOINT")
+    try:
+        yield Database(url, server.pid)
+    finally:
+        name = url.rpartition("/")[2]
+        with psycopg.connect(server.url("postgres"), autocommit=True) as admin:
+            admin.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+@asynccontextmanager
+async def following(app: App) -> AsyncIterator[None]:
+    """Take up what other workers publish, as a runner does where there may be others.
+
+    Raises AssertionError if that failed meanwhile.
+    """
+    if not app.store.several:
+        yield
+        return
+    await catch_up(app.line, app.rollout)
+    troubles: list[str] = []
+    task = asyncio.create_task(follow(app.line, app.rollout, lambda: None, troubles.append))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert not troubles, troubles

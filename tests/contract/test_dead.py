@@ -1,0 +1,424 @@
+"""Dead letters on the whole line: taken up again, nothing lost and nothing repeated; or closed.
+
+Agents and target are those of the toy fleet; gateway, Rego and store are the real ones, the store
+on SQLite and on PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.pg import server
+
+from vedette.effect import Outcome
+from vedette.errors import AlreadyDone, BadCommand, Forbidden
+from vedette.event import Event
+from vedette.handle import bury
+from vedette.identity import Principal
+from vedette.load.settings import StorePlan
+from vedette.run import ActionRow, Run
+from vedette.storage import dead as dead_orders
+from vedette.testing.clock import ManualClock
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy import JUDGE_PY, World, denying, job, note, send, toy_fleet, write_policies
+from vedette.timeline import explain
+from vedette.timeline.dead import dead_named, dead_page, dead_show
+from vedette.view import folded, told_of
+
+# What makes the judge fail.
+FAILS: dict[str, Any] = {"raise": True}
+# A judge that fails as long as a file lies beside it: whoever mends it takes that away.
+MENDABLE = JUDGE_PY.replace(
+    'if data.get("raise"):',
+    'if data.get("raise") and __import__("pathlib").Path(__file__).with_name("broken").exists():',
+)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def fleet(
+    request: pytest.FixtureRequest, tmp_path: Path, world: World, clock: ManualClock
+) -> AsyncIterator[FleetHarness]:
+    """An open fleet whose judge fails for events that say so, until `mend`."""
+    made = toy_fleet(tmp_path, world, clock=clock)
+    assert MENDABLE != JUDGE_PY
+    (folder(made) / "judge.py").write_text(MENDABLE)
+    (folder(made) / "broken").touch()
+    if request.param == "postgresql":
+        url_file = tmp_path / "url"
+        url_file.write_text(server(fsync=False).fresh())
+        made._store = StorePlan("postgresql", url_file=str(url_file))
+    async with made:
+        yield made
+
+
+def folder(fleet: FleetHarness) -> Path:
+    return fleet.content / "agents" / "worker"
+
+
+def mend(fleet: FleetHarness) -> None:
+    (folder(fleet) / "broken").unlink()
+
+
+def only_run(fleet: FleetHarness, event: Event) -> Run:
+    (run,) = fleet.runs(event)
+    return run
+
+
+def only_row(fleet: FleetHarness, event: Event) -> ActionRow:
+    (row,) = fleet.actions(event)
+    return row
+
+
+async def handled(fleet: FleetHarness, *events: Event) -> None:
+    await fleet.send(*events)
+    await fleet.settle()
+
+
+async def buried(fleet: FleetHarness, event: Event) -> Run:
+    """Bury a run that waits, as a handler does that meets what it cannot handle."""
+    run = only_run(fleet, event)
+    assert run.state == "waiting"
+    epoch = fleet.app.store.lease(run)
+    assert epoch is not None
+    await bury(fleet.app.line, run, epoch, "Test: buried by hand")
+    fleet.app.line.parking.leave(run)
+    return only_run(fleet, event)
+
+
+async def redriven(
+    fleet: FleetHarness, *events: Event, command_id: str | None = None
+) -> dict[str, Any]:
+    runs = [only_run(fleet, event).id for event in events]
+    order = replace(fleet.order("mended"), command_id=command_id)
+    done = await fleet.app.commands.redrive(order, runs)
+    await fleet.settle()
+    return done
+
+
+def labels(fleet: FleetHarness) -> dict[str, str]:
+    return {
+        entry["event"]: fleet.body(entry["seq"])["label"]
+        for entry in fleet.entries("turn.reasoned")
+    }
+
+
+def view_agrees(fleet: FleetHarness) -> None:
+    """What is counted from the entries is what the tables of present state say."""
+    walked = fleet.app.store.walk()
+    rows = folded(told_of(seq, json.loads(raw)) for seq, raw, _, _ in walked)
+    told = {
+        name: number
+        for name, number in rows[("agent", "worker")].data.items()
+        if name.startswith(("decided.", "hold.", "effect."))
+    }
+    counted = fleet.app.store.counts()["worker"]
+    assert told == {
+        name: number
+        for name, number in counted.items()
+        if name.startswith(("decided.", "hold.", "effect."))
+    }
+
+
+# --- a first turn that was never recorded -------------------------------------------------------
+
+
+async def test_a_run_that_was_never_judged_is_judged_anew_in_its_place(
+    fleet: FleetHarness, world: World
+) -> None:
+    first = job("1", send("one"), value=1, **FAILS)
+    second, third = job("2", send("two"), value=2), job("3", send("three"), value=4)
+    await handled(fleet, first, second)
+    assert only_run(fleet, first).state == "dead"
+    assert world.texts() == ["two"]
+    mend(fleet)
+    assert (await redriven(fleet, first))["moved"] == [only_run(fleet, first).id]
+    await handled(fleet, third)
+    assert world.texts() == ["two", "one", "three"]
+    assert set(world.keys().values()) == {1}
+    # It was judged without what came after it, and what comes after now includes it.
+    assert labels(fleet) == {
+        second.key: "sum 2 of 1", first.key: "sum 1 of 1", third.key: "sum 7 of 3",
+    }  # fmt: skip
+    assert {only_run(fleet, event).state for event in (first, second, third)} == {"done"}
+    (entry,) = fleet.entries("run.redriven")
+    assert entry["actor"] == "person:tester"
+    assert fleet.body(entry["seq"]) == {"reason": "mended"}
+    view_agrees(fleet)
+
+
+async def test_the_order_survives_a_restart_before_it_is_acted_on(
+    fleet: FleetHarness, world: World
+) -> None:
+    event = job("1", send("one"), **FAILS)
+    await handled(fleet, event)
+    mend(fleet)
+    await fleet.app.dispatcher.close()
+    await fleet.app.commands.redrive(fleet.order(), [only_run(fleet, event).id])
+    assert only_run(fleet, event).state == "waiting"
+    await fleet.restart()
+    await fleet.settle()
+    assert only_run(fleet, event).state == "done"
+    assert world.texts() == ["one"]
+
+
+async def test_what_is_not_mended_dies_again_and_may_be_taken_up_again(
+    fleet: FleetHarness, world: World
+) -> None:
+    event = job("1", send("one"), **FAILS)
+    await handled(fleet, event)
+    await redriven(fleet, event, command_id="first")
+    assert only_run(fleet, event).state == "dead"
+    mend(fleet)
+    with pytest.raises(AlreadyDone):
+        await redriven(fleet, event, command_id="first")
+    assert (only_run(fleet, event).state, world.calls) == ("dead", [])
+    await redriven(fleet, event, command_id="second")
+    assert only_run(fleet, event).state == "done"
+    assert len(fleet.entries("run.redriven")) == 2
+    assert explain(fleet.app.store, event.key)["runs"][0]["dead"] is None
+    view_agrees(fleet)
+
+
+# --- effects that may have happened -------------------------------------------------------------
+
+
+async def test_a_queryable_effect_that_happened_is_found_and_not_repeated(
+    fleet: FleetHarness, world: World
+) -> None:
+    world.answer, world.after = lambda _: ConnectionError("lost"), True
+    world.query = lambda _: ConnectionError("not there")
+    event = job("1", send(tool="order.place"))
+    await handled(fleet, event)
+    run = await buried(fleet, event)
+    assert (run.state, only_row(fleet, event).effect) == ("dead", "unknown")
+    world.answer, world.query = None, None
+    await redriven(fleet, event)
+    assert (only_row(fleet, event).effect, world.effects()) == ("done", 1)
+    (done,) = fleet.entries("effect.done")
+    assert done["verified"] is True, "it is the target's word"
+    assert only_run(fleet, event).state == "done"
+    view_agrees(fleet)
+
+
+async def test_a_queryable_effect_that_did_not_happen_is_decided_again_and_made(
+    fleet: FleetHarness, world: World
+) -> None:
+    world.answer = lambda _: ConnectionError("lost")
+    world.query = lambda _: ConnectionError("not there")
+    event = job("1", send(tool="order.place"))
+    await handled(fleet, event)
+    await buried(fleet, event)
+    world.answer, world.query = None, None
+    asked, decided = len(world.asked), len(fleet.entries("action.decided"))
+    await redriven(fleet, event)
+    assert len(world.asked) > asked, "it is asked before anything is repeated"
+    assert len(fleet.entries("action.decided")) == decided + 1
+    assert (only_row(fleet, event).effect, world.effects()) == ("done", 1)
+    view_agrees(fleet)
+
+
+async def test_an_effect_that_nobody_can_ask_about_is_left_to_a_person(
+    fleet: FleetHarness, world: World
+) -> None:
+    world.answer, world.after = lambda _: ConnectionError("lost"), True
+    event = job("1", send(tool="bell.ring"))
+    await handled(fleet, event)
+    await buried(fleet, event)
+    world.answer = None
+    await redriven(fleet, event)
+    row = only_row(fleet, event)
+    assert (row.effect, row.hold, row.waits) == ("unknown", "open", "approval")
+    assert world.effects() == 1, "nothing is repeated before somebody says so"
+    await fleet.app.commands.approve(fleet.order("ring again"), row.id)
+    await fleet.settle()
+    assert world.effects() == 2
+    assert only_run(fleet, event).state == "done"
+    view_agrees(fleet)
+
+
+async def test_an_idempotent_effect_is_decided_again_and_repeated_under_its_key(
+    fleet: FleetHarness, world: World, clock: ManualClock
+) -> None:
+    world.answer, world.after = lambda _: Outcome("unknown", error="lost"), True
+    event = job("1", send())
+    await handled(fleet, event)
+    await buried(fleet, event)
+    world.answer = None
+    decided = len(fleet.entries("action.decided"))
+    await redriven(fleet, event)
+    assert len(fleet.entries("action.decided")) == decided + 1
+    assert len(world.keys()) == 1
+    assert only_row(fleet, event).effect == "done"
+    view_agrees(fleet)
+
+
+async def test_what_policy_denies_by_now_is_not_repeated(
+    fleet: FleetHarness, world: World, tmp_path: Path
+) -> None:
+    world.answer = lambda _: Outcome("unknown", error="lost")
+    event = job("1", send())
+    await handled(fleet, event)
+    await buried(fleet, event)
+    calls = len(world.calls)
+    await fleet.apply(write_policies(tmp_path / "stricter", extra=denying("wire.send")))
+    await redriven(fleet, event)
+    row = only_row(fleet, event)
+    assert (len(world.calls), row.decided) == (calls, "deny")
+    told = [entry["kind"] for entry in fleet.entries("effect.unknown", "effect.cancelled")]
+    assert set(told) == {"effect.unknown"}, "nobody knows whether it happened"
+    assert only_run(fleet, event).state == "done"
+
+
+async def test_what_waited_for_a_person_waits_for_one_again(
+    fleet: FleetHarness, world: World
+) -> None:
+    event = job("1", send(tool="big.send"), note("kept"))
+    await handled(fleet, event)
+    held = next(row for row in fleet.actions(event) if row.tool == "big.send")
+    await fleet.app.dispatcher.close()
+    await fleet.app.commands.approve(fleet.order(), held.id)
+    run = only_run(fleet, event)
+    await bury(fleet.app.line, run, fleet.app.store.lease(run) or 0, "Test: buried by hand")
+    await fleet.restart()
+    await redriven(fleet, event)
+    held = next(row for row in fleet.actions(event) if row.tool == "big.send")
+    assert (held.hold, held.waits, world.calls) == ("open", "approval", [])
+    texts = fleet.app.store.row("worker_notes", "k")
+    assert texts == {"texts": ["kept"]}, "what was done stays done, once"
+    await fleet.app.commands.approve(fleet.order(), held.id)
+    await fleet.settle()
+    assert world.effects("big.send") == 1
+    view_agrees(fleet)
+
+
+async def test_without_finding_out_first_it_would_happen_twice(
+    fleet: FleetHarness, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control: a redrive that takes what is unknown for not begun repeats it."""
+
+    def forgetful(row: ActionRow) -> None:
+        row.decided, row.rule, row.effect, row.hold, row.waits = None, "", None, None, None
+        row.not_before_us = 0
+
+    monkeypatch.setattr(dead_orders, "take_up", forgetful)
+    world.answer, world.after = lambda _: ConnectionError("lost"), True
+    event = job("1", send(tool="bell.ring"))
+    await handled(fleet, event)
+    await buried(fleet, event)
+    world.answer = None
+    await redriven(fleet, event)
+    assert world.effects() == 2
+
+
+# --- closing for good ---------------------------------------------------------------------------
+
+
+async def test_a_dropped_run_stays_closed_and_its_content_can_go(
+    fleet: FleetHarness, world: World
+) -> None:
+    world.answer = lambda _: ConnectionError("lost")
+    event = job("1", send(tool="bell.ring"))
+    await handled(fleet, event)
+    run = await buried(fleet, event)
+    calls = len(world.calls)
+    done = await fleet.app.commands.drop(fleet.order("of no use any more"), [run.id])
+    assert done == {"moved": [run.id], "refused": []}
+    await fleet.settle()
+    assert (only_run(fleet, event).state, len(world.calls)) == ("done", calls)
+    (entry,) = fleet.entries("run.dropped")
+    assert fleet.body(entry["seq"])["reason"] == "of no use any more"
+    for verb in (fleet.app.commands.redrive, fleet.app.commands.drop):
+        with pytest.raises(BadCommand, match="no dead letter, it is done"):
+            await verb(fleet.order(), [run.id])
+    assert (await fleet.app.commands.erase(fleet.order(), event=event.key))["erased"]
+    view_agrees(fleet)
+
+
+async def test_a_run_without_its_content_cannot_be_taken_up_again(fleet: FleetHarness) -> None:
+    event = job("1", **FAILS)
+    await handled(fleet, event)
+    await fleet.app.commands.erase(fleet.order(), event=event.key)
+    with pytest.raises(BadCommand, match="its content was erased"):
+        await redriven(fleet, event)
+    assert only_run(fleet, event).state == "dead"
+    assert not fleet.entries("run.redriven")
+    await fleet.app.commands.drop(fleet.order(), [only_run(fleet, event).id])
+    assert only_run(fleet, event).state == "done"
+
+
+async def test_who_may_order_and_what_is_no_order(fleet: FleetHarness) -> None:
+    event = job("1", **FAILS)
+    await handled(fleet, event, job("2"))
+    run, done = only_run(fleet, event), only_run(fleet, job("2"))
+    commands, order = fleet.app.commands, fleet.order()
+    with pytest.raises(BadCommand, match="there is no run 'run_0'"):
+        await commands.redrive(order, ["run_0"])
+    with pytest.raises(BadCommand, match="it is done"):
+        await commands.redrive(order, [done.id])
+    with pytest.raises(BadCommand, match="names 1 to 1000 runs"):
+        await commands.redrive(order, [])
+    with pytest.raises(BadCommand, match="reason is missing"):
+        await commands.redrive(replace(order, reason=" "), [run.id])
+    with pytest.raises(Forbidden):
+        await commands.drop(replace(order, principal=Principal("engine", "line")), [run.id])
+    # Of several those that can be are moved, and it is said why others are not.
+    told = await commands.redrive(order, [done.id, run.id])
+    assert told["moved"] == [run.id]
+    assert told["refused"] == [{"run": done.id, "why": "it is no dead letter, it is done"}]
+
+
+# --- what people see ----------------------------------------------------------------------------
+
+
+async def test_pages_filters_and_one_letter(
+    fleet: FleetHarness, world: World, clock: ManualClock
+) -> None:
+    poisoned = [job(f"p{n}", key=f"p{n}", poison=True) for n in range(3)]
+    raising = [job(f"r{n}", key=f"r{n}", **FAILS) for n in range(4)]
+    world.answer = lambda _: ConnectionError("lost")
+    ringing = job("1", send(tool="bell.ring"), key="bell")
+    await handled(fleet, *poisoned, *raising, ringing, job("fine"))
+    await buried(fleet, ringing)
+    store, now = fleet.app.store, clock.now_us()
+    found: list[str] = []
+    cursor = None
+    for _ in range(3):
+        page = dead_page(store, now, before=cursor, limit=3)
+        found += [item["run"] for item in page["items"]]
+        cursor = page["older"]
+    assert cursor is None
+    expected = [only_run(fleet, event).id for event in (*poisoned, *raising, ringing)]
+    assert found == expected[::-1]
+    by_error = dead_page(store, now, error="Test")["items"]
+    assert [item["run"] for item in by_error] == [only_run(fleet, ringing).id]
+    assert by_error[0]["unknown"] == [only_row(fleet, ringing).id]
+    assert dead_page(store, now, agent="worker", error="RuntimeError", limit=200)["older"] is None
+    assert dead_named(store, error="RuntimeError", most=7) == (expected[-2::-1], False)
+    assert dead_named(store, error="RuntimeError", most=6) == (expected[-2:0:-1], True)
+    assert dead_named(store, error="KeyError") == ([], False)
+    assert dead_named(store, agent="nobody") == ([], False)
+    shown = dead_show(store, expected[3][:24])
+    assert (shown["error"], shown["why"]) == ("RuntimeError", "RuntimeError: the judge gave up")
+    assert "judge.py" in shown["trace"]
+    assert shown["timeline"][-1]["kind"] == "run.dead"
+    with pytest.raises(BadCommand, match="is no dead letter, it is done"):
+        dead_show(store, only_run(fleet, job("fine")).id)
+    wrong: list[dict[str, Any]] = [{"limit": 0}, {"limit": 201}, {"before": "x"}]
+    for bad in wrong:
+        with pytest.raises(BadCommand):
+            dead_page(store, now, **bad)

@@ -1,0 +1,200 @@
+"""Report and reconstruct read the same of every store, and of an archive with a store behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.pg import server
+
+from vedette.adapters.ledger_file import Archive, Exported, Joined, archive, export, last_before
+from vedette.effect import Call, Outcome
+from vedette.errors import BadCommand
+from vedette.load.settings import StorePlan
+from vedette.testing.clock import ManualClock
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy import World, do, job, note, send, toy_fleet
+from vedette.timeline import match, reconstruct, reconstruction_text, report, report_text
+
+START = 1_750_000_000_000_000
+HOUR = 3_600_000_000
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def plan(request: pytest.FixtureRequest, tmp_path: Path) -> StorePlan:
+    if request.param == "sqlite":
+        return StorePlan()
+    url = tmp_path / "url"
+    url.write_text(server(fsync=False).fresh())
+    return StorePlan("postgresql", url_file=str(url))
+
+
+@asynccontextmanager
+async def opened(
+    folder: Path, plan: StorePlan, world: World, clock: ManualClock
+) -> AsyncIterator[FleetHarness]:
+    fleet = toy_fleet(folder, world, clock=clock)
+    fleet._store = plan
+    async with fleet:
+        yield fleet
+
+
+async def answer(fleet: FleetHarness, verb: str) -> None:
+    (row,) = fleet.app.store.holds_page(after=0, limit=10)
+    commands = fleet.app.commands
+    order = commands.approve if verb == "approve" else commands.deny
+    await order(fleet.order("it is right"), row.id.replace("act_", "hold_"))
+    await fleet.settle()
+
+
+async def three_hours(fleet: FleetHarness, clock: ManualClock) -> None:
+    """In the first hour something is held, in the second it is approved, in the third denied."""
+    await fleet.send(job("1", send("one")), job("2", send("two", tool="big.send"), note("n")))
+    await fleet.send(job("quiet"), job("3", do("wire.send", to="stranger@x.example", text="no")))
+    await fleet.settle()
+    clock.advance(HOUR)
+    await answer(fleet, "approve")
+    clock.advance(HOUR)
+    await fleet.send(job("4", send("four", tool="big.send")))
+    await fleet.settle()
+    await answer(fleet, "deny")
+
+
+async def test_all_stores_tell_the_same_story(tmp_path: Path, plan: StorePlan) -> None:
+    world, clock = World(), ManualClock(START)
+    async with opened(tmp_path, plan, world, clock) as fleet:
+        await three_hours(fleet, clock)
+        store = fleet.app.store
+        told = reconstruct(store, START, START + 3 * HOUR)
+        assert told.findings == []
+        assert match(told, world.happened).ok
+        assert match(told, world.happened).matched == 2
+        second = reconstruct(store, START + HOUR, START + 2 * HOUR)
+        page = report(store, START, START + 3 * HOUR)
+        key = (tmp_path / "state" / "ledger.pub").read_text()
+        export(store, tmp_path / "export", verifier_key=key, witness=None, bodies=True)
+    (done,) = [intent for intent in second.intents.values() if intent.tool == "big.send"]
+    # It was asked in the hour before, and is told from there.
+    assert [one["outcome"] for one in done.decisions] == ["hold", "permit"]
+    assert done.decisions[0]["at"] < START + HOUR <= done.decisions[1]["at"]
+    assert done.approval is not None
+    assert (done.approval["by"], done.approval["reason"]) == ("person:tester", "it is right")
+    assert done.state == "done"
+    kinds = {item["kind"] for item in second.agents["worker"].items}
+    assert kinds >= {"hold.approved", "action.decided", "effect.intended", "effect.done"}
+    assert "turn.reasoned" not in kinds
+    again = Exported(tmp_path / "export")
+    assert reconstruct(again, START, START + 3 * HOUR).to_json() == told.to_json()
+    assert reconstruct(again, START + HOUR, START + 2 * HOUR).to_json() == second.to_json()
+    assert page["questions"] == {
+        "asked": 2, "per_1000": "400.0", "approved": 1, "denied": 1, "expired": 0,
+        "agents": {"worker": 2},
+    }  # fmt: skip
+    assert page["budgets"]["spent"] == [
+        {"agent": "worker", "unit": "actions", "spent": 3, "booked": 0}
+    ]
+    assert any(one["kind"] == "denied" for one in page["exceptions"])
+    assert len(page["sample"]) == 3
+    text = "\n".join(report_text(page))
+    assert "2 asked, 400.0 per 1,000 events; 1 approved, 1 denied, 0 expired" in text
+    assert "AGENT worker (spiffe://harbour/agent/worker)" in "\n".join(reconstruction_text(told))
+
+
+async def test_only_the_agents_that_were_asked_for(tmp_path: Path) -> None:
+    fleet = toy_fleet(tmp_path, World(), agents=("worker", "other"), clock=ManualClock(START))
+    async with fleet:
+        await fleet.send(job("1", note("a")), job("2", note("b"), agent="other"))
+        await fleet.settle()
+        told = reconstruct(fleet.app.store, START, START + HOUR, ["other"])
+    assert set(told.agents) == {"other"}
+    assert {intent.agent for intent in told.intents.values()} == {"other"}
+    assert told.findings == []
+
+
+async def test_an_archive_with_the_store_behind_it(tmp_path: Path) -> None:
+    """What was moved out of the store is told from the archive; the store alone says it is cut."""
+    world, clock = World(), ManualClock(START)
+    async with opened(tmp_path, StorePlan(), world, clock) as fleet:
+        await three_hours(fleet, clock)
+        store = fleet.app.store
+        whole = reconstruct(store, START, START + 3 * HOUR)
+        key = (tmp_path / "state" / "ledger.pub").read_text().strip()
+        size = last_before(store, START + HOUR, store.open_from())
+        archived = archive(store, tmp_path / "archive", size, key)
+        upkeep = fleet.app.commands.upkeep
+        assert upkeep is not None
+        order = fleet.order("old")
+        await upkeep.let_go(order.principal, order.reason, archived)
+        joined = Joined(Archive(tmp_path / "archive"), store)
+        again = reconstruct(joined, START, START + 3 * HOUR)
+        alone = reconstruct(store, START, START + 3 * HOUR)
+    assert again.intents.keys() == whole.intents.keys()
+    assert again.findings == alone.findings == []
+    assert match(again, world.happened).ok
+    assert {i.run for i in alone.intents.values() if i.decisions[:1] == []} <= alone.cut
+    assert alone.cut
+    assert not again.cut
+
+
+async def test_erased_content_is_said_to_be_erased(tmp_path: Path) -> None:
+    world, clock = World(), ManualClock(START)
+    async with opened(tmp_path, StorePlan(), world, clock) as fleet:
+        await three_hours(fleet, clock)
+        first = job("1", send("one"))
+        await fleet.app.commands.erase(fleet.order("asked for"), event=first.key)
+        told = reconstruct(fleet.app.store, START, START + 3 * HOUR)
+        page = report(fleet.app.store, START, START + 3 * HOUR)
+    (intent,) = [i for i in told.intents.values() if i.event == first.key]
+    assert intent.erased
+    assert told.events[first.key]["erased"]
+    assert told.findings == []
+    assert match(told, world.happened).ok
+    assert [one["args"] for one in page["sample"] if one["erased"]] == [None]
+    assert "body.erased" in [one["kind"] for one in page["changed"]]
+
+
+async def test_what_is_under_way_is_flagged(tmp_path: Path) -> None:
+    """A call that was made and whose end nobody recorded is open, and its effect has an intent."""
+    world, clock = World(), ManualClock(START)
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def lost(call: Call) -> Outcome | BaseException | None:
+        loop.call_soon_threadsafe(begun.set)
+        return Outcome("unknown", error="nobody answered")
+
+    world.answer, world.after = lost, True
+    async with opened(tmp_path, StorePlan(), world, clock) as fleet:
+        await fleet.send(job("1", send("ring", tool="bell.ring")))
+        await asyncio.wait_for(begun.wait(), 10)
+        await fleet.settle()
+        told = reconstruct(fleet.app.store, START, START + HOUR)
+    (intent,) = told.open
+    assert intent.state == "unknown"
+    assert match(told, world.happened).ok
+    assert any("nobody recorded how it ended" in line for line in reconstruction_text(told))
+
+
+async def test_a_window_without_entries(tmp_path: Path) -> None:
+    async with opened(tmp_path, StorePlan(), World(), ManualClock(START)) as fleet:
+        told = reconstruct(fleet.app.store, START + HOUR, START + 2 * HOUR)
+        page = report(fleet.app.store, START + HOUR, START + 2 * HOUR)
+        key = (tmp_path / "state" / "ledger.pub").read_text()
+        export(fleet.app.store, tmp_path / "export", verifier_key=key, witness=None)
+    assert (told.agents, told.intents, told.findings) == ({}, {}, [])
+    assert reconstruct(Exported(tmp_path / "export"), START + HOUR, START + 2 * HOUR).agents == {}
+    assert page["questions"]["per_1000"] is None
+    assert report_text(page)
+
+
+def test_a_bad_stretch_of_time_is_refused() -> None:
+    from vedette.cli.common import since
+
+    assert since("2h", "2026-05-01T02:00:00Z") == (1_777_593_600_000_000, 1_777_600_800_000_000)
+    with pytest.raises(BadCommand, match="no length of time"):
+        since("a day", None)
+    with pytest.raises(BadCommand, match="no instant"):
+        since("1d", "yesterday")

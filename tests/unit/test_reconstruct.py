@@ -1,0 +1,196 @@
+"""What is wrong with the entries about one action is found; rules and samples are read rightly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+
+from vedette.digest import SALT_BYTES, canonical, salted
+from vedette.testing.harness import checkout
+from vedette.timeline import reconstruct
+from vedette.timeline.record import Shown, shown
+from vedette.timeline.rules import rules_of
+from vedette.timeline.sample import Sample
+from vedette.timeline.window import Walked, fields_of, instant, window
+
+RUN, ACTION = "run_1", "act_1"
+SALT = b"s" * SALT_BYTES
+T0 = 1_750_000_000_000_000
+
+
+class Book:
+    """Entries in a list: all that a reconstruction reads."""
+
+    def __init__(self) -> None:
+        self.walked: list[Walked] = []
+
+    def add(self, kind: str, body: Any = None, **fields: Any) -> Book:
+        seq = len(self.walked) + 1
+        data = None if body is None else canonical(body)
+        value = {"seq": seq, "at": T0 + seq, "kind": kind, "agent": "worker", "event": "evt_1"}
+        if "run" not in fields:
+            value |= {"run": RUN, "n": seq, "action": ACTION, "tool": "wire.send"}
+        if data is not None:
+            value["body"] = salted(SALT, data)
+        raw = canonical({k: v for k, v in {**value, **fields}.items() if v is not None})
+        self.walked.append((seq, raw, SALT if data else None, data))
+        return self
+
+    def decided(self, outcome: str, *, approved: str = "", digest: str = "d1") -> Book:
+        given = [{"action_digest": "d1", "by": approved, "until": 0}] if approved else []
+        question = {
+            "subject": {"id": "spiffe://harbour/agent/worker"},
+            "action": {"digest": digest, "origins": {"/to": "trusted"}, "settles": "idempotent"},
+            "context": {"turn": 1, "approvals": given, "event": {"type": "job"}},
+        }
+        return self.add(
+            "action.decided", {"question": question, "decision": {"reasons": []}}, outcome=outcome,
+            rule="some.rule", policy_rev=1, bundle="b1", action_digest="d1", release="r1",
+        )  # fmt: skip
+
+    def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[Walked]:
+        for walked in self.walked:
+            if walked[0] > after and (kinds is None or fields_of(walked[1]).get("kind") in kinds):
+                yield walked
+
+
+def codes(book: Book) -> list[str]:
+    return [one["code"] for one in reconstruct(book, T0, T0 + 1000).findings]
+
+
+def test_a_sound_life_has_no_findings() -> None:
+    book = Book().decided("hold").add("hold.approved", {"reason": "yes"}, actor="person:ann")
+    book.decided("permit", approved="person:ann").add("effect.intended").add("effect.done")
+    told = reconstruct(book, T0, T0 + 1000)
+    intent = told.intents[ACTION]
+    assert told.findings == []
+    assert intent.lacks == []
+    assert (intent.state, intent.open, intent.plan) == ("done", False, 4)
+    assert intent.approval == {
+        "seq": 2, "at": T0 + 2, "answer": "approved", "by": "person:ann", "reason": "yes",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("state", ["intended", "started", "unknown"])
+def test_an_end_that_nobody_recorded_is_open(state: str) -> None:
+    book = Book().decided("permit").add("effect.intended")
+    if state != "intended":
+        book.add(f"effect.{state}")
+    told = reconstruct(book, T0, T0 + 1000)
+    assert told.findings == []
+    assert [intent.id for intent in told.open] == [ACTION]
+
+
+@pytest.mark.parametrize(
+    ("book", "code"),
+    [
+        (Book().decided("deny").add("effect.intended"), "unpermitted"),
+        (Book().decided("hold").add("hold.denied").add("effect.intended"), "unpermitted"),
+        (Book().decided("permit").add("budget.refused").add("effect.intended"), "unpermitted"),
+        (Book().decided("permit").add("effect.intended").add("effect.intended"), "twice"),
+        (Book().decided("permit").add("effect.done"), "unplanned"),
+        (Book().decided("permit").add("effect.intended", effect_key="2"), "key"),
+        (Book().decided("permit", digest="d2"), "digest"),
+        (Book().decided("permit", approved="person:ann"), "approval"),
+        (
+            Book().decided("hold").add("hold.approved", actor="person:bob")
+            .decided("permit", approved="person:ann"),
+            "approval",
+        ),
+        (Book().decided("permit").add("effect.intended", n=5), "gap"),
+    ],
+)  # fmt: skip
+def test_what_does_not_agree_is_found(book: Book, code: str) -> None:
+    assert codes(book) == [code]
+
+
+def test_a_plan_that_was_taken_back_may_be_made_again() -> None:
+    book = Book().decided("permit").add("effect.intended").decided("hold").add("effect.cancelled")
+    assert codes(book.decided("permit").add("effect.intended").add("effect.done")) == []
+    assert codes(Book().decided("permit").add("effect.intended").add("effect.cancelled")) == []
+
+
+def test_a_body_that_is_another_or_gone_is_found() -> None:
+    book = Book().decided("permit").decided("permit")
+    seq, raw, salt, data = book.walked[0]
+    book.walked[0] = (seq, raw, salt, b"{}" + (data or b""))
+    assert codes(book) == ["body"]
+    book.walked[0] = (seq, raw, salt, b" " + (data or b""))
+    assert codes(book) == ["body"]
+    book.walked[0] = (seq, raw, None, None)
+    assert codes(book) == ["body"]
+    named = [orjson.loads(raw)["body"]]
+    book.add("body.erased", erased=named, run=None, agent=None, action=None)
+    assert codes(book) == []
+
+
+def test_an_entry_that_cannot_be_read_is_found() -> None:
+    book = Book().decided("permit").add("effect.intended").add("effect.done")
+    seq, raw, salt, data = book.walked[1]
+    book.walked[1] = (seq, raw[:-9], salt, data)
+    assert codes(book) == ["entry", "gap", "unplanned"]
+
+
+def test_where_a_window_begins() -> None:
+    book = Book()
+    for _ in range(5):
+        book.add("run.closed")
+    assert window(book, T0 + 3, T0 + 9).first == 3
+    assert [w[0] for w in window(book, T0 + 2, T0 + 4).walk(book)] == [2, 3]
+    assert list(window(book, T0 + 99, T0 + 999).walk(book)) == []
+
+
+def test_an_instant_is_read_off_the_bytes() -> None:
+    assert instant(b'{"agent":"a","at":123,"kind":"x"}') == 123
+    assert instant(b'{"at":7}') == 7
+    assert instant(b'{"kind":"x"}') == 0
+
+
+def test_rules_are_read_off_the_policy() -> None:
+    text = b"""package vedette.denies
+# "in.comment"
+deny contains "denies.night" if input.action.tool == "mail.file"
+deny contains sprintf("denies.tool:%s", [x]) if input.action.tool in {"a.b", "c.d"}
+manner := "permit.approved" if data.things["some.key"] else := "permit.tool"
+plain := "nodots"
+"""
+    files = {"vedette/denies/denies.rego": text, "vedette/denies/d_test.rego": b'x := "t.t"'}
+    assert rules_of({**files, "data.yaml": b'"y.y"'}) == {
+        "denies.night", "denies.tool", "permit.approved", "permit.tool",
+    }  # fmt: skip
+
+
+def test_the_shipped_rules_are_known() -> None:
+    root = checkout() / "policies"
+    rules = rules_of({str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*.rego")})
+    assert {"permit.tool", "permit.memory", "mode.observe", "mode.ask", "impact.high"} <= rules
+    assert {"confidence.low", "limits.hour", "denies.agent", "proof.missing"} <= rules
+    assert "memory.read" not in rules  # it is compared with, and decides nothing
+
+
+def sampled(seed: str, number: int, refused: frozenset[int] = frozenset()) -> list[str]:
+    sample = Sample(seed, 20)
+    for seq in range(number):
+        fields = {"kind": "action.decided", "outcome": "permit", "action": f"act_{seq}", "at": seq}
+        sample.take(Shown(seq, fields, None, False))
+        if seq in refused:
+            sample.take(
+                shown(seq, canonical({"kind": "budget.refused", "action": f"act_{seq}"}), None)
+            )
+    return [one["action"] for one in sample.drawn()]
+
+
+def test_a_sample_is_repeatable_and_drawn_from_all() -> None:
+    drawn = sampled("monday", 1000)
+    assert len(drawn) == 20
+    assert sampled("monday", 1000) == drawn
+    assert sampled("tuesday", 1000) != drawn
+    assert len(sampled("monday", 7)) == 7
+    first = sum(1 for n in range(40) for a in sampled(f"{n}", 1000) if int(a[4:]) < 500)
+    assert 330 < first < 470  # of 800, half to be expected
+    gone = frozenset({int(drawn[0][4:]), int(drawn[1][4:])})
+    again = sampled("monday", 1000, gone)
+    assert set(drawn) - set(again) == set(drawn[:2])
