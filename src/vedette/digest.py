@@ -104,9 +104,7 @@ def tame(value: Any) -> Any:
     if isinstance(value, int):
         return value if -SAFE_INTEGER <= value <= SAFE_INTEGER else str(value)
     if isinstance(value, dict):
-        return {
-            str(key): item if type(item) is str else tame(item) for key, item in value.items()
-        }
+        return {str(key): item if type(item) is str else tame(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [item if type(item) is str else tame(item) for item in value]
     if isinstance(value, str):

@@ -127,7 +127,8 @@ class Step:
     is (key, the position the judge's state was at, the position it is at now): events of a key
     may be judged ahead of the commits before them, and the store refuses a step whose predecessor
     did not stand. The step with which a run becomes observed has one; -1 before stands for
-    whatever came before. A step without `run` (a person's command, a publication) is fenced by nothing.
+    whatever came before. A step without `run` (a person's command, a publication) is fenced by
+    nothing.
     `position` is the run's; 0 lets the store look it up.
     """
 

@@ -274,7 +274,9 @@ def _code_problems(
     if code is not None and code.broken:
         return problems
     for key, name in (
-        ("function", tool.function), ("query", tool.query), ("verify", tool.verify),
+        ("function", tool.function),
+        ("query", tool.query),
+        ("verify", tool.verify),
     ):
         if name is None:
             continue

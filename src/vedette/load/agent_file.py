@@ -33,6 +33,8 @@ def _filled(text: str) -> str:
 Duration = Annotated[
     str, AfterValidator(_duration), Field(description="a whole number and ms, s, m, h or d")
 ]
+
+
 def memory_bytes(text: str) -> int:
     """Read an amount of memory such as `512MiB`, as bytes. Raises ValueError."""
     number, unit = text[:-3].strip(), text[-3:]

@@ -248,9 +248,7 @@ class SqlStore(Keeping):
             command,
         )
 
-    async def drop(
-        self, runs: Sequence[str], draft: Draft, *, command: str | None = None
-    ) -> Ended:
+    async def drop(self, runs: Sequence[str], draft: Draft, *, command: str | None = None) -> Ended:
         """Close dead letters for good. Raises BadCommand if the only one named cannot be."""
         return await self._end(
             lambda: drop(self._write, self._ledger, runs, draft, self._now_us()), command
