@@ -8,7 +8,7 @@ WORKERS ?= 2
 ARGS ?=
 
 .PHONY: help setup run test check fast faults lock replay-real kill-real bench-line bench-start \
-  bench-latency bench-peers soak wheel clean
+  bench-latency bench-standing bench-stop bench-peers soak wheel clean
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,9 +64,21 @@ bench-start: ## From process start to the first durable decision and the first e
 	@tools/setup
 	@$(BIN)/python -m tests.bench.start $(ARGS)
 
+bench-standing: ## The others' p99 beside an endless loop, a memory eater, a storm, a hanging target
+	@tools/setup
+	@$(BIN)/python -m tests.bench.standing $(ARGS)
+
+bench-stop: ## From the order to stop to the last call, at 500 events/s and over a restart
+	@tools/setup
+	@$(BIN)/python -m tests.bench.stop $(ARGS)
+
 bench-peers: ## The line beside DBOS, LangGraph and ADK, in one run (15 min; ARGS=--quick: 3 min)
 	@tools/setup
 	@$(BIN)/python -m tests.bench.peers $(ARGS)
+
+soak: ## Cost at 10 thousand, 1 and 5 million entries with 1,000 agents (15 min, 8 GB); a plot in docs/
+	@tools/setup
+	@$(BIN)/python -m tests.bench.flat .tools/soak --plot docs/flat.svg $(ARGS)
 
 wheel: ## Build the wheel into dist/
 	@tools/setup

@@ -8,6 +8,7 @@ on. It takes no work up again after a crash: that is less than the others do.
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import json
 import logging
@@ -18,6 +19,7 @@ from tests.bench.peers.work import Event, Work, drive_tasks, options, report
 
 APP = "bench"
 USER = "bench"
+LOCK_S = 60
 
 
 def agent_of(work: Work) -> Any:
@@ -52,15 +54,18 @@ async def run() -> None:
     runners: Any = importlib.import_module("google.adk.runners")
     types: Any = importlib.import_module("google.genai.types")
     path = asked.folder / "adk.sqlite"
+    # Longer than the usual 5 s: with events beside one another it fails on a locked database.
+    # SqliteSessionService opens a connection for each call and has no setting for it.
+    sqlite: Any = importlib.import_module("aiosqlite")
+    sqlite.connect = functools.partial(sqlite.connect, timeout=LOCK_S)
     service: Any
     if asked.variant == "sqlite":
         module: Any = importlib.import_module("google.adk.sessions.sqlite_session_service")
         service = module.SqliteSessionService(str(path))
     else:
         module = importlib.import_module("google.adk.sessions.database_session_service")
-        # Longer than the usual 5 s: with events beside one another it fails on a locked database.
         service = module.DatabaseSessionService(
-            f"sqlite+aiosqlite:///{path}", connect_args={"timeout": 60}
+            f"sqlite+aiosqlite:///{path}", connect_args={"timeout": LOCK_S}
         )
     runner = runners.Runner(app_name=APP, agent=agent_of(work), session_service=service)
 
