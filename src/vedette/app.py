@@ -94,6 +94,7 @@ async def open_app(
     from vedette.adapters.keys import KeyFolder, ledger_key
     from vedette.adapters.prometheus import PrometheusMetrics
     from vedette.adapters.rego.stage import read_bundle
+    from vedette.adapters.sqlite.lock import LOCK, own
     from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.load import load_fleet
 
@@ -102,13 +103,11 @@ async def open_app(
     fleet = loaded.fleet
     key_name = f"vedette/{fleet.name}"
     settings.state.mkdir(parents=True, exist_ok=True)
-    store = open_store(
-        settings,
-        fleet=fleet.name,
-        key=ledger_key(settings.state, key_name, lambda: key_in_force(settings)),
-        key_name=key_name,
-        now_us=clock.now_us,
-    )
+    # Under the lock: a runner that rotates the key now must not have it mended under its hands.
+    # The store takes the lock again, and refuses a key that was rotated away in between.
+    with own(settings.state / LOCK):
+        key = ledger_key(settings.state, key_name, lambda: key_in_force(settings))
+    store = open_store(settings, fleet=fleet.name, key=key, key_name=key_name, now_us=clock.now_us)
     metrics, pool = PrometheusMetrics(), None
     try:
         banks = SqliteBank(settings.state / "memory.db")
@@ -170,6 +169,7 @@ def _line(
         metrics=metrics,
         targets=settings.targets,
     )
+    store.watch(line.in_flight_before, line.keys_calling)
     take_over(line, store.stop_epoch)
     line.doubt, line.since = store.doubt(), store.head()
     _restore_counts(line, store)

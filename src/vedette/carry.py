@@ -56,11 +56,13 @@ async def perform(line: Line, case: Case) -> None:
         return
     if await must_wait(line, case, row, breaker):
         return
+    # Counted once, and before a start is made durable: a call that was begun is seen through.
+    fresh = before in ("start", "call") and row.id not in case.started
+    if fresh and not await may_call(line, agent):
+        return
     if before == "start":
         await mark(case, replace(row, effect="started"), "effect.started", now=line.clock.now_us())
         case.started.add(row.id)
-        return
-    if before == "call" and not await may_call(line, agent):
         return
     await try_target(line, case, row, action, before, may_start)
 
@@ -86,7 +88,7 @@ async def try_target(
             line.called.add(row.id)
         return yes
 
-    async with line.calling(agent, breaker.target, row.policy_rev):
+    async with line.calling(case.run, tool, breaker.target, row.policy_rev):
         leave = breaker.enter(line.clock.now_us())
         if leave is None:
             await park(line, case, row, breaker.target)
@@ -238,6 +240,9 @@ async def settle(line: Line, case: Case, row: ActionRow, outcome: Outcome, sure:
         try:
             await case.commit(step)
         except Superseded:
+            if line.store.lease(case.run) != case.epoch:
+                # Another worker's by now: it finds out for itself what came of the call.
+                raise
             case.reload()
             if any(r.id == row.id and r.effect in ("done", "failed") for r in case.rows):
                 raise

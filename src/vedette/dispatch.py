@@ -190,7 +190,12 @@ class Dispatcher:
             self.waking.gone(run)
         lane.queue.clear()
         if not lane.busy:
-            del self._lanes[key]
+            self._drop(key)
+
+    def _drop(self, key: Key) -> None:
+        """Forget a lane that has nothing left."""
+        self._lanes.pop(key, None)
+        self._parked.pop(key, None)
 
     def _go_on(self, key: Key, lane: Lane) -> None:
         """Give a lane to a handler if another of its runs may be begun now."""
@@ -238,7 +243,7 @@ class Dispatcher:
         """Take the next run of a lane, if it may still be taken."""
         lane = self._lanes[key]
         lane.queued = False
-        if lane.again_us is not None or not lane.queue:
+        if lane.again_us is not None or not lane.queue or key in self._parked:
             return
         if self._line.stops.agent(key[0]):
             self._put_away(key, lane)
@@ -315,7 +320,8 @@ class Dispatcher:
                 self._parked[key] = lane.again_us
             lane.again_us = None
         if not lane.queue and not lane.busy and not lane.queued:
-            self._lanes.pop(key, None)
+            self._drop(key)
+            self._line.let_go(run)
 
     async def _finish(self, case: Case) -> None:
         """See a run through while its key goes on."""
@@ -352,8 +358,8 @@ class Dispatcher:
         """Look for runs whose wait is over, parked lanes that may go on, and stops that end."""
         while True:
             await asyncio.sleep(self.waking.pause_s)
-            self.wake()
             try:
+                self.wake()
                 await lift_ended(self._line, self._line.clock.now_us())
             except StoreFailed:
                 self._line.metrics.count("store_failures")
@@ -379,5 +385,4 @@ class Dispatcher:
                 lane.queue.remove(run)
                 self._forget(run)
             if lost and not lane.queue and not lane.busy and not lane.queued:
-                self._parked.pop(key, None)
-                del self._lanes[key]
+                self._drop(key)

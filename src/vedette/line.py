@@ -25,11 +25,17 @@ from vedette.ports import InHand, Metrics, Performer, Reasoner, Store
 from vedette.recall import Recall
 from vedette.run import ActionRow, Run
 from vedette.stop import Stops
+from vedette.tool import Tool
 
 # Calls on their way: of the whole fleet, and of one agent at one target. An agent's hands have more
 # threads than this, and refuse none before more hang: one target's calls leave room for another's.
 CALLS = 512
 CALLS_AT_A_TARGET = 12
+# How often a call may take its tool's time: for an earlier one of its key, for itself, and for
+# what the target says of it.
+_WAITS = 3
+# Keys of which more is held than the store's rows, while nothing is under way for them.
+KEYS = 65_536
 
 
 @dataclass(slots=True)
@@ -73,6 +79,7 @@ class Line:
         default_factory=WeakValueDictionary
     )
     _in_flight: dict[object, int] = field(default_factory=dict)
+    _calling: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def agent(self, name: str) -> Agent:
         """Return an agent of the fleet. Raises BadFleet if a run outlived its agent."""
@@ -112,6 +119,11 @@ class Line:
         self.heads.pop((run.agent, run.key), None)
         if agent.collection is not None:
             self._rows.pop((agent.collection, run.key), None)
+
+    def let_go(self, run: Run) -> None:
+        """Forget a key that nothing is under way for, once there are many: the store knows it."""
+        if len(self.heads) + len(self._rows) > KEYS:
+            self.forget(run)
 
     def row(self, collection: str, key: str) -> dict[str, Any]:
         """Return a row of a fleet-owned collection as of the last step sent; empty if none."""
@@ -163,7 +175,10 @@ class Line:
     async def in_order(self, agent: str, key: str) -> AsyncIterator[None]:
         """Let the effects of one key be tried one after the other, in the order they came."""
         async with self._holding(("effects", agent, key)):
-            yield
+            try:
+                yield
+            finally:
+                self._calling.pop((agent, key), None)
 
     @asynccontextmanager
     async def alone(self, collection: str | None, key: str) -> AsyncIterator[None]:
@@ -185,19 +200,42 @@ class Line:
             yield
 
     @asynccontextmanager
-    async def calling(self, agent: str, target: str, policy_rev: int) -> AsyncIterator[None]:
+    async def calling(
+        self, run: Run, tool: Tool, target: str, policy_rev: int
+    ) -> AsyncIterator[None]:
         """Hold a slot for one call; the call counts as in flight under `policy_rev`.
 
-        Slots are an agent's own at each target: what hangs takes none from anybody else.
+        Slots are an agent's own at each target: what hangs takes none from anybody else. Its key
+        counts as calling (`keys_calling`) until the key's effects are let go of (`in_order`).
         """
+        agent = run.agent
         mine = self._slots.setdefault((agent, target), asyncio.Semaphore(CALLS_AT_A_TARGET))
         async with mine, self.slots:
             mark = object()
             self._in_flight[mark] = policy_rev
+            until_us = self.clock.monotonic_us() + _WAITS * tool.timeout_us
+            self._calling[(agent, run.key)] = until_us
             try:
                 yield
             finally:
                 del self._in_flight[mark]
+
+    def keys_calling(self) -> list[tuple[str, str]]:
+        """Return (agent, key) of calls whose outcome is not durable and whose tool has time left.
+
+        May be asked by any thread. Raises RuntimeError if the calls changed meanwhile.
+        """
+        now = self.clock.monotonic_us()
+        return [key for key, until_us in self._calling.items() if until_us > now]
+
+    def moved(self) -> None:
+        """Forget what others may have written since: this worker was given other keys.
+
+        A row that a step is under way for stays; that step is fenced, or it is the last word.
+        """
+        self.heads.clear()
+        for name in [name for name in self._rows if ("row", *name) not in self._locks]:
+            del self._rows[name]
 
     def in_flight_before(self, policy_rev: int) -> int:
         """Return how many calls are on their way that started under an older revision."""

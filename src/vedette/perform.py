@@ -88,12 +88,18 @@ async def make(
 
 
 async def ask(performer: Performer, tool: Tool, call: Call) -> Outcome | None:
-    """Ask the target what came of an unknown call; None if it never happened."""
+    """Ask the target what came of an unknown call; None if it never happened.
+
+    No answer is not a no: the effect stays unknown, and the target is asked again. A query that
+    answers `retry` speaks of itself, not of the call.
+    """
     try:
-        return await performer.ask(tool, call)
+        said = await performer.ask(tool, call)
     except BaseException as error:
-        # No answer is not a no: the effect stays unknown, and the target is asked again.
         return Outcome("unknown", error=_broke_off(error))
+    if said is not None and said.state == "retry":
+        return Outcome("unknown", error=f"the target cannot say now: {said.error}")
+    return said
 
 
 async def verified(

@@ -43,6 +43,8 @@ class Running:
         self.until_idle = until_idle
         self.stopping = asyncio.Event()
         self.troubles: list[str] = list(app.troubles)
+        if app.pool is not None:
+            app.pool.tell(self.trouble)
         self.address: str | None = None
         self.began_us = app.line.clock.monotonic_us()
         self.began_cpu = time.process_time()
@@ -83,11 +85,15 @@ class Running:
                 tasks.append(asyncio.create_task(self._watch_policy(), name="policy watcher"))
                 self._mind(tasks[-1])
                 while not self.stopping.is_set():
-                    self._gauges()
-                    if on_tick is not None:
-                        on_tick(self)
-                    if self.until_idle and self._idle():
-                        break
+                    try:
+                        self._gauges()
+                        if on_tick is not None:
+                            on_tick(self)
+                        if self.until_idle and self._idle():
+                            break
+                    except StoreFailed:
+                        # The database is away: the line goes on when it is back.
+                        app.metrics.count("store_failures")
                     await self._pause()
             finally:
                 self.stopping.set()

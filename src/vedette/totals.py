@@ -108,7 +108,7 @@ class Totals:
                 kept = self._known.get((name, cap.unit)) or self.of(name, cap.unit)
                 total += kept.at(cap.span, now_us)
                 if returns:
-                    total -= _returned(kept, cap, returns)
+                    total -= _returned(kept, cap, returns, now_us)
             if total + asked <= cap.limit:
                 continue
             limit = cap.limit + self.more(agent, cap, now_us)
@@ -165,10 +165,12 @@ class Totals:
         return total
 
 
-def _returned(total: Total, cap: Cap, returns: Returns) -> int:
-    """Return how much of a window's total is being given back."""
+def _returned(total: Total, cap: Cap, returns: Returns, now_us: int) -> int:
+    """Return how much of the present window's total is being given back."""
     start = total.hour_us if cap.span == "hour" else total.day_us
     length = LENGTHS[cap.span]
+    if now_us >= start + length:
+        return 0
     return sum(
         amount
         for unit, spent_us, amount in returns

@@ -352,12 +352,14 @@ class Everything(BaseToolset):
 class Hands(DeclaredTool): ...
 
 def hands():
-    return ToolFile(name="mail.file", verb="move", resource="mailbox", settles="none",
-                    args={"message": "string", "folder": "string"}, sinks=[], function="f"), ""
+    args = {"message": "string", "folder": "string"}
+    return ToolFile({"name": "mail.file", "verb": "move", "resource": "mailbox", "settles": "none",
+                     "args": args, "sinks": [], "function": "f"}), ""
 
 def widened():
     shape, about = hands()
-    return DeclaredTool(shape.model_copy(update={"args": {"x": "object"}}), about)
+    given = {name: getattr(shape, name) for name in shape.model_fields_set}
+    return DeclaredTool(ToolFile({**given, "args": {"x": "object"}}), about)
 
 """
 

@@ -186,13 +186,14 @@ async def test_an_error_that_would_mean_bad_input_means_unavailable(
 async def test_what_agents_code_raises_ends_its_run_only(
     fleet: FleetHarness, world: World, error: BaseException
 ) -> None:
-    """A cancellation that escapes from a tool is no order to the handler."""
+    """A cancellation that escapes from a tool is no order to the handler: the call broke off."""
     world.answer = lambda call: error if call.args["text"] == "bad" else None
     bad, good = job("1", send("bad"), key="a"), job("2", send("good"), key="b")
     await fleet.app.intake.accept([bad, good])
     running = await run(fleet)
     assert running.failure is None
-    assert [fleet.runs(event)[0].state for event in (bad, good)] == ["dead", "done"]
+    assert [fleet.runs(event)[0].state for event in (bad, good)] == ["done", "done"]
+    assert [fleet.actions(event)[0].effect for event in (bad, good)] == ["failed", "done"]
 
 
 async def test_a_policy_that_could_not_be_stored_is_offered_again(

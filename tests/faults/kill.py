@@ -145,11 +145,8 @@ def progress(state: Path, receiver: Path) -> dict[str, int]:
 def open_effects(state: Path) -> list[str]:
     """Return the agents that have effects intended or started, by the store after a kill."""
     store = OpenedStore(state)
-    agents = [
-        agent
-        for agent, counts in store.counts().items()
-        if counts.get("effect.intended", 0) + counts.get("effect.started", 0)
-    ]
+    found = "SELECT DISTINCT agent FROM action WHERE effect IN ('intended', 'started')"
+    agents = [str(agent) for (agent,) in store._rows(found)]
     store.close()
     return agents
 

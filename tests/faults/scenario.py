@@ -319,8 +319,13 @@ def weaken(synchronous: str) -> None:
     """Open every store of this process with another mode of syncing than the shipped one."""
     from vedette.adapters.sqlite import SqliteStore
 
-    defaults: Any = SqliteStore.__init__.__kwdefaults__
-    defaults["synchronous"] = synchronous
+    shipped: Any = SqliteStore.__init__
+
+    def weaker(self: Any, *given: Any, **options: Any) -> None:
+        shipped(self, *given, **{**options, "synchronous": synchronous})
+
+    opening: Any = SqliteStore
+    opening.__init__ = weaker
 
 
 def dump(stage: Stage, folder: Path, *, verify: bool = False) -> None:

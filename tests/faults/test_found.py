@@ -33,12 +33,12 @@ def test_a_crash_while_a_key_is_made_leaves_no_half_of_it(tmp_path: Path, point:
     dying_at(point)
     try:
         with pytest.raises(Died):
-            ledger_key(tmp_path, NAME)
+            ledger_key(tmp_path, NAME, lambda: None)
     finally:
         crashpoint.hook = None
     assert not (tmp_path / KEY_FILE).exists() or (tmp_path / KEY_FILE).stat().st_size == 32
-    key = ledger_key(tmp_path, NAME)
-    assert ledger_key(tmp_path, NAME).public_key() == key.public_key()
+    key = ledger_key(tmp_path, NAME, lambda: None)
+    assert ledger_key(tmp_path, NAME, lambda: None).public_key() == key.public_key()
     assert (tmp_path / PUBLIC_FILE).read_text(encoding="ascii").startswith(NAME)
     assert (tmp_path / KEY_FILE).stat().st_mode & 0o077 == 0
 

@@ -28,11 +28,12 @@ from vedette.storage.writer import Writer
 CHUNK = 1000
 
 _GONE = "DELETE FROM {0} WHERE seq IN (SELECT seq FROM {0} WHERE seq<=? ORDER BY seq LIMIT ?)"
-_EXPIRED = (
-    "SELECT b.seq, e.bytes, e.about FROM body b JOIN entry e ON e.seq=b.seq "
-    "WHERE b.seq>? AND b.seq<=? {0} AND NOT EXISTS (SELECT 1 FROM run r "
-    "WHERE r.position=e.about AND r.state IN ('ready', 'waiting')) ORDER BY b.seq LIMIT ?"
+_CLOSED = (
+    "FROM body b JOIN entry e ON e.seq=b.seq WHERE b.seq>? AND b.seq<=? {0} AND NOT EXISTS "
+    "(SELECT 1 FROM run r WHERE r.position=e.about AND r.state IN ('ready', 'waiting'))"
 )
+_EXPIRED = f"SELECT b.seq, e.bytes, e.about {_CLOSED} ORDER BY b.seq LIMIT ?"
+_STILL = f"SELECT b.seq {_CLOSED.format('')}"
 
 
 def rotate(
@@ -49,8 +50,10 @@ def rotate(
 def let_go(database: Database, ledger: Ledger, archived: Archived, draft: Draft, at_us: int) -> int:
     """Say in the ledger that its beginning is archived, and keep what goes on without it.
 
-    Raises BadCommand unless a checkpoint of the store vouches for exactly that beginning.
+    Raises BadCommand unless a checkpoint of the store vouches for exactly that beginning, and no
+    run needs any of it: a dead letter may have been taken up again since it was archived.
     """
+    refuse_open(Reads(database), archived)
     rows = database.rows("SELECT note FROM checkpoint WHERE size=?", (archived.size,))
     try:
         root = archived.frontier().root()
@@ -61,10 +64,25 @@ def let_go(database: Database, ledger: Ledger, archived: Archived, draft: Draft,
             f"entries 1 to {archived.size} of the archive are not those of this store",
             mend="archive again; nothing was deleted",
         )
+    if database.rows("SELECT 1 FROM body WHERE seq<=? LIMIT 1", (archived.size,)):
+        raise BadCommand(
+            f"there is content of entries 1 to {archived.size} that was not erased",
+            mend="archive again; no entry was deleted",
+        )
     fields = {**draft.fields, "size": archived.size, "root": root.hex()}
     seq = ledger.append([replace(draft, fields=fields)], None, 0, at_us)
     database.run(META, (ARCHIVED, archived.to_bytes().decode()))
     return seq
+
+
+def refuse_open(reads: Reads, archived: Archived) -> None:
+    """Raise BadCommand if an archived part holds entries of a run that has not ended."""
+    open_from = reads.open_from()
+    if open_from is not None and open_from <= archived.size:
+        raise BadCommand(
+            f"the run of entry {open_from} is open again and needs entries of this archive",
+            mend="archive again; no entry was deleted",
+        )
 
 
 def trim(database: Database, size: int, limit: int) -> int:
@@ -77,7 +95,16 @@ def trim(database: Database, size: int, limit: int) -> int:
 def expire(
     database: Database, ledger: Ledger, rows: Sequence[Row], draft: Draft, at_us: int
 ) -> Erased:
-    """Delete bodies that were found by `expiring`, and say so in the ledger."""
+    """Delete bodies that were found by `expiring`, and say so in the ledger.
+
+    A run may have been taken up again since, and content erased: what of it is still there, and
+    still of closed runs, is deleted and named. With nothing left nothing is written.
+    """
+    ends = (rows[0][0] - 1, rows[-1][0]) if rows else (0, 0)
+    still = {seq for (seq,) in database.rows(_STILL, ends)}
+    rows = [row for row in rows if row[0] in still]
+    if not rows:
+        return Erased((), ())
     database.many("DELETE FROM body WHERE seq=?", [(row[0],) for row in rows])
     abouts = sorted({row[2] for row in rows if row[2] is not None})
     database.many(
@@ -144,6 +171,10 @@ class Keeping(Reads):
         kinds = "" if closed else "AND e.kind!='memory.proposed'"
         return self._rows(_EXPIRED.format(kinds), after, upto, CHUNK)
 
+    def refuse_open(self, archived: Archived) -> None:
+        """Raise BadCommand if an archived part holds entries of a run that has not ended."""
+        refuse_open(self, archived)
+
     def runs_at(self, positions: Sequence[int]) -> list[Run]:
         """Return the runs of the events accepted at these entries."""
         return [run for position in positions for run in self.runs_with(entry=position)]
@@ -153,7 +184,7 @@ class Keeping(Reads):
         return self.seq_at(before_us - 1)
 
     async def expire(self, rows: Sequence[Row], draft: Draft) -> Erased:
-        """Delete bodies that `expiring` found, and record their digests as erased."""
+        """Delete bodies that `expiring` found and that may still go; record their digests."""
 
         def work() -> Erased:
             self.erasing()

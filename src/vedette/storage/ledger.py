@@ -15,7 +15,16 @@ from vedette.crashpoint import reach
 from vedette.digest import SALT_BYTES, salted
 from vedette.entry import Draft, seal
 from vedette.errors import BadCommand, BadStore
-from vedette.proof import Checkpoint, Frontier, SigningKey, leaf_hash, sign_note, verifier_key
+from vedette.proof import (
+    Checkpoint,
+    Frontier,
+    SigningKey,
+    key_id,
+    leaf_hash,
+    parse_note,
+    sign_note,
+    verifier_key,
+)
 from vedette.storage.database import Database
 from vedette.storage.views import Views
 from vedette.storage.witness import Witness
@@ -61,6 +70,7 @@ class Ledger:
         self._handover: tuple[int, SigningKey] | None = None
         self._salts, self._salted = b"", 0
         self.load()
+        self._check_signed()
 
     def load(self) -> None:
         """Take up the tree as the store has it. Raises BadStore if it is not the ledger's."""
@@ -89,10 +99,30 @@ class Ledger:
                 mend="put that key in its place; `vedette keys rotate` wrote it",
             )
 
+    def _check_signed(self) -> None:
+        """Refuse another key than the first, too, while that is in force: no rotation names it."""
+        ((named, note),) = self._database.rows(
+            "SELECT (SELECT value FROM meta WHERE name='ledger_key'), "
+            "(SELECT note FROM checkpoint ORDER BY size DESC LIMIT 1)"
+        )
+        if named or not note:
+            return
+        ours = (self._key_name, key_id(self._key_name, self._key.public_key().public_bytes_raw()))
+        if ours not in [(made.name, made.key_id) for made in parse_note(note).signatures]:
+            raise BadStore(
+                "this fleet signs with another key than its ledger's last checkpoint",
+                mend="put the key in its place that signed it: from a backup with keys, or from "
+                "another worker's state folder",
+            )
+
     @property
     def head(self) -> int:
         """Return the seq of the last entry that has a place (committed or about to be)."""
         return self._next - 1
+
+    def unwritten(self, seq: int) -> bytes | None:
+        """Return the bytes of an entry that has its place and waits for `flush`; None if none."""
+        return next((row[-1] for row in self._entries if row[0] == seq), None)
 
     def mark(self) -> tuple[int, int, int, int]:
         """Return a mark to go back to."""

@@ -13,6 +13,7 @@ import orjson
 from vedette.approval import HoldState, move
 from vedette.budget import Raise
 from vedette.bundle import Bundle
+from vedette.clock import iso
 from vedette.entry import Draft
 from vedette.errors import AlreadyDone, BadCommand
 from vedette.run import ActionRow
@@ -107,17 +108,24 @@ class Orders:
         )
 
     def stop(self, draft: Draft, scope: str, name: str, on: bool) -> int:
-        """Set or lift a stop; return the new stop epoch. Raises BadCommand if it is so already."""
+        """Set or lift a stop; return the new stop epoch. Raises BadCommand if it is so already.
+
+        A stop that lasts longer takes the place of one with an end. A lift with a cause lifts the
+        stop that this entry set, and no other: a person may have made it last longer meanwhile.
+        """
         run = self._database.run
         if on:
-            changed = run(
-                "INSERT INTO stop(scope,name,seq) VALUES(?,?,?) ON CONFLICT DO NOTHING",
+            self._refuse_shorter(draft, scope, name)
+            run(
+                "INSERT INTO stop(scope,name,seq) VALUES(?,?,?) "
+                "ON CONFLICT(scope,name) DO UPDATE SET seq=excluded.seq",
                 (scope, name, self._ledger.head + 1),
             )
         else:
-            changed = run("DELETE FROM stop WHERE scope=? AND name=?", (scope, name))
-        if not changed:
-            raise BadCommand(f"{name or scope} is {'already' if on else 'not'} stopped")
+            lift, of = "DELETE FROM stop WHERE scope=? AND name=?", (scope, name)
+            lifted = run(f"{lift} AND seq=?", (*of, draft.cause)) if draft.cause else run(lift, of)
+            if not lifted:
+                raise BadCommand(f"{name or scope} is not stopped")
         self._ledger.append([draft], None, 0, self._now_us())
         if not on:
             # What waits for the stop to be lifted is due now; each is decided again.
@@ -128,6 +136,29 @@ class Orders:
         self._fences.stop_epoch += 1
         self.set_meta("stop_epoch", self._fences.stop_epoch)
         return self._fences.stop_epoch
+
+    def _refuse_shorter(self, draft: Draft, scope: str, name: str) -> None:
+        """Raise BadCommand if there is a stop already that ends no earlier than the new one."""
+        rows = self._database.rows(
+            "SELECT s.seq, e.bytes FROM stop s LEFT JOIN entry e ON e.seq=s.seq "
+            "WHERE s.scope=? AND s.name=?",
+            (scope, name),
+        )
+        if not rows:
+            return
+        ((seq, raw),) = rows
+        # It may have been set by this group, whose entries are written at its end. The end of one
+        # whose entry is archived is not known: it is lifted by a person.
+        raw = raw or self._ledger.unwritten(seq)
+        ends = (orjson.loads(raw).get("until") if raw else None) or 0
+        if not ends:
+            raise BadCommand(f"{name or scope} is already stopped")
+        until = draft.fields.get("until") or 0
+        if until and until <= ends:
+            raise BadCommand(
+                f"{name or scope} is already stopped until {iso(ends)}",
+                mend="give a later end or none, or `vedette resume` it first",
+            )
 
     # --- budgets ----------------------------------------------------------------------------
 

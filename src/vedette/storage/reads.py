@@ -146,8 +146,8 @@ class Reads(Pages, Record):
         return str(rows[0][0]) if rows else None
 
     def spent(self, since_minute: int) -> list[tuple[str, str, int, int]]:
-        """Return (agent, unit, minute, amount) from a minute on."""
-        sql = "SELECT agent,unit,minute,amount FROM spend WHERE minute>=?"
+        """Return (agent, unit, minute, amount) from a minute on, oldest first."""
+        sql = "SELECT agent,unit,minute,amount FROM spend WHERE minute>=? ORDER BY minute"
         return [
             (of, unit, minute, amount) for of, unit, minute, amount in self._rows(sql, since_minute)
         ]

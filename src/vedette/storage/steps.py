@@ -66,10 +66,6 @@ class Steps:
         self._heads.clear()
         self._pending.totals.forget()
 
-    def forget_spend(self) -> None:
-        """Forget totals: somebody else may have spent since."""
-        self._pending.totals.forget()
-
     # --- accept -----------------------------------------------------------------------------
 
     def accept(

@@ -6,11 +6,11 @@ An adapter opens the connections, sees to it that the store is its own, and call
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from vedette.approval import HoldState
-from vedette.budget import Raise
+from vedette.budget import DAY_US, MINUTE_US, Raise
 from vedette.bundle import Bundle
 from vedette.crashpoint import reach
 from vedette.entry import Draft
@@ -77,6 +77,9 @@ class SqlStore(Keeping):
         self._write.begin()
         self._orders.set_meta("fleet", fleet)
         self._orders.set_meta("epoch", self._fences.epoch)
+        # Limits look back a day at most.
+        old = (self._now_us() - 3 * DAY_US) // MINUTE_US
+        self._write.run("DELETE FROM spend WHERE minute<?", (old,))
         self._write.commit()
         reach("epoch:after")
 
@@ -158,6 +161,11 @@ class SqlStore(Keeping):
     def holds(self, epoch: int) -> bool:
         """Say whether a call may start under a lease: it lasts, and nothing newer is published."""
         return epoch == self._fences.epoch
+
+    def watch(
+        self, older: Callable[[int], int], keys: Callable[[], Collection[tuple[str, str]]]
+    ) -> None:
+        """Be told how to see which calls are out: how many older than a revision, of which keys."""
 
     def adopt(self, policy_rev: int, stop_epoch: int) -> None:
         """Say that this process decides and stops by these from now on."""
