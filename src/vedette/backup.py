@@ -150,22 +150,34 @@ def restore(
     state = settings.state
     state.mkdir(parents=True, exist_ok=True)
     with own(state / LOCK):
-        if (state / STORE).exists():
-            mend = "move it away first; it may hold more than the backup does"
-            raise BadCommand("there is a store here", where=str(state / STORE), mend=mend)
+        _refuse_left(state)
         building = state / _BUILDING
         if building.exists():
             shutil.rmtree(building)
         building.mkdir(mode=0o700)
         shown = _shown(witness)
-        lost = _check(source, building, shown)
-        signing = _private(source, state, key, building)
+        lost, in_force = _check(source, building, shown)
+        signing = _private(source, state, key, building, line=in_force)
         asyncio.run(_enter(building, told["fleet"], signing, lost, who, reason))
         own_notes = (building / WITNESS).read_text(encoding="utf-8")
         before = "".join(note + "\n" for note in shown)
         (building / WITNESS).write_text(before + own_notes, encoding="utf-8")
         _put_in_place(building, state)
     return {"size": lost.size, "lost": max(lost.last - lost.size, 0), "heads": list(lost.heads)}
+
+
+def _refuse_left(state: Path) -> None:
+    """Refuse to restore over a store, or over what the log of one holds. Raises BadCommand."""
+    log = state / f"{STORE}-wal"
+    if (state / STORE).exists():
+        mend = f"move it away first, with {log.name}; it may hold more than the backup does"
+        raise BadCommand("there is a store here", where=str(state / STORE), mend=mend)
+    if log.exists() and log.stat().st_size:
+        raise BadCommand(
+            "there is the log of a store here, with commits that may be nowhere else",
+            where=str(log),
+            mend=f"move it to where its {STORE} is; beside a restored one it would spoil it",
+        )
 
 
 def _manifest(source: Path, fleet: str) -> dict[str, Any]:
@@ -200,8 +212,11 @@ def _shown(witness: Path | None) -> list[str]:
     return notes
 
 
-def _check(source: Path, building: Path, shown: list[str]) -> Lost:
-    """Copy the files, verify the ledger against what the witness saw; return what is beyond it."""
+def _check(source: Path, building: Path, shown: list[str]) -> tuple[Lost, str]:
+    """Copy the files, verify the ledger against what the witness saw.
+
+    Returns what is beyond it, and the verifier key in force at the backup.
+    """
     from vedette.adapters.ledger_file import verify_store
     from vedette.adapters.sqlite import OpenedStore
 
@@ -225,7 +240,7 @@ def _check(source: Path, building: Path, shown: list[str]) -> Lost:
             where=str(source),
             mend="take another backup, or the witness file of this fleet",
         )
-    return Lost(size, _beyond(shown, size, in_force))
+    return Lost(size, _beyond(shown, size, in_force)), in_force
 
 
 def _beyond(shown: list[str], size: int, key: str) -> tuple[tuple[int, str], ...]:
@@ -249,19 +264,27 @@ def _beyond(shown: list[str], size: int, key: str) -> tuple[tuple[int, str], ...
     return tuple(heads)
 
 
-def _private(source: Path, state: Path, key: Path | None, building: Path) -> SigningKey:
-    """Find the signing key and put it into the new state. Raises BadCommand."""
-    from vedette.adapters.keys import read_key, write_private
+def _private(
+    source: Path, state: Path, key: Path | None, building: Path, *, line: str
+) -> SigningKey:
+    """Find the signing key whose verifier key is `line`, and put it into the new state.
 
-    places = [key] if key is not None else [source / PRIVATE, state / PRIVATE]
-    for place in places:
-        if place.exists():
-            found = read_key(place)
+    Raises BadCommand.
+    """
+    from vedette.adapters.keys import line_of, next_files, read_key, write_private
+
+    # A rotation may have been broken off with its key in force, and not in its place yet.
+    near = [source / PRIVATE, state / PRIVATE, *next_files(state)]
+    there = [place for place in ([key] if key is not None else near) if place.exists()]
+    for place in there:
+        found = read_key(place)
+        if line_of(line.split("+")[0], found) == line:
             write_private(building / PRIVATE, found.private_bytes_raw())
             return found
+    other = "the key here is not the one in force at the backup"
     raise BadCommand(
-        "the signing key of this store is not here",
-        where=str(places[0]),
+        other if there else "the signing key of this store is not here",
+        where=str(there[0] if there else key or near[0]),
         mend="give --key FILE: its private key as it was at the backup",
     )
 
@@ -279,7 +302,8 @@ async def _enter(
         heads = [list(head) for head in lost.heads]
         fields = {"size": lost.size, "heads": heads or None, "actor": str(who)}
         await store.restored(Draft("store.restored", fields, body=body))
-        if ("all", "") not in store.stops():
+        # One that lifts itself is no reason to be sure of what happened meanwhile.
+        if not any(stop.scope == "all" and not stop.until_us for stop in store.stops_set()):
             stopped = {"what": "all:", "actor": str(who)}
             await store.stop(Draft("stop.set", stopped, body=body), "all", "", True)
     finally:
@@ -293,12 +317,17 @@ def _put_in_place(building: Path, state: Path) -> None:
     (building / "runner.lock").unlink(missing_ok=True)
     sync_folder(building)
     reach("restore:before")
+    # The logs go for good before any file comes that they would be taken for the log of.
+    for name in (STORE, MEMORY):
+        if (building / name).exists():
+            for log in ("wal", "shm"):
+                (state / f"{name}-{log}").unlink(missing_ok=True)
+    sync_folder(state)
+    reach("restore:log")
     for name in (PRIVATE, PUBLIC, MEMORY, WITNESS, STORE):
         if (building / name).exists():
             (building / name).replace(state / name)
             reach("restore:mid")
-    for name in ("memory.db-wal", "memory.db-shm"):
-        (state / name).unlink(missing_ok=True)
     shutil.rmtree(building)
     sync_folder(state)
     reach("restore:after")

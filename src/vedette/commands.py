@@ -183,7 +183,8 @@ class Commands:
     ) -> dict[str, Any]:
         """Stop an agent, a tool or everything; in force when this returns, and after restarts.
 
-        With `for_us` it lifts itself after so many microseconds.
+        With `for_us` it lifts itself after so many microseconds. A stop that lasts longer takes
+        the place of one that lifts itself; one that would end sooner is refused.
         """
         if for_us is not None and not 0 < for_us <= _LONGEST_US:
             raise BadCommand("a stop lasts for some time, and no longer than ten years")

@@ -108,6 +108,10 @@ def check_event(event: Event, *, max_bytes: int) -> bytes:
             )
         if len(value) > 1024:
             raise BadEvent(f"attribute {name!r} is longer than 1024 characters", mend="shorten it")
+    for name in ("source", "id", "type", "subject", "time"):
+        # CloudEvents has no control characters in these; this one no store keeps alike.
+        if "\0" in (getattr(event, name) or ""):
+            raise BadEvent(f"attribute {name!r} holds a NUL character", mend="leave it out")
     if event.subject is not None and len(event.subject) > 1024:
         raise BadEvent("attribute 'subject' is longer than 1024 characters", mend="shorten it")
     if event.hops < 0 or event.hops < len(event.lineage):
@@ -116,6 +120,8 @@ def check_event(event: Event, *, max_bytes: int) -> bytes:
         payload = event.payload()
     except (ValueError, TypeError) as error:
         raise BadEvent(f"data has no JSON form: {error}", mend="send JSON in UTF-8") from error
+    if "\0" in (subject_of(event) or ""):
+        raise BadEvent("the sender in data holds a NUL character", mend="leave it out")
     if len(payload) > max_bytes:
         raise BadEvent(
             f"event is {len(payload)} bytes, the limit is {max_bytes}",

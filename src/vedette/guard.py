@@ -62,7 +62,12 @@ class Guard:
         """Read the run anew for another attempt and drop what its judge learned meanwhile."""
         line = self._line
         line.forget(run)
-        fresh = line.store.run(run.id)
+        try:
+            fresh = line.store.run(run.id)
+        except StoreFailed:
+            # It is tried as it was known; what was moved on is refused, and read again then.
+            line.metrics.count("store_failures")
+            return max(at_us, line.clock.now_us() + _RETRY_US)
         if fresh is not None:
             attempts = run.attempts
             for name in Run.__slots__:
@@ -73,12 +78,12 @@ class Guard:
     async def _bury(self, run: Run, error: BaseException) -> int | None:
         line = self._line
         line.forget(run)
-        fresh = line.store.run(run.id) or run
-        epoch = line.store.lease(fresh)
-        if epoch is None:
-            # Another worker has it by now, and finds out for itself.
-            return line.clock.now_us()
         try:
+            fresh = line.store.run(run.id) or run
+            epoch = line.store.lease(fresh)
+            if epoch is None:
+                # Another worker has it by now, and finds out for itself.
+                return line.clock.now_us()
             trace = "".join(format_exception(error, limit=-_FRAMES))[-_TRACE:]
             await bury(line, fresh, epoch, f"{type(error).__name__}: {error}", trace)
         except Exception:

@@ -74,6 +74,8 @@ async def see_through(line: Line, case: Case) -> int | None:
             await decide_again(line, case, case.to_decide(now))
         elif case.to_perform(now):
             async with line.in_order(case.agent.name, case.run.key):
+                if line.store.lease(case.run) != case.epoch:
+                    raise Superseded("another worker is to have its key")
                 while case.to_perform(line.clock.now_us()):
                     await perform(line, case)
         else:

@@ -146,7 +146,7 @@ def _refused(event: Event, why: str) -> Refused:
 
 def _sound(text: object) -> bool:
     """Say whether this is text that an event may be found by."""
-    if not isinstance(text, str) or len(text) > 1024:
+    if not isinstance(text, str) or len(text) > 1024 or "\0" in text:
         return False
     try:
         text.encode("utf-8")

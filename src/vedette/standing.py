@@ -19,6 +19,8 @@ async def set_stop(
 ) -> None:
     """Set or lift a stop; in force when this returns. Raises BadCommand if it is so already.
 
+    A stop that lasts longer takes the place of one that has an end.
+
     No call starts from the moment on which a stop is announced, before it is durable: whoever is
     told that it stands will see none start that had its leave a moment earlier.
     """
@@ -44,8 +46,13 @@ def take_over(line: Line, epoch: int | None = None) -> None:
 
 
 async def park_agent(line: Line, agent: str, why: str) -> None:
-    """Stop an agent that is over a ceiling, until a person resumes it. Its events are kept."""
-    if line.stops.agent(agent):
+    """Stop an agent that is over a ceiling, until a person resumes it. Its events are kept.
+
+    One that is stopped for some time only is parked too: it would go on by itself.
+    """
+    ends = {(stop.scope, stop.name) for stop in line.stops.ends}
+    lasting = set(line.stops.listed()) - ends
+    if lasting & {("all", ""), ("agent", agent)}:
         return
     reason = f"parked by the engine: {why}, which is its ceiling"
     draft = Draft(

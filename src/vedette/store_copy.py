@@ -64,14 +64,15 @@ async def copy_store(settings: Settings, url: str, who: Principal, reason: str) 
         open_database(path, write=True).close()
         source = open_database(path, write=False)
         stack.callback(source.close)
+        key_name = f"vedette/{settings.fleet}"
+        key = ledger_key(settings.state, key_name, Reads(source).key_in_force)
         target = PostgresDatabase(url, name="vedette copy", hold_ms=0)
         stack.callback(target.close)
         prepare(target)
         copied = _copy_all(settings, source, target)
-    key_name = f"vedette/{settings.fleet}"
     store = PostgresStore(
-        url, settings.state, fleet=settings.fleet, key=ledger_key(settings.state, key_name),
-        key_name=key_name, now_us=SystemClock().now_us, visit=True,
+        url, settings.state, fleet=settings.fleet, key=key, key_name=key_name,
+        now_us=SystemClock().now_us, visit=True,
     )  # fmt: skip
     try:
         body = Body(canonical({"reason": reason}))

@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
+from vedette.errors import StoreFailed
 from vedette.event import Event
 from vedette.fair import Credits, Room
 from vedette.line import Line
@@ -141,7 +143,7 @@ class Supply:
         """Read an agent's ready runs from a position on."""
         self.behind.add(agent)
         self._after[agent] = min(self._after.get(agent, 0), position)
-        self.load(agent)
+        self._try_to_load(agent)
 
     def woken(self, run: Run) -> bool:
         """Take a run whose wait is over; False if it is here already, or its agent is stopped."""
@@ -196,16 +198,21 @@ class Supply:
             if len(runs) < limit:
                 self.behind.discard(agent)
 
+    def _try_to_load(self, agent: str) -> None:
+        """Load; if the store does not answer the agent stays behind, and it is done later."""
+        with suppress(StoreFailed):
+            self.load(agent)
+
     def fetch_back(self) -> set[str]:
         """Load what was put away, once its agent may go on; return the agents."""
         back = {agent for agent in self._away if not self._line.stops.agent(agent)}
         if back:
-            self._away -= back
             counts = self._line.store.backlogged()
+            self._away -= back
             for agent in back:
                 self.credits.forget(agent)
                 self._fetch(agent, counts.get(agent, 0))
-                self.load(agent)
+                self._try_to_load(agent)
         return back
 
     # --- out --------------------------------------------------------------------------------
@@ -216,7 +223,7 @@ class Supply:
         self.credits.finish(run.id, run.agent)
         self._moved_us[run.agent] = self._line.clock.monotonic_us()
         if run.agent in self.behind:
-            self.load(run.agent)
+            self._try_to_load(run.agent)
         self.let_in(run.agent)
 
     def put_away(self, agent: str, runs: Iterable[Run]) -> None:

@@ -5,8 +5,9 @@ Like all commands these name a principal and a reason. They do nothing to what a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from vedette.archived import Archived
@@ -42,6 +43,8 @@ class Kept(Protocol):
 
     def last_before(self, before_us: int) -> int: ...
 
+    def refuse_open(self, archived: Archived) -> None: ...
+
     async def expire(self, rows: Sequence[Found], draft: Draft) -> Erased: ...
 
     async def settled(self, draft: Draft, *, command: str | None = None) -> int: ...
@@ -54,9 +57,9 @@ class Keys(Protocol):
 
     def prepare(self) -> tuple[SigningKey, str]: ...
 
-    def finish(self) -> None: ...
+    def finish(self, key: SigningKey) -> None: ...
 
-    def drop(self) -> None: ...
+    def drop(self, key: SigningKey) -> None: ...
 
 
 @dataclass(slots=True)
@@ -66,6 +69,7 @@ class Upkeep:
     line: Line
     store: Kept
     keys: Keys
+    _rotating: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def rotate(
         self, who: Principal, reason: str, command: str | None = None
@@ -73,17 +77,18 @@ class Upkeep:
         """Hand over to a new signing key; the present one is destroyed.
 
         The entry that names the new key is signed by the old: whoever knows the first key can
-        follow. Raises what the store raises, and then the present key stays.
+        follow. One rotation at a time. Raises what the store raises: after BadCommand the present
+        key stays; after anything else nobody knows yet, and the next start asks the store.
         """
-        key, line = self.keys.prepare()
-        try:
-            seq = await self.store.rotate(
-                key, line, _draft("key.rotated", who, reason), command=command
-            )
-        except Exception:
-            self.keys.drop()
-            raise
-        self.keys.finish()
+        draft = _draft("key.rotated", who, reason)
+        async with self._rotating:
+            key, line = self.keys.prepare()
+            try:
+                seq = await self.store.rotate(key, line, draft, command=command)
+            except BadCommand:
+                self.keys.drop(key)
+                raise
+            self.keys.finish(key)
         return {"seq": seq, "key": line}
 
     async def expire(self, who: Principal, reason: str, before_us: int) -> dict[str, Any]:
@@ -96,7 +101,11 @@ class Upkeep:
     async def let_go(
         self, who: Principal, reason: str, archived: Archived, command: str | None = None
     ) -> dict[str, Any]:
-        """Delete the entries that an archive now holds, and what is left of their content."""
+        """Delete the entries that an archive now holds, and what is left of their content.
+
+        Raises BadCommand if a run in them is open (again), or they are not those of the store.
+        """
+        self.store.refuse_open(archived)  # before any content goes
         gone = await self._expire(who, reason, archived.size, closed=True)
         draft = _draft("ledger.archived", who, reason)
         seq = await self.store.let_go(archived, draft, command=command)
@@ -121,8 +130,9 @@ class Upkeep:
     async def _expire(
         self, who: Principal, reason: str, upto: int, *, closed: bool
     ) -> dict[str, Any]:
-        erased = 0
-        while rows := self.store.expiring(upto, closed=closed):
+        erased = after = 0
+        while rows := self.store.expiring(upto, closed=closed, after=after):
+            after = rows[-1][0]
             abouts = sorted({row[2] for row in rows if row[2] is not None})
             await keep_states(self.line, self.store.runs_at(abouts))
             done = await self.store.expire(rows, _draft("body.erased", who, reason))

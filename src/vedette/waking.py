@@ -6,7 +6,10 @@ closed. By the key: the run in front is settled (`parking`).
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from vedette.case import Case
+from vedette.errors import StoreFailed
 from vedette.line import Line
 from vedette.perform import LAST_RETRY_US
 from vedette.run import Run
@@ -31,12 +34,13 @@ class Waking:
         self._tried_us: dict[str, int] = {}
         self._lease_rev = line.store.lease_rev
         self.pause_s = _EVERY_S
+        self._stale = False
 
     def start(self) -> None:
         """Find again in the store who is parked; the first of each key is looked at at once."""
         line, now = self._line, self._line.clock.now_us()
-        line.parking.clear()
         runs = [run for run in line.store.parked() if line.store.lease(run) is not None]
+        line.parking.clear()
         for run in runs:
             # A retry comes back by the clock, and sooner than what is parked.
             if run.wake_us > now + LAST_RETRY_US:
@@ -48,11 +52,14 @@ class Waking:
 
     def leases_moved(self) -> bool:
         """Say whether this worker has been given other runs; then what it may handle is reread."""
-        if self._line.store.lease_rev == self._lease_rev:
+        rev = self._line.store.lease_rev
+        if rev == self._lease_rev:
             return False
-        self._lease_rev = self._line.store.lease_rev
+        self._line.moved()
         self._supply.start()
         self.start()
+        # Only now: if the store did not answer it is done again.
+        self._lease_rev = rev
         return True
 
     @property
@@ -73,8 +80,12 @@ class Waking:
         line = self._line
         began = line.clock.monotonic_us()
         self._supply.look_for_news()
-        if self._supply.fetch_back():
+        self._stale |= bool(self._supply.fetch_back())
+        if self._stale:
             self.start()
+            self._stale = False
+        # What could not be loaded when there was room for it, because the store did not answer.
+        self._supply.load_all()
         for breaker in line.breakers.listed():
             # One trial at a time; if nothing comes of it another is sent a second later.
             if breaker.ripe(now_us) and self._tried_us.get(breaker.target, 0) <= now_us:
@@ -88,7 +99,11 @@ class Waking:
     def _by_turn(self) -> None:
         line = self._line
         while len(self._here) < _WINDOW and (name := line.parking.woken()) is not None:
-            run = line.store.run(name)
+            try:
+                run = line.store.run(name)
+            except StoreFailed:
+                line.parking.wake(name)
+                raise
             if run is None or run.state in ("done", "dead"):
                 if run is not None:
                     line.parking.leave(run)
@@ -147,4 +162,6 @@ class Waking:
             self._later.discard(run.id)
             self._line.parking.wake(run.id)
         if self._line.parking.any_woken:
-            self._by_turn()
+            # If the store does not answer they are looked for again by the clock.
+            with suppress(StoreFailed):
+                self._by_turn()

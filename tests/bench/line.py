@@ -28,6 +28,7 @@ from tests.bench.databases import Database, following, own_database, store_plan
 from tests.bench.machine import CpuTimes, described, percentile
 from tests.bench.peers.work import server_cpu
 from tests.bench.profiles import Calls, Samples, sampling
+from tests.bench.spin import spinning
 from tests.bench.target import happened
 
 from vedette.app import App
@@ -76,6 +77,7 @@ class Measured:
     seconds: float
     load: Load
     raw: list[Calibration] = field(default_factory=list)
+    spin_ns: float = 0.0
     told: str = ""
 
     @property
@@ -99,6 +101,8 @@ class Measured:
             f"({wanted.events:,} events in {self.seconds:.2f} s, {pace}, batches of "
             f"{wanted.batch}, {wanted.keys} keys, tool {wanted.tool})",
             f"  CPU      {self.cpu_us:,.0f} us/event ({threads}){server}",
+            f"           a turn of an empty loop took {self.spin_ns:.0f} ns of CPU meanwhile; as "
+            "far as that is more than at rest, every CPU figure is too high",
             f"  latency  accept to effect p50 {self.p50_ms:.1f} ms, p99 {self.p99_ms:.1f} ms",
             f"  groups   {self.groups:,}, mean {self.group_mean:.0f} items; "
             f"{self.entries_per_event:.1f} ledger entries/event",
@@ -227,6 +231,7 @@ async def measure(
                 await calls.begin()
             if profile == "sample":
                 stack.enter_context(sampling(samples))
+            spin = stack.enter_context(spinning())
             served, cpu, began = server_cpu(server), CpuTimes.now(), time.monotonic()
             await offer.all(events)
             seconds, spent = time.monotonic() - began, CpuTimes.now().since(cpu)
@@ -263,6 +268,7 @@ async def measure(
         seconds=seconds,
         load=load,
         told=told,
+        spin_ns=spin.ns,
     )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -32,6 +35,7 @@ from vedette.archived import NOTHING, Archived
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
 from vedette.errors import BadCommand, BadStore
+from vedette.load import Settings
 from vedette.proof import Frontier
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
@@ -247,9 +251,9 @@ async def test_an_open_run_keeps_everything_from_its_event_on(
     store = open_store(folder, clock)
     assert store.event(run.event) is not None
     assert store.open_from() == run.position
-    await store.settle_hold(
-        row.id, "denied", draft("hold.denied"), approver="person:kim", until_us=0
-    )
+    told = {"actor": "person:kim", "agent": run.agent, "action": row.id, "tool": row.tool}
+    answer = Draft("hold.denied", told, body=Body(canonical({"reason": "no"})))
+    await store.settle_hold(row.id, "denied", answer, approver="person:kim", until_us=0)
     store.close()
     assert verified(folder, tmp_path / "archive").ok
 
@@ -260,6 +264,76 @@ async def test_nothing_old_is_nothing_to_archive(
     store = OpenedStore(folder)
     assert last_before(store, clock.now_us() - 100 * DAY, None) == 0
     assert archived_of(store) == NOTHING
+    store.close()
+
+
+async def test_what_is_not_let_go_loses_no_content(tmp_path: Path) -> None:
+    async with toy_fleet(tmp_path, World(), clock=ManualClock()) as fleet:
+        upkeep, store = fleet.app.commands.upkeep, fleet.app.store
+        assert upkeep is not None
+        await fleet.send(job("1", send("one"), value=1))
+        await fleet.settle()
+        order = replace(fleet.order("a while"), command_id=None)
+        await fleet.app.commands.stop(order, agent="worker")
+        await fleet.send(job("2", send("two"), value=2))  # it stays open
+        line = (tmp_path / "state" / "ledger.pub").read_text().strip()
+        reading = OpenedStore(tmp_path / "state")
+        archived = archive(reading, tmp_path / "archive", reading.head(), line)
+        reading.close()
+        with pytest.raises(BadCommand, match="open again"):
+            await upkeep.let_go(order.principal, "old", archived)
+        assert fleet.entries("body.erased", "ledger.archived") == []
+        # The control: once it has ended the same archive is taken.
+        await fleet.app.commands.resume(order, agent="worker")
+        await fleet.settle()
+        assert store.open_from() is None
+        done = await upkeep.let_go(order.principal, "old", archived)
+        assert done["archived"] == archived.size
+        assert fleet.entries("body.erased")
+
+
+async def test_what_is_refused_leaves_no_segment_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next archiving ends elsewhere; of two segments that overlap no archive is made."""
+    from vedette.cli import archive as verb
+
+    world, clock = World(), ManualClock()
+    settings = replace(Settings.of(tmp_path / "content", "harbour"), state=tmp_path / "state")
+    archives = tmp_path / "archive"
+    given = {"reason": "old", "command_id": None}
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        await fleet.send(*(job(str(n), send(f"{n}"), value=n) for n in range(3)))
+        await fleet.settle()
+        end = clock.now_us() + DAY
+        upkeep = fleet.app.commands.upkeep
+        assert upkeep is not None
+
+        def refused(*_: Any) -> dict[str, Any]:
+            (segment,) = archives.iterdir()
+            assert Exported(segment).told["entries"] > 0
+            raise BadCommand("a run is open again", mend="archive again")
+
+        monkeypatch.setattr(verb, "obey", refused)
+        with pytest.raises(BadCommand, match="open again"):
+            verb._archive(settings, archives, end, given, {"erased": 0})
+        assert list(archives.iterdir()) == []
+        # The control: an answer that is lost after the entries went; they are only there now.
+        loop = asyncio.get_running_loop()
+
+        def unheard(_: Settings, __: str, reason: str, args: Any, ___: Any) -> dict[str, Any]:
+            archived = Archived.from_bytes(args["archived"].encode())
+            doing = upkeep.let_go(fleet.order().principal, reason, archived)
+            asyncio.run_coroutine_threadsafe(doing, loop).result()
+            raise BadCommand("carried out before")
+
+        monkeypatch.setattr(verb, "obey", unheard)
+        with pytest.raises(BadCommand, match="carried out before"):
+            await asyncio.to_thread(verb._archive, settings, archives, end, given, {"erased": 0})
+        assert len(list(archives.iterdir())) == 1
+    store = OpenedStore(tmp_path / "state")
+    line = (tmp_path / "state" / "ledger.pub").read_text().strip()
+    assert verify_store(Joined(Archive(archives), store), line).ok
     store.close()
 
 
@@ -413,6 +487,34 @@ async def test_a_trimming_broken_off_shows_no_difference(
 
 
 # --- content ----------------------------------------------------------------------------------
+
+
+async def test_expiring_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not from the beginning again for each thousand bodies."""
+    monkeypatch.setattr("vedette.storage.keeping.CHUNK", 3)
+    clock = ManualClock()
+    async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
+        upkeep = fleet.app.commands.upkeep
+        assert upkeep is not None
+        await fleet.send(*(job(str(n), send(str(n)), value=n) for n in range(4)))
+        await fleet.settle()
+        clock.advance(10 * DAY)
+        real, afters, ends = fleet.app.store.expiring, [], [0]
+
+        def expiring(upto: int, *, closed: bool = False, after: int = 0) -> Any:
+            afters.append(after)
+            rows = real(upto, closed=closed, after=after)
+            ends.extend([rows[-1][0]] if rows else [])
+            return rows
+
+        monkeypatch.setattr(fleet.app.store, "expiring", expiring)
+        done = await upkeep.expire(fleet.order().principal, "ten days", clock.now_us())
+        assert done["erased"] > 6
+        assert afters == ends
+        assert len(set(afters)) == len(afters) > 2
+        assert real(fleet.app.store.last_before(clock.now_us())) == []
 
 
 async def test_content_expires_and_judges_keep_what_they_learned(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from vedette.event import Event
 from vedette.identity import Principal
 from vedette.load import Settings
 from vedette.proof import Checkpoint, Frontier, leaf_hash, read_notes, sign_note
+from vedette.standing import lift_ended
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, note, send, stick, toy_fleet, until
 from vedette.verify import Code, Report
@@ -524,6 +525,83 @@ async def test_what_cannot_be_restored_is_refused(tmp_path: Path, world: World) 
         await in_thread(lambda: put_back(tmp_path, backup, witness))
 
 
+async def test_the_log_of_another_store_is_never_taken_for_the_restored_ones(
+    tmp_path: Path, world: World
+) -> None:
+    fleet = toy_fleet(tmp_path, world)
+    await lost_and_restored(fleet, tmp_path, "wire.send")
+    shutil.rmtree(tmp_path / "state")
+    (tmp_path / "state").mkdir()
+    log = tmp_path / "state" / "store.db-wal"
+    log.write_bytes(b"commits that are nowhere else")
+    backup, witness = tmp_path / "backup", tmp_path / "elsewhere.log"
+    with pytest.raises(BadCommand, match=r"store\.db-wal: there is the log of a store"):
+        await in_thread(lambda: put_back(tmp_path, backup, witness))
+    assert log.read_bytes() == b"commits that are nowhere else"
+    log.rename(tmp_path / "store.db-wal")
+    await in_thread(lambda: put_back(tmp_path, backup, witness))
+    assert verified(tmp_path).ok
+
+
+@pytest.mark.parametrize("named", [False, True])
+async def test_another_key_than_that_of_the_backup_is_refused(
+    tmp_path: Path, world: World, named: bool
+) -> None:
+    """The key was rotated after the backup: the one still in the state folder is not its own."""
+    fleet = toy_fleet(tmp_path, world)
+    backup, state = tmp_path / "backup", tmp_path / "state"
+    first = tmp_path / "first.key"
+    async with fleet:
+        await fleet.send(*jobs(0, 2, "wire.send"))
+        await fleet.settle()
+        await in_thread(lambda: back_up(fleet.app.settings, backup))
+        shutil.copy(state / "ledger.key", first)
+        upkeep = fleet.app.commands.upkeep
+        assert upkeep is not None
+        await upkeep.rotate(KIM, "yearly")
+    for path in state.glob("store.db*"):
+        path.unlink()
+
+    def restored_with(key: Path | None) -> dict[str, Any]:
+        return restore(settings_of(tmp_path), backup, witness=None, key=key, who=KIM, reason="gone")
+
+    wrong = state / "ledger.key" if named else None
+    with pytest.raises(BadCommand, match="not the one in force at the backup"):
+        await in_thread(lambda: restored_with(wrong))
+    assert not (state / "store.db").exists()
+    # The control: the key of the backup.
+    await in_thread(lambda: restored_with(first))
+    async with fleet:
+        assert ("all", "") in fleet.app.line.stops.listed()
+    assert verified(tmp_path).ok
+
+
+@pytest.mark.parametrize("for_us", [1_000_000, None])
+async def test_a_restored_fleet_stays_stopped_whatever_stop_there_was(
+    tmp_path: Path, world: World, for_us: int | None
+) -> None:
+    """A stop that lifts itself would let it run before anybody has looked."""
+    fleet = toy_fleet(tmp_path, world)
+    async with fleet:
+        await fleet.send(*jobs(0, 2, "wire.send"))
+        await fleet.settle()
+        order = replace(fleet.order("maintenance"), command_id=None)
+        await fleet.app.commands.stop(order, all=True, for_us=for_us)
+        backup = tmp_path / "backup"
+        await in_thread(lambda: back_up(fleet.app.settings, backup, with_keys=True))
+        assert bool(fleet.app.line.stops.ends) is (for_us is not None)
+    witness = lose(tmp_path)
+    await in_thread(lambda: put_back(tmp_path, backup, witness))
+    async with fleet:
+        assert fleet.app.line.stops.listed() == [("all", "")]
+        assert fleet.app.line.stops.ends == []
+        await lift_ended(fleet.app.line, fleet.app.line.clock.now_us() + 3_600_000_000)
+        assert fleet.app.line.stops.listed() == [("all", "")]
+        # One that was without end is kept as it is.
+        assert len(fleet.entries("stop.set")) == (2 if for_us else 1)
+    assert verified(tmp_path).ok
+
+
 CHILD = """
 import os, signal, sys
 from dataclasses import replace
@@ -550,7 +628,7 @@ restore(settings, folder / "backup", witness=folder / "elsewhere.log", key=None,
 POINTS = [
     ("restore:before", 1), ("restore:mid", 1), ("restore:mid", 4), ("restore:mid", 5),
     ("restore:after", 1), ("commit:before", 1), ("commit:mid", 2), ("commit:after", 1),
-    ("key:mid", 1),
+    ("key:mid", 1), ("restore:log", 1),
 ]  # fmt: skip
 
 
@@ -561,12 +639,19 @@ async def test_a_restore_that_is_killed_is_done_again(
     fleet = toy_fleet(tmp_path, world)
     later = await lost_and_restored(fleet, tmp_path, "order.place")
     shutil.rmtree(tmp_path / "state")
+    # Somebody removed the lost store, and overlooked the rest.
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "memory.db-wal").write_bytes(b"of an older memory.db")
+    (tmp_path / "state" / "store.db-wal").touch()
+    (tmp_path / "state" / "store.db-shm").write_bytes(bytes(32))
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-c", CHILD, str(tmp_path), point, str(nth)
     )
     assert await child.wait() == -signal.SIGKILL
     whole = (tmp_path / "state" / "store.db").exists()
     assert whole is ((point, nth) in [("restore:mid", 5), ("restore:after", 1)])
+    if whole or point in ("restore:mid", "restore:log"):
+        assert not any((tmp_path / "state").glob("*.db-*")), "a log of what was there before"
     if not whole:
         await in_thread(lambda: put_back(tmp_path, tmp_path / "backup", tmp_path / "elsewhere.log"))
     async with fleet:

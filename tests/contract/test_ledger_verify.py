@@ -388,6 +388,25 @@ def test_every_change_to_an_export_is_found(exported: Path) -> None:
         assert {Code.BODY_MISMATCH, Code.BODY_MISSING} & set(counts)
 
 
+@pytest.mark.parametrize("seq", ["2", None, 2.5, [1], {}, True])
+def test_a_body_of_no_place_is_found_and_breaks_nothing_off(exported: Path, seq: object) -> None:
+    bodies = exported / "bodies.jsonl"
+    lines = bodies.read_bytes().splitlines(keepends=True)
+    changed = orjson.dumps({**orjson.loads(lines[1]), "seq": seq}) + b"\n"
+    bodies.write_bytes(b"".join([lines[0], changed, *lines[2:]]))
+    assert of_export(exported).counts == {Code.BODY_MISSING: 1}
+
+
+@pytest.mark.parametrize("name", ["entries.jsonl", "checkpoints", "ledger.pub"])
+def test_an_export_without_one_of_its_files_is_refused(exported: Path, name: str) -> None:
+    kept = (exported / name).read_bytes()
+    (exported / name).unlink()
+    with pytest.raises(BadStore, match=name.replace(".", r"\.")):
+        of_export(exported)
+    (exported / name).write_bytes(kept)
+    assert of_export(exported).ok
+
+
 def test_what_is_no_complete_export_is_refused(exported: Path, tmp_path: Path) -> None:
     store = Exported(exported)
     with pytest.raises(BadCommand, match="not empty"):

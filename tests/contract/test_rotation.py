@@ -7,14 +7,24 @@ import json
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette import crashpoint
-from vedette.adapters.keys import KEY_FILE, NEXT_FILE, KeyFolder, ledger_key, line_of, read_key
+from vedette.adapters.keys import (
+    KEY_FILE,
+    PUBLIC_FILE,
+    KeyFolder,
+    ledger_key,
+    line_of,
+    next_files,
+    read_key,
+)
 from vedette.adapters.ledger_file import (
     Exported,
     export,
@@ -27,10 +37,15 @@ from vedette.adapters.ledger_file import (
 from vedette.adapters.sqlite import OpenedStore, SqliteStore
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
-from vedette.errors import BadCommand, BadStore
+from vedette.errors import AlreadyDone, BadCommand, BadStore, StoreBusy, StoreFailed
+from vedette.identity import Principal
+from vedette.load import Settings
 from vedette.proof import Checkpoint, Frontier, ProofError, leaf_hash, parse_note, sign_note
 from vedette.testing.clock import ManualClock
+from vedette.testing.harness import FleetHarness
 from vedette.testing.steps import accepted, closing, event
+from vedette.testing.toy import World, toy_fleet
+from vedette.upkeep import Upkeep
 from vedette.verify import Code, Report, verify_ledger
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,7 +85,7 @@ async def rotate(store: SqliteStore, folder: Path) -> str:
     keys = KeyFolder(folder, NAME)
     key, line = keys.prepare()
     await store.rotate(key, line, rotation())
-    keys.finish()
+    keys.finish(key)
     return line
 
 
@@ -112,15 +127,16 @@ def test_the_chain_is_followed_from_the_first_key(twice: Path) -> None:
 
 def test_the_old_private_key_is_gone(tmp_path: Path) -> None:
     folder = tmp_path / "state"
-    ledger_key(folder, NAME)
+    ledger_key(folder, NAME, lambda: None)
     before = (folder / KEY_FILE).read_bytes()
     held = (folder / KEY_FILE).open("rb")
     keys = KeyFolder(folder, NAME)
     key, line = keys.prepare()
-    assert (folder / NEXT_FILE).stat().st_mode & 0o777 == 0o600
-    keys.finish()
+    (prepared,) = next_files(folder)
+    assert prepared.stat().st_mode & 0o777 == 0o600
+    keys.finish(key)
     assert line_of(NAME, read_key(folder / KEY_FILE)) == line == line_of(NAME, key)
-    assert not (folder / NEXT_FILE).exists()
+    assert next_files(folder) == []
     assert all(before not in path.read_bytes() for path in folder.iterdir())
     # Whoever holds the old file open finds nothing in it either.
     assert held.read() == bytes(32)
@@ -137,9 +153,11 @@ async def test_a_rotation_that_is_not_committed_changes_nothing(tmp_path: Path) 
     with pytest.raises(BadCommand, match="carried out before"):
         await store.rotate(*KeyFolder(folder, NAME).prepare(), rotation(), command="once")
     store.close()
-    # The entry names the first of the two; what lies there now is the key of nobody.
-    with pytest.raises(BadStore, match="not the one that the ledger's last rotation named"):
-        open_store(folder)
+    # The entry names the first of the two, and the second has not taken its place.
+    assert len(next_files(folder)) == 2
+    open_store(folder).close()
+    assert line_of(NAME, read_key(folder / KEY_FILE)) == line
+    assert next_files(folder) == []
 
 
 @pytest.mark.parametrize("point", ["rotate:before", "rotate:mid", "rotate:after"])
@@ -163,13 +181,13 @@ async def test_a_rotation_broken_off_is_ended_as_the_store_says(
 
     monkeypatch.setattr(crashpoint, "hook", die)
     with pytest.raises(Died):
-        keys.finish()
+        keys.finish(key)
     monkeypatch.setattr(crashpoint, "hook", None)
     store = open_store(folder)
     await grow(store, range(2, 4))
     store.close()
     assert line_of(NAME, read_key(folder / KEY_FILE)) == line
-    assert not (folder / NEXT_FILE).exists()
+    assert next_files(folder) == []
     assert verified(folder).ok
 
 
@@ -182,9 +200,126 @@ async def test_a_key_prepared_and_not_named_is_dropped(tmp_path: Path) -> None:
     store = open_store(folder)
     await grow(store, range(2, 4))
     store.close()
-    assert not (folder / NEXT_FILE).exists()
+    assert next_files(folder) == []
     report = verified(folder)
     assert (report.ok, report.keys) == (True, 1)
+
+
+async def test_another_key_than_the_first_is_refused_before_any_rotation(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    store = open_store(folder)
+    await grow(store, range(2))
+    store.close()
+    with pytest.raises(BadStore, match="signs with another key"):
+        SqliteStore(folder, fleet=FLEET, key=FORGER, key_name=NAME, now_us=ManualClock().now_us)
+    own = (folder / KEY_FILE).read_bytes()
+    (folder / KEY_FILE).write_bytes(FORGER.private_bytes_raw())
+    with pytest.raises(BadStore, match="neither the first"):
+        open_store(folder)
+    # With the public half changed too the ledger itself still tells.
+    public = (folder / PUBLIC_FILE).read_text()
+    (folder / PUBLIC_FILE).write_text(line_of(NAME, FORGER) + "\n")
+    with pytest.raises(BadStore, match="signs with another key"):
+        open_store(folder)
+    (folder / KEY_FILE).write_bytes(own)
+    (folder / PUBLIC_FILE).write_text(public)
+    open_store(folder).close()
+
+
+# --- rotations in flight ----------------------------------------------------------------------
+
+
+def upkeep_of(fleet: FleetHarness) -> Upkeep:
+    upkeep = fleet.app.commands.upkeep
+    assert upkeep is not None
+    return upkeep
+
+
+def on_disk(folder: Path) -> str:
+    return line_of(NAME, read_key(folder / "state" / KEY_FILE))
+
+
+@pytest.mark.parametrize("command", ["once", None])
+async def test_of_two_rotations_at_once_the_key_in_force_stays(
+    tmp_path: Path, command: str | None
+) -> None:
+    """A command given again, or two people: each has a key of its own."""
+    who = Principal("person", "kim")
+    async with toy_fleet(tmp_path, World()) as fleet:
+        upkeep = upkeep_of(fleet)
+        done = await asyncio.gather(
+            *(upkeep.rotate(who, "yearly", command) for _ in range(2)), return_exceptions=True
+        )
+        refused = [type(one) for one in done if isinstance(one, BaseException)]
+        assert refused == ([AlreadyDone] if command else [])
+        assert on_disk(tmp_path) == fleet.app.store.key_in_force()
+        assert next_files(tmp_path / "state") == []
+    async with fleet:
+        pass
+    assert verified(tmp_path / "state").keys == (2 if command else 3)
+
+
+async def test_a_second_runner_does_not_touch_a_key_on_its_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vedette.app import open_app
+
+    async with toy_fleet(tmp_path, World()) as fleet:
+        upkeep = upkeep_of(fleet)
+        real = fleet.app.store.rotate
+
+        async def meanwhile(*args: Any, **named: Any) -> int:
+            assert len(next_files(tmp_path / "state")) == 1
+            with pytest.raises(StoreBusy):
+                await open_app(fleet.app.settings)
+            return await real(*args, **named)
+
+        monkeypatch.setattr(fleet.app.store, "rotate", meanwhile)
+        done = await upkeep.rotate(Principal("person", "kim"), "yearly")
+        assert on_disk(tmp_path) == done["key"] == fleet.app.store.key_in_force()
+
+
+async def test_a_commit_of_unknown_fate_leaves_the_next_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with toy_fleet(tmp_path, World()) as fleet:
+        upkeep = upkeep_of(fleet)
+        real, who = fleet.app.store.rotate, Principal("person", "kim")
+
+        async def unheard(*args: Any, **named: Any) -> int:
+            await real(*args, **named)
+            raise StoreFailed("the connection is gone")
+
+        monkeypatch.setattr(fleet.app.store, "rotate", unheard)
+        with pytest.raises(StoreFailed):
+            await upkeep.rotate(who, "yearly", "once")
+        assert len(next_files(tmp_path / "state")) == 1
+        # The control: what was certainly refused leaves nothing more.
+        with pytest.raises(AlreadyDone):
+            await upkeep.rotate(who, "yearly", "once")
+        assert len(next_files(tmp_path / "state")) == 1
+        named = fleet.app.store.key_in_force()
+    async with fleet:
+        assert on_disk(tmp_path) == named
+        assert next_files(tmp_path / "state") == []
+
+
+async def test_a_rebuild_ends_a_rotation_that_was_broken_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vedette.cli.store import _rebuilt
+
+    async with toy_fleet(tmp_path, World()) as fleet:
+        with monkeypatch.context() as patch:
+            # As if killed there.
+            patch.setattr(KeyFolder, "finish", lambda self, key: None)
+            done = await upkeep_of(fleet).rotate(Principal("person", "kim"), "yearly")
+        assert on_disk(tmp_path) != done["key"]
+    settings = replace(Settings.of(tmp_path / "content", FLEET), state=tmp_path / "state")
+    assert await _rebuilt(settings) > 0
+    assert on_disk(tmp_path) == done["key"]
+    async with fleet:
+        pass
 
 
 async def test_a_retired_key_signs_nothing_any_more(twice: Path, tmp_path: Path) -> None:
@@ -382,4 +517,4 @@ async def test_killed_at_any_point_of_a_rotation_the_ledger_goes_on(
     assert report.findings == ()
     named = POINTS.index(point) >= POINTS.index("commit:after")
     assert report.keys == (2 if named else 1)
-    assert not (folder / NEXT_FILE).exists()
+    assert next_files(folder) == []

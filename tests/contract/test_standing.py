@@ -6,6 +6,7 @@ On the real store, gateway and hands; the target is the toy world, which keeps i
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ from typing import Any
 import pytest
 
 from vedette.breaker import Breakers, Limits
+from vedette.clock import iso
 from vedette.effect import Call, Outcome
 from vedette.errors import BadCommand, Temporary
 from vedette.event import Event
 from vedette.run import Run
+from vedette.standing import lift_ended, park_agent
 from vedette.supply import Bounds, Supply
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
@@ -305,6 +308,63 @@ async def test_a_stop_without_an_end_does_not_end(
         for wrong in (0, -1, 4000 * 24 * HOUR):
             with pytest.raises(BadCommand):
                 await fleet.app.commands.stop(fleet.order(), agent="worker", for_us=wrong)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_stop_for_some_time_can_be_made_to_last(
+    tmp_path: Path, world: World, clock: ManualClock, restart: bool
+) -> None:
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        commands = fleet.app.commands
+        ends = (await commands.stop(fleet.order(), all=True, for_us=2 * HOUR))["until"]
+        with pytest.raises(BadCommand, match=f"already stopped until {re.escape(iso(ends))}"):
+            await commands.stop(fleet.order(), all=True, for_us=HOUR)
+        done = await commands.stop(fleet.order("for good"), all=True)
+        assert done["until"] is None
+        await fleet.send(job("1", send("1")))
+        if restart:
+            await fleet.restart()
+        clock.advance(1000 * HOUR)
+        await asyncio.sleep(0.15)
+        await fleet.settle()
+        assert fleet.app.line.stops.listed() == [("all", "")]
+        assert (fleet.entries("stop.lifted"), world.calls) == ([], [])
+        await fleet.app.commands.resume(fleet.order(), all=True)
+        await until(lambda: world.effects() == 1)
+
+
+async def test_a_stop_made_longer_as_its_end_comes_is_not_lifted(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    """The engine still knows the old end when it lifts; what stands by then is another stop."""
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        line = fleet.app.line
+        await fleet.app.commands.stop(fleet.order(), agent="worker", for_us=HOUR)
+        known = line.stops.ends
+        await fleet.app.commands.stop(fleet.order(), agent="worker")
+        assert line.stops.ends == []
+        line.stops.ends = known
+        await lift_ended(line, clock.now_us() + HOUR)
+        assert (line.stops.listed(), line.stops.ends) == ([("agent", "worker")], [])
+        assert fleet.app.store.stops() == [("agent", "worker")]
+
+
+@pytest.mark.parametrize("what", [{"agent": "worker"}, {"all": True}])
+@pytest.mark.parametrize("timed", [True, False])
+async def test_who_is_over_a_ceiling_is_parked_though_stopped_for_some_time(
+    tmp_path: Path, world: World, clock: ManualClock, what: dict[str, Any], timed: bool
+) -> None:
+    """Under a stop without an end there is nothing to add: a person looks at it anyway."""
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        await fleet.app.commands.stop(fleet.order(), **what, for_us=HOUR if timed else None)
+        await park_agent(fleet.app.line, "worker", "5 errors within an hour")
+        await park_agent(fleet.app.line, "worker", "5 errors within an hour")
+        assert len(fleet.entries("stop.set")) == 1 + timed
+        clock.advance(2 * HOUR)
+        await fleet.settle()
+        await until(lambda: fleet.app.line.stops.ends == [])
+        assert fleet.app.line.stops.agent("worker")
+        assert fleet.app.line.stops.agent("helper") == (not timed and "all" in what)
 
 
 async def test_a_stop_that_could_not_be_made_durable_holds_nobody_up(

@@ -493,6 +493,53 @@ async def test_a_stop_fences_and_outlives_the_runner(store: Opened, opener: Open
     assert len(sealed(again, "stop.set", "stop.lifted")) == 2
 
 
+async def test_a_stop_with_an_end_gives_way_to_one_that_lasts_longer(
+    store: Opened, opener: Opener
+) -> None:
+    def until(end: int | None) -> Draft:
+        return by_person("stop.set", what="agent:watcher", until=end)
+
+    async def stop(end: int | None) -> int:
+        return await store.stop(until(end), "agent", "watcher", True)
+
+    first = await stop(2_000_000)
+    for sooner in (1_000_000, 2_000_000):
+        with pytest.raises(BadCommand, match=r"already stopped until 1970-01-01T00:00:02\.000000Z"):
+            await stop(sooner)
+    assert store.stop_epoch == first
+    assert await stop(3_000_000) == first + 1
+    (timed,) = store.stops_set()
+    assert timed.until_us == 3_000_000
+    assert await stop(None) == first + 2
+    (lasting,) = store.stops_set()
+    assert (not lasting.until_us, lasting.seq) == (True, store.head())
+    for later in (9_000_000, None):
+        with pytest.raises(BadCommand, match=r"already stopped$"):
+            await stop(later)
+    # The end of the first has come: who lifts it for that reason lifts nothing else.
+    ended = Draft("stop.lifted", {"what": "agent:watcher"}, cause=timed.seq)
+    with pytest.raises(BadCommand, match="not stopped"):
+        await store.stop(ended, "agent", "watcher", False)
+    store.close()
+    again = opener()
+    assert again.stops_set() == [lasting]
+    assert len(sealed(again, "stop.set")) == 3
+    await again.stop(by_person("stop.lifted", what="agent:watcher"), "agent", "watcher", False)
+    assert again.stops() == []
+
+
+async def test_a_stop_that_is_not_written_yet_gives_way_too(store: Opened) -> None:
+    """All of one group: the entry that says when the first ends is written with the second."""
+    drafts = [by_person("stop.set", what="all:", until=end) for end in (2_000_000, 1_000_000, None)]
+    told = await asyncio.gather(
+        *(store.stop(draft, "all", "", True) for draft in drafts), return_exceptions=True
+    )
+    assert [type(answer) for answer in told] == [int, BadCommand, int]
+    (stop,) = store.stops_set()
+    assert not stop.until_us
+    assert len(sealed(store, "stop.set")) == 2
+
+
 async def test_lifting_a_stop_wakes_what_waits_for_it(store: Opened) -> None:
     one, two = await accepted(store, event(1), event(2))
     await store.stop(by_person("stop.set", what="tool:valve.close"), "tool", "valve.close", True)

@@ -352,7 +352,7 @@ async def test_what_the_line_reads_outlasts_a_server_that_is_away(worker: Opener
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname=%s", (name,)
         )
         back = threading.Timer(
-            1.0, connection.execute, (f"ALTER DATABASE {name} ALLOW_CONNECTIONS true".encode(),)
+            0.4, connection.execute, (f"ALTER DATABASE {name} ALLOW_CONNECTIONS true".encode(),)
         )
         back.start()
         assert store.run(run.id) == run

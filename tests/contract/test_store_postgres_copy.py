@@ -10,7 +10,7 @@ import pytest
 from tests.pg import server
 
 from vedette import crashpoint
-from vedette.adapters.keys import ledger_key
+from vedette.adapters.keys import KeyFolder, ledger_key, line_of, next_files, read_key
 from vedette.adapters.ledger_file import verify_store
 from vedette.adapters.postgres import OpenedPostgres, PostgresStore, has_store
 from vedette.adapters.postgres.database import PostgresDatabase
@@ -23,6 +23,7 @@ from vedette.errors import BadCommand, BadStore, StoreBusy
 from vedette.identity import Principal
 from vedette.load import Settings
 from vedette.memory import Candidate
+from vedette.proof import SigningKey
 from vedette.run import Answer
 from vedette.store_copy import Copied, copy_store, tables
 from vedette.testing.clock import ManualClock
@@ -42,10 +43,14 @@ def url() -> str:
     return server(fsync=False).fresh()
 
 
+def key_of(settings: Settings) -> SigningKey:
+    return ledger_key(settings.state, NAME, lambda: None)
+
+
 def open_sqlite(settings: Settings) -> SqliteStore:
     settings.state.mkdir(exist_ok=True)
     return SqliteStore(
-        settings.state, fleet="harbour", key=ledger_key(settings.state, NAME), key_name=NAME,
+        settings.state, fleet="harbour", key=key_of(settings), key_name=NAME,
         now_us=ManualClock().now_us, synchronous="OFF",
     )  # fmt: skip
 
@@ -109,7 +114,7 @@ async def test_everything_is_there_and_the_proof_goes_on(settings: Settings, url
     new.close()
     # The fleet goes on there: the hold is answered, its epoch grows, the stop stands.
     store = PostgresStore(
-        url, settings.state, fleet="harbour", key=ledger_key(settings.state, NAME), key_name=NAME,
+        url, settings.state, fleet="harbour", key=key_of(settings), key_name=NAME,
         now_us=ManualClock().now_us,
     )  # fmt: skip
     draft = order("hold.approved", action=action, agent="watcher", tool="valve.close")
@@ -119,6 +124,19 @@ async def test_everything_is_there_and_the_proof_goes_on(settings: Settings, url
     assert store.epoch > 1
     assert store.position("csv:a") == "17"
     store.close()
+
+
+async def test_a_rotation_that_was_broken_off_is_ended_by_the_copy(
+    settings: Settings, url: str
+) -> None:
+    await filled(settings)
+    store = open_sqlite(settings)
+    key, line = KeyFolder(settings.state, NAME).prepare()
+    await store.rotate(key, line, order("key.rotated"))
+    store.close()
+    await copied(settings, url)
+    assert line_of(NAME, read_key(settings.state / "ledger.key")) == line
+    assert next_files(settings.state) == []
 
 
 async def test_the_old_file_is_not_run_again_by_mistake(settings: Settings, url: str) -> None:

@@ -15,7 +15,8 @@ from vedette.digest import canonical
 from vedette.doubt import Doubt
 from vedette.entry import Body, Draft
 from vedette.errors import AlreadyDone, BadCommand, BadStore
-from vedette.testing.steps import accepted, closing, event
+from vedette.run import Run
+from vedette.testing.steps import accepted, closing, entry, event, step
 
 NAME = "vedette/harbour"
 NEXT = Ed25519PrivateKey.from_private_bytes(bytes(range(2, 34)))
@@ -101,6 +102,59 @@ async def test_expiring_spares_what_is_open_and_what_banks_keep(
     assert store.event(taught.event) is None
     report = verify_store(store, LINE, tmp_path / "state" / "witness.log")
     assert (report.findings, report.erased) == ((), 4)
+    store.close()
+
+
+async def buried(store: Any, number: int) -> Run:
+    (run,) = await accepted(store, event(number))
+    await store.commit(step(store, run, entry(run, "run.dead"), state="dead"))
+    return run
+
+
+async def test_what_was_taken_up_again_does_not_expire(adapter: Any, tmp_path: Path) -> None:
+    """Between the look and the delete a dead letter is redriven, and another event erased."""
+    store = adapter(tmp_path / "state")
+    dead = await buried(store, 100)
+    gone = await buried(store, 101)
+    await grow(store, range(3))
+    rows = store.expiring(store.head())
+    assert {dead.position, gone.position} < {row[0] for row in rows}
+    await store.redrive([dead.id], draft("run.redriven"))
+    await store.erase(event=gone.event, draft=draft("body.erased"))
+    erased = await store.expire(rows, draft("body.erased"))
+    assert len(erased.digests) == len(rows) - 2
+    assert store.event(dead.event) is not None
+    head = store.head()
+    assert (await store.expire(rows, draft("body.erased"))).digests == ()
+    assert (await store.expire([], draft("body.erased"))).digests == ()
+    assert store.head() == head, "nothing went, so nothing is said"
+    report = verify_store(store, LINE, tmp_path / "state" / "witness.log")
+    assert (report.findings, report.erased) == ((), len(rows) - 1)
+    store.close()
+
+
+async def test_what_was_taken_up_again_is_not_let_go(adapter: Any, tmp_path: Path) -> None:
+    store = adapter(tmp_path / "state")
+    dead = await buried(store, 100)
+    await grow(store, range(3))
+    size = [size for size, _ in store.sized()][-2]
+    archived = archive(store, tmp_path / "archive", size, LINE)
+    store.refuse_open(archived)  # the control: nothing is open
+    await store.redrive([dead.id], draft("run.redriven"))
+    with pytest.raises(BadCommand, match="open again"):
+        store.refuse_open(archived)
+    await store.expire(store.expiring(size, closed=True), draft("body.erased"))
+    with pytest.raises(BadCommand, match="open again"):
+        await store.let_go(archived, draft("ledger.archived"))
+    # It ended after the content of the others went: its own is not erased yet.
+    (again,) = [run for run in store.runs_at([dead.position]) if run.id == dead.id]
+    await store.commit(step(store, again, entry(again, "run.dead"), state="dead"))
+    with pytest.raises(BadCommand, match="was not erased"):
+        await store.let_go(archived, draft("ledger.archived"))
+    assert await store.trim() == 0
+    assert store.event(dead.event) is not None
+    await store.expire(store.expiring(size, closed=True), draft("body.erased"))
+    await store.let_go(archived, draft("ledger.archived"))
     store.close()
 
 

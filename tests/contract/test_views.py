@@ -461,7 +461,7 @@ async def test_a_person_checks_and_rebuilds(tmp_path: Path, clock: ManualClock) 
 
     state = tmp_path / "state"
     store = SqliteStore(
-        state, fleet="harbour", key=ledger_key(state, "vedette/harbour"),
+        state, fleet="harbour", key=ledger_key(state, "vedette/harbour", lambda: None),
         key_name="vedette/harbour", now_us=clock.now_us, synchronous="OFF",
     )  # fmt: skip
     await wander(store, clock, 9, steps=20)

@@ -263,6 +263,9 @@ async def test_who_goes_lets_the_call_go_on(there: There) -> None:
     with pytest.raises(asyncio.CancelledError):
         await gone
     again = asyncio.create_task(there.hands.perform(a_tool(), call, yes))
+    await asyncio.sleep(0)
+    # Words are taken up in their order: once this is back the call before it waits over there.
+    await there.hands.perform(a_tool(), there.call("behind"), yes)
     there.release.touch()
     assert await again == DONE
     assert there.count("entered") == 1
@@ -328,21 +331,30 @@ async def test_a_call_that_kills_its_worker_is_unknown(there: There, do: str, wh
 
 
 async def test_a_call_that_was_not_begun_is_made_by_the_next_worker(there: There) -> None:
-    """Its permit is asked for again, since nobody knows what it would rest on."""
+    """Its permit is asked for again, since nobody knows what it would rest on.
+
+    `a` has asked for its permit when the worker dies; `b` is asked of one that is dead already,
+    before the engine knows.
+    """
     await there.hands.perform(a_tool(), there.call("warm"), yes)
     killed: list[int] = []
+    waiting: list[asyncio.Task[Outcome | None]] = []
 
     def kill_first() -> bool:
         if not killed:
             killed.append(there.pid)
             os.kill(there.pid, signal.SIGKILL)
+            while alive(killed[0]):
+                time.sleep(0.001)
+            perform = there.hands.perform(a_tool(), there.call("b"), yes)
+            waiting.append(asyncio.create_task(perform))
             return False
         return True
 
-    gone = asyncio.create_task(there.hands.perform(a_tool(), there.call("a"), kill_first))
-    waiting = there.hands.perform(a_tool(), there.call("b"), yes)
-    assert (await waiting) is not None
-    assert (await gone) is not None
+    gone = await there.hands.perform(a_tool(), there.call("a"), kill_first)
+    late = await waiting[0]
+    assert [outcome.state for outcome in (gone, late) if outcome] == ["done", "done"]
+    assert there.pid != killed[0]
     assert (there.count("entered", "a"), there.count("entered", "b")) == (1, 1)
 
 

@@ -40,6 +40,10 @@ def test_everybody_sees_the_event_as_it_is_stored() -> None:
         ({"data": {"x": float("nan")}}, "JSON"), ({"data": {"x": float("inf")}}, "JSON"),
         ({"data": b"raw"}, "JSON"), ({"data": "\ud800"}, "JSON"), ({"data": {"x": {1, 2}}}, "JSON"),
         ({"data": "x" * 2000}, "limit is 1000"),
+        ({"source": "a\0b"}, "'source' holds a NUL"), ({"id": "a\0b"}, "'id' holds a NUL"),
+        ({"type": "a\0b"}, "'type' holds"), ({"subject": "\0"}, "'subject' holds a NUL"),
+        ({"time": "\0"}, "'time' holds"),
+        ({"type": "mail.in", "data": {"from": "a\0@b"}}, "the sender in data holds a NUL"),
     ],
 )  # fmt: skip
 def test_what_is_no_event_is_refused_with_the_mend(change: dict[str, Any], says: str) -> None:

@@ -1,13 +1,15 @@
 """The ledger's signing key: an Ed25519 key in the state folder, readable by its owner alone.
 
 A rotation puts the next key beside the present one before the entry that names it is committed,
-and in its place after; whoever finds both asks the store which of them is in force.
+and in its place after; whoever finds both asks the store which of them is in force. Each next key
+has a file of its own, so no rotation can destroy what another has made.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,23 +21,27 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 KEY_FILE = "ledger.key"
+# Of each next key: this, and the beginning of the digest of its public half.
 NEXT_FILE = "ledger.key.next"
 PUBLIC_FILE = "ledger.pub"
 
 
-def ledger_key(
-    folder: Path, name: str, in_force: Callable[[], str | None] | None = None
-) -> SigningKey:
+def ledger_key(folder: Path, name: str, in_force: Callable[[], str | None]) -> SigningKey:
     """Return the fleet's signing key, made on first use; its public half lies beside it.
+
+    The caller holds the runner's lock of the folder: whoever rotates holds it too, and a key that
+    is on its way to be named must not be taken for one that was left behind.
 
     `ledger.pub` holds the verifier key line of the *first* key (see vedette.proof): copy it, and
     the witness file, to where nobody who can write the store can write. `in_force` tells the
     verifier key that the store's last rotation named, None if there was none; it is asked only if
-    a rotation was broken off. Raises BadStore for a key that is missing or none.
+    a rotation was broken off, or the key is not the first. Raises BadStore for a key that is
+    missing, none, or not the one in force.
     """
-    path = folder / KEY_FILE
-    if (folder / NEXT_FILE).exists():
-        _mend(folder, name, in_force() if in_force is not None else None)
+    path, public = folder / KEY_FILE, folder / PUBLIC_FILE
+    left = next_files(folder)
+    if left:
+        _mend(folder, name, left, in_force())
     if path.exists():
         key = read_key(path)
     else:
@@ -48,34 +54,51 @@ def ledger_key(
         key = _new()
         folder.mkdir(parents=True, exist_ok=True)
         write_private(path, key.private_bytes_raw())
-    public = folder / PUBLIC_FILE
+    line = line_of(name, key)
     if not public.exists():
-        write_private(public, (line_of(name, key) + "\n").encode("ascii"))
+        write_private(public, (line + "\n").encode("ascii"))
+    elif public.read_text(encoding="utf-8").strip() != line and in_force() != line:
+        raise BadStore(
+            "the signing key is neither the first, whose public half is ledger.pub, nor the one "
+            "that the ledger's last rotation named",
+            where=str(path),
+            mend="put the key in its place that signs this ledger",
+        )
     return key
 
 
+def next_files(folder: Path) -> list[Path]:
+    """Return the files of next keys that are in a state folder."""
+    return sorted(folder.glob(f"{NEXT_FILE}*"))
+
+
 class KeyFolder:
-    """The keys of a state folder, for their rotation: prepare, then finish or drop."""
+    """The keys of a state folder, for their rotation: prepare, then finish or drop.
+
+    For whoever holds the runner's lock of the folder.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
         self._name = name
 
     def prepare(self) -> tuple[SigningKey, str]:
-        """Make the next key durable beside the present one; return it and its verifier key."""
-        path = self._folder / NEXT_FILE
-        path.unlink(missing_ok=True)
+        """Make a next key durable beside the present one; return it and its verifier key."""
         key = _new()
-        write_private(path, key.private_bytes_raw())
+        write_private(self._file(key), key.private_bytes_raw())
         return key, line_of(self._name, key)
 
-    def finish(self) -> None:
-        """Put the next key in the place of the present one, and overwrite that."""
-        _finish(self._folder)
+    def finish(self, key: SigningKey) -> None:
+        """Put this next key in the place of the present one, and overwrite that."""
+        _finish(self._folder, self._file(key))
 
-    def drop(self) -> None:
-        """Forget the next key: its rotation was not committed."""
-        (self._folder / NEXT_FILE).unlink(missing_ok=True)
+    def drop(self, key: SigningKey) -> None:
+        """Forget this next key: it is certain that its rotation was not committed."""
+        self._file(key).unlink(missing_ok=True)
+
+    def _file(self, key: SigningKey) -> Path:
+        digest = sha256(key.public_key().public_bytes_raw()).hexdigest()
+        return self._folder / f"{NEXT_FILE}.{digest[:16]}"
 
 
 def read_key(path: Path) -> Ed25519PrivateKey:
@@ -116,21 +139,21 @@ def write_private(path: Path, raw: bytes) -> None:
     crashpoint.reach("key:after")
 
 
-def _mend(folder: Path, name: str, in_force: str | None) -> None:
-    """End a rotation that was broken off: as the store says, forward or back."""
-    path = folder / NEXT_FILE
-    raw = path.read_bytes()
-    if in_force is not None and len(raw) == 32 and line_of(name, read_key(path)) == in_force:
-        _finish(folder)
-    else:
-        path.unlink()
+def _mend(folder: Path, name: str, left: list[Path], in_force: str | None) -> None:
+    """End the rotations that were broken off: as the store says, forward or back."""
+    for path in left:
+        whole = path.stat().st_size == 32
+        if in_force is not None and whole and line_of(name, read_key(path)) == in_force:
+            _finish(folder, path)
+        else:
+            path.unlink()
 
 
-def _finish(folder: Path) -> None:
+def _finish(folder: Path, next_key: Path) -> None:
     path = folder / KEY_FILE
     crashpoint.reach("rotate:before")
     with path.open("r+b") as old:
-        (folder / NEXT_FILE).replace(path)
+        next_key.replace(path)
         _sync(folder)
         crashpoint.reach("rotate:mid")
         # The name is the new key's by now; this is the old one's content, wherever it lies.

@@ -54,6 +54,8 @@ def archive(ctx: click.Context, /, **given: Any) -> None:
 def _archive(
     settings: Settings, folder: Path, before_us: int, given: dict[str, Any], done: dict[str, Any]
 ) -> None:
+    import shutil
+
     from vedette.adapters.ledger_file import archive as write_segment
     from vedette.adapters.ledger_file import archived_of, last_before
 
@@ -65,12 +67,21 @@ def _archive(
         if size <= begun:
             return
         key = (settings.state / "ledger.pub").read_text(encoding="utf-8").strip()
+        segment = folder / f"{begun + 1:012}-{size:012}"
         archived = write_segment(store, folder, size, key)
     args = {"archived": archived.to_bytes().decode()}
-    told = obey(settings, "let_go", given["reason"], args, given["command_id"])
+    try:
+        told = obey(settings, "let_go", given["reason"], args, given["command_id"])
+    except BadCommand:
+        with reading(settings) as store:
+            still_there = archived_of(store).size < size
+        if still_there:
+            # The next archiving may end elsewhere, and two segments must not overlap.
+            shutil.rmtree(segment)
+        raise
     done["erased"] += told["erased"]
     done["archived"] = size - begun
-    done["segment"] = str(folder / f"{begun + 1:012}-{size:012}")
+    done["segment"] = str(segment)
 
 
 def _before(before: str | None, keep: str | None, declared_us: int | None, now: int) -> int | None:

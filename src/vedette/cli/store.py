@@ -83,16 +83,20 @@ def rebuild(ctx: click.Context, check: bool, as_json: bool) -> None:
 
 async def _rebuilt(settings: Settings) -> int:
     from vedette.adapters.keys import ledger_key
+    from vedette.adapters.sqlite.lock import LOCK, own
+    from vedette.app import key_in_force
     from vedette.clock import SystemClock
     from vedette.stores import is_there, open_store
 
     if not is_there(settings):
         raise BadCommand("there is no store here", mend="start `vedette run` once")
     name = f"vedette/{settings.fleet}"
+    settings.state.mkdir(parents=True, exist_ok=True)
+    with own(settings.state / LOCK):
+        key = ledger_key(settings.state, name, lambda: key_in_force(settings))
     opened = open_store(
-        settings, fleet=settings.fleet, key=ledger_key(settings.state, name), key_name=name,
-        now_us=SystemClock().now_us,
-    )  # fmt: skip
+        settings, fleet=settings.fleet, key=key, key_name=name, now_us=SystemClock().now_us
+    )
     try:
         return await opened.rebuild_views()
     finally:

@@ -171,11 +171,23 @@ class Exported:
                 where=str(path),
                 mend="export the ledger again",
             ) from error
+        for name in ("entries.jsonl", "checkpoints"):
+            if not (self.folder / name).is_file():
+                raise BadStore(
+                    f"a file of this {EXPORT} is missing",
+                    where=str(self.folder / name),
+                    mend="export the ledger again",
+                )
 
     @property
     def key(self) -> str:
-        """Return the verifier key that came with the export."""
-        return (self.folder / "ledger.pub").read_text(encoding="utf-8").strip()
+        """Return the verifier key that came with the export. Raises BadStore without one."""
+        path = self.folder / "ledger.pub"
+        try:
+            return path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            mend = "name a copy of the fleet's ledger.pub (--key FILE)"
+            raise BadStore("the verifier key cannot be read", where=str(path), mend=mend) from error
 
     @property
     def witness(self) -> Path:
@@ -215,10 +227,12 @@ class Exported:
         with (self.folder / "bodies.jsonl").open("rb") as lines:
             for line in lines:
                 value = read_object(line)
+                if type(value.get("seq")) is not int:
+                    continue  # its entry will be found to lack its body
                 try:
                     yield value["seq"], bytes.fromhex(value["salt"]), value["data"].encode()
                 except (KeyError, TypeError, ValueError, AttributeError):
-                    continue  # its entry will be found to lack its body
+                    continue  # the same
 
     def notes(self) -> Iterator[str]:
         """Yield the signed checkpoints of the store in order."""

@@ -14,7 +14,7 @@ import asyncio
 import os
 import socket
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -36,8 +36,9 @@ from vedette.storage.steps import Steps
 from vedette.storage.store import SqlStore
 
 LEASE_US = 5_000_000
-# How long what the line reads waits for a server that is away; the line waits with it.
-PATIENCE_S = 15.0
+# How long what the line reads waits for a server that is away; the whole line waits with it, so
+# this is for a server that is started again. After that reads fail until it is back.
+PATIENCE_S = 1.0
 
 
 class LeasedSteps(Steps):
@@ -99,6 +100,7 @@ class PostgresStore(OwnRuns, SqlStore):
             )  # fmt: skip
             undo.callback(self.leases.close)
             self._granted_rev, self._shared = -1, False
+            self._unsure, self._doubts = False, 0
             self._key_line = verifier_key(key_name, key.public_key().public_bytes_raw())
             self._take_over(folder, fleet, key, key_name)
             undo.pop_all()
@@ -140,9 +142,13 @@ class PostgresStore(OwnRuns, SqlStore):
         """See what the others committed: the head, the live revision, stops, leases."""
         rev, policy_rev, stop_epoch, head, workers = self._write.looked
         self._shared = workers > 1 or rev != self._granted_rev
+        if self._unsure:
+            # The group that was lost is over by now: its session held the lock that we hold.
+            self._unsure, self._doubts = False, self._doubts + 1
         if head != self._ledger.head:
+            # Any worker may answer holds, redrive and drop, and so move runs that are ours.
             self._ledger.load()
-            self._steps.forget_spend()
+            self._steps.forget()
         if rev != self._granted_rev:
             rows = self._write.rows(
                 "SELECT shard, epoch FROM lease WHERE worker=?", (self.leases.worker,)
@@ -153,8 +159,11 @@ class PostgresStore(OwnRuns, SqlStore):
         self._fences.policy_rev, self._fences.stop_epoch = policy_rev, stop_epoch
 
     def undone(self) -> None:
-        """Take fences and steps from what stands; without a connection the next group does."""
-        self._granted_rev = -1
+        """Take fences and steps from what stands; without a connection the next group does.
+
+        A COMMIT may have taken effect though nobody was told: what it accepted is looked for.
+        """
+        self._granted_rev, self._unsure, self._doubts = -1, True, self._doubts + 1
         try:
             super().undone()
         except self._write.gone:
@@ -174,8 +183,8 @@ class PostgresStore(OwnRuns, SqlStore):
 
     @property
     def news(self) -> int:
-        """Return a number that grows when another worker committed something."""
-        return self.leases.news
+        """Return a number that grows when another worker committed something, or we may have."""
+        return self.leases.news + self._doubts
 
     def lease(self, run: Run) -> int | None:
         """Return the epoch under which this worker may handle a run; None if it is not ours."""
@@ -184,6 +193,12 @@ class PostgresStore(OwnRuns, SqlStore):
     def holds(self, epoch: int) -> bool:
         """Say whether a call may start under a lease: it lasts, and nothing newer is published."""
         return self.leases.holds(epoch) and self.leases.current
+
+    def watch(
+        self, older: Callable[[int], int], keys: Callable[[], Collection[tuple[str, str]]]
+    ) -> None:
+        """Be told how to see which calls are out; asked by the thread that keeps the leases."""
+        self.leases.in_flight, self.leases.calling = older, keys
 
     def adopt(self, policy_rev: int, stop_epoch: int) -> None:
         """Say that this process decides and stops by these from now on."""

@@ -26,6 +26,8 @@ _LOCK = 0x76646574 << 32
 _BATCH = 2000
 # Up to so many rows go as text with the next statement, more by COPY or as prepared statements.
 _FEW = 8
+# How long a server that did not answer is left alone by who has other things to do.
+_ALONE_S = 0.25
 _PLAIN = re.compile(r"INSERT INTO (\w+)(?:\(([\w,\s]+)\))? VALUES\([?,\s]+\)\Z")
 # What a server with other defaults must not change. `idle_in_transaction_session_timeout` ends
 # the session of a worker that was stopped in the middle of a group: it holds the fleet's lock.
@@ -90,6 +92,7 @@ class PostgresDatabase:
         self._url, self._name = url, name
         self._settings = _SETTINGS.format(hold_ms=hold_ms, statement_ms=statement_ms)
         self._patience_s = patience_s
+        self._away_since = self._again_from = 0.0
         self._columns: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._key = 0
         self._kept: list[str] = []
@@ -106,7 +109,8 @@ class PostgresDatabase:
         try:
             made = psycopg.connect(
                 self._url, autocommit=True, cursor_factory=RawCursor, prepare_threshold=2,
-                application_name=self._name, connect_timeout=10, keepalives_idle=5,
+                application_name=self._name, keepalives_idle=5,
+                connect_timeout=2 if self._patience_s else 10,
                 keepalives_interval=2, keepalives_count=3, tcp_user_timeout=15_000,
             )  # fmt: skip
         except psycopg.ProgrammingError as error:
@@ -163,11 +167,12 @@ class PostgresDatabase:
 
         Few inserts within a transaction are kept back and sent with the next statement, or with
         the COMMIT: then their number is the answer, and what is wrong with them is raised there.
+        One that may leave a row alone (an upsert with a WHERE) is not: its number tells something.
         """
         given = rows if isinstance(rows, list) else list(rows)
         if self.in_transaction and len(given) <= _FEW:
             text = written(sql, given)
-            if sql.startswith("INSERT") and not self._saved:
+            if sql.startswith("INSERT") and " WHERE " not in sql and not self._saved:
                 self._kept.append(text)
                 return len(given)
             return self._send(text, len(given)) if given else 0
@@ -240,18 +245,24 @@ class PostgresDatabase:
     def _again(self, work: Callable[[], Any]) -> Any:
         """Do it; again on a new connection if the old one broke outside of a transaction.
 
-        Once, or for as long as there is patience: who waits here has nothing else to do.
+        Once, or for as long as there is patience, counted from when the server was last there:
+        who waits here has nothing else to do. After that it is left alone between tries.
         """
         outside, tries = not self.in_transaction, 0
-        end = time.monotonic() + self._patience_s
+        if outside and time.monotonic() < self._again_from:
+            raise StoreFailed("PostgreSQL does not answer", mend="start it")
         while True:
             try:
-                return work()
+                done = work()
+                self._away_since = 0.0
+                return done
             except self.gone as error:
                 if not outside or not (self._connection.closed or self._connection.broken):
                     raise
-                tries += 1
-                if tries > 1 and time.monotonic() >= end:
+                tries, now = tries + 1, time.monotonic()
+                self._away_since = self._away_since or now
+                if tries > 1 and now >= self._away_since + self._patience_s:
+                    self._again_from = now + (_ALONE_S if self._patience_s else 0)
                     raise StoreFailed(
                         f"PostgreSQL does not answer: {_first_line(error)}", mend="start it"
                     ) from error
@@ -308,7 +319,8 @@ class PostgresDatabase:
         if self.in_transaction:
             yield self._connection
             return
-        self.connection.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        begin = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+        self._again(lambda: self.connection.execute(begin))
         try:
             yield self._connection
         finally:

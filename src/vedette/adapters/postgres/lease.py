@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -64,10 +64,13 @@ class Leases:
         self._lease_us, self._beat_us = lease_us, lease_us // 3
         self._patience_us = lease_us + lease_us // 4
         self._own_head, self._now, self._visit = own_head, now, visit
+        # What the line knows of its calls: how many are older than a revision, and of which keys.
         self.in_flight: Callable[[int], int] = lambda policy_rev: 0
+        self.calling: Callable[[], Collection[tuple[str, str]]] = tuple
         self.life = self.rev = self.news = 0
         self.epochs: dict[int, int] = {}
         self.leaving: frozenset[int] = frozenset()
+        self._going: frozenset[int] = frozenset()
         self.seen = self.adopted = self.met = (0, 0)
         self.peers: dict[str, Peer] = {}
         self._until = self._beat_at = self._leave_at = self._seen_at = 0
@@ -87,7 +90,10 @@ class Leases:
 
     def holds(self, epoch: int) -> bool:
         """Say whether an epoch that was given out is still in force, by our own clock."""
-        return self.epochs.get(shard_in(epoch)) == epoch and self._now() < self._until
+        shard = shard_in(epoch)
+        if shard in self._going or self._now() >= self._until:
+            return False
+        return self.epochs.get(shard) == epoch
 
     @property
     def current(self) -> bool:
@@ -151,6 +157,8 @@ class Leases:
             except self._database.gone:
                 # Without the database nothing is renewed: the lease runs out by itself.
                 self._database.rollback()
+                # What was under way may stand all the same: see afterwards which leases are ours.
+                self._known_rev = -1
                 self._ending.wait(POLL_S)
 
     def _wait(self) -> None:
@@ -191,7 +199,10 @@ class Leases:
             # Others took us for dead and have our keys: from here on we are a new worker.
             self._join()
             return
+        lapsed = began >= self._until
         self._until, self._beat_at = began + self._lease_us, began + self._beat_us
+        # Nobody took over what had run out. What was let go of meanwhile is ours to handle again.
+        self.rev += lapsed
         self._meet()
         self._share()
 
@@ -216,7 +227,10 @@ class Leases:
             self._meet()
             if not self._visit:
                 self._share()
-        elif self.behind(*self.seen):
+            return
+        if self._leave_at and self._now() >= self._leave_at:
+            self._share()
+        if self.behind(*self.seen):
             self._meet()
 
     def _acknowledge(self) -> None:
@@ -228,7 +242,7 @@ class Leases:
         if self._told == self.seen:
             return
         try:
-            calling = not self.current and self.in_flight(self.seen[0])
+            calling = self.in_flight(self.seen[0])
         except RuntimeError:  # the loop's own table changed while we counted
             calling = True
         if calling and self._now() - self._seen_at < _DRAIN_US:
@@ -245,7 +259,7 @@ class Leases:
     def _join(self) -> None:
         """Enter the table of workers under a new life, and take what is free."""
         self.epochs, self._until, self.leaving = {}, 0, frozenset()
-        self.rev += 1
+        self._leave_at, self.rev = 0, self.rev + 1
         began = self._now()
         with self._alone():
             ((life,),) = self._database.rows("UPDATE leasing SET life=life+1 RETURNING life")
@@ -273,7 +287,11 @@ class Leases:
         if len(self.epochs) > fair:
             self._give_back(fair)
             return
-        self.leaving, self._leave_at = frozenset(), 0
+        if self.leaving:
+            # It is ours for good: what was left to another meanwhile has to be looked for again.
+            self.leaving = frozenset()
+            self.rev += 1
+        self._leave_at = 0
         ((free,),) = self._database.rows("SELECT COUNT(*) FROM lease WHERE worker IS NULL")
         if free and len(self.epochs) < fair:
             with self._alone():
@@ -289,20 +307,38 @@ class Leases:
                 self._free(name)
 
     def _give_back(self, fair: int) -> None:
-        """Let go of what is over a fair share: begin nothing of it, and a beat later for good."""
+        """Let go of what is over a fair share: begin nothing of it, and a beat later for good.
+
+        A shard of which a call is out stays until its outcome is durable, or the tool's time is
+        over: its next holder would ask a target that cannot know of the call yet.
+        """
         if not self._leave_at:
             self.leaving = frozenset(sorted(self.epochs)[fair:])
             self._leave_at, self.rev = self._now() + self._beat_us, self.rev + 1
         elif self._now() >= self._leave_at:
+            self._going = self.leaving - self._busy()
+            # From here on no call of these starts; one that had its leave a moment ago is seen now.
+            self._going -= self._busy()
+            if not self._going:
+                return
+            gone = self._going
             with self._alone():
-                for shard in self.leaving:
+                for shard in gone:
                     self._database.run(
                         "UPDATE lease SET worker=NULL WHERE shard=? AND worker=?",
                         (shard, self.worker),
                     )
                 self._changed()
             self._take_up()
-            self.leaving, self._leave_at = frozenset(), 0
+            self.leaving -= gone
+            self._leave_at = self._leave_at if self.leaving else 0
+
+    def _busy(self) -> frozenset[int]:
+        """Return the shards of which a call is out, as far as its tool has time."""
+        try:
+            return frozenset(shard_of(agent, key) for agent, key in self.calling())
+        except RuntimeError:  # the loop's own table changed while we looked
+            return self.leaving
 
     def _claim(self, most: int) -> None:
         """Take up to `most` free shards, each under an epoch that no one had before."""
@@ -330,3 +366,4 @@ class Leases:
         mine = {int(shard): int(epoch) for shard, epoch in rows}
         if mine != self.epochs:
             self.epochs, self.rev = mine, self.rev + 1
+        self._going = frozenset()

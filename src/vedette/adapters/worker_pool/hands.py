@@ -10,9 +10,10 @@ from typing import Any
 from vedette import crashpoint
 from vedette.adapters.worker_pool import wire
 from vedette.adapters.worker_pool.asked import Asked, WorkerLost
+from vedette.adapters.worker_pool.birth import Pool
 from vedette.adapters.worker_pool.errors import Raised, raised
 from vedette.adapters.worker_pool.frames import BadFrame, Frame, pack
-from vedette.adapters.worker_pool.seat import Pool, Seat
+from vedette.adapters.worker_pool.seat import Seat
 from vedette.agent import Limits
 from vedette.effect import Call, Outcome, RowWrite
 from vedette.tool import Tool
@@ -32,7 +33,7 @@ _LOSSES = 3
 class WorkerHands:
     """Performs each agent's tools in a process of its own. `made` names its folder and limits."""
 
-    def __init__(self, pool: Pool, made: Callable[[str], tuple[str, Limits]]) -> None:
+    def __init__(self, pool: Pool[Seat], made: Callable[[str], tuple[str, Limits]]) -> None:
         self._pool = pool
         self._made = made
         self._seats: dict[str, _HandsSeat] = {}
@@ -93,7 +94,7 @@ class _Calling(Asked):
 class _HandsSeat(Seat):
     kind = "hands"
 
-    def __init__(self, pool: Pool, agent: str, folder: str, limits: Limits) -> None:
+    def __init__(self, pool: Pool[Seat], agent: str, folder: str, limits: Limits) -> None:
         super().__init__(pool, agent, limits.time_us / 1_000_000, limits.memory)
         self._folder = folder
         self._hung = 0
@@ -205,6 +206,15 @@ class _HandsSeat(Seat):
                 del self.pending[asked.number]
                 asked.fail(WorkerLost(told))
         self._hung = 0
+
+    def unborn(self, error: Exception) -> None:
+        """No call has begun: it may be made later."""
+        for asked in self.pending.values():
+            if asked.kind == wire.PERFORM:
+                asked.settle(Outcome("retry", error=f"not called: {error}"))
+            elif asked.kind == wire.ASK:
+                asked.settle(Outcome("unknown", error=str(error)))
+        super().unborn(error)
 
     def _lost_call(self, asked: _Calling, told: str, *, charged: bool) -> None:
         asked.losses += charged

@@ -8,10 +8,11 @@ from typing import Any
 
 from vedette.adapters.worker_pool import wire
 from vedette.adapters.worker_pool.asked import Asked, WorkerLost
+from vedette.adapters.worker_pool.birth import START_S, Pool
 from vedette.adapters.worker_pool.errors import Raised, raised
 from vedette.adapters.worker_pool.frames import BadFrame, Frame, pack
 from vedette.adapters.worker_pool.plain import read_plain
-from vedette.adapters.worker_pool.seat import START_S, Pool, Seat
+from vedette.adapters.worker_pool.seat import Seat
 from vedette.agent import Limits
 from vedette.event import Event
 from vedette.memory import Briefing, Memory
@@ -42,7 +43,7 @@ class WorkerJudges:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: Pool[Seat],
         make: Callable[[str], Making],
         beside: Callable[[str], None] = lambda agent: None,
     ) -> None:
@@ -103,7 +104,7 @@ class _JudgeSeat(Seat):
 
     def __init__(
         self,
-        pool: Pool,
+        pool: Pool[Seat],
         agent: str,
         make: Callable[[str], Making],
         beside: Callable[[str], None],
@@ -196,6 +197,8 @@ class _JudgeSeat(Seat):
         return pack(0, wire.MAKE, wire.pack(told))
 
     def taken(self, frame: Frame, asked: Asked) -> None:
+        if self._why:
+            return  # it was killed by a word before this one: the next worker is asked again
         self.done(asked)
         if asked.kind == wire.RESTORE:
             self._given[asked.key] = asked
@@ -254,6 +257,10 @@ class _JudgeSeat(Seat):
             if asked.kind == wire.RESTORE or not asked.future.done():
                 again[asked.number] = asked
         self.pending, self._given = again, {}
+
+    def unborn(self, error: Exception) -> None:
+        super().unborn(error)
+        self._given.clear()  # their runs begin anew, and ask for state
 
     def overdue(self, now: float) -> str:
         return f"took longer than {self.seconds:g} s" if self.stuck(now) > self.seconds else ""

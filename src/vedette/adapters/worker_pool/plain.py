@@ -45,7 +45,7 @@ def read_plain(data: bytes) -> Any:
             return orjson.loads(text)
         if form == _SPELLED:
             return read_spelled(orjson.loads(text))
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise BadFrame(f"no plain data: {error}") from error
     raise BadFrame("no plain data")
 

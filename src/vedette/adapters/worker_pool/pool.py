@@ -27,6 +27,8 @@ IDLE_S = 300.0
 MOST_IDLE = 64
 # How long calls that are on their way may take to come back when the fleet ends.
 LINGER_S = 0.2
+# How many workers a zygote may be asked for before it has come up.
+_AHEAD = 64
 _TICK_S = 0.05
 _SWEEP_S = 1.0
 
@@ -62,6 +64,8 @@ class WorkerPool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self._ready = False
+        self._waiting = False
+        self._trouble: Callable[[str], None] = lambda told: None
         self._control: socket.socket | None
         self._control, self._process = self._zygote()
 
@@ -71,13 +75,14 @@ class WorkerPool:
         return {(seat.agent, seat.kind): seat.pid for seat in self._seats.values() if seat.pid}
 
     def _zygote(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-        ours, theirs = socket.socketpair()
         # Libraries of linear algebra start threads when they are imported, one for each core; a
         # zygote must have none, and a hundred workers must not have a hundred times as many.
         env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         self._state.mkdir(parents=True, exist_ok=True)
         lock = os.open(self._state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        ours: socket.socket | None = None
         try:
+            ours, theirs = socket.socketpair()
             with theirs:
                 process = subprocess.Popen(  # noqa: S603 (our own command)
                     [*self._command, str(theirs.fileno()), str(lock)],
@@ -86,16 +91,42 @@ class WorkerPool:
                     start_new_session=True,
                     env=env,
                 )
+        except BaseException:
+            if ours is not None:
+                ours.close()
+            raise
         finally:
             os.close(lock)
         return ours, process
 
+    def tell(self, trouble: Callable[[str], None]) -> None:
+        """Have what a person should see told from now on, and what there is of it at once."""
+        self._trouble = trouble
+        if self._waiting:
+            trouble(self.waits_for())
+
+    def waits_for(self) -> str:
+        """Say what keeps all workers from being forked; empty if nothing is known to."""
+        if not self._waiting:
+            return ""
+        path = self._state / LOCK
+        return (
+            f"{path}: a process that a worker of an earlier run left behind still holds this lock, "
+            f"and agents' code waits for it (end that process; `fuser {path}` names it)"
+        )
+
     # --- for seats --------------------------------------------------------------------------
 
     def start(self, seat: Seat, told: dict[str, Any], descriptors: tuple[int, ...]) -> int:
-        """Have a worker forked for a seat; return its number. Raises Unavailable once closed."""
+        """Have a worker forked for a seat; return its number.
+
+        Raises Unavailable once closed; OSError if there is no zygote to be had, or none yet and
+        enough is waiting for it: what is sent to one that does not listen keeps the loop.
+        """
         if self._closed:
             raise Unavailable("the workers are closed")
+        if not self._ready and len(self._seats) >= _AHEAD:
+            raise BlockingIOError("the process that starts workers is not ready")
         if self._control is None:
             # The new zygote waits for the lock, which the last of the old workers holds.
             self._control, self._process = self._zygote()
@@ -173,7 +204,11 @@ class WorkerPool:
         if told is None:
             self._lost()
             return
-        self._ready = self._ready or "ready" in told
+        if "ready" in told:
+            self._ready, self._waiting = True, False
+        elif "waiting" in told:
+            self._waiting = True
+            self._trouble(self.waits_for())
         if "born" in told:
             seat = self._seats.get(told["born"])
             if seat is not None:
@@ -207,7 +242,7 @@ class WorkerPool:
                 # Where the system does not do it by itself.
                 with contextlib.suppress(OSError):
                     os.kill(seat.pid, signal.SIGKILL)
-        charge, self._ready = self._ready, False
+        charge, self._ready, self._waiting = self._ready, False, False
         for worker in list(self._seats):
             self._ended(worker, "ended with the process that had started it", charge=charge)
 

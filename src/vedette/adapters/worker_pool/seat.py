@@ -11,36 +11,20 @@ import asyncio
 import os
 import select
 import socket
-import tempfile
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
 
-from vedette.adapters.worker_pool import wire
+from vedette.adapters.worker_pool import birth, wire
 from vedette.adapters.worker_pool.asked import Asked, WorkerLost
-from vedette.adapters.worker_pool.confine import NOTE_BYTES, read_note, resident
+from vedette.adapters.worker_pool.confine import read_note, resident
+from vedette.adapters.worker_pool.errors import Raised
 from vedette.adapters.worker_pool.frames import MOST, BadFrame, Frame, Frames
+from vedette.errors import Unavailable
 
-# How long a worker may take from its birth until its agent's code is imported and trained.
-START_S = 60.0
 _READ = 262144
-_FIRST_WAIT_S, _LAST_WAIT_S = 0.05, 5.0
 _LOOK_S = 0.05
 # How long a killed worker may take to be seen dead, where the loop waits for it.
 _BURIED_S = 2.0
-
-
-class Pool(Protocol):
-    """What a seat needs of the pool."""
-
-    def start(self, seat: Seat, told: dict[str, Any], descriptors: tuple[int, ...]) -> int: ...
-
-    def kill(self, worker: int) -> None: ...
-
-    def busy(self, seat: Seat) -> None: ...
-
-    def listen(self, also: Callable[[select.poll], None], seconds: float) -> None: ...
 
 
 class Seat:
@@ -48,7 +32,7 @@ class Seat:
 
     kind = ""
 
-    def __init__(self, pool: Pool, agent: str, seconds: float, memory: int) -> None:
+    def __init__(self, pool: birth.Pool[Seat], agent: str, seconds: float, memory: int) -> None:
         self.pool = pool
         self.agent = agent
         self.seconds = seconds
@@ -75,6 +59,8 @@ class Seat:
         self._writing = False
         self._seen: tuple[int, int] = (0, 0)
         self._seen_at = 0.0
+        self._unborn_at = 0.0  # since when something has waited for a worker's birth
+        self._unmade = ""  # why the last one could not be forked
 
     # --- for the kinds to say ---------------------------------------------------------------
 
@@ -89,6 +75,14 @@ class Seat:
     def lost(self, guilty: Asked | None, why: str) -> None:
         """Settle what cannot be asked of the next worker; `guilty` was being worked on."""
         raise NotImplementedError
+
+    def unborn(self, error: Exception) -> None:
+        """Raise an error in all that is asked: there will be no worker for it."""
+        for asked in self.pending.values():
+            asked.fail(error)
+            if not asked.future.cancelled():
+                asked.future.exception()  # nobody need wait for it
+        self.pending.clear()
 
     def pong(self) -> None:
         """The worker has answered a ping."""
@@ -111,7 +105,7 @@ class Seat:
         """
         now = self.used_at = time.monotonic()
         if not self.pending:
-            self._seen_at = now
+            self._seen_at = self._unborn_at = now
         if self._line is not None:
             self.send(asked.frame())
             self.pending[asked.number] = asked
@@ -156,40 +150,48 @@ class Seat:
     # --- a worker's life --------------------------------------------------------------------
 
     def sit(self) -> None:
-        """Let a new worker be forked and ask it all that is not answered."""
+        """Let a new worker be forked and ask it all that is not answered.
+
+        Nothing is raised here, since this is called by the clock too: what is asked waits where
+        the machine is short of something, and else whoever asked is told.
+        """
         self._later = None
         try:
-            ours = self._fork()
-        except Exception:
-            # There will be no worker: whoever asked is told so, and nobody else.
-            self.pending.clear()
-            raise
+            words = self.making()
+            told = {"kind": self.kind, "agent": self.agent, "memory": self.memory}
+            ours, self._note, self.worker = birth.fork(self.pool, self, told)
+        except OSError as error:
+            self._unmade = str(error)
+            self._deaths += 1
+            if self.pending:
+                self._sit_later()
+        except Unavailable as error:
+            self.unborn(error)
+        except Exception as error:
+            why = f"no worker of {self.agent} can be made: {type(error).__name__}: {error}"
+            self.unborn(WorkerLost(why))
+        else:
+            self._begin(ours, words)
+
+    def _sit_later(self) -> None:
+        """Have the next worker forked: the later, the more often it went wrong in a row."""
+        wait = birth.wait_s(self._deaths)
+        self._later = asyncio.get_running_loop().call_later(wait, self.sit)
+
+    def _begin(self, ours: socket.socket, words: bytes) -> None:
+        """Ask the new worker all that is not answered."""
         ours.setblocking(False)
         self._line, self._frames = ours, Frames(MOST)
         self._why, self._charge, self._quiet = "", True, False
-        self.made, self.pid, self.born_at = False, 0, 0.0
+        self.made, self.pid, self.born_at, self._unmade = False, 0, 0.0, ""
         self._out, self._rest, self._writing = [], b"", False
         self._seen, self._seen_at = (0, 0), time.monotonic()
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(ours, self.read)
         self.fresh()
-        self.send(self.making())
+        self.send(words)
         for asked in self.pending.values():
             self.send(asked.frame())  # was written before, so it is plain data
-
-    def _fork(self) -> socket.socket:
-        """Have a worker forked; return our end of its line."""
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs, tempfile.TemporaryFile(buffering=0) as note:
-                note.truncate(NOTE_BYTES)
-                told = {"kind": self.kind, "agent": self.agent, "memory": self.memory}
-                self.worker = self.pool.start(self, told, (theirs.fileno(), note.fileno()))
-                self._note = os.dup(note.fileno())
-        except BaseException:
-            ours.close()
-            raise
-        return ours
 
     def fresh(self) -> None:
         """Forget what the last worker had been told."""
@@ -214,11 +216,27 @@ class Seat:
                 return
             try:
                 for frame in self._frames.feed(data):
-                    self._take(frame)
+                    self._take_safely(frame)
             except BadFrame as error:
                 self.kill(f"sent garbage: {error}")
             if len(data) < _READ:
                 return
+
+    def _take_safely(self, frame: Frame) -> None:
+        """Take a frame; whatever it breaks here breaks its own question only. Raises BadFrame."""
+        asked = self.pending.get(frame.number)
+        try:
+            self._take(frame)
+        except BadFrame:
+            raise
+        except Exception as error:
+            why = f"sent garbage: {type(error).__name__}: {error}"
+            if asked is not None:
+                self.pending.pop(asked.number, None)
+                asked.fail(Raised(f"the worker of {self.agent} {why}"))
+            # Whoever was at fault is told already, if it is known who that was.
+            self.kill(why, charge=asked is None)
+            raise BadFrame(why) from error
 
     def _take(self, frame: Frame) -> None:
         self._seen_at = time.monotonic()
@@ -265,16 +283,18 @@ class Seat:
             self.read()
         self._hang_up()
         why = self._why or how
-        guilty = self._guilty() if charge and self._charge else None
+        # One that was never born was at nothing.
+        guilty = self._guilty() if charge and self._charge and self.born_at else None
         os.close(self._note)
-        self._note, self.worker, self.pid = -1, 0, 0
+        if self.born_at:
+            self._unborn_at = time.monotonic()
+        else:
+            self._unmade = why
+        self._note, self.worker, self.pid, self.born_at = -1, 0, 0, 0.0
         self._deaths += not self._quiet
         self.lost(guilty, why)
         if self.pending:
-            wait = 0.0
-            if self._deaths > 1:
-                wait = min(_LAST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(self._deaths, 16))
-            self._later = asyncio.get_running_loop().call_later(wait, self.sit)
+            self._sit_later()
         return "" if self._quiet else why
 
     def _guilty(self) -> Asked | None:
@@ -289,19 +309,35 @@ class Seat:
 
     def watch(self, now: float) -> None:
         """Kill the worker if what it is at takes too long. What it has answered is read first."""
+        if self.pending and not self.born_at:
+            if now - self._unborn_at > birth.BIRTH_S:
+                self._give_up()
+            return
         if not (self.worker and self.born_at and self.pending) or self._why:
             return
         self.read()
         if not (self._line is not None and self.pending):
             return
         if not self.made:
-            why = "" if now - self.born_at < START_S else f"was not ready within {START_S:g} s"
+            late = now - self.born_at >= birth.START_S
+            why = f"was not ready within {birth.START_S:g} s" if late else ""
         else:
             why = self.overdue(now)
         if not why and self._resident() > self.memory + _BEYOND:
             why = "went over its memory limit"
         if why:
             self.kill(why)
+
+    def _give_up(self) -> None:
+        """Tell whoever asked that no worker came; the next who asks waits anew."""
+        why = self.pool.waits_for() or self._unmade or "it is not known why"
+        told = f"no worker of {self.agent} came up within {birth.BIRTH_S:g} s: {why}"
+        # It would answer what nobody asks any more. Should it be born yet, it finds nobody there.
+        self.kill("came up too late", charge=False, quiet=True)
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        self.unborn(Unavailable(told))
 
     def stuck(self, now: float) -> float:
         """Return for how many seconds the worker's note has said the same."""

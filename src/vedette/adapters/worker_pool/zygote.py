@@ -3,10 +3,12 @@
 It is started before the engine has threads, files or keys, so a fork copies none of them. It holds
 a lock of the state folder, and so does every worker: a zygote that finds it taken waits until all
 workers of an earlier engine are dead, so none of their calls is still under way when the next
-engine asks the targets about them. When the engine ends, in whatever way, its workers are killed.
+engine asks the targets about them. A program that agents' code runs does not get the lock: one
+that is left behind would keep the next engine waiting. When the engine ends, in whatever way, its
+workers are killed.
 
 Control messages, both ways, are a length (u32) and JSON: `start` (with the worker's socket and
-note), `kill`, `linger` in; `ready`, `born`, `ended` out.
+note), `kill`, `linger` in; `waiting`, `ready`, `born`, `ended` out.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import contextlib
 import fcntl
 import gc
 import os
+import select
 import selectors
 import signal
 import socket
@@ -30,6 +33,9 @@ import orjson
 _LENGTH = struct.Struct("<I")
 # How long without a new worker until what most judges import is imported ahead.
 _WARM_AFTER_S = 1.0
+# How long the lock may be taken before the engine is told that we wait for it.
+_TELL_AFTER_S = 1.0
+_SOON_MS, _LATER_MS = 5, 50
 
 # What a worker is for (`kind`), how to serve it: (socket, note's descriptor, start message).
 Serve = Callable[[socket.socket, int, dict[str, Any]], None]
@@ -41,8 +47,29 @@ def run_zygote(
     """Serve one engine until it closes `control`; then kill what is left and return."""
     for ours in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ours, signal.SIG_IGN)  # the engine's to answer; we end when it does
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    _Zygote(control, serve, warm).run()
+    os.set_inheritable(lock, False)  # by a fork it is shared all the same
+    control.set_inheritable(False)
+    if _hold(lock, control):
+        _Zygote(control, serve, warm).run()
+
+
+def _hold(lock: int, control: socket.socket) -> bool:
+    """Wait for the lock, and say so if that takes long. False if the engine has gone meanwhile."""
+    gone = select.poll()
+    gone.register(control, 0)
+    tell_at, after_ms = time.monotonic() + _TELL_AFTER_S, _SOON_MS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if gone.poll(after_ms):
+                return False
+        else:
+            return True
+        if after_ms == _SOON_MS and time.monotonic() > tell_at:
+            after_ms = _LATER_MS
+            with contextlib.suppress(OSError):
+                send(control, {"waiting": True})
 
 
 class _Zygote:
@@ -209,4 +236,6 @@ def _some(control: socket.socket, most: int) -> tuple[bytes, list[int]]:
     for level, kind, content in extra:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             found.frombytes(content[: len(content) - len(content) % size])
+    for descriptor in found:
+        os.set_inheritable(descriptor, False)
     return data, list(found)

@@ -1,0 +1,285 @@
+"""What other workers do to a worker's runs and leases, seen from one store."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from tests.pg import server
+
+from vedette.adapters.ledger_file import verify_store
+from vedette.adapters.postgres import OpenedPostgres, PostgresStore
+from vedette.adapters.postgres.database import PostgresDatabase
+from vedette.adapters.postgres.schema import SHARDS, shard_of
+from vedette.bundle import Bundle
+from vedette.digest import canonical
+from vedette.entry import Body, Draft
+from vedette.errors import StoreFailed
+from vedette.proof import verifier_key
+from vedette.run import ActionRow, Answer, Run
+from vedette.testing.clock import ManualClock
+from vedette.testing.steps import accepted, closing, entry, event, held, step
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+NAME = "vedette/harbour"
+VERIFIER = verifier_key(NAME, KEY.public_key().public_bytes_raw())
+LEASE_US = 1_000_000
+
+Opener = Callable[[str], PostgresStore]
+
+
+@pytest.fixture
+def url() -> str:
+    return server(fsync=False).fresh()
+
+
+@pytest.fixture
+def worker(url: str, tmp_path: Path) -> Iterator[Opener]:
+    """Open the fleet's store as a worker of a name; what is still open at the end is closed."""
+    opened: list[PostgresStore] = []
+
+    def as_worker(name: str) -> PostgresStore:
+        clock = ManualClock()
+        opened.append(
+            PostgresStore(
+                url, tmp_path / name, fleet="harbour", key=KEY, key_name=NAME,
+                now_us=clock.now_us, lease_us=LEASE_US,
+            )
+        )  # fmt: skip
+        return opened[-1]
+
+    yield as_worker
+    for store in reversed(opened):
+        store.close()
+
+
+async def until(condition: Callable[[], object], within_s: float = 20) -> None:
+    """Wait for what another thread or the server brings about. Raises AssertionError."""
+    end = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        await asyncio.sleep(0.005)
+
+
+def shards(*stores: PostgresStore) -> list[int]:
+    return [len(store.leases.epochs) for store in stores]
+
+
+# --- what is answered at another worker --------------------------------------------------------
+
+
+async def waiting(store: PostgresStore, run: Run) -> ActionRow:
+    """Let a run wait for a person."""
+    row = held(run)
+    made = step(
+        store, run, entry(run, "turn.reasoned", turn=1), state="waiting", turn=1, observed=True,
+        waits="approval", actions=[row], order=(run.key, -1, run.position),
+    )  # fmt: skip
+    assert (await store.commit(made)).answer is Answer.COMMITTED
+    return row
+
+
+async def approve(store: PostgresStore, run: Run, row: ActionRow) -> None:
+    fields = {
+        "agent": run.agent, "action": row.id, "action_digest": row.digest, "tool": row.tool,
+        "actor": "person:dee",
+    }  # fmt: skip
+    draft = Draft("hold.approved", fields, body=Body(canonical({"reason": "it is right"})))
+    await store.settle_hold(row.id, "approved", draft, approver="person:dee", until_us=2**50)
+
+
+async def two_sharing(worker: Opener) -> tuple[PostgresStore, PostgresStore, list[Run]]:
+    """Return two workers, and runs that the first of them holds."""
+    one, two = worker("one"), worker("two")
+    await until(lambda: shards(one, two) == [32, 32])
+    runs = await accepted(one, *(event(n, subject=f"k{n}") for n in range(40)))
+    await until(lambda: not one.leases.leaving)
+    return one, two, [run for run in runs if one.lease(run) is not None]
+
+
+async def test_what_was_answered_elsewhere_is_gone_on_from(worker: Opener) -> None:
+    one, two, (run, *_) = await two_sharing(worker)
+    row = await waiting(one, run)
+    await approve(two, run, row)
+    fresh = one.run(run.id)
+    assert fresh is not None
+    made = step(
+        one, fresh, entry(fresh, "turn.reasoned", turn=2), state="waiting", turn=2, waits="approval"
+    )
+    assert (await one.commit(made)).answer is Answer.COMMITTED
+
+
+async def test_a_step_made_before_another_worker_s_answer_does_not_stand(
+    worker: Opener, url: str, tmp_path: Path
+) -> None:
+    one, two, (run, *_) = await two_sharing(worker)
+    row = await waiting(one, run)
+    stale = one.run(run.id)
+    assert stale is not None
+    made = step(
+        one, stale, entry(stale, "turn.reasoned", turn=2), state="waiting", turn=2, waits="approval"
+    )
+    await approve(two, run, row)
+    head = two.head()
+    assert (await one.commit(made)).answer is Answer.DUPLICATE
+    assert one.head() == head
+    after = one.run(run.id)
+    assert after is not None
+    assert (after.steps, after.entries, after.turn) == (2, 2, 1)
+    opened = OpenedPostgres(url)
+    for name in ("one", "two"):
+        assert verify_store(opened, VERIFIER, tmp_path / name / "witness.log").findings == ()
+    opened.close()
+
+
+async def test_the_table_itself_refuses_a_step_from_where_a_run_no_longer_is(
+    worker: Opener,
+) -> None:
+    """Were the fence in memory wrong, the group's end would find it: few rows as well as many."""
+    store = worker("one")
+    (run,) = await accepted(store, event(1))
+    store._steps._steps[(run.position, run.agent)] = 3
+    run.steps = 3
+    assert (await store.commit(closing(store, run))).answer is Answer.DUPLICATE
+    found = store.run(run.id)
+    assert found is not None
+    assert (found.steps, found.state) == (0, "ready")
+    assert store.ready
+
+
+def test_few_rows_are_counted_where_a_row_may_be_left_alone(url: str) -> None:
+    database = PostgresDatabase(url, name="test")
+    database.script("CREATE TABLE thing(id BIGINT PRIMARY KEY, at BIGINT)")
+    put = "INSERT INTO thing(id,at) VALUES(?,?) ON CONFLICT(id) DO UPDATE SET at=excluded.at"
+    with database.connection.transaction():
+        assert database.many(put, [(1, 1), (2, 1)]) == 2
+        only_next = f"{put} WHERE thing.at=excluded.at-1"
+        assert database.many(only_next, [(1, 2), (2, 3)]) == 1
+    database.close()
+
+
+# --- leases that were to go, and stay ----------------------------------------------------------
+
+
+async def test_a_give_back_that_is_called_off_is_told(worker: Opener) -> None:
+    one = worker("one")
+    two = worker("two")
+    await until(lambda: one.leases.leaving)
+    (run,) = await accepted(one, event(1, subject=key_of(one, leaving=True)))
+    assert one.lease(run) is None
+    rev = one.lease_rev
+    two.close()
+    await until(lambda: one.lease(run) is not None)
+    assert one.lease_rev > rev, "nobody would look for what was left to the other"
+    assert shards(one) == [SHARDS]
+
+
+async def test_a_lease_that_ran_out_and_was_not_taken_is_told_when_it_is_ours_again(
+    worker: Opener,
+) -> None:
+    one = worker("one")
+    (run,) = await accepted(one, event(1))
+    epoch, rev = one.lease(run), one.lease_rev
+    one.leases._until = 0  # as after a time without the database
+    assert one.lease(run) is None
+    await until(lambda: one.lease(run) is not None)
+    assert one.lease(run) == epoch
+    await until(lambda: one.lease_rev > rev)
+
+
+def key_of(store: PostgresStore, *, leaving: bool) -> str:
+    """Return a key of a shard that is leaving, or that stays."""
+    keys = (f"k{n}" for n in range(10_000))
+    return next(
+        key for key in keys if (shard_of("watcher", key) in store.leases.leaving) is leaving
+    )
+
+
+async def test_a_shard_stays_while_a_call_of_it_is_out(worker: Opener) -> None:
+    one = worker("one")
+    last = max(one.leases.epochs)
+    key = next(f"k{n}" for n in range(10_000) if shard_of("watcher", f"k{n}") == last)
+    out = [("watcher", key)]
+    one.watch(lambda revision: 0, lambda: out)
+    two = worker("two")
+    await until(lambda: shards(one, two) == [33, 31])
+    assert one.leases.leaving == {last}
+    epoch = one.leases.epochs[last]
+    await asyncio.sleep(3 * LEASE_US / 1e6)
+    # What was begun may go on; nothing is begun.
+    assert one.holds(epoch)
+    assert one.leases.epoch("watcher", key) is None
+    assert last not in two.leases.epochs
+    out.clear()
+    await until(lambda: shards(one, two) == [32, 32])
+    assert not one.holds(epoch)
+    assert not one.leases.leaving
+
+
+async def test_a_call_that_had_its_leave_a_moment_ago_keeps_the_shard(worker: Opener) -> None:
+    one = worker("one")
+    last = max(one.leases.epochs)
+    key = next(f"k{n}" for n in range(10_000) if shard_of("watcher", f"k{n}") == last)
+    epoch = one.leases.epochs[last]
+    looks: list[bool] = []
+
+    def calling() -> list[tuple[str, str]]:
+        # Between the first look and the second, which is taken after `holds` says no.
+        looks.append(one.holds(epoch))
+        return [] if len(looks) == 1 else [("watcher", key)]
+
+    one.watch(lambda revision: 0, calling)
+    two = worker("two")
+    await until(lambda: shards(one, two) == [33, 31])
+    assert looks[:2] == [True, False]
+    assert one.leases.epochs[last] == epoch
+    assert last not in two.leases.epochs
+
+
+async def test_a_revision_is_acknowledged_when_older_calls_have_ended_though_it_is_live(
+    worker: Opener,
+) -> None:
+    one, two = worker("one"), worker("two")
+    await until(lambda: shards(one, two) == [32, 32])
+    calling = [0]
+    two.watch(lambda revision: sum(1 for rev in calling if rev < revision), tuple)
+    two.adopt(1, 0)  # it is live there at once
+    bundle = Bundle.of({"vedette/gateway/decide.rego": b"package a"})
+    assert await one.publish(bundle, [Draft("policy.published")]) == 1
+    await until(lambda: two.leases.seen[0] == 1)
+    await asyncio.sleep(0.3)
+    assert two.leases._told[0] == 0
+    calling.clear()
+    await until(lambda: two.leases._told[0] == 1)
+
+
+# --- a COMMIT that nobody was told of ----------------------------------------------------------
+
+
+async def test_a_commit_whose_answer_was_lost_is_looked_for(worker: Opener) -> None:
+    store = worker("one")
+    write = store._write
+    real = write.commit
+
+    def commit() -> None:
+        real()
+        write._connection.close()
+        raise psycopg.OperationalError("the connection was lost after COMMIT was sent")
+
+    news = store.news
+    write.commit = commit  # type: ignore[method-assign]
+    with pytest.raises(StoreFailed):
+        await accepted(store, event(1))
+    write.commit = real  # type: ignore[method-assign]
+    assert store.news > news
+    # It may have been too early then. The next group holds the lock that the lost one held.
+    news = store.news
+    assert await accepted(store, event(1)) == []
+    assert store.news > news
+    (run,) = store.backlog(0, 10)
+    assert run.event == event(1).key

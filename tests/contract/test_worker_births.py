@@ -1,0 +1,334 @@
+"""What becomes of what was asked when no worker comes, or when what comes from it is forged.
+
+Whoever asked is told or gets another worker; nobody waits for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import orjson
+import pytest
+from tests.workers import JUDGE_PY, Crew, alive, brief, crew, until, write_judge
+
+from vedette.adapters.worker_pool import birth, pool, wire
+from vedette.adapters.worker_pool.asked import WorkerLost
+from vedette.adapters.worker_pool.frames import BadFrame, Frame, pack
+from vedette.adapters.worker_pool.hands import WorkerHands
+from vedette.adapters.worker_pool.plain import read_plain
+from vedette.agent import Limits
+from vedette.effect import Call, Outcome
+from vedette.errors import Temporary, Unavailable
+from vedette.ports import Thought
+from vedette.runner import Running
+from vedette.testing.toy import World, toy_fleet
+from vedette.tool import Tool
+
+
+def ask(there: Crew, *keys: str, **data: Any) -> list[asyncio.Task[Thought]]:
+    return [asyncio.create_task(there.judges.reason(brief(key=key, **data))) for key in keys]
+
+
+async def all_told(*asked: asyncio.Task[Any]) -> list[Any]:
+    """Return what came of each. Raises TimeoutError if one hangs."""
+    return await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 15)
+
+
+# --- forged answers --------------------------------------------------------------------------
+
+FORGED = {
+    "beyond any float": ["f", "0x1p99999"],
+    "a name that cannot be one": ["d", [["t", ["l"]], None]],
+    "no number": ["i", "x"],
+    "half a byte": ["b", "f"],
+    "no tag": [],
+}
+
+
+@pytest.mark.parametrize("told", FORGED.values(), ids=list(FORGED))
+async def test_a_forged_answer_ends_the_question_it_is_for(tmp_path: Path, told: list[Any]) -> None:
+    forged = b"s" + orjson.dumps(told)
+    with pytest.raises(BadFrame, match="no plain data"):
+        read_plain(forged)
+    async with crew(tmp_path) as there:
+        await there.judges.reason(brief(key="early"))
+        number = there.judges._seats["worker"]._number + 1
+        raw = pack(number, wire.DONE, forged).hex()
+        guilty, *others = ask(there, "guilty", do="garbage", bytes=raw) + ask(there, "a", "b")
+        error, *answers = await all_told(guilty, *others)
+        assert "no plain data" in str(error)
+        # The worker's true answer is one too many, so it is ended; who is charged is not known.
+        assert sum(isinstance(answer, Thought) for answer in answers) >= 1
+        assert (await there.judges.reason(brief(key="late"))).label == "seen 1"
+
+
+async def test_an_answer_that_breaks_us_breaks_its_own_question_only(tmp_path: Path) -> None:
+    async with crew(tmp_path) as there:
+        await there.judges.reason(brief(key="early"))
+        pid = await there.born()
+        seat = there.judges._seats["worker"]
+        taken = seat.taken
+
+        def breaks(frame: Any, asked: Any) -> None:
+            if asked.key == "bad":
+                seat.done(asked)
+                raise RuntimeError("what nobody thought of")
+            taken(frame, asked)
+
+        seat.taken = breaks  # type: ignore[method-assign]
+        error, *others = await all_told(*ask(there, "bad", "a", "b"))
+        assert "sent garbage: RuntimeError: what nobody thought of" in str(error)
+        assert [thought.label for thought in others] == ["seen 1"] * 2
+        assert await there.born() != pid
+        assert len(there.deaths) == 1
+
+
+# --- workers that cannot be forked -----------------------------------------------------------
+
+
+@contextmanager
+def short_of_files(times: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Let the next forks fail as they do when the engine has no file left; yields their count."""
+    real, failed = birth.fork, [0]
+
+    def fork(*args: Any) -> Any:
+        if failed[0] < times:
+            failed[0] += 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(*args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(birth, "fork", fork)
+        yield failed
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_who_waits_while_no_worker_can_be_forked_is_asked_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """The first worker as well as the one after a death, which nobody's call is waiting behind."""
+    async with crew(tmp_path) as there:
+        with short_of_files(times, monkeypatch) as failed:
+            (first,) = await all_told(*ask(there, "first"))
+            assert (first.label, failed) == ("seen 1", [times])
+        await there.born()
+        with short_of_files(times, monkeypatch) as failed:
+            guilty, *others = ask(there, "guilty", do="exit") + ask(there, "a", "b")
+            error, *answers = await all_told(guilty, *others)
+            assert failed == [times]
+        assert isinstance(error, WorkerLost)
+        assert [thought.label for thought in answers] == ["seen 1"] * 2
+        assert len(there.deaths) == 1
+
+
+async def test_where_no_worker_can_ever_be_forked_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(birth, "BIRTH_S", 0.5)
+    async with crew(tmp_path) as there:
+        with short_of_files(10**6, monkeypatch):
+            told = await all_told(*ask(there, "a", "b"))
+        assert {type(error) for error in told} == {Unavailable}
+        assert "no worker of worker came up within 0.5 s" in str(told[0])
+        assert os.strerror(errno.EMFILE) in str(told[0])
+        assert isinstance(told[0], Temporary)
+        (late,) = await all_told(*ask(there, "late"))
+        assert late.label == "seen 1"
+
+
+async def test_a_worker_that_cannot_be_made_is_told_to_all_who_wait(tmp_path: Path) -> None:
+    async with crew(tmp_path) as there:
+        await there.judges.reason(brief(key="early"))
+        await there.born()
+        seat = there.judges._seats["worker"]
+        make = seat._make
+
+        def broken(agent: str) -> Any:
+            raise ValueError("no lessons")
+
+        seat._make = broken
+        guilty, *others = ask(there, "guilty", do="exit") + ask(there, "a", "b")
+        told = await all_told(guilty, *others)
+        assert {type(error) for error in told} == {WorkerLost}
+        assert all("can be made: ValueError: no lessons" in str(error) for error in told[1:])
+        (again,) = await all_told(*ask(there, "a"))
+        assert "no lessons" in str(again)
+        assert there.pool.workers == {}, "none was forked to be told nothing"
+        seat._make = make
+        assert (await there.judges.reason(brief(key="late"))).label == "seen 1"
+
+
+async def test_a_fork_that_fails_charges_nobody(tmp_path: Path) -> None:
+    """As it does on a machine that has no process left to give."""
+    async with crew(tmp_path) as there:
+        asked = ask(there, "a", "b")
+        await asyncio.sleep(0)
+        (worker,) = there.pool._seats
+        there.pool._ended(worker, "could not be started: Resource temporarily unavailable")
+        assert [thought.label for thought in await all_told(*asked)] == ["seen 1"] * 2
+        assert [why for _, _, why in there.deaths] == [
+            "could not be started: Resource temporarily unavailable"
+        ]
+
+
+# --- the lock --------------------------------------------------------------------------------
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[Callable[[], None]]:
+    """Hold the workers' lock as something that was left behind would; yields what lets it go."""
+    path = folder / "state" / pool.LOCK
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield lambda: fcntl.flock(file, fcntl.LOCK_UN)
+
+
+LEFT = """
+def do_leave_behind(data):
+    import subprocess, sys
+    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], close_fds=False)
+    return Judgement(str(left.pid), 1.0)
+
+
+def do_leave_a_copy(data):
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(60)
+        os._exit(0)
+    return Judgement(str(pid), 1.0)
+"""
+
+
+@pytest.mark.parametrize("do", ["leave_behind", "leave_a_copy"])
+async def test_what_is_left_behind_holds_up_no_other_run_unsaid(tmp_path: Path, do: str) -> None:
+    """A program that is left behind has no lock; a copy of a worker has, and it is said."""
+    write_judge(tmp_path / "agents", code=JUDGE_PY + LEFT)
+    async with crew(tmp_path) as there:
+        left = int((await there.judges.reason(brief(do=do))).label)
+    told: list[str] = []
+    try:
+        assert alive(left)
+        async with crew(tmp_path) as there:
+            there.pool.tell(told.append)
+            (asked,) = ask(there, "next")
+            if do == "leave_a_copy":
+                await until(lambda: told != [])
+                assert not asked.done()
+                os.kill(left, 9)
+            assert (await asyncio.wait_for(asked, 15)).label == "seen 1"
+            assert len(told) == (do == "leave_a_copy")
+            assert alive(left) == (do == "leave_behind")
+    finally:
+        if alive(left):
+            os.kill(left, 9)
+
+
+async def test_a_lock_that_is_never_given_up_is_said_to_whoever_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(birth, "BIRTH_S", 2.0)
+    told: list[str] = []
+    with held(tmp_path) as let_go:
+        async with crew(tmp_path) as there:
+            errors = await all_told(*ask(there, "a", "b"))
+            assert {type(error) for error in errors} == {Unavailable}
+            path = str(tmp_path / "state" / pool.LOCK)
+            assert "came up within 2 s" in str(errors[0])
+            assert path in str(errors[0])
+            there.pool.tell(told.append)
+            assert [path in one for one in told] == [True], "who comes later is told too"
+            # Asked of a worker that has been given up and not been born yet.
+            waiting = ask(there, "c", "d")
+            await asyncio.sleep(0.2)
+            let_go()
+            assert [thought.label for thought in await all_told(*waiting)] == ["seen 1"] * 2
+            assert there.pool.waits_for() == ""
+            assert there.deaths == []
+
+
+async def test_calls_that_no_worker_came_for_were_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(birth, "BIRTH_S", 0.5)
+    folder = tmp_path / "agents" / "worker"
+    folder.mkdir(parents=True)
+    tool = Tool("order.place", "order", "wire", {}, (), "queryable", "act", "query")
+    call = Call("order.place", {}, "k", "worker", "run", {}, ("worker",), 1, 1_000_000)
+    asked: list[bool] = []
+
+    def may_start() -> bool:
+        asked.append(True)
+        return True
+
+    with held(tmp_path):
+        async with crew(tmp_path) as there:
+            hands = WorkerHands(there.pool, lambda name: (str(folder), Limits()))
+            made = asyncio.create_task(hands.perform(tool, call, may_start))
+            known = asyncio.create_task(hands.ask(tool, call))
+            outcomes = await all_told(made, known)
+    assert [type(outcome) for outcome in outcomes] == [Outcome, Outcome]
+    assert [outcome.state for outcome in outcomes] == ["retry", "unknown"]
+    assert outcomes[0].error.startswith("not called: no worker of worker came up")
+    assert asked == []
+
+
+async def test_who_waits_for_the_lock_ends_with_its_engine(tmp_path: Path) -> None:
+    with held(tmp_path):
+        async with crew(tmp_path) as there:
+            asked = ask(there, "a")
+            await asyncio.sleep(0.5)
+            began = time.monotonic()
+        assert time.monotonic() - began < 1
+        assert there.pool._process.returncode == 0, "by itself"
+        await all_told(*asked)
+
+
+async def test_a_crowd_before_the_lock_does_not_keep_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is asked of a process that does not listen yet is bounded; the rest comes later."""
+    monkeypatch.setattr(pool, "_AHEAD", 2)
+    with held(tmp_path) as let_go:
+        async with crew(tmp_path) as there:
+            asked = [
+                asyncio.create_task(there.judges.reason(brief(agent=f"agent{n}"))) for n in range(4)
+            ]
+            await asyncio.sleep(0.3)
+            assert len(there.pool._seats) == 2
+            let_go()
+            assert [thought.label for thought in await all_told(*asked)] == ["seen 1"] * 4
+
+
+async def test_a_run_shows_what_its_workers_wait_for(tmp_path: Path) -> None:
+    async with toy_fleet(tmp_path, World()) as fleet:
+        told = SimpleNamespace(tell=lambda trouble: trouble("workers.lock is held"))
+        app: Any = fleet.app
+        app.pool = told
+        try:
+            assert "workers.lock is held" in Running(app, until_idle=True).troubles
+        finally:
+            app.pool = None
+
+
+async def test_what_a_killed_judge_says_is_not_taken(tmp_path: Path) -> None:
+    """Answers may lie in the same bytes behind the word that it was killed for."""
+    async with crew(tmp_path) as there:
+        await there.judges.reason(brief(key="early"))
+        asked = ask(there, "a")
+        await asyncio.sleep(0)
+        seat = there.judges._seats["worker"]
+        (one,) = seat.pending.values()
+        seat.kill("went over its memory limit", charge=False)
+        plain, blob = wire.thought_out(Thought(label="not to be trusted", confidence=1.0))
+        seat.taken(Frame(one.number, wire.DONE, plain, blob), one)
+        assert [thought.label for thought in await all_told(*asked)] == ["seen 1"]
