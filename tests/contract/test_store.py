@@ -7,9 +7,10 @@ test_store_sqlite.py.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import orjson
 import pytest
@@ -528,12 +529,17 @@ async def test_a_stop_with_an_end_gives_way_to_one_that_lasts_longer(
     assert again.stops() == []
 
 
-async def test_a_stop_that_is_not_written_yet_gives_way_too(store: Opened) -> None:
-    """All of one group: the entry that says when the first ends is written with the second."""
+async def test_a_stop_of_the_same_group_gives_way_too(store: Opened) -> None:
+    """The entry that says when the first ends has been written by then, and not committed."""
     drafts = [by_person("stop.set", what="all:", until=end) for end in (2_000_000, 1_000_000, None)]
-    told = await asyncio.gather(
-        *(store.stop(draft, "all", "", True) for draft in drafts), return_exceptions=True
-    )
+    gate, writer = threading.Event(), cast(Any, store).writer
+    busy = asyncio.create_task(writer.submit(lambda: gate.wait(10)))
+    await asyncio.sleep(0)
+    stops = [asyncio.create_task(store.stop(draft, "all", "", True)) for draft in drafts]
+    await asyncio.sleep(0)
+    gate.set()
+    assert await busy
+    told = await asyncio.gather(*stops, return_exceptions=True)
     assert [type(answer) for answer in told] == [int, BadCommand, int]
     (stop,) = store.stops_set()
     assert not stop.until_us

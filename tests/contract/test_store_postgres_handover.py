@@ -97,17 +97,21 @@ def state(fleet: FleetHarness, event: Event) -> str:
 
 # --- calls that are out when a shard is to go ---------------------------------------------------
 
-SLOW_S = 4.0
+# Several beats of a lease.
+OUT_S = 3.0
 CALLS = 8
 
 
 async def joined_during_calls(pair: tuple[FleetHarness, FleetHarness], world: World) -> None:
-    """Let a second worker join while slow calls are out; return when all runs are done."""
+    """Let a second worker join while calls are out; return when all runs are done.
+
+    The calls take effect long after the shards would have gone, or when one of them was repeated.
+    """
     one, other = pair
-    never = threading.Event()
+    land = threading.Event()
 
     def answer(call: Call) -> Outcome | None:
-        never.wait(SLOW_S)
+        land.wait(25)
         return None
 
     world.answer = answer
@@ -116,6 +120,9 @@ async def joined_during_calls(pair: tuple[FleetHarness, FleetHarness], world: Wo
         await one.send(*events)
         await until(lambda: len(world.calls) == CALLS, 20)
         async with working(other, like=one):
+            end = time.monotonic() + OUT_S
+            await until(lambda: len(world.calls) > CALLS or time.monotonic() > end, 30)
+            land.set()
             await until(lambda: shards(one, other) == [32, 32], 30)
             await until(lambda: all(state(one, event) == "done" for event in events), 30)
 

@@ -120,10 +120,6 @@ class Ledger:
         """Return the seq of the last entry that has a place (committed or about to be)."""
         return self._next - 1
 
-    def unwritten(self, seq: int) -> bytes | None:
-        """Return the bytes of an entry that has its place and waits for `flush`; None if none."""
-        return next((row[-1] for row in self._entries if row[0] == seq), None)
-
     def mark(self) -> tuple[int, int, int, int]:
         """Return a mark to go back to."""
         return self._next, len(self._entries), len(self._bodies), len(self._leaves)

@@ -140,16 +140,14 @@ class Orders:
     def _refuse_shorter(self, draft: Draft, scope: str, name: str) -> None:
         """Raise BadCommand if there is a stop already that ends no earlier than the new one."""
         rows = self._database.rows(
-            "SELECT s.seq, e.bytes FROM stop s LEFT JOIN entry e ON e.seq=s.seq "
+            "SELECT e.bytes FROM stop s LEFT JOIN entry e ON e.seq=s.seq "
             "WHERE s.scope=? AND s.name=?",
             (scope, name),
         )
         if not rows:
             return
-        ((seq, raw),) = rows
-        # It may have been set by this group, whose entries are written at its end. The end of one
-        # whose entry is archived is not known: it is lifted by a person.
-        raw = raw or self._ledger.unwritten(seq)
+        ((raw,),) = rows
+        # The end of one whose entry is archived is not known: it is lifted by a person.
         ends = (orjson.loads(raw).get("until") if raw else None) or 0
         if not ends:
             raise BadCommand(f"{name or scope} is already stopped")
