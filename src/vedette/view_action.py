@@ -34,6 +34,9 @@ def move(action: State, kind: str, fields: Fields, at_us: int) -> None:
         if state == "intended" or (state in OPEN_EFFECTS and "begun" not in action):
             action["begun"] = at_us
         action["effect"] = state
+        if state not in OPEN_EFFECTS and action.get("hold") in OPEN_HOLDS:
+            # What has ended waits for nobody.
+            action["hold"] = "released"
     elif (moved := _MOVES.get(kind)) is not None:
         moved(action, fields)
         if action.get("hold") == "open":
