@@ -42,7 +42,7 @@ async def main(url: str, folder: Path, name: str, careless: bool) -> None:
     )  # fmt: skip
     if careless:
         # The control: what others have spent since is not looked at.
-        store._steps.forget_spend = lambda: None  # type: ignore[method-assign]
+        store._steps.forget = lambda: None  # type: ignore[method-assign]
     events = [event(n, source=name, subject=f"{name}{n}") for n in range(EVENTS)]
     runs = await accepted(store, *events)
     print("ready", flush=True)
