@@ -93,8 +93,9 @@ async def test_a_missed_deadline_ends_the_fork_too(bundle: Bundle) -> None:
 SLOW = """package vedette.denies
 
 deny contains "never" if {
-	some a, b, c, d in [numbers.range(1, 3000)]
-	a + b + c + d < 0
+	some a in numbers.range(1, 3000)
+	some b in numbers.range(1, 3000)
+	a + b < 0
 }
 """
 

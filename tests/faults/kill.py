@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import psutil
 
 from vedette.adapters.sqlite import OpenedStore
 from vedette.errors import BadStore
@@ -47,6 +48,22 @@ def start(config: Path, *more: str) -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
+
+
+def hold_hands(pid: int, state: Path, receiver: Path) -> None:
+    """Stop the workers of a fleet until a mail effect is seen to be open, or for half a second.
+
+    Moving a mail takes less than a look at the store does: so it is made to take longer.
+    """
+    workers = psutil.Process(pid).children(recursive=True)
+    for worker in workers:
+        worker.suspend()
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end and not progress(state, receiver)["open"]:
+        time.sleep(0.002)
+    os.kill(pid, signal.SIGKILL)
+    for worker in workers:
+        worker.kill()
 
 
 def run_to_end(config: Path, within_s: float = 300) -> None:
@@ -108,7 +125,10 @@ def kill_at(config: Path, at: list[Moment], state: Path, receiver: Path) -> Kill
                 assert time.monotonic() < end, f"no such progress: {moment}"
                 now = progress(state, receiver)
                 grown = {name: now[name] - before[name] for name in now}
-                if grown[moment.measure] >= moment.by or grown["entries"] >= moment.or_entries:
+                hit = grown[moment.measure] >= moment.by
+                if hit or grown["entries"] >= moment.or_entries:
+                    if moment.measure == "mails":
+                        hold_hands(process.pid, state, receiver)
                     os.kill(process.pid, signal.SIGKILL)
                     killed.landed += 1
                     break
@@ -124,7 +144,7 @@ def kill_at(config: Path, at: list[Moment], state: Path, receiver: Path) -> Kill
 
 def progress(state: Path, receiver: Path) -> dict[str, int]:
     """Return how far a fleet is: ledger entries, calls by the target's record, mail effects."""
-    found = {"entries": 0, "calls": 0, "mails": 0}
+    found = {"entries": 0, "calls": 0, "mails": 0, "open": 0}
     if receiver.exists():
         found["calls"] = receiver.read_bytes().count(b"\n")
     try:
@@ -135,6 +155,8 @@ def progress(state: Path, receiver: Path) -> dict[str, int]:
         found["entries"] = store.head()
         done = "SELECT COUNT(*) FROM action WHERE agent='inbox_triage' AND effect='done'"
         found["mails"] = int(store._rows(done)[0][0])
+        begun = "SELECT COUNT(*) FROM action WHERE effect IN ('intended', 'started')"
+        found["open"] = int(store._rows(f"{begun} AND agent='inbox_triage'")[0][0])
     except apsw.Error:
         return found
     finally:
