@@ -94,9 +94,9 @@ async def open_app(
     from vedette.adapters.keys import KeyFolder, ledger_key
     from vedette.adapters.prometheus import PrometheusMetrics
     from vedette.adapters.rego.stage import read_bundle
-    from vedette.adapters.sqlite.lock import LOCK, own
     from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.load import load_fleet
+    from vedette.storage.lock import LOCK, own
 
     clock = clock or SystemClock()
     loaded = load_fleet(settings.root, settings, now_us=clock.now_us())

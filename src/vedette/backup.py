@@ -141,7 +141,7 @@ def restore(
     one still in the state folder. The restored fleet is stopped. Raises BadCommand or BadStore,
     and then nothing was changed.
     """
-    from vedette.adapters.sqlite.lock import LOCK, own
+    from vedette.storage.lock import LOCK, own
 
     _embedded(settings)
     if not reason.strip():

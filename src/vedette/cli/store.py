@@ -83,9 +83,9 @@ def rebuild(ctx: click.Context, check: bool, as_json: bool) -> None:
 
 async def _rebuilt(settings: Settings) -> int:
     from vedette.adapters.keys import ledger_key
-    from vedette.adapters.sqlite.lock import LOCK, own
     from vedette.app import key_in_force
     from vedette.clock import SystemClock
+    from vedette.storage.lock import LOCK, own
     from vedette.stores import is_there, open_store
 
     if not is_there(settings):

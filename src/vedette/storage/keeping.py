@@ -18,8 +18,8 @@ from vedette.ports import Erased
 from vedette.proof import Checkpoint, ProofError, SigningKey, parse_note
 from vedette.run import Run
 from vedette.storage.database import Database, Row
-from vedette.storage.ledger import Ledger
-from vedette.storage.orders import META, Orders
+from vedette.storage.ledger import META, Ledger
+from vedette.storage.orders import Orders
 from vedette.storage.reads import Reads
 from vedette.storage.record import ARCHIVED, KEY, RESTORED
 from vedette.storage.writer import Writer

@@ -35,7 +35,7 @@ _ENTRY = (
     "VALUES(?,?,?,?,?,?,?,?,?,?,?)"
 )
 _BODY = "INSERT INTO body(seq,salt,data) VALUES(?,?,?)"
-_META = (
+META = (
     "INSERT INTO meta(name,value) VALUES(?,?) ON CONFLICT(name) DO UPDATE SET value=excluded.value"
 )
 
@@ -216,7 +216,7 @@ class Ledger:
         point = Checkpoint(self._origin, grown.size, grown.root())
         self._note = sign_note(point.body(), self._key_name, self._key)
         self._database.many("INSERT INTO checkpoint VALUES(?,?)", [(grown.size, self._note)])
-        self._database.many(_META, [("frontier", grown.to_bytes().hex())])
+        self._database.many(META, [("frontier", grown.to_bytes().hex())])
         self._grown = grown
 
     def committed(self) -> None:

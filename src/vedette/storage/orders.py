@@ -18,17 +18,13 @@ from vedette.entry import Draft
 from vedette.errors import AlreadyDone, BadCommand
 from vedette.run import ActionRow
 from vedette.storage.database import Database
-from vedette.storage.ledger import Ledger
+from vedette.storage.ledger import META, Ledger
 from vedette.storage.pending import STATE, Pending
 from vedette.storage.rows import COLUMNS, find_position, to_action
 from vedette.storage.spend import write_raises
 from vedette.storage.steps import Fences
 
 T = TypeVar("T")
-
-META = (
-    "INSERT INTO meta(name,value) VALUES(?,?) ON CONFLICT(name) DO UPDATE SET value=excluded.value"
-)
 
 
 class Orders:

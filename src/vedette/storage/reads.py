@@ -16,17 +16,10 @@ from vedette.stop import Stop
 from vedette.storage.database import Database, Row
 from vedette.storage.pages import Pages
 from vedette.storage.record import Record
-from vedette.storage.rows import COLUMNS, RUNS, find_position, to_action, to_run
+from vedette.storage.rows import BEFORE, COLUMNS, RUNS, find_position, to_action, to_run
 from vedette.storage.spend import read_raises, read_totals, sum_reserved
 from vedette.totals import Total
 
-# The last observed position of a key before another, by the chain of what was observed.
-_BEFORE = (
-    "WITH RECURSIVE chain(position) AS ("
-    "SELECT position FROM head WHERE agent=? AND key=? UNION ALL "
-    "SELECT r.prior FROM chain c JOIN run r ON r.position=c.position AND r.agent=? "
-    "WHERE c.position>=?) SELECT position FROM chain WHERE position<? LIMIT 1"
-)
 _SINCE = (
     "WITH RECURSIVE chain(position) AS (SELECT CAST(? AS INTEGER) UNION ALL "
     "SELECT r.prior FROM chain c JOIN run r ON r.position=c.position AND r.agent=? "
@@ -124,7 +117,7 @@ class Reads(Pages, Record):
 
     def previous(self, agent: str, key: str, before: int) -> int:
         """Return the position of the last observed event of a key before `before`; 0 if none."""
-        rows = self._rows(_BEFORE, agent, key, agent, before, before)
+        rows = self._rows(BEFORE, agent, key, agent, before, before)
         return int(rows[0][0]) if rows else 0
 
     def history(

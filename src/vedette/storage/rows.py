@@ -20,6 +20,15 @@ COLUMNS = (
     "counted_us"
 )
 
+# The last observed position of a key before another, by the chain of what was observed, and the
+# first at or after it (0 if there is none).
+BEFORE = (
+    "WITH RECURSIVE chain(position, later) AS ("
+    "SELECT position, CAST(0 AS BIGINT) FROM head WHERE agent=? AND key=? UNION ALL "
+    "SELECT r.prior, c.position FROM chain c JOIN run r ON r.position=c.position AND r.agent=? "
+    "WHERE c.position>=?) SELECT position, later FROM chain WHERE position<? LIMIT 1"
+)
+
 
 def to_run(row: Row) -> Run:
     """Make a Run of a row selected as RUN."""

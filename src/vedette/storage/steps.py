@@ -17,6 +17,7 @@ from vedette.run import Answer, Committed, Run, Step, run_of
 from vedette.storage.database import Database
 from vedette.storage.ledger import Ledger
 from vedette.storage.pending import Pending
+from vedette.storage.rows import BEFORE, find_position
 from vedette.storage.schema import tag
 
 _KNOWN = 65_536
@@ -25,12 +26,6 @@ _BATCH = 128
 _POSITION = (
     "INSERT INTO position(source,value) VALUES(?,?) "
     "ON CONFLICT(source) DO UPDATE SET value=excluded.value"
-)
-_BEFORE = (
-    "WITH RECURSIVE chain(position, later) AS ("
-    "SELECT position, CAST(0 AS BIGINT) FROM head WHERE agent=? AND key=? UNION ALL "
-    "SELECT r.prior, c.position FROM chain c JOIN run r ON r.position=c.position AND r.agent=? "
-    "WHERE c.position>=?) SELECT position, later FROM chain WHERE position<? LIMIT 1"
 )
 
 
@@ -150,7 +145,7 @@ class Steps:
         """Write a step, or say why not. Raises ValueError for what has no canonical form."""
         position, before, successor = step.position, None, 0
         if step.run is not None:
-            position = position or self._position(step.run)
+            position = position or find_position(self._database, step.run)
             refused = self._fence(step, position)
             if refused is not None:
                 return Committed(refused)
@@ -230,14 +225,6 @@ class Steps:
         """Return the epoch under which a step's run may be moved on. One worker: its own."""
         return self._fences.epoch
 
-    def _position(self, run: str) -> int:
-        sql = (
-            "SELECT r.position FROM event e JOIN run r ON r.position=e.seq WHERE e.tag=? AND r.id=?"
-        )
-        rows = self._database.rows(sql, (tag(run), run))
-        rows = rows or self._database.rows("SELECT position FROM old_id WHERE id=?", (run,))
-        return int(rows[0][0]) if rows else 0
-
     def _taken(self, position: int, agent: str) -> int:
         """Return how many steps a run has taken; -1 if there is none."""
         known = self._steps.get((position, agent))
@@ -265,7 +252,7 @@ class Steps:
             return head, 0
         # A later event of the key was observed without this one: it may still be made up for.
         self._pending.flush()
-        rows = self._database.rows(_BEFORE, (agent, key, agent, position, position))
+        rows = self._database.rows(BEFORE, (agent, key, agent, position, position))
         return int(rows[0][0]), int(rows[0][1])
 
     def _move(

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from vedette.adapters.postgres.database import PostgresDatabase
 from vedette.adapters.postgres.lease import NEWS, Leases
-from vedette.adapters.postgres.own import OwnRuns, lock_folder
+from vedette.adapters.postgres.own import OwnRuns
 from vedette.adapters.postgres.schema import check, has_schema, prepare
 from vedette.adapters.postgres.shares import shard_in
 from vedette.bundle import Bundle
@@ -31,6 +31,7 @@ from vedette.errors import BadStore
 from vedette.ports import Erased
 from vedette.proof import SigningKey, verifier_key
 from vedette.run import Run, Step
+from vedette.storage.lock import LOCK, own
 from vedette.storage.reads import Reads
 from vedette.storage.steps import Steps
 from vedette.storage.store import SqlStore
@@ -79,7 +80,13 @@ class PostgresStore(OwnRuns, SqlStore):
         folder.mkdir(parents=True, exist_ok=True)
         label = f"{socket.gethostname()}:{os.getpid()}"
         with ExitStack() as undo:
-            self._lock = undo.enter_context(lock_folder(folder / "runner.lock"))
+            self._lock = undo.enter_context(
+                own(
+                    folder / LOCK,
+                    "this state folder",
+                    "stop it, or give each worker a state folder of its own",
+                )
+            )
             writing = PostgresDatabase(
                 url, name=f"vedette writer {label}", hold_ms=max(1, lease_us // 1000)
             )

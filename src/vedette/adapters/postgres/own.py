@@ -1,43 +1,18 @@
-"""What is this worker's own: its state folder, and the runs of its shards."""
+"""What is this worker's own: the runs of its shards."""
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Collection
-from pathlib import Path
-from typing import IO
 
 import orjson
 
 from vedette.adapters.postgres.lease import Leases
 from vedette.adapters.postgres.schema import SHARDS
-from vedette.errors import StoreBusy
 from vedette.event import Event
 from vedette.run import Run
 from vedette.storage.reads import Reads
 from vedette.storage.rows import RUNS, to_run
 from vedette.storage.schema import tag
-
-
-def lock_folder(path: Path) -> IO[str]:
-    """Hold a state folder's lock. Raises StoreBusy if another runner holds it."""
-    file = path.open("a+", encoding="utf-8")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        owner = file.read().strip() or "unknown"
-        file.close()
-        raise StoreBusy(
-            f"another runner (process {owner}) owns this state folder",
-            where=str(path.parent),
-            mend="stop it, or give each worker a state folder of its own",
-        ) from None
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return file
 
 
 class OwnRuns(Reads):

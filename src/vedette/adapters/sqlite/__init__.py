@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from vedette.adapters.sqlite.database import SqliteDatabase, open_database
-from vedette.adapters.sqlite.lock import LOCK, own
 from vedette.entry import Draft
 from vedette.ports import Erased
 from vedette.proof import SigningKey
+from vedette.storage.lock import LOCK, own
 from vedette.storage.reads import Reads
 from vedette.storage.store import SqlStore
 

@@ -12,8 +12,10 @@ from vedette.errors import StoreBusy
 LOCK = "runner.lock"
 
 
-def own(path: Path) -> IO[str]:
-    """Hold the runner's lock. Raises StoreBusy if another runner holds it."""
+def own(
+    path: Path, what: str = "this store", mend: str = "stop it, or use another state folder"
+) -> IO[str]:
+    """Hold the runner's lock. Raises StoreBusy, saying `what` another runner owns, and the mend."""
     file = path.open("a+", encoding="utf-8")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -22,9 +24,9 @@ def own(path: Path) -> IO[str]:
         owner = file.read().strip() or "unknown"
         file.close()
         raise StoreBusy(
-            f"another runner (process {owner}) owns this store",
+            f"another runner (process {owner}) owns {what}",
             where=str(path.parent),
-            mend="stop it, or use another state folder",
+            mend=mend,
         ) from None
     file.truncate(0)
     file.write(str(os.getpid()))
