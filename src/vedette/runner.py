@@ -325,7 +325,7 @@ def make_sources(app: App, *, until_idle: bool) -> tuple[list[Source], list[Sour
 
 def make_source(plan: SourcePlan, app: App, *, until_idle: bool) -> Source:
     """Make one source of its table in vedette.toml."""
-    from vedette.load import CsvPlan, HostPlan, JsonlPlan
+    from vedette.load import CsvPlan, HostPlan, JsonlPlan, MaildirPlan
 
     clock, limit = app.line.clock, app.settings.max_event_bytes
     if isinstance(plan, CsvPlan):
@@ -340,6 +340,10 @@ def make_source(plan: SourcePlan, app: App, *, until_idle: bool) -> Source:
         from vedette.adapters.host_source import HostSource
 
         return HostSource(plan.name, clock, plan.every_us)
+    if not isinstance(plan, MaildirPlan):
+        from vedette.edges import edge_source
+
+        return edge_source(plan, app, until_idle=until_idle)
     from vedette.adapters.maildir_source import MaildirSource
 
     return MaildirSource(

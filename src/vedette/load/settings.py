@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from vedette.clock import duration_us
 from vedette.errors import BadFleet
+from vedette.load.edges import EdgePlan, Edges, edge_problems, edge_source, edges
 from vedette.load.problem import Problem, in_order, refuse
 from vedette.load.settings_file import (
     ENV,
@@ -75,7 +76,7 @@ class HostPlan:
     every_us: int
 
 
-SourcePlan = CsvPlan | JsonlPlan | MaildirPlan | HostPlan
+SourcePlan = CsvPlan | JsonlPlan | MaildirPlan | HostPlan | EdgePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,7 @@ class Settings:
     targets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sources: tuple[SourcePlan, ...] = ()
     isolation: Isolation = field(default_factory=lambda: Isolation(False))
+    edges: Edges = field(default_factory=Edges)
 
     @classmethod
     def of(cls, root: Path, fleet: str = "fleet") -> Settings:
@@ -267,6 +269,7 @@ def _problems(shape: SettingsFile, document: Document) -> list[Problem]:
         if (sender.token_env is None) == (sender.token_file is None):
             what, mend = "needs its token", "give either token_env or token_file"
             problems.append(document.problem(("serve", "senders", index), what, mend))
+    problems += edge_problems(shape, document)
     for name, table in shape.targets.items():
         problems += _target_problems(name, table, document)
     return problems
@@ -335,6 +338,8 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
             sources.append(MaildirPlan(source.name, path(source.path), origin, every))
         elif isinstance(source, HostFile):
             sources.append(HostPlan(source.name, duration_us(source.every)))
+        else:
+            sources.append(edge_source(source))
     host, _, port = shape.serve.http.rpartition(":")
     return Settings(
         root=root,
@@ -366,6 +371,7 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
         isolation=Isolation(
             shape.isolation.workers == "processes", duration_us(shape.isolation.idle)
         ),
+        edges=edges(shape, path),
     )
 
 

@@ -5,49 +5,25 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from vedette.clock import duration_us
-from vedette.load.field import AfterValidator, BeforeValidator, Field, Shape
+from vedette.load.edges_file import (
+    AuditFile,
+    BigQueryFile,
+    GatewayFile,
+    PeopleFile,
+    PolicyFile,
+    PubsubFile,
+    PushFile,
+    TelemetryFile,
+    TokensFile,
+)
+from vedette.load.field import Field
 from vedette.load.kinds import Errors
+from vedette.load.part import NAME, Address, Duration, Number, Part, Whole
 from vedette.load.yaml_file import KeyPath
 
 ENV = "VEDETTE_"
-_NAME = r"^[a-z][a-z0-9_-]{0,62}$"
-
-
-def _no_flag(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError(f"must be a number, found {str(value).lower()}")
-    return value
-
-
-def _duration(text: str) -> str:
-    try:
-        length = duration_us(text)
-    except ValueError as error:
-        raise ValueError(f"{text!r} is not a duration | write for example 500ms or 30s") from error
-    if length <= 0:
-        raise ValueError(f"{text!r} is no time at all | write for example 500ms or 30s")
-    return text
-
-
-def _address(text: str) -> str:
-    host, _, port = text.rpartition(":")
-    if text and not (host and port.isdigit() and int(port) < 65536):
-        raise ValueError(f"{text!r} is no address | write host:port, for example 127.0.0.1:8088")
-    return text
-
-
-Whole = Annotated[int, BeforeValidator(_no_flag)]
-Number = Annotated[float, BeforeValidator(_no_flag)]
-Duration = Annotated[str, AfterValidator(_duration)]
-
-
-class Part(Shape):
-    """Base of all tables. Not strict, since the environment knows only text."""
-
-    strict: ClassVar[bool] = False
 
 
 class ContentFile(Part):
@@ -75,7 +51,7 @@ class IsolationFile(Part):
 class SenderFile(Part):
     """Someone who sends events over HTTP with a bearer token."""
 
-    name: str = Field(description="names the sender", pattern=_NAME)
+    name: str = Field(description="names the sender", pattern=NAME)
     token_env: str | None = Field(
         default=None, description="the environment variable with its token"
     )
@@ -86,7 +62,7 @@ class SenderFile(Part):
 class ServeFile(Part):
     """The local HTTP door: metrics, health, ingest."""
 
-    http: Annotated[str, AfterValidator(_address)] = "127.0.0.1:0"
+    http: Address = "127.0.0.1:0"
     fallback: bool = False
     anonymous: bool = False
     senders: list[SenderFile] = Field(default_factory=list)
@@ -96,7 +72,7 @@ class CsvFile(Part):
     """Metric series out of CSV files."""
 
     kind: Literal["csv"]
-    name: str = Field(description="names the source", pattern=_NAME)
+    name: str = Field(description="names the source", pattern=NAME)
     path: str = Field(description="files, for example samples/metrics/*.csv", min_length=1)
     rate: Number = Field(
         default=0.0, ge=0, description="events per second; 0 is as fast as possible"
@@ -107,7 +83,7 @@ class JsonlFile(Part):
     """CloudEvents out of files with one JSON object per line; with `type`, their bare data."""
 
     kind: Literal["jsonl"]
-    name: str = Field(description="names the source", pattern=_NAME)
+    name: str = Field(description="names the source", pattern=NAME)
     path: str = Field(description="files, for example samples/events/*.jsonl", min_length=1)
     rate: Number = Field(
         default=0.0, ge=0, description="events per second; 0 is as fast as possible"
@@ -119,7 +95,7 @@ class MaildirFile(Part):
     """Mails out of a Maildir."""
 
     kind: Literal["maildir"]
-    name: str = Field(description="names the source", pattern=_NAME)
+    name: str = Field(description="names the source", pattern=NAME)
     path: str = Field(description="the Maildir, for example @state/mailbox", min_length=1)
     copy_from: str | None = Field(
         default=None, description="what the Maildir is filled from if absent"
@@ -131,11 +107,14 @@ class HostFile(Part):
     """Live metrics of the machine the fleet runs on."""
 
     kind: Literal["host"]
-    name: str = Field(description="names the source", pattern=_NAME)
+    name: str = Field(description="names the source", pattern=NAME)
     every: Duration = Field(default="1s", description="how often metrics are read")
 
 
-SourceFile = Annotated[CsvFile | JsonlFile | MaildirFile | HostFile, Field(discriminator="kind")]
+SourceFile = Annotated[
+    CsvFile | JsonlFile | MaildirFile | HostFile | PubsubFile | PushFile | BigQueryFile,
+    Field(discriminator="kind"),
+]
 
 
 class StoreFile(Part):
@@ -169,7 +148,7 @@ class RetentionFile(Part):
 class SettingsFile(Part):
     """vedette.toml. `VEDETTE_STATE`, `VEDETTE_LIMITS__MAX_HOPS` and so on have the last word."""
 
-    fleet: str = Field(description="names the fleet; part of every identity", pattern=_NAME)
+    fleet: str = Field(description="names the fleet; part of every identity", pattern=NAME)
     state: str = Field(
         default=".vedette", min_length=1, description="a folder for all the program writes"
     )
@@ -178,6 +157,12 @@ class SettingsFile(Part):
     isolation: IsolationFile = Field(default_factory=IsolationFile)
     store: StoreFile = Field(default_factory=StoreFile)
     retention: RetentionFile = Field(default_factory=RetentionFile)
+    policy: PolicyFile = Field(default_factory=PolicyFile)
+    tokens: TokensFile = Field(default_factory=TokensFile)
+    people: PeopleFile = Field(default_factory=PeopleFile)
+    gateway: GatewayFile = Field(default_factory=GatewayFile)
+    telemetry: TelemetryFile = Field(default_factory=TelemetryFile)
+    audit: AuditFile = Field(default_factory=AuditFile)
     serve: ServeFile = Field(default_factory=ServeFile)
     targets: dict[str, dict[str, Any]] = Field(default_factory=dict)
     sources: list[SourceFile] = Field(default_factory=list)

@@ -1,0 +1,17 @@
+"""Wiring of the edges of a deployment: the sources of Google Cloud, made of their plans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vedette.errors import BadFleet
+from vedette.ports import Source
+
+if TYPE_CHECKING:
+    from vedette.app import App
+    from vedette.load.edges import EdgePlan
+
+
+def edge_source(plan: EdgePlan, app: App, *, until_idle: bool) -> Source:
+    """Make one source of its table. Raises BadFleet for one that is not served here."""
+    raise BadFleet(f"source {plan.name} cannot be made", where="vedette.toml")

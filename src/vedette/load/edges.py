@@ -1,0 +1,229 @@
+"""What the tables of `edges_file` come to: plans, with durations in microseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vedette.clock import duration_us
+from vedette.load import edges_file as file
+from vedette.load.problem import Problem
+from vedette.load.yaml_file import Document, KeyPath
+
+
+@dataclass(frozen=True, slots=True)
+class PubsubPlan:
+    """Pulls a Pub/Sub subscription; fields as in `edges_file.PubsubFile`."""
+
+    name: str
+    project: str
+    subscription: str
+    topic: str | None
+    dead_letter_topic: str | None
+    max_delivery_attempts: int
+    ordered: bool
+    exactly_once: bool
+    ack_deadline_us: int
+    max_messages: int
+    max_bytes: int
+    streams: int
+    vouches: str
+    type: str | None
+    filter: str | None
+    schedules: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PushPlan:
+    """Takes what Pub/Sub pushes; fields as in `edges_file.PushFile`."""
+
+    name: str
+    project: str
+    subscription: str
+    topic: str | None
+    endpoint: str | None
+    audience: str
+    service_account: str
+    issuer: str
+    vouches: str
+    type: str | None
+    schedules: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BigQueryPlan:
+    """Asks a BigQuery table for new rows; fields as in `edges_file.BigQueryFile`."""
+
+    name: str
+    project: str
+    dataset: str
+    table: str
+    type: str
+    time_column: str
+    id_column: str | None
+    subject_column: str | None
+    every_us: int
+    overlap_us: int
+    behind_us: int
+    method: str
+    location: str | None
+
+
+EdgePlan = PubsubPlan | PushPlan | BigQueryPlan
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPlan:
+    """Which engine decides (embedded, opa, wasm), and where signed bundles are put."""
+
+    engine: str = "embedded"
+    opa_url: str = "http://127.0.0.1:8181"
+    opa_token_env: str | None = None
+    opa_token_file: str | None = None
+    timeout_us: int = 50_000
+    otherwise: str = "embedded"
+    bundles: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokensPlan:
+    """Who vouches for an agent's identity (embedded, google), and for how long."""
+
+    kind: str = "embedded"
+    life_us: int = 300_000_000
+    audience: str | None = None
+    service_account: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PeoplePlan:
+    """Who may use the operator API over HTTP. `roles`: role -> values of the claim that give it."""
+
+    issuer: str | None = None
+    audience: str = "vedette"
+    name_claim: str = "sub"
+    role_claim: str = "roles"
+    roles: Mapping[str, tuple[str, ...]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayPlan:
+    """Where workers of other hosts reach the gateway, and the agents that live there."""
+
+    listen: tuple[str, int] | None = None
+    agents: tuple[str, ...] = ()
+
+    def remote(self, agent: str) -> bool:
+        """Say whether an agent's code runs in a `vedette worker`."""
+        return agent in self.agents or "*" in self.agents
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryPlan:
+    """Traces (none, otlp) and logs (none, text, json)."""
+
+    traces: str = "none"
+    endpoint: str | None = None
+    sample: float = 1.0
+    logs: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPlan:
+    """Where the ledger is shipped to; nowhere without a dataset."""
+
+    project: str | None = None
+    dataset: str | None = None
+    every_us: int = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """All of them."""
+
+    policy: PolicyPlan = PolicyPlan()
+    tokens: TokensPlan = TokensPlan()
+    people: PeoplePlan = PeoplePlan()
+    gateway: GatewayPlan = GatewayPlan()
+    telemetry: TelemetryPlan = TelemetryPlan()
+    audit: AuditPlan = AuditPlan()
+
+
+def edges(shape: Any, path: Callable[[str], Path]) -> Edges:
+    """Return what the tables of a settings file come to. `path` resolves a relative one."""
+    policy, tokens, people = shape.policy, shape.tokens, shape.people
+    gateway, telemetry, audit = shape.gateway, shape.telemetry, shape.audit
+    bundles = policy.bundles
+    if bundles and not bundles.startswith("gs://"):
+        bundles = str(path(bundles))
+    host, _, port = gateway.listen.rpartition(":")
+    return Edges(
+        PolicyPlan(
+            policy.engine, policy.opa_url, policy.opa_token_env,
+            str(path(policy.opa_token_file)) if policy.opa_token_file else None,
+            duration_us(policy.timeout), policy.otherwise, bundles,
+        ),
+        TokensPlan(
+            tokens.kind, duration_us(tokens.life), tokens.audience, tokens.service_account
+        ),
+        PeoplePlan(
+            people.issuer, people.audience, people.name_claim, people.role_claim,
+            {
+                "viewer": tuple(people.viewer),
+                "approver": tuple(people.approver),
+                "operator": tuple(people.operator),
+                "policy_author": tuple(people.policy_author),
+            },
+        ),
+        GatewayPlan((host.strip("[]"), int(port)) if host else None, tuple(gateway.agents)),
+        TelemetryPlan(telemetry.traces, telemetry.endpoint, telemetry.sample, telemetry.logs),
+        AuditPlan(audit.project, audit.dataset, duration_us(audit.every)),
+    )  # fmt: skip
+
+
+def edge_source(table: Any) -> EdgePlan:
+    """Return the plan of one source table of `edges_file`."""
+    if isinstance(table, file.PubsubFile):
+        return PubsubPlan(
+            table.name, table.project, table.subscription, table.topic, table.dead_letter_topic,
+            table.max_delivery_attempts, table.ordered, table.exactly_once,
+            duration_us(table.ack_deadline), table.max_messages, table.max_bytes, table.streams,
+            table.vouches, table.type, table.filter, table.schedules,
+        )  # fmt: skip
+    if isinstance(table, file.PushFile):
+        return PushPlan(
+            table.name, table.project, table.subscription, table.topic, table.endpoint,
+            table.audience, table.service_account, table.issuer, table.vouches, table.type,
+            table.schedules,
+        )  # fmt: skip
+    return BigQueryPlan(
+        table.name, table.project, table.dataset, table.table, table.type, table.time_column,
+        table.id_column, table.subject_column, duration_us(table.every),
+        duration_us(table.overlap), duration_us(table.behind), table.method, table.location,
+    )  # fmt: skip
+
+
+def edge_problems(shape: Any, document: Document) -> list[Problem]:
+    """Return what is wrong with the tables beyond their shape."""
+    found: list[Problem] = []
+
+    def add(at: KeyPath, what: str, mend: str) -> None:
+        found.append(document.problem(at, what, mend))
+
+    if not 1_000_000 <= duration_us(shape.tokens.life) <= 300_000_000:
+        add(("tokens", "life"), "a token lasts from 1s to 5m", "write for example 5m")
+    if shape.tokens.kind == "google" and not shape.tokens.service_account:
+        add(("tokens",), "google tokens need the agents' service accounts", "add service_account")
+    if (shape.audit.project is None) != (shape.audit.dataset is None):
+        add(("audit",), "needs both project and dataset", "give both, or leave the table out")
+    if shape.telemetry.traces == "otlp" and not shape.telemetry.endpoint:
+        add(("telemetry",), "traces need a collector", "add endpoint")
+    for index, source in enumerate(shape.sources):
+        if not isinstance(source, file.PubsubFile):
+            continue
+        if not 10_000_000 <= duration_us(source.ack_deadline) <= 600_000_000:
+            at: KeyPath = ("sources", index, "ack_deadline")
+            add(at, "Pub/Sub takes ack deadlines from 10s to 10m", "write for example 60s")
+    return found

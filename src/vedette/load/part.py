@@ -1,0 +1,47 @@
+"""What the tables of vedette.toml are declared with."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from vedette.clock import duration_us
+from vedette.load.field import AfterValidator, BeforeValidator, Shape
+
+NAME = r"^[a-z][a-z0-9_-]{0,62}$"
+
+
+def no_flag(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"must be a number, found {str(value).lower()}")
+    return value
+
+
+def duration(text: str) -> str:
+    try:
+        length = duration_us(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not a duration | write for example 500ms or 30s") from error
+    if length <= 0:
+        raise ValueError(f"{text!r} is no time at all | write for example 500ms or 30s")
+    return text
+
+
+def address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if text and not (host and port.isdigit() and int(port) < 65536):
+        raise ValueError(f"{text!r} is no address | write host:port, for example 127.0.0.1:8088")
+    return text
+
+
+Whole = Annotated[int, BeforeValidator(no_flag)]
+Number = Annotated[float, BeforeValidator(no_flag)]
+Duration = Annotated[str, AfterValidator(duration)]
+
+
+class Part(Shape):
+    """Base of all tables. Not strict, since the environment knows only text."""
+
+    strict: ClassVar[bool] = False
+
+
+Address = Annotated[str, AfterValidator(address)]
