@@ -15,7 +15,7 @@ from typing import Any
 
 from vedette.adapters.local_hands import LocalHands
 from vedette.adapters.local_judges import LocalJudges
-from vedette.adapters.worker_pool.confine import Note, confine
+from vedette.adapters.worker_pool.confine import Note, confine, name_process
 from vedette.adapters.worker_pool.hands_side import Hands, serve_hands
 from vedette.adapters.worker_pool.judge_side import Judges, serve_judge
 from vedette.adapters.worker_pool.zygote import run_zygote
@@ -46,6 +46,7 @@ def serve(line: socket.socket, note: int, told: dict[str, Any]) -> None:
     os.dup2(2, 1)
     confine(int(told["memory"]))
     agent = str(told["agent"])
+    name_process(str(told["kind"]), agent)
     if told["kind"] == "judge":
         serve_judge(line, Note(note), agent, make_judges)
     else:

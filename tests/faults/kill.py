@@ -6,6 +6,7 @@ decisions of the store, and compares both with those of a run that nobody distur
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -51,19 +52,23 @@ def start(config: Path, *more: str) -> subprocess.Popen[bytes]:
 
 
 def hold_hands(pid: int, state: Path, receiver: Path) -> None:
-    """Stop the workers of a fleet until a mail effect is seen to be open, or for half a second.
+    """Stop the hands of the mail agent until an effect of theirs is seen to be open, then kill.
 
-    Moving a mail takes less than a look at the store does: so it is made to take longer.
+    Moving a mail takes less than a look at the store does: so it is made to take longer. The
+    judges go on, so that there is a next mail to move.
     """
     workers = psutil.Process(pid).children(recursive=True)
     for worker in workers:
-        worker.suspend()
-    end = time.monotonic() + 0.5
+        with contextlib.suppress(psutil.Error):
+            if worker.name().startswith("hands:inbox"):
+                worker.suspend()
+    end = time.monotonic() + 10
     while time.monotonic() < end and not progress(state, receiver)["open"]:
         time.sleep(0.002)
     os.kill(pid, signal.SIGKILL)
     for worker in workers:
-        worker.kill()
+        with contextlib.suppress(psutil.Error):
+            worker.kill()
 
 
 def run_to_end(config: Path, within_s: float = 300) -> None:
