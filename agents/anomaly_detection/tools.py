@@ -81,6 +81,7 @@ def notify(call: Call) -> Outcome:
         "Idempotency-Key": call.key,
         "vedettelineage": ",".join(call.lineage),
         "vedettehops": str(len(call.lineage)),
+        "traceparent": call.traceparent,
     }
     try:
         status, answer = _post(url, json.dumps(body, sort_keys=True).encode(), headers, call)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from vedette.digest import sha256_hex
 from vedette.errors import Permanent
 
 EffectState = Literal["intended", "started", "done", "failed", "unknown", "cancelled"]
@@ -66,6 +67,21 @@ class Call:
     lineage: tuple[str, ...]
     attempt: int
     timeout_us: int
+
+    @property
+    def traceparent(self) -> str:
+        """Return the W3C trace context to send along (https://www.w3.org/TR/trace-context/)."""
+        return f"00-{trace_of(self.run)}-{span_of(self.key)}-01"
+
+
+def trace_of(run: str) -> str:
+    """Return the trace id of a run's event: all runs of one event share it."""
+    return sha256_hex(f"vedette.trace/1 {run[4:20]}".encode())[:32]
+
+
+def span_of(name: str) -> str:
+    """Return the id of the span that belongs to a run, an event or an idempotency key."""
+    return sha256_hex(f"vedette.span/1 {name}".encode())[:16]
 
 
 @dataclass(frozen=True, slots=True)

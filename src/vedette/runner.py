@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from vedette.app import POLICY_FOLDER, App, feed
 from vedette.errors import BadPolicy, StoreFailed, Unavailable, VedetteError
 from vedette.follow import catch_up, follow
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from vedette.load import SourcePlan
 
 TICK_S = 0.25
+# How often the age of the oldest unfinished run is looked up.
+AGE_S = 2.0
 RETRY_US = 1_000_000
 # How far off a retry or a limit may be for `until_idle` to stay up for it.
 SOON_US = 60_000_000
@@ -46,6 +50,7 @@ class Running:
         if app.pool is not None:
             app.pool.tell(self.trouble)
         self.address: str | None = None
+        self.aged_at = 0.0
         self.began_us = app.line.clock.monotonic_us()
         self.began_cpu = time.process_time()
         self.sources: list[Source] = []
@@ -82,6 +87,7 @@ class Running:
                 await self._first_work(tasks)
                 await self._serve(stack)
                 tasks += [self._source(source) for source in later]
+                tasks += self._beside()
                 tasks.append(asyncio.create_task(self._watch_policy(), name="policy watcher"))
                 self._mind(tasks[-1])
                 while not self.stopping.is_set():
@@ -118,6 +124,15 @@ class Running:
         task = asyncio.create_task(follow(line, rollout, look, self.trouble), name="follower")
         self._mind(task)
         return [task]
+
+    def _beside(self) -> list[asyncio.Task[None]]:
+        """Start what follows the ledger beside the line: traces, logs, shipping."""
+        from vedette.edges import followers
+
+        tasks = [asyncio.create_task(work, name=name) for name, work in followers(self.app)]
+        for task in tasks:
+            self._mind(task)
+        return tasks
 
     def _source(self, source: Source) -> asyncio.Task[None]:
         return asyncio.create_task(self._deliver(source), name=source.name)
@@ -221,6 +236,19 @@ class Running:
         runs, octets = app.dispatcher.supply.credits.room.total
         app.metrics.gauge("accepted_unfinished", runs)
         app.metrics.gauge("accepted_unfinished_bytes", octets)
+        if (now := time.monotonic()) >= self.aged_at:
+            self.aged_at = now + AGE_S
+            app.metrics.gauge("oldest_unfinished_seconds", self._oldest_s())
+
+    def _oldest_s(self) -> float:
+        """Return how long the oldest run that is ready has been accepted; 0 if none is."""
+        store = self.app.store
+        waiting = store.backlog(0, 1)
+        accepted = store.entry(waiting[0].position) if waiting else None
+        if accepted is None:
+            return 0.0
+        at = int(orjson.loads(accepted[1])["at"])
+        return max(0.0, (self.app.line.clock.now_us() - at) / 1e6)
 
     # --- sources ----------------------------------------------------------------------------
 

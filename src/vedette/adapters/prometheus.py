@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
+
+Labels = tuple[tuple[str, str], ...]
+
+# Label sets of one metric in one process; what comes after them is counted under OVERFLOW.
+MOST_SERIES = 2000
+OVERFLOW = "overflow"
+BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 # name: (kind, help, labels). What is not listed here is a bug, not a new metric.
 METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
@@ -25,6 +34,7 @@ METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "pending_runs": ("gauge", "Runs in memory, queued or being handled", ()),
     "ledger_head": ("gauge", "Seq of the last ledger entry", ()),
     "stops": ("gauge", "Stops in force", ()),
+    "operator_refusals": ("counter", "Requests of people that were refused", ("code",)),
     "stop_seconds": ("histogram", "From the order to stop to its being in force", ()),
     "parked": ("counter", "Agents that were stopped by the engine, over a ceiling", ("agent",)),
     "parked_keys": ("gauge", "Keys whose effects wait for a target, or behind one that does", ()),
@@ -32,6 +42,11 @@ METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "breakers_open": ("gauge", "Targets that are left alone now", ()),
     "accepted_unfinished": ("gauge", "Runs that intake has credits out for", ()),
     "accepted_unfinished_bytes": ("gauge", "The bytes of their events", ()),
+    "oldest_unfinished_seconds": ("gauge", "Age of the oldest run that is ready", ()),
+    "spans": ("counter", "Spans that a collector took", ()),
+    "trace_failures": ("counter", "Batches of spans that no collector took; sent again", ()),
+    "log_failures": ("counter", "Reads of the ledger for log lines that failed", ()),
+    "series_dropped": ("counter", "Counts under one label set too many", ("metric",)),
 }
 
 
@@ -43,22 +58,40 @@ class PrometheusMetrics:
 
     def __init__(self) -> None:
         self.tally: Tally[tuple[str, tuple[tuple[str, str], ...]]] = Tally()
-        self._gauges: dict[str, float] = {}
-        self._observed: dict[str, list[float]] = {}
+        self._series: Tally[str] = Tally()
+        self._gauges: dict[tuple[str, Labels], float] = {}
+        self._observed: dict[tuple[str, Labels], _Observed] = {}
 
     def count(self, name: str, amount: int = 1, **labels: str) -> None:
         """Count `amount` under a name and its labels."""
-        self.tally[(name, tuple(sorted(labels.items())))] += amount
+        at = (name, tuple(sorted(labels.items())))
+        if at not in self.tally and not self._room(name):
+            at = (name, tuple((label, OVERFLOW) for label, _ in at[1]))
+        self.tally[at] += amount
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
         """Set a present value."""
-        self._gauges[name] = value
+        at = (name, tuple(sorted(labels.items())))
+        if at in self._gauges or self._room(name):
+            self._gauges[at] = value
 
     def observe(self, name: str, value: float, **labels: str) -> None:
-        """Observe one value of a distribution (kept in memory, at most the last 10,000)."""
-        values = self._observed.setdefault(name, [])
-        values.append(value)
-        del values[:-10_000]
+        """Count one value of a distribution into its buckets."""
+        at = (name, tuple(sorted(labels.items())))
+        found = self._observed.get(at)
+        if found is None:
+            if not self._room(name):
+                return
+            found = self._observed[at] = _Observed()
+        found.add(value)
+
+    def _room(self, name: str) -> bool:
+        """Say whether a metric may have one more set of labels; count it if not."""
+        if self._series[name] >= MOST_SERIES:
+            self.tally[("series_dropped", (("metric", name),))] += 1
+            return False
+        self._series[name] += 1
+        return True
 
     def total(self, name: str, **labels: str) -> int:
         """Return the sum of a counter over all label sets that contain `labels`."""
@@ -94,23 +127,40 @@ class PrometheusMetrics:
                         values = dict(at)
                         counter.add_metric([values.get(label, "") for label in labels], number)
                 families.append(counter)
-            elif kind == "gauge" and name in self._gauges:
-                gauge = GaugeMetricFamily(f"vedette_{name}", told)
-                gauge.add_metric([], self._gauges[name])
-                families.append(gauge)
-            elif kind == "histogram" and name in self._observed:
-                families.append(_histogram(HistogramMetricFamily, name, told, self._observed[name]))
+            elif kind == "gauge":
+                gauge = GaugeMetricFamily(f"vedette_{name}", told, labels=labels)
+                for (found, at), value in self._gauges.items():
+                    if found == name:
+                        gauge.add_metric([dict(at).get(label, "") for label in labels], value)
+                if gauge.samples:
+                    families.append(gauge)
+            else:
+                histogram = HistogramMetricFamily(f"vedette_{name}", told, labels=labels)
+                for (found, at), observed in self._observed.items():
+                    if found == name:
+                        shown = [dict(at).get(label, "") for label in labels]
+                        histogram.add_metric(shown, observed.buckets(), observed.sum)
+                if histogram.samples:
+                    families.append(histogram)
         return families
 
 
-_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+class _Observed:
+    """A distribution as Prometheus counts it: how many values came up to each edge."""
 
+    __slots__ = ("counts", "sum")
 
-def _histogram(family: Any, name: str, told: str, values: list[float]) -> Any:
-    buckets = [(str(edge), sum(1 for v in values if v <= edge)) for edge in _BUCKETS]
-    histogram = family(f"vedette_{name}", told)
-    histogram.add_metric([], [*buckets, ("+Inf", len(values))], sum(values))
-    return histogram
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS) + 1)
+        self.sum = 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(BUCKETS, value)] += 1
+        self.sum += value
+
+    def buckets(self) -> list[tuple[str, int]]:
+        edges = [*(str(edge) for edge in BUCKETS), "+Inf"]
+        return list(zip(edges, accumulate(self.counts), strict=True))
 
 
 class _Collector:

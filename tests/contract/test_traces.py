@@ -1,0 +1,219 @@
+"""Traces: what a real collector's endpoint receives of a real run, and that it joins up."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from vedette import tell
+from vedette.adapters.otel import OtlpSpans
+from vedette.effect import Outcome
+from vedette.event import Event
+from vedette.load.edges import TelemetryPlan
+from vedette.runner import Running
+from vedette.tell import TRACED, line_of, traces_after
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy import World, do, job, send, toy_fleet, until
+
+SECRET = "the-owl-sleeps-at-noon"
+SENDER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+class Collector(ThreadingHTTPServer):
+    """Takes OTLP over HTTP, as a collector does, and keeps the spans; or refuses."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Taker)
+        self.spans: list[Any] = []
+        self.refuse = False
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Taker(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        raw = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path != "/v1/traces" or self.server.refuse:
+            self.send_response(400)
+            self.end_headers()
+            return
+        asked = ExportTraceServiceRequest.FromString(raw)
+        for resource in asked.resource_spans:
+            for scope in resource.scope_spans:
+                self.server.spans += scope.spans
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    server = Collector()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path) -> AsyncIterator[FleetHarness]:
+    world = World()
+    async with toy_fleet(tmp_path, world) as fleet:
+        fleet.world = world  # type: ignore[attr-defined]
+        yield fleet
+
+
+def told(event: Event) -> Event:
+    return Event(
+        event.source, event.id, event.type, event.subject, event.time, event.data,
+        vouched=event.vouched, extensions={"traceparent": SENDER},
+    )  # fmt: skip
+
+
+async def traced(fleet: FleetHarness, share: float = 1.0) -> list[Any]:
+    at, found = 0, []
+    while True:
+        page, to = traces_after(fleet.app.store, at, share)
+        found += page
+        if to == at:
+            return found
+        at = to
+
+
+async def test_event_decision_and_effect_are_one_trace(
+    fleet: FleetHarness, collector: Collector
+) -> None:
+    await fleet.send(told(job("1", send(SECRET), do("wire.send", to="x@evil.example", text=""))))
+    await fleet.settle()
+    spans = await traced(fleet)
+    exporter = OtlpSpans(collector.url, "toy")
+    assert await asyncio.to_thread(exporter.send, spans)
+    exporter.close()
+    taken = {span.name: span for span in collector.spans}
+    assert len({span.trace_id for span in collector.spans}) == 1
+    assert len({span.span_id for span in collector.spans}) == len(collector.spans)
+    ids = {span.span_id for span in collector.spans}
+    root = taken["event"]
+    assert not root.parent_span_id
+    assert all(span.parent_span_id in ids for span in collector.spans if span is not root)
+    assert root.links[0].trace_id.hex() == SENDER[3:35]
+    outcomes = [
+        attribute.value.string_value
+        for span in collector.spans
+        if span.name == "decide wire.send"
+        for attribute in span.attributes
+        if attribute.key == "vedette.outcome"
+    ]
+    assert sorted(outcomes) == ["deny", "permit"]
+    # What the target was sent along is the span of the very call.
+    (call,) = fleet.world.calls  # type: ignore[attr-defined]
+    effect = taken["effect wire.send"]
+    assert call.traceparent == f"00-{effect.trace_id.hex()}-{effect.span_id.hex()}-01"
+
+
+async def test_no_content_is_in_a_span_or_a_log_line(fleet: FleetHarness) -> None:
+    await fleet.send(told(job("1", send(SECRET), subject=SECRET)))
+    await fleet.settle()
+    spans = await traced(fleet)
+    lines = [line_of(json.loads(raw), True) for _, raw in fleet.app.store.entries_after(0, 1000)]
+    assert spans
+    assert SECRET not in repr(spans)
+    assert SECRET not in "".join(lines)
+    # The control: the content is there, where it may be.
+    bodies = [data for _, _, _, data in fleet.app.store.walk(("event.accepted",))]
+    assert SECRET.encode() in b"".join(body for body in bodies if body)
+
+
+async def test_a_failed_effect_is_an_error_and_a_dead_run_too(fleet: FleetHarness) -> None:
+    fleet.world.answer = lambda call: Outcome("failed", error="no")  # type: ignore[attr-defined]
+    await fleet.send(job("1", send("hello")))
+    await fleet.send(job("2", data={"raise": True}))
+    await fleet.settle()
+    failed = {span.name: span.failed for span in await traced(fleet) if span.failed}
+    assert failed["effect wire.send"] == "failed"
+
+
+async def test_a_share_is_the_same_events_each_time(fleet: FleetHarness) -> None:
+    for number in range(40):
+        await fleet.send(job(str(number), send("hello")))
+    await fleet.settle()
+    everything = {span.trace for span in await traced(fleet)}
+    half = {span.trace for span in await traced(fleet, 0.5)}
+    assert len(everything) == 40
+    assert 5 < len(half) < 35
+    assert half == {span.trace for span in await traced(fleet, 0.5)}
+    assert not await traced(fleet, 0)
+
+
+def test_a_collector_that_refuses_or_is_away_is_told_of_and_nothing_is_raised(
+    collector: Collector,
+) -> None:
+    collector.refuse = True
+    exporter = OtlpSpans(collector.url, "toy", timeout_s=0.5)
+    assert not exporter.send([])
+    exporter.close()
+    away = OtlpSpans("http://127.0.0.1:9", "toy", timeout_s=0.5)
+    assert not away.send([])
+    away.close()
+
+
+async def test_what_a_collector_did_not_take_is_sent_again_and_once_only(
+    tmp_path: Path,
+    collector: Collector,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tell, "_RETRY_US", 50_000)
+    collector.refuse = True
+    async with toy_fleet(tmp_path, World()) as fleet:
+        await fleet.app.dispatcher.close()
+        telemetry = TelemetryPlan("otlp", collector.url, logs="json")
+        edges = replace(fleet.app.settings.edges, telemetry=telemetry)
+        fleet.app.settings = replace(fleet.app.settings, edges=edges)
+        running = Running(fleet.app, until_idle=False)
+        task = asyncio.create_task(running.run())
+        await until(lambda: running.sources is not None and fleet.app.store.head() > 0)
+        await fleet.app.intake.accept([job("1", send("hello"))])
+        await until(lambda: fleet.app.metrics.total("trace_failures") > 0)
+        assert not collector.spans
+        collector.refuse = False
+        await until(lambda: fleet.app.metrics.total("spans") > 0)
+        head = fleet.app.store.head()
+        await until(lambda: int(fleet.app.store.meta(TRACED) or 0) >= head)
+        running.stop()
+        await task
+        ids = [span.span_id for span in collector.spans]
+        assert len(ids) == len(set(ids)) > 3
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line[:1] == "{"]
+    assert {"event.accepted", "action.decided", "effect.done"} <= {x["message"] for x in lines}
+
+
+def test_a_log_line_is_one_line_of_json_or_text() -> None:
+    entry = {"v": 1, "seq": 7, "at": 1_500_000, "kind": "run.dead", "run": "run_1", "body": "x"}
+    line = line_of(entry, True)
+    assert json.loads(line) == {
+        "severity": "ERROR", "timestamp": {"seconds": 1, "nanos": 500_000_000},
+        "message": "run.dead", "seq": 7, "run": "run_1",
+    }  # fmt: skip
+    assert line_of(entry, False) == "1.500000 ERROR run.dead seq=7 run=run_1\n"
+    assert io.StringIO(line).readlines() == [line]
