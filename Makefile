@@ -8,7 +8,8 @@ WORKERS ?= 2
 ARGS ?=
 
 .PHONY: help setup run test check fast faults lock replay-real kill-real bench-line bench-start \
-  bench-latency bench-standing bench-stop bench-peers soak wheel clean
+  bench-latency bench-standing bench-stop bench-peers bench-publish soak wheel clean \
+  bench-pubsub replay-pubsub bench-bigquery bench-opa diff-engines
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,6 +17,9 @@ help: ## Print this help
 setup: ## Make .venv from requirements.lock and install the pinned opa (quick when done)
 	@tools/setup
 	@tools/opa
+	@tools/oidc/install
+	@tools/bqemulator
+	@tools/terraform-provider
 
 run: ## Run the sample fleet on this machine until Ctrl-C; ARGS go to `vedette run`
 	@tools/setup
@@ -38,6 +42,7 @@ fast: ## Unit and property tests only; ARGS go to pytest
 lock: ## Compile requirements.lock again; ARGS="--upgrade" moves the pins
 	@tools/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 \
 	  --generate-hashes --no-header --no-emit-index-url --quiet $(ARGS) --output-file requirements.lock
+	@tools/image-locks
 	@echo "requirements.lock is compiled; make setup installs it"
 
 faults: ## Every crash point, 10,000 pairs, power cuts and their controls (10 min and more)
@@ -68,9 +73,23 @@ bench-standing: ## The others' p99 beside an endless loop, a memory eater, a sto
 	@tools/setup
 	@$(BIN)/python -m tests.bench.standing $(ARGS)
 
+bench-opa: ## One decision by the embedded engine, by OPA's Wasm and by an OPA server: p50, p99, CPU
+	@tools/setup
+	@tools/opa
+	@$(BIN)/python -m tests.bench.opa $(ARGS)
+
+diff-engines: ## 100,000 generated questions to every policy engine; any difference fails (5 min)
+	@tools/setup
+	@tools/opa
+	@$(BIN)/python -m tests.diff_engines $(ARGS)
+
 bench-stop: ## From the order to stop to the last call, at 500 events/s and over a restart
 	@tools/setup
 	@$(BIN)/python -m tests.bench.stop $(ARGS)
+
+bench-publish: ## 60 policy changes at 20 processes under load: time, late calls, late commits (10 min)
+	@tools/setup
+	@$(BIN)/python -m tests.bench.publish $(ARGS)
 
 bench-peers: ## The line beside DBOS, LangGraph and ADK, in one run (15 min; ARGS=--quick: 3 min)
 	@tools/setup
@@ -79,6 +98,18 @@ bench-peers: ## The line beside DBOS, LangGraph and ADK, in one run (15 min; ARG
 soak: ## Cost at 10 thousand, 1 and 5 million entries with 1,000 agents (15 min, 8 GB); a plot in docs/
 	@tools/setup
 	@$(BIN)/python -m tests.bench.flat .tools/soak --plot docs/flat.svg $(ARGS)
+
+bench-bigquery: ## BigQuery emulator: what shipping an entry and polling a table cost
+	@tools/setup
+	@$(BIN)/python -m tests.bench.bigquery $(ARGS)
+
+bench-pubsub: ## Pub/Sub emulator, 20 subscriptions: events/s and CPU from receive over commit to ack
+	@tools/setup
+	@$(BIN)/python -m tests.bench.pubsub $(ARGS)
+
+replay-pubsub: ## The replay over a Pub/Sub emulator on PostgreSQL; ARGS=--real: the data of VEDETTE_DATA
+	@tools/setup
+	@$(BIN)/python -m tests.bench.pubsub_replay $(ARGS)
 
 wheel: ## Build the wheel into dist/
 	@tools/setup

@@ -6,6 +6,9 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from tests.bigquery import bigquery as bigquery
+from tests.bigquery import warehouse as warehouse
+from tests.pubsub import pubsub_emulator as pubsub_emulator
 
 
 @pytest.fixture(autouse=True)

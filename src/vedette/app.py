@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from vedette.agent import Agent, Fleet
+from vedette.apart import apart, close_apart, with_tokens
 from vedette.budget import DAY_US, MINUTE_US, Budgets, read_budgets, window_start
 from vedette.bundle import Bundle, Revision
 from vedette.clock import Clock, SystemClock
 from vedette.commands import Commands
 from vedette.dispatch import Dispatcher
+from vedette.engines import close_stage, policy_stage
 from vedette.entry import Draft
 from vedette.errors import BadFleet, BadPolicy
 from vedette.gateway import Gateway
@@ -29,8 +31,9 @@ from vedette.isolation import in_hand, judges, open_pool, performer
 from vedette.lessons import Lessons, Readable
 from vedette.line import Line
 from vedette.ports import Finding, Performer, PolicyEngine, PolicyStage, Reasoner
+from vedette.publishing import shelving
 from vedette.recall import Recall
-from vedette.rollout import Rollout
+from vedette.rollout import Rollout, Wish
 from vedette.standing import take_over
 from vedette.stop import Stops
 from vedette.stores import is_there, open_reading, open_store
@@ -67,6 +70,8 @@ class App:
     async def close(self) -> None:
         """Stop handling, commit what is queued, and let go of the store."""
         await self.dispatcher.close()
+        close_stage(self.rollout.stage)
+        close_apart(self.line.reasoners)
         self.store.close()
         self.banks.close()
         hands: Any = self.line.performer
@@ -93,11 +98,14 @@ async def open_app(
     """
     from vedette.adapters.keys import KeyFolder, ledger_key
     from vedette.adapters.prometheus import PrometheusMetrics
+    from vedette.adapters.pubsub.redrive import DeadLetters
     from vedette.adapters.rego.stage import read_bundle
+    from vedette.adapters.secrets import wire, with_secrets
     from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.load import load_fleet
     from vedette.storage.lock import LOCK, own
 
+    wire()
     clock = clock or SystemClock()
     loaded = load_fleet(settings.root, settings, now_us=clock.now_us())
     fleet = loaded.fleet
@@ -114,9 +122,10 @@ async def open_app(
         versions = banks.load(loaded.banks)
         feed(banks, store)
         pool = open_pool(settings, metrics)
-        hands = performer(fleet, pool)
+        hands = with_tokens(settings, with_secrets(performer(fleet, pool), settings.targets))
         lessons = Lessons(banks, {} if reasoners else _judged(loaded))
         thinking = reasoners or _reasoners(loaded, lessons, clock, pool, hands)
+        thinking = apart(settings, fleet, thinking, lessons, clock)
         line = _line(settings, fleet, store, banks, thinking, clock, metrics, hands)
         line.in_hand = in_hand(settings, fleet, pool)
         rollout, troubles = await _roll_out(settings, store, line, stage, lessons)
@@ -136,7 +145,8 @@ async def open_app(
         troubles.append("[store] survives = kill: a power cut may take the last answered commits")
     dispatcher = Dispatcher(line)
     intake = LineIntake(line, dispatcher, max_event_bytes=settings.max_event_bytes)
-    upkeep = Upkeep(line, store, KeyFolder(settings.state, key_name))
+    letters = DeadLetters(settings.sources)
+    upkeep = Upkeep(line, store, KeyFolder(settings.state, key_name), letters)
     await upkeep.finish_trimming()
     commands = Commands(line, intake, rollout, read_bundle, upkeep)
     return App(
@@ -229,7 +239,7 @@ async def _roll_out(
     """
     from vedette.adapters.rego.stage import SubprocessStage
 
-    stage = given or SubprocessStage()
+    stage = policy_stage(settings, given or SubprocessStage(), line.metrics)
     prepared: list[Readable] = []
 
     def prepare(engine: PolicyEngine, number: int) -> list[Draft]:
@@ -259,6 +269,7 @@ async def _roll_out(
         line.metrics,
         asyncio.Lock(),
         lambda bundle: budgets(bundle.files, line.fleet)[1],
+        shelving(settings, store, line.clock.now_us),
     )
     if number:
         files = store.bundle(digest)
@@ -286,7 +297,7 @@ async def _offer(settings: Settings, store: SqlStore, rollout: Rollout) -> list[
     if rollout.live.number and offered.digest == store.meta(POLICY_FOLDER):
         # The folder says what it said before; what a person applied since stays live.
         return []
-    published = await rollout.publish(offered, ENGINE, "found in the policy folder at start")
+    published = await rollout.publish(offered, Wish(ENGINE, "found in the policy folder at start"))
     await store.remember(POLICY_FOLDER, offered.digest)
     if published.ok:
         return []
@@ -331,7 +342,7 @@ def key_in_force(settings: Settings) -> str | None:
 
 def carried(store: SqlStore, digest: str) -> tuple[dict[str, Any], Budgets]:
     """Return what an admitted bundle carries for the engine: the registry, and the budgets."""
-    from vedette.adapters.rego.data import mount
+    from vedette.load.policy_data import mount
 
     data = mount(store.bundle(digest) or {})
     found = data.get("registry")
@@ -340,7 +351,7 @@ def carried(store: SqlStore, digest: str) -> tuple[dict[str, Any], Budgets]:
 
 def budgets(files: Mapping[str, bytes], fleet: Fleet) -> tuple[Budgets, list[Finding]]:
     """Return the limits and prices of a bundle (policies/budgets/data.yaml), and what is wrong."""
-    from vedette.adapters.rego.data import mount
+    from vedette.load.policy_data import mount
 
     file = "budgets/data.yaml"
     try:

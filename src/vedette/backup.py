@@ -1,8 +1,8 @@
 """Backup and restore of a fleet's state folder, beside a running fleet or with none.
 
 A backup is a folder: `store.db` and `memory.db` as of one moment each, `ledger.pub`, `witness.log`
-(the heads shown by then), `ledger.key` only if asked for, and, written last, `backup.json` with
-the digest of every file and the head of the ledger. It is verified before it is called one.
+(the heads shown by then), `ledger.key` and `policy.key` only if asked for, and, written last,
+`backup.json` with the digest of every file and the head of the ledger. It is verified before it is called one.
 
 A restore takes the place of a lost store and says so in the ledger it goes on with: the entry
 `store.restored` names the heads that the witness saw beyond the backup, so that verification tells
@@ -38,6 +38,8 @@ SCHEMA = "vedette.backup/1"
 MANIFEST = "backup.json"
 STORE, MEMORY, WITNESS = "store.db", "memory.db", "witness.log"
 PUBLIC, PRIVATE = "ledger.pub", "ledger.key"
+# Those that policy archives are signed with and verified by.
+POLICY_PUBLIC, POLICY_PRIVATE = "policy.pub", "policy.key"
 _BUILDING = "restoring"
 
 
@@ -74,7 +76,8 @@ def back_up(settings: Settings, to: Path, *, with_keys: bool = False) -> dict[st
         raise BadCommand("the folder is not empty", where=str(to), mend="name a new one")
     to.chmod(0o700)
     # In this order: heads that the copy holds, and memories that it has entries of.
-    for name in (WITNESS, PUBLIC, *((PRIVATE,) if with_keys else ())):
+    secret = (PRIVATE, POLICY_PRIVATE) if with_keys else ()
+    for name in (WITNESS, PUBLIC, POLICY_PUBLIC, *secret):
         if (state / name).exists():
             _copy_file(state / name, to / name)
     if (state / MEMORY).exists():
@@ -158,6 +161,10 @@ def restore(
         shown = _shown(witness)
         lost, in_force = _check(source, building, shown)
         signing = _private(source, state, key, building, line=in_force)
+        if not (state / POLICY_PRIVATE).exists():
+            for name in (POLICY_PUBLIC, POLICY_PRIVATE):
+                if (source / name).exists() and (source / POLICY_PRIVATE).exists():
+                    _copy_file(source / name, building / name)
         asyncio.run(_enter(building, told["fleet"], signing, lost, who, reason))
         own_notes = (building / WITNESS).read_text(encoding="utf-8")
         before = "".join(note + "\n" for note in shown)
@@ -324,7 +331,7 @@ def _put_in_place(building: Path, state: Path) -> None:
                 (state / f"{name}-{log}").unlink(missing_ok=True)
     sync_folder(state)
     reach("restore:log")
-    for name in (PRIVATE, PUBLIC, MEMORY, WITNESS, STORE):
+    for name in (PRIVATE, PUBLIC, POLICY_PUBLIC, POLICY_PRIVATE, MEMORY, WITNESS, STORE):
         if (building / name).exists():
             (building / name).replace(state / name)
             reach("restore:mid")

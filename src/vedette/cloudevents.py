@@ -31,7 +31,7 @@ INT32 = 2**31
 
 # Sources that adapters of this process make events under. Whoever else could use one would decide
 # which of the adapter's ids are known already, and so which of its events are never handled.
-LOCAL_SOURCES = ("csv:", "jsonl:", "maildir:", "host:")
+LOCAL_SOURCES = ("csv:", "jsonl:", "maildir:", "host:", "pubsub:", "bigquery:")
 
 # Ticks are made by the engine alone; nobody else may claim the instant it is.
 ENGINE_SOURCES, ENGINE_TYPES = "vedette:", "vedette."
@@ -119,18 +119,28 @@ def from_json(
     return _from_object(load_json(raw, where=where), vouched, where)
 
 
+def from_attributes(
+    attributes: Mapping[str, str],
+    raw: bytes,
+    content_type: str = "",
+    *,
+    vouched: frozenset[str] = frozenset(),
+    where: str | None = None,
+) -> Event:
+    """Return the event of attributes that stand, unescaped, beside its data. Raises BadEvent."""
+    named: dict[str, Any] = dict(attributes)
+    if content_type:
+        named["datacontenttype"] = content_type
+    return _event(named, _data(raw, content_type, where), vouched, where)
+
+
 def load_json(raw: bytes, *, where: str | None = None) -> Any:
     """Read JSON strictly (RFC 8259 in UTF-8, every key once, finite numbers, bounded depth).
 
     Raises BadEvent.
     """
     try:
-        value = json.loads(
-            raw.decode("utf-8"),
-            object_pairs_hook=_unique,
-            parse_constant=_no_constant,
-            parse_float=_finite,
-        )
+        value = _STRICT.decode(raw.decode("utf-8"))
         if _SURROGATE.search(raw):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeDecodeError as error:
@@ -338,6 +348,12 @@ def _finite(text: str) -> float:
     if value in (float("inf"), float("-inf")):
         raise ValueError(f"{text[:32]} is beyond the range of a number")
     return value
+
+
+# Made once: making one costs as much as reading a small event.
+_STRICT = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
+)
 
 
 def _deeper(value: Any, limit: int) -> bool:

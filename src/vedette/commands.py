@@ -6,6 +6,7 @@ and not done again. A command is refused with BadCommand or Forbidden and then c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,13 +23,15 @@ from vedette.hold import EXPIRES_US
 from vedette.identity import Principal
 from vedette.line import Line
 from vedette.ports import Ended, Intake
-from vedette.rollout import Rollout
+from vedette.roles import require
+from vedette.rollout import Published, Rollout, Wish
 from vedette.standing import set_stop
 from vedette.stop import scope_of
 from vedette.timeline.dead import AT_ONCE
 from vedette.upkeep import Upkeep, keep_states
 
 MOST_RAISED_US = 31 * DAY_US
+_COMMIT = re.compile(r"[0-9A-Za-z][0-9A-Za-z._/+-]{0,99}")
 _LONGEST_US = 3653 * DAY_US
 
 
@@ -70,7 +73,7 @@ class Commands:
 
         Who sent them and why becomes part of each, whatever it said of that itself.
         """
-        self._person(order)
+        self._may(order, "send")
         who = {PRINCIPAL: str(order.principal), REASON: order.reason}
         receipts = await self.intake.accept(
             [
@@ -112,7 +115,7 @@ class Commands:
     async def _answer(
         self, order: Order, hold: str, to: HoldState, digest: str | None
     ) -> dict[str, Any]:
-        self._person(order)
+        self._may(order, "approve" if to == "approved" else "deny")
         action = f"act_{hold.removeprefix('hold_').removeprefix('act_')}"
         held = self.line.store.action(action)
         if held is None or held.hold is None:
@@ -160,7 +163,7 @@ class Commands:
     async def _end(
         self, order: Order, kind: str, runs: Sequence[str], carry_out: EndDead
     ) -> dict[str, Any]:
-        self._person(order)
+        self._may(order, "redrive" if kind == "run.redriven" else "drop")
         if not all(isinstance(run, str) for run in runs):
             raise BadCommand("runs are named by their ids", mend="see `vedette dead list`")
         if not 0 < len(runs) <= AT_ONCE:
@@ -202,7 +205,7 @@ class Commands:
     async def _stop(
         self, order: Order, what: tuple[str, str], on: bool, for_us: int = 0
     ) -> dict[str, Any]:
-        self._person(order)
+        self._may(order, "stop" if on else "resume")
         scope, name = what
         self._known(scope, name)
         began = self.line.clock.monotonic_us()
@@ -250,7 +253,7 @@ class Commands:
 
         Without `by` each is doubled. What waits goes on at once; the raise ends by itself.
         """
-        self._person(order)
+        self._may(order, "budget_raise")
         if not 0 < for_us <= MOST_RAISED_US:
             raise BadCommand("a raise lasts up to 31 days", mend="for example --for 2h")
         if by is not None and by < 1:
@@ -299,20 +302,29 @@ class Commands:
 
     # --- policy -----------------------------------------------------------------------------
 
-    async def policy_apply(self, order: Order, folder: Path) -> dict[str, Any]:
-        """Make a policy folder live; when this returns no older revision can commit any more."""
-        self._person(order)
+    async def policy_apply(
+        self, order: Order, folder: Path, commit: str | None = None, new_key: bool = False
+    ) -> dict[str, Any]:
+        """Make a policy folder live; when this returns no older revision can commit any more.
+
+        `commit` says where it comes from; `new_key` signs with the key that is here.
+        """
+        self._may(order, "policy_apply")
+        if commit is not None and _COMMIT.fullmatch(commit) is None:
+            raise BadCommand(f"{commit!r} names no commit", mend="for example --commit 3f9c2ab")
         bundle: Bundle = self.read_bundle(folder)
-        done = await self.rollout.publish(bundle, order.principal, order.reason, order.command_id)
-        return {
-            "ok": done.ok,
-            "revision": done.revision.number,
-            "digest": done.revision.digest,
-            "changed": done.changed,
-            "took_us": done.took_us,
-            "still_calling": done.still_calling,
-            "findings": [str(finding) for finding in done.findings],
-        }
+        wish = Wish(order.principal, order.reason, commit, new_key=new_key)
+        return _told(await self.rollout.publish(bundle, wish, order.command_id))
+
+    async def policy_rollback(self, order: Order, number: int) -> dict[str, Any]:
+        """Publish the content of an earlier revision again, as a new one, through its trial."""
+        self._may(order, "policy_rollback")
+        numbers = {known: digest for known, digest, _ in self.line.store.revisions()}
+        files = self.line.store.bundle(numbers.get(number, ""))
+        if files is None:
+            raise BadCommand(f"there was no revision {number}", mend="see `vedette policy history`")
+        wish = Wish(order.principal, order.reason, back_to=number)
+        return _told(await self.rollout.publish(Bundle.of(files), wish, order.command_id))
 
     # --- content ----------------------------------------------------------------------------
 
@@ -328,7 +340,7 @@ class Commands:
 
         What agents proposed to remember out of it leaves the banks too.
         """
-        self._person(order)
+        self._may(order, "erase")
         if sum(given is not None for given in (event, subject, entry)) != 1:
             mend = "give one of --event ID, --subject WHO and --entry SEQ"
             raise BadCommand("say what to erase", mend=mend)
@@ -343,8 +355,24 @@ class Commands:
         self.line.recall.banks.forget(erased.events, store.candidates(erased.events))
         return {"erased": list(erased.digests), "scrubbed": erased.scrubbed}
 
-    def _person(self, order: Order) -> None:
+    def _may(self, order: Order, verb: str) -> None:
         if order.principal.kind != "person":
             raise Forbidden(f"{order.principal} may not give commands", mend="a person must")
+        require(order.principal, order.principal.roles, verb)
         if not order.reason.strip():
             raise BadCommand("a reason is missing", mend="add --reason 'why'")
+
+
+def _told(done: Published) -> dict[str, Any]:
+    return {
+        "ok": done.ok,
+        "revision": done.revision.number,
+        "digest": done.revision.digest,
+        "changed": done.changed,
+        "took_us": done.took_us,
+        "trial_us": done.trial_us,
+        "still_calling": done.still_calling,
+        "archive": done.archive,
+        "told": done.told,
+        "findings": [str(finding) for finding in done.findings],
+    }

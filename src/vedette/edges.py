@@ -2,25 +2,77 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from vedette.errors import BadFleet
-from vedette.ports import Source
+from vedette.ports import Intake, Source
 
 if TYPE_CHECKING:
+    from vedette.adapters.bigquery.shipper import Marks, Shipper
+    from vedette.adapters.bigquery.warehouse import Warehouse
+    from vedette.adapters.pubsub.decode import Decoder
     from vedette.app import App
-    from vedette.load.edges import EdgePlan
+    from vedette.load import Settings
+    from vedette.load.edges import EdgePlan, PubsubPlan, PushPlan
 
 
 def edge_source(plan: EdgePlan, app: App, *, until_idle: bool) -> Source:
     """Make one source of its table. Raises BadFleet for one that is not served here."""
+    from vedette.load.edges import BigQueryPlan, PubsubPlan, PushPlan
+
+    if isinstance(plan, PushPlan):
+        return Pushed(plan.name)
+    if isinstance(plan, PubsubPlan):
+        from vedette.adapters.pubsub.source import PubsubSource
+
+        line = app.line
+        return PubsubSource(
+            plan, decoder(plan, app), line.clock, line.metrics, leads=lambda: app.store.leads
+        )
+    if isinstance(plan, BigQueryPlan):
+        from vedette.adapters.bigquery.source import BigQuerySource
+
+        return BigQuerySource(plan, app.line.clock, watch=not until_idle)
     raise BadFleet(f"source {plan.name} cannot be made", where="vedette.toml")
 
 
-def followers(app: App) -> list[tuple[str, Coroutine[Any, Any, None]]]:
-    """Return what follows the ledger beside the line, as (name, coroutine). Raises BadFleet."""
+class Pushed:
+    """A push subscription as a source: it brings nothing by itself, `serve.push` takes it in."""
+
+    finite = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def deliver(self, intake: Intake) -> None:
+        """Wait until cancelled."""
+        await asyncio.Event().wait()
+
+
+def decoder(plan: PubsubPlan | PushPlan, app: App) -> Decoder:
+    """Return what makes events of a Pub/Sub source's messages."""
+    from vedette.adapters.pubsub.decode import Decoder
+
+    scheduled = None
+    if plan.schedules:
+        from vedette.adapters.pubsub.scheduled import Schedules
+        from vedette.adapters.schedule_source import cron_walls
+
+        schedules = Schedules(app.line.fleet, cron_walls, app.line.clock.now_us)
+        scheduled = schedules.delivery
+    return Decoder(plan.name, type=plan.type, vouches=plan.vouches, scheduled=scheduled)
+
+
+def followers(
+    app: App, trouble: Callable[[str], None] = lambda told: None
+) -> list[tuple[str, Coroutine[Any, Any, None]]]:
+    """Return what follows the ledger beside the line, as (name, coroutine). Raises BadFleet.
+
+    `trouble` takes what a person should see of it.
+    """
     from vedette.load.edges import TelemetryPlan
 
     found: list[tuple[str, Coroutine[Any, Any, None]]] = []
@@ -28,4 +80,33 @@ def followers(app: App) -> list[tuple[str, Coroutine[Any, Any, None]]]:
         from vedette.tell import tellers
 
         found += tellers(app, sys.stderr)
+    if app.settings.edges.audit.dataset is not None:
+        from vedette.adapters.bigquery.shipper import follow
+
+        line, store = app.line, app.store
+        work = follow(
+            shipper(app.settings, store), line.clock, app.settings.edges.audit.every_us,
+            line.metrics, lambda: store.leads, store.head, trouble,
+        )  # fmt: skip
+        found.append(("shipper", work))
     return found
+
+
+def shipper(settings: Settings, marks: Marks) -> Shipper:
+    """Return what ships the ledger to where [audit] says. Raises BadFleet if it says nowhere."""
+    from vedette.adapters.bigquery.shipper import Shipper
+    from vedette.stores import open_reading
+
+    to = warehouse(settings)
+    return Shipper(settings.fleet, marks, lambda: open_reading(settings), to)
+
+
+def warehouse(settings: Settings) -> Warehouse:
+    """Return the dataset that [audit] names. Raises BadFleet if it names none."""
+    from vedette.adapters.bigquery.warehouse import Warehouse
+
+    plan = settings.edges.audit
+    if plan.project is None or plan.dataset is None:
+        mend = "add project and dataset to [audit] in vedette.toml"
+        raise BadFleet("the ledger is shipped nowhere", where="[audit]", mend=mend)
+    return Warehouse(plan.project, plan.dataset)

@@ -46,6 +46,8 @@ KINDS = frozenset(
         "run.redriven",  # a person had a dead letter taken up again; body: reason
         "run.dropped",  # a person closed a dead letter for good; body: reason
         "notice.raised",  # a permit that a person is to be told of
+        "identity.changed",  # a person issued, rotated or revoked a key; body: reason
+        "identity.refused",  # a token, or a worker's answer, was not taken; `what` is the code
         "stop.set",
         "stop.lifted",
         "body.erased",  # `erased` names the digests
@@ -53,6 +55,7 @@ KINDS = frozenset(
         "ledger.archived",  # entries 1 to `size`, of that `root`, are in an archive from here on
         "store.restored",  # a backup took the lost store's place; `heads` were lost (verify.heads)
         "store.copied",  # all before it was copied here from another store; body: reason
+        "source.redriven",  # a person had dead letters of a broker published again; body: reason
         "store.settled",  # a person says that nothing lost is delivered again; body: reason
     }
 )
@@ -67,7 +70,7 @@ FIELDS = frozenset(
         "threshold_milli", "proposals", "woke", "state", "epoch", "what", "erased", "releases",
         "banks", "unit", "amount", "spend", "scope",
         "window", "limit", "target", "hops", "settled", "key", "size", "root", "heads",
-        "verified",
+        "verified", "signer", "commit", "archive", "back_to",
     }
 )  # fmt: skip
 

@@ -52,6 +52,12 @@ class BadPolicy(Permanent):
     code = "bad-policy"
 
 
+class EngineFailed(Permanent):
+    """The engine could not evaluate: a panic, a limit, or an error inside the policy."""
+
+    code = "engine-failed"
+
+
 class BadEvent(Permanent):
     """What a source delivered is not an event we can accept."""
 
@@ -86,6 +92,12 @@ class StoreFailed(Temporary):
     """The store could not make a commit durable; nothing of that commit was answered."""
 
     code = "store-failed"
+
+
+class Outrun(Temporary):
+    """Another worker published a revision in between; the same order goes behind it."""
+
+    code = "outrun"
 
 
 class StoreBusy(Permanent):

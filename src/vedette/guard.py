@@ -41,8 +41,8 @@ class Guard:
         except StoreFailed:
             line.metrics.count("store_failures")
             return self._again(run, line.clock.now_us() + _RETRY_US)
-        except Superseded:
-            return self._again(run, line.clock.now_us())
+        except Superseded as error:
+            return self._again(run, line.clock.now_us() + error.wait_us)
         except Temporary as error:
             run.attempts += 1
             if run.attempts >= ATTEMPTS:

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from vedette.roles import EVERY, Role
+
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
 
 
@@ -29,13 +31,22 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A person (or the engine itself) who gives a command."""
+    """A person (or the engine itself) who gives a command, with the roles it has: none unless told.
+
+    Of whoever owns the fleet on this machine the kernel vouches: `owner` has every role.
+    """
 
     kind: Literal["person", "engine"]
     name: str
+    roles: frozenset[Role] = frozenset()
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
+
+    @classmethod
+    def owner(cls, name: str) -> Principal:
+        """Return the owner of a fleet: a person with every role."""
+        return cls("person", name, EVERY)
 
 
 ENGINE = Principal("engine", "vedette")

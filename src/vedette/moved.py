@@ -7,9 +7,16 @@ from vedette.errors import VedetteError
 
 
 class Superseded(VedetteError):
-    """Somebody else moved this run on (another lease, a person's answer): look at it afresh."""
+    """Somebody else moved this run on (another lease, a person's answer): look at it afresh.
+
+    `wait_us` is how long that may wait (microseconds), for a run that could not be begun.
+    """
 
     code = "superseded"
+
+    def __init__(self, what: str, *, wait_us: int = 0) -> None:
+        super().__init__(what)
+        self.wait_us = wait_us
 
 
 class OverBudget(VedetteError):

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from vedette.agent import Agent
 from vedette.decision import Decision, check_question, denied, read_decision
 from vedette.digest import canonical, tamed
+from vedette.errors import Unavailable
 from vedette.event import Event
 
 
@@ -54,6 +55,16 @@ class Decided:
             canonical(self.decision.to_json()),
             self.question,
         )
+
+
+class Nobody:
+    """Who decides where no engine is to: nobody, and so the gateway denies."""
+
+    name = "nobody"
+
+    def decide(self, question: bytes) -> object:
+        """Raise Unavailable."""
+        raise Unavailable("no policy engine answers")
 
 
 class Answers(Protocol):

@@ -17,7 +17,7 @@ from vedette.entry import Body, Draft
 from vedette.event import Event
 from vedette.memory import Memory
 from vedette.ports import BankStore, Gate
-from vedette.question import Decided, Situation
+from vedette.question import Decided, Nobody, Situation
 
 _KEPT = 4096
 _FRESH_US = 60_000_000
@@ -59,7 +59,10 @@ class Recall:
             decided = self.gateway.may_read(
                 Situation(agent, event, 1, now_us), scope.bank, scope.scope
             )
-            known = self._may[asked] = decided.decision.outcome == "permit"
+            known = decided.decision.outcome == "permit"
+            # What nobody decided is asked again: an engine may answer next time.
+            if decided.engine != Nobody.name:
+                self._may[asked] = known
             drafts.append(read_draft(agent, scope, decided))
         return known
 

@@ -18,9 +18,10 @@ from vedette.decision import Decision
 from vedette.digest import SALT_BYTES, canonical, salted
 from vedette.errors import VedetteError
 from vedette.ports import PolicyEngine
-from vedette.question import ask
+from vedette.question import Answers, Nobody, ask
 
 ERASURE = "body.erased"
+NOBODY = Nobody()
 DECIDED = ("action.decided", "recall.decided")
 
 # How many differences are kept in full; all are counted.
@@ -122,7 +123,8 @@ def replay(record: Record, engine_for: Callable[[Bundle], PolicyEngine]) -> Repl
             continue
         report.bundles.add(digest)
         report.engine.add(engine.name)
-        _compare(report, seq, entry, data, engine)
+        # Where nobody answered, the deny that the gateway made of that is what must come again.
+        _compare(report, seq, entry, data, NOBODY if entry.get("engine") == NOBODY.name else engine)
     return report
 
 
@@ -152,7 +154,7 @@ def _engine(
 
 
 def _compare(
-    report: ReplayReport, seq: int, entry: Mapping[str, Any], data: bytes, engine: PolicyEngine
+    report: ReplayReport, seq: int, entry: Mapping[str, Any], data: bytes, engine: Answers
 ) -> None:
     body = orjson.loads(data)
     recorded, question = body["decision"], body["question"]

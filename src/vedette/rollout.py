@@ -9,26 +9,44 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vedette.bundle import Bundle, Revision
 from vedette.clock import Clock
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
-from vedette.errors import BadPolicy
+from vedette.errors import BadPolicy, Outrun
 from vedette.identity import Principal
 from vedette.ports import Finding, Metrics, PolicyEngine, PolicyStage, Store
+from vedette.shelving import TRIES, WAIT_S, Archive, Shelving
 
 _DRAIN_US = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Who wants a bundle live and why; `commit` is where it comes from, as they told.
+
+    `back_to` is the number of the revision whose content it is, for a rollback. `new_key` signs
+    with the key that is here though another signed before.
+    """
+
+    who: Principal
+    reason: str
+    commit: str | None = None
+    back_to: int | None = None
+    new_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
     """What came of a publication.
 
-    `took_us` is the time from the wish to the answer; `still_calling` how many calls of older
-    revisions had not ended when the bound for waiting was reached (0 is the rule).
+    `took_us` is the time from the wish until no call starts and no step commits under anything
+    older, `trial_us` the part of it that the trial took; `still_calling` how many calls of older
+    revisions had not ended when the bound for waiting was reached (0 is the rule). `archive` is
+    the digest of the signed archive; `told` is what a person should know of it or of the shelf.
     """
 
     revision: Revision
@@ -36,6 +54,9 @@ class Published:
     took_us: int
     still_calling: int = 0
     findings: tuple[Finding, ...] = ()
+    trial_us: int = 0
+    archive: str | None = None
+    told: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -49,7 +70,7 @@ class Rollout:
 
     `prepare` decides under a bundle, as the revision it would get, what must be decided before
     it is live; its entries become durable with the publication. `swap` makes it live here. `admits`
-    says what of a bundle does not fit this fleet.
+    says what of a bundle does not fit this fleet. `shelving` signs it and hands it to others.
     """
 
     store: Store
@@ -62,34 +83,108 @@ class Rollout:
     metrics: Metrics
     _one_at_a_time: asyncio.Lock
     admits: Callable[[Bundle], Sequence[Finding]] = lambda bundle: ()
+    shelving: Shelving | None = None
 
-    async def publish(
-        self, bundle: Bundle, who: Principal, reason: str, command: str | None = None
-    ) -> Published:
+    async def publish(self, bundle: Bundle, wish: Wish, command: str | None = None) -> Published:
         """Make `bundle` live, or say why not; the last good one stays."""
         async with self._one_at_a_time:
-            began = self.clock.monotonic_us()
-            if bundle.digest == self.live.digest:
-                return Published(self.live, False, 0)
-            findings = [*await self.stage.try_out(bundle), *self.admits(bundle)]
-            if findings:
-                await self._refuse(bundle.digest, [str(finding) for finding in findings], who)
-                return Published(self.live, False, 0, findings=tuple(findings))
-            engine = self.stage.load(bundle)
-            body = Body(canonical({"reason": reason}))
-            fields = {"bundle": bundle.digest, "engine": engine.name, "actor": str(who)}
+            done, placing = await self._publish(bundle, wish, command)
+        # Whoever publishes next need not wait for the shelf.
+        return replace(done, told=await self._placed(placing)) if done.changed else done
+
+    async def _publish(
+        self, bundle: Bundle, wish: Wish, command: str | None
+    ) -> tuple[Published, asyncio.Task[str | None] | None]:
+        began = self.clock.monotonic_us()
+        if bundle.digest == self.live.digest and not self._behind():
+            return Published(self.live, False, 0), None
+        # The trial runs in other processes; what signing needs is loaded meanwhile.
+        warm = self.shelving.warm() if self.shelving else asyncio.sleep(0)
+        found, _ = await asyncio.gather(self.stage.try_out(bundle), warm)
+        findings = [*found, *self.admits(bundle)]
+        tried = self.clock.monotonic_us() - began
+        if findings:
+            return await self._refused(bundle, findings, wish), None
+        engine = self.stage.load(bundle)
+        try:
+            number, archive = await self._commit(bundle, engine, wish, command)
+        except BadPolicy as error:  # what no archive can hold
+            finding = Finding(error.where or "policies", 1, error.what, error.mend or "")
+            return await self._refused(bundle, [finding], wish), None
+        self.live = Revision(number, bundle.digest)
+        self.swap(engine, self.live)
+        self.store.adopt(number, 0)
+        placing = self._show(archive)
+        left = await self._drain(number)
+        await self.store.everywhere()
+        took = self.clock.monotonic_us() - began
+        self.metrics.count("policy_published")
+        self.metrics.observe("publish_seconds", took / 1e6)
+        digest = archive.digest if archive else None
+        done = Published(self.live, True, took, left, trial_us=tried, archive=digest)
+        return done, placing
+
+    async def _refused(self, bundle: Bundle, findings: Sequence[Finding], wish: Wish) -> Published:
+        await self._refuse(bundle.digest, [str(finding) for finding in findings], wish.who)
+        return Published(self.live, False, 0, findings=tuple(findings))
+
+    async def _commit(
+        self, bundle: Bundle, engine: PolicyEngine, wish: Wish, command: str | None
+    ) -> tuple[int, Archive | None]:
+        """Make the revision durable under its number, with its archive and what it decides.
+
+        The number stands in the archive, so it is chosen before: if another worker was faster,
+        the next one is.
+        """
+        body = Body(canonical({"reason": wish.reason}))
+        for _ in range(TRIES):
+            live = max(self.live.number, self.store.policy_rev)
+            number = self.shelving.next_number(live) if self.shelving else live + 1
+            archive = self._pack(bundle, number, wish)
+            fields = {
+                "bundle": bundle.digest,
+                "engine": engine.name,
+                "actor": str(wish.who),
+                "commit": wish.commit,
+                "back_to": wish.back_to,
+                "archive": archive.digest if archive else None,
+                "signer": archive.key if archive else None,
+            }
             draft = Draft("policy.published", fields, body=body)
-            decided = self.prepare(engine, self.live.number + 1)
-            number = await self.store.publish(bundle, [draft, *decided], command=command)
-            self.live = Revision(number, bundle.digest)
-            self.swap(engine, self.live)
-            self.store.adopt(number, 0)
-            left = await self._drain(number)
-            await self.store.everywhere()
-            took = self.clock.monotonic_us() - began
-            self.metrics.count("policy_published")
-            self.metrics.observe("publish_seconds", took / 1e6)
-            return Published(self.live, True, took, left)
+            decided = self.prepare(engine, number)
+            try:
+                await self.store.publish(
+                    bundle, [draft, *decided], command=command, number=number,
+                    marks=archive.marks() if archive else None,
+                )  # fmt: skip
+            except Outrun:
+                continue
+            return number, archive
+        raise Outrun("other workers publish all the time", mend="try again")
+
+    def _pack(self, bundle: Bundle, number: int, wish: Wish) -> Archive | None:
+        if self.shelving is None:
+            return None
+        return self.shelving.pack(bundle, number, str(wish.who), wish.commit, new_key=wish.new_key)
+
+    def _behind(self) -> bool:
+        return self.shelving is not None and self.shelving.behind(self.live.number)
+
+    def _show(self, archive: Archive | None) -> asyncio.Task[str | None] | None:
+        """Hand out the archive of what is live now, and bring it to the shelf meanwhile."""
+        if self.shelving is None:
+            return None
+        self.shelving.show(archive)
+        if archive is None:
+            return None
+        return asyncio.create_task(self.shelving.place(archive), name="shelf")
+
+    async def _placed(self, placing: asyncio.Task[str | None] | None) -> str | None:
+        """Wait for the shelf, within a bound; the policy is in force without it."""
+        if placing is None:
+            return self.shelving.unsigned() if self.shelving else None
+        done, _ = await asyncio.wait({placing}, timeout=WAIT_S)
+        return placing.result() if done else "the shelf does not answer; it is tried on"
 
     async def follow(self, bundle: Bundle, number: int) -> None:
         """Make live here what another worker published. Raises BadPolicy."""
@@ -102,6 +197,15 @@ class Rollout:
             self.live = Revision(number, bundle.digest)
             self.swap(engine, self.live)
             self.store.adopt(number, 0)
+            if self.shelving is not None:
+                self.shelving.refresh()
+
+    async def keep_shelf(self, leads: Callable[[], bool], trouble: Callable[[str], None]) -> None:
+        """Keep archive and shelf up to what is live, for as long as the fleet runs."""
+        if self.shelving is None:
+            await asyncio.Event().wait()
+        else:
+            await self.shelving.keep(leads, trouble)
 
     async def refuse(self, why: BadPolicy, who: Principal) -> None:
         """Record that a folder could not even be read; the last good bundle stays."""

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -16,10 +16,9 @@ from vedette.errors import BadPolicy, StoreFailed, Unavailable, VedetteError
 from vedette.follow import catch_up, follow
 from vedette.identity import ENGINE
 from vedette.ports import Source
+from vedette.rollout import Wish
 from vedette.signals import Signals
-
-if TYPE_CHECKING:
-    from vedette.load import SourcePlan
+from vedette.sourcing import make_sources
 
 TICK_S = 0.25
 # How often the age of the oldest unfinished run is looked up.
@@ -79,6 +78,9 @@ class Running:
         first, later = make_sources(app, until_idle=self.until_idle)
         self.sources = [*first, *later]
         self.open_sources = sum(source.finite for source in self.sources)
+        for source in self.sources:
+            if tell := getattr(source, "tell", None):
+                tell(self.trouble)
         async with AsyncExitStack() as stack:
             tasks = await self._follow()
             app.dispatcher.start(self.failed)
@@ -129,7 +131,9 @@ class Running:
         """Start what follows the ledger beside the line: traces, logs, shipping."""
         from vedette.edges import followers
 
-        tasks = [asyncio.create_task(work, name=name) for name, work in followers(self.app)]
+        keeping = self.app.rollout.keep_shelf(lambda: self.app.store.leads, self.trouble)
+        works = [*followers(self.app, self.trouble), ("policy shelf", keeping)]
+        tasks = [asyncio.create_task(work, name=name) for name, work in works]
         for task in tasks:
             self._mind(task)
         return tasks
@@ -161,10 +165,12 @@ class Running:
         await asyncio.to_thread(preload)
         from vedette.serve.http import serve_http
         from vedette.serve.local import serve_local
+        from vedette.serve.workers import serve_workers
 
         app = self.app
         await stack.enter_async_context(serve_local(app, app.settings.state, self._mind))
         self.address = await stack.enter_async_context(serve_http(app, self._mind))
+        await stack.enter_async_context(serve_workers(app))
 
     def stop(self) -> None:
         """Ask the run to end; what is not committed is found again by the next one."""
@@ -308,7 +314,7 @@ class Running:
             bundle = await asyncio.to_thread(read_bundle, app.settings.policies)
             if bundle.digest == app.store.meta(POLICY_FOLDER):
                 return
-            done = await app.rollout.publish(bundle, ENGINE, "the policy folder was saved")
+            done = await app.rollout.publish(bundle, Wish(ENGINE, "the policy folder was saved"))
             await app.store.remember(POLICY_FOLDER, bundle.digest)
         except BadPolicy as error:
             await app.rollout.refuse(error, ENGINE)
@@ -330,54 +336,6 @@ def _as_unavailable(error: BaseException) -> BaseException:
         return error
     what = f"a part of the fleet broke: {type(error).__name__}: {error}"
     return Unavailable(what, mend="start it again; what was committed is not lost")
-
-
-def make_sources(app: App, *, until_idle: bool) -> tuple[list[Source], list[Source]]:
-    """Make the sources that the settings name, and the fleet's schedules.
-
-    Those that need time to be loaded and have nothing to deliver at once come second.
-    """
-    from vedette.load import HostPlan
-
-    first: list[Source] = []
-    later: list[Source] = []
-    for plan in app.settings.sources:
-        source = make_source(plan, app, until_idle=until_idle)
-        (later if isinstance(plan, HostPlan) else first).append(source)
-    if any(agent.schedules for agent in app.line.fleet.agents.values()):
-        from vedette.adapters.schedule_source import ScheduleSource
-
-        later.append(ScheduleSource(app.line.fleet, app.line.clock))
-    return first, later
-
-
-def make_source(plan: SourcePlan, app: App, *, until_idle: bool) -> Source:
-    """Make one source of its table in vedette.toml."""
-    from vedette.load import CsvPlan, HostPlan, JsonlPlan, MaildirPlan
-
-    clock, limit = app.line.clock, app.settings.max_event_bytes
-    if isinstance(plan, CsvPlan):
-        from vedette.adapters.file_source import CsvSource
-
-        return CsvSource(plan.name, plan.path, clock, rate=plan.rate, max_bytes=limit)
-    if isinstance(plan, JsonlPlan):
-        from vedette.adapters.file_source import JsonlSource
-
-        return JsonlSource(plan.name, plan.path, clock, rate=plan.rate, max_bytes=limit)
-    if isinstance(plan, HostPlan):
-        from vedette.adapters.host_source import HostSource
-
-        return HostSource(plan.name, clock, plan.every_us)
-    if not isinstance(plan, MaildirPlan):
-        from vedette.edges import edge_source
-
-        return edge_source(plan, app, until_idle=until_idle)
-    from vedette.adapters.maildir_source import MaildirSource
-
-    return MaildirSource(
-        plan.name, plan.path, clock=clock, copy_from=plan.copy_from, watch=not until_idle,
-        poll_us=plan.every_us,
-    )  # fmt: skip
 
 
 def summary(running: Running) -> dict[str, Any]:

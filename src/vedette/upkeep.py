@@ -6,8 +6,8 @@ Like all commands these name a principal and a reason. They do nothing to what a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from vedette.archived import Archived
@@ -19,6 +19,7 @@ from vedette.identity import Principal
 from vedette.line import Line
 from vedette.ports import Erased
 from vedette.proof import ProofError, SigningKey
+from vedette.roles import require
 from vedette.run import Run
 
 Found = tuple[Any, ...]
@@ -51,6 +52,8 @@ class Kept(Protocol):
 
     def doubt(self) -> Doubt | None: ...
 
+    async def note(self, drafts: Sequence[Draft], *, command: str | None = None) -> int: ...
+
 
 class Keys(Protocol):
     """Where the signing keys are: the next one is made durable before it is named."""
@@ -62,6 +65,14 @@ class Keys(Protocol):
     def drop(self, key: SigningKey) -> None: ...
 
 
+class Letters(Protocol):
+    """Dead letters that a broker keeps (`vedette.adapters.pubsub.redrive`)."""
+
+    async def redrive(
+        self, name: str, most: int, record: Callable[[int], Awaitable[None]]
+    ) -> dict[str, Any]: ...
+
+
 @dataclass(slots=True)
 class Upkeep:
     """The upkeep of one fleet's store."""
@@ -69,6 +80,7 @@ class Upkeep:
     line: Line
     store: Kept
     keys: Keys
+    letters: Letters | None = None
     _rotating: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def rotate(
@@ -80,7 +92,7 @@ class Upkeep:
         follow. One rotation at a time. Raises what the store raises: after BadCommand the present
         key stays; after anything else nobody knows yet, and the next start asks the store.
         """
-        draft = _draft("key.rotated", who, reason)
+        draft = _draft("key.rotated", who, reason, "rotate_key")
         async with self._rotating:
             key, line = self.keys.prepare()
             try:
@@ -96,7 +108,8 @@ class Upkeep:
 
         What judges learned of it is kept as state. Proposed memories stay: their bank decides.
         """
-        return await self._expire(who, reason, self.store.last_before(before_us), closed=False)
+        draft = _draft("body.erased", who, reason, "expire")
+        return await self._expire(draft, self.store.last_before(before_us), closed=False)
 
     async def let_go(
         self, who: Principal, reason: str, archived: Archived, command: str | None = None
@@ -105,9 +118,10 @@ class Upkeep:
 
         Raises BadCommand if a run in them is open (again), or they are not those of the store.
         """
+        draft = _draft("ledger.archived", who, reason, "let_go")
+        erasing = _draft("body.erased", who, reason, "let_go")
         self.store.refuse_open(archived)  # before any content goes
-        gone = await self._expire(who, reason, archived.size, closed=True)
-        draft = _draft("ledger.archived", who, reason)
+        gone = await self._expire(erasing, archived.size, closed=True)
         seq = await self.store.let_go(archived, draft, command=command)
         rows = 0
         while deleted := await self.store.trim():
@@ -123,19 +137,35 @@ class Upkeep:
         self, who: Principal, reason: str, command: str | None = None
     ) -> dict[str, Any]:
         """Say that sources deliver nothing again that a restore had lost."""
-        seq = await self.store.settled(_draft("store.settled", who, reason), command=command)
+        draft = _draft("store.settled", who, reason, "settle_restore")
+        seq = await self.store.settled(draft, command=command)
         self.line.doubt = self.store.doubt()
         return {"seq": seq}
 
-    async def _expire(
-        self, who: Principal, reason: str, upto: int, *, closed: bool
+    async def redrive(
+        self, who: Principal, reason: str, source: str, most: int, command: str | None = None
     ) -> dict[str, Any]:
+        """Have a broker's dead letters of a source published again.
+
+        The entry says how many and is durable before the first of them is published.
+        """
+        draft = _draft("source.redriven", who, reason, "pubsub_redrive")
+        if self.letters is None:
+            raise BadCommand("this fleet has no source with dead letters")
+
+        async def record(number: int) -> None:
+            fields = {**draft.fields, "what": source, "size": number}
+            await self.store.note([replace(draft, fields=fields)], command=command)
+
+        return await self.letters.redrive(source, most, record)
+
+    async def _expire(self, draft: Draft, upto: int, *, closed: bool) -> dict[str, Any]:
         erased = after = 0
         while rows := self.store.expiring(upto, closed=closed, after=after):
             after = rows[-1][0]
             abouts = sorted({row[2] for row in rows if row[2] is not None})
             await keep_states(self.line, self.store.runs_at(abouts))
-            done = await self.store.expire(rows, _draft("body.erased", who, reason))
+            done = await self.store.expire(rows, draft)
             erased += len(done.digests)
         return {"erased": erased}
 
@@ -153,9 +183,10 @@ async def keep_states(line: Line, runs: Sequence[Run]) -> None:
             await line.store.keep_state(agent, key, since[-1][0], blob)
 
 
-def _draft(kind: str, who: Principal, reason: str) -> Draft:
+def _draft(kind: str, who: Principal, reason: str, verb: str) -> Draft:
     if who.kind != "person":
         raise BadCommand(f"{who} may not give commands", mend="a person must")
+    require(who, who.roles, verb)
     if not reason.strip():
         raise BadCommand("a reason is missing", mend="add --reason 'why'")
     return Draft(kind, {"actor": str(who)}, body=Body(canonical({"reason": reason})))
@@ -167,8 +198,12 @@ VERBS: Mapping[str, Mapping[str, type]] = {
     "expire": {"before_us": int},
     "let_go": {"archived": str},
     "settle_restore": {},
+    "pubsub_redrive": {"source": str, "most": int},
 }
-NEEDED = {"expire": "before_us", "let_go": "archived"}
+NEEDED = {"expire": "before_us", "let_go": "archived", "pubsub_redrive": "source"}
+
+# How many messages one order publishes again unless it says.
+MESSAGES = 1000
 
 
 async def carry_out(
@@ -181,6 +216,9 @@ async def carry_out(
         return await upkeep.rotate(who, reason, command)
     if verb == "expire":
         return await upkeep.expire(who, reason, args["before_us"])
+    if verb == "pubsub_redrive":
+        most = args.get("most", MESSAGES)
+        return await upkeep.redrive(who, reason, args["source"], most, command)
     if verb == "settle_restore":
         return await upkeep.settled(who, reason, command)
     try:

@@ -19,10 +19,11 @@ HEAD = """\
 Written by `UPDATE=1 pytest tests/acceptance/test_cli_docs.py` out of `--help`; a test compares.
 
 Every verb works beside a running fleet. Orders (`send`, `approve`, `deny`, `stop`, `resume`,
-`policy apply`, `budget raise`, `dead redrive`, `dead drop`, `ledger archive`, `keys rotate`,
-`restore --settled`, `erase`) go to it over the Unix socket in its state folder; if none runs, the
-verb opens the store itself. Reads open the store read-only. Exit codes: 0 done, 1 findings, 2 usage
-or bad input, 3 unavailable. With `--json` the answer goes to standard output, and an error as
+`policy publish`, `policy rollback`, `budget raise`, `dead redrive`, `dead drop`, `pubsub redrive`,
+`ledger archive`, `keys rotate`, `restore --settled`, `erase`) go to it over the Unix socket in its
+state folder; if none runs, the verb opens the store itself. Reads open the store read-only. Exit
+codes: 0 done, 1 findings, 2 usage or bad input, 3 unavailable. With `--json` the answer goes to
+standard output, and an error as
 `{"error": {"code", "what", "where", "mend"}}` to standard error.
 """
 

@@ -233,7 +233,7 @@ def warm(folder: Path) -> None:
     """Load once, in the parent, what every child would load again."""
     keep("vedette.load", "load_fleet", lambda root, settings, **_: root)
     keep("vedette.load.modules", "release_digest", lambda folder: folder)
-    keep("vedette.adapters.rego.data", "mount", lambda files: frozenset(files.items()))
+    keep("vedette.load.policy_data", "mount", lambda files: frozenset(files.items()))
     keep("vedette.adapters.rego.stage", "read_bundle", lambda folder: folder)
     app: Any = import_module("vedette.app")
     app.Dispatcher = partial(app.Dispatcher, handlers=16)

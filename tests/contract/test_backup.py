@@ -35,7 +35,7 @@ from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, note, send, stick, toy_fleet, until
 from vedette.verify import Code, Report
 
-KIM = Principal("person", "kim")
+KIM = Principal.owner("kim")
 FORGER = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
 CALLING = ("wire.send", "order.place", "bell.ring")
 
@@ -622,7 +622,7 @@ def die(reached):
 crashpoint.hook = die
 settings = replace(Settings.of(folder / "content", "harbour"), state=folder / "state")
 restore(settings, folder / "backup", witness=folder / "elsewhere.log", key=None,
-        who=Principal("person", "kim"), reason="the disk is gone")
+        who=Principal.owner("kim"), reason="the disk is gone")
 """
 
 POINTS = [
@@ -747,3 +747,28 @@ def ask_idempotent_too(folder: Path) -> None:
     text = path.read_text()
     assert declared in text
     path.write_text(text.replace(declared, f"{declared}, query: ask"))
+
+
+async def test_the_policy_key_comes_back_where_it_is_missing_and_stays_where_it_is(
+    tmp_path: Path, world: World
+) -> None:
+    fleet = toy_fleet(tmp_path, world)
+    backup = tmp_path / "backup"
+    async with fleet:
+        state = fleet.app.settings.state
+        (state / "policy.key").write_bytes(b"first")
+        (state / "policy.pub").write_bytes(b"first's public half")
+        await in_thread(lambda: back_up(fleet.app.settings, backup, with_keys=True))
+        await in_thread(lambda: back_up(fleet.app.settings, tmp_path / "public"))
+    assert not (tmp_path / "public" / "policy.key").exists()
+    assert (tmp_path / "public" / "policy.pub").exists()
+    witness = lose(tmp_path)
+    await in_thread(lambda: put_back(tmp_path, backup, witness))
+    assert (state / "policy.key").read_bytes() == b"first"
+    assert (state / "policy.pub").read_bytes() == b"first's public half"
+    shutil.rmtree(state)
+    state.mkdir()
+    (state / "policy.key").write_bytes(b"second")
+    await in_thread(lambda: put_back(tmp_path, backup, witness))
+    assert (state / "policy.key").read_bytes() == b"second"
+    assert not (state / "policy.pub").exists()

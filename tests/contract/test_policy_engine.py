@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import copy
-import random
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
+from tests.engines import Engines
 from tests.opa import find_opa
+from tests.questions import decide, generated
 
 from vedette.adapters.rego import engine as regorus_engine
 from vedette.adapters.rego import shelf
-from vedette.adapters.rego.data import mount
 from vedette.adapters.rego.engine import EngineFailed, PlainEngine, RegorusEngine
-from vedette.adapters.rego.golden import NOW_US, golden, question, reading
+from vedette.adapters.rego.golden import golden
 from vedette.adapters.rego.stage import read_bundle
 from vedette.bundle import ENTRYPOINT, Bundle
-from vedette.decision import Decision, denied, read_decision
+from vedette.decision import Decision, read_decision
+from vedette.load.policy_data import mount
 from vedette.ports import PolicyEngine
 
 ROOT = Path(__file__).parents[2]
@@ -32,114 +31,23 @@ BUNDLE = read_bundle(POLICIES)
 Make = Callable[[Bundle], PolicyEngine]
 
 
-@pytest.fixture(params=[RegorusEngine, PlainEngine], ids=["compiled", "interpreter"])
-def make(request: pytest.FixtureRequest) -> Make:
-    found: Make = request.param
-    return found
+@pytest.fixture(scope="module")
+def engines() -> Iterator[Engines]:
+    """Engines that need something outside this process, ended with the module."""
+    with Engines() as found:
+        yield found
 
 
-def generated(many: int) -> list[Any]:
-    """Return questions around what the shipped policy grants: right, wrong, cut and hostile."""
-    chance = random.Random(20260304)
-    data = mount(BUNDLE.files)
-    bases: list[dict[str, Any]] = []
-    for agent, grant in data["grants"].items():
-        owner = grant.get("owner", "o@harbour.example")
-        for tool, given in grant["tools"].items():
-            bases.append(
-                question(agent, tool, {**given, "owner": owner}, list(data["sinks"]["tools"][tool]))
-            )
-        bases += [reading(agent, owner, scope) for scope in (*grant["memory"], "no/such")]
-    found: list[Any] = [{}, [], None, "permit", 7]
-    while len(found) < many:
-        one = copy.deepcopy(chance.choice(bases))
-        if chance.random() < 0.4:
-            one["context"]["approvals"] = [
-                {
-                    "action_digest": "a" * 64,
-                    "by": "person:ada",
-                    "until": NOW_US + chance.randint(-1, 1),
-                }
-            ]
-        for _ in range(chance.choice((0, 1, 1, 1, 2, 3, 5))):
-            chance.choice((_origin, _origin, _value, _value, _cut, _hostile, _hostile))(one, chance)
-        found.append(one)
-    return found
-
-
-def _origin(one: dict[str, Any], chance: random.Random) -> None:
-    origins = one.get("action", {}).get("origins") if isinstance(one.get("action"), dict) else None
-    if isinstance(origins, dict) and origins:
-        name = chance.choice(sorted(origins))
-        origins[name] = chance.choice(
-            ["trusted", "registered", "derived", "untrusted", "of old", 1]
-        )
-
-
-def _value(one: dict[str, Any], chance: random.Random) -> None:
-    path, values = chance.choice(
-        (
-            ("subject/requested_mode", ["act", "ask", "observe", "ACT"]),
-            ("subject/agent", ["inbox_triage", "anomaly_detection", "x"]),
-            ("action/verb", ["move", "send", "erase"]),
-            ("action/high_impact", [True, False]),
-            ("action/sinks", [[], ["/to"], ["/message", "/nobody"], ["/a~1b"], ["/to/0"]]),
-            ("resource/type", ["mailbox", "outbox", "incident"]),
-            ("context/confidence", [0, 799, 800, 899, 900, 1000, 1001]),
-            ("context/stopped", [True, False]),
-            ("context/event/hops", [0, 8, 9, -1]),
-            ("context/counters/minute", [0, 5999, 6000, 12000]),
-            ("context/counters/hour", [0, 1999, 2000, 60000]),
-            ("context/counters/day", [0, 10**6]),
-            ("context/counters/run", [0, 7, 8]),
-            ("context/budget", [{"hour": 2000, "day": 20000, "run": 8}]),
-        )
-    )
-    _put(one, path.split("/"), chance.choice(values))
-
-
-HOSTILE: tuple[Any, ...] = (
-    None, True, False, 0, -1, 2**53, 0.5, 1e300, "", "0", "9999", "\0", "trusted\0", "a\"'\\\n",
-    "\u202e\U0001f6a2", "*", [], {}, ["trusted"], {"a": []}, "permit", [[[]]], "x" * 5000,
-)  # fmt: skip
-
-
-def _hostile(one: dict[str, Any], chance: random.Random) -> None:
-    _put(one, _path(one, chance), copy.deepcopy(chance.choice(HOSTILE)))
-
-
-def _cut(one: dict[str, Any], chance: random.Random) -> None:
-    *inner, last = _path(one, chance)
-    at: Any = one
-    for step in inner:
-        at = at[step]
-    if isinstance(at, dict):
-        at.pop(last, None)
-
-
-def _path(one: dict[str, Any], chance: random.Random) -> list[str]:
-    path: list[str] = []
-    at: Any = one
-    while isinstance(at, dict) and at and (not path or chance.random() < 0.8):
-        path.append(chance.choice(sorted(at)))
-        at = at[path[-1]]
-    return path or ["schema"]
-
-
-def _put(one: dict[str, Any], path: list[str], value: object) -> None:
-    at: Any = one
-    for step in path[:-1]:
-        at = at.get(step) if isinstance(at, dict) else None
-    if isinstance(at, dict):
-        at[path[-1]] = value
-
-
-def decide(engine: PolicyEngine, asked: object) -> Decision:
-    """Decide as the gateway does: an engine that fails denies."""
-    try:
-        return read_decision(engine.decide(orjson.dumps(asked)))
-    except EngineFailed:
-        return denied("engine.failed")
+@pytest.fixture(params=["compiled", "interpreter", "opa", "wasm"])
+def make(request: pytest.FixtureRequest, engines: Engines) -> Make:
+    """Return what makes an engine of a bundle; that of the server has nobody behind it."""
+    makers: dict[str, Make] = {
+        "compiled": RegorusEngine,
+        "interpreter": PlainEngine,
+        "opa": engines.opa,
+        "wasm": engines.wasm,
+    }
+    return makers[request.param]
 
 
 # --- the contract -----------------------------------------------------------------------------
@@ -163,7 +71,8 @@ def test_nothing_stays_from_one_question_to_the_next(make: Make) -> None:
 def test_digest_is_the_bundles_and_the_name_says_the_engine(make: Make) -> None:
     engine = make(BUNDLE)
     assert engine.digest == BUNDLE.digest
-    assert engine.name.startswith("regorus")
+    decide(engine, {})
+    assert engine.name.startswith(("regorus", "opa/", "opa wasm/"))
 
 
 def test_undefined_is_none(make: Make) -> None:

@@ -12,12 +12,14 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.remote import gateway
 
 from vedette.action import Proposal
 from vedette.adapters.adk.reasoner import AdkReasoner
 from vedette.adapters.local_judges import LocalJudges
 from vedette.adapters.worker_pool.judges import Making, WorkerJudges
 from vedette.adapters.worker_pool.pool import WorkerPool
+from vedette.adapters.worker_pool.remote import RemoteJudges
 from vedette.event import Event
 from vedette.judging import Judge, Judgement
 from vedette.memory import Briefing, Memory
@@ -90,24 +92,34 @@ def thought_of_script() -> Thought:
 
 HERE = Path(__file__).read_text()
 WORKERS = {"sorting worker": "Sorter", "counting worker": "Counter"}
+REMOTE = {"counting remote worker": "Counter"}
 
 
-@pytest.fixture(params=["judge", "judge with state", *WORKERS, "scripted", "adk"])
+@pytest.fixture(params=["judge", "judge with state", *WORKERS, *REMOTE, "scripted", "adk"])
 async def reasoner(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Reasoner]:
-    if request.param in WORKERS:
+    if request.param in REMOTE:
+        write_code(tmp_path / "agents" / "sorter", REMOTE[request.param])
+        async with gateway(tmp_path, "sorter") as there:
+            there.host("sorter")
+            yield RemoteJudges(there.pool, lambda _agent: Making("", briefing().charter))
+    elif request.param in WORKERS:
         folder = tmp_path / "sorter"
-        folder.mkdir()
-        # The very judges of this file, by way of a folder.
-        code = HERE.partition("class Sorter")[2].partition("def thought_of")
-        head = "from typing import Any\nfrom vedette.judging import *\n"
-        wanted = f"WANTED = {WANTED!r}\n"
-        made = f"class Judge({WORKERS[request.param]}): pass\n"
-        (folder / "judge.py").write_text(f"{head}{wanted}class Sorter{code[0]}{made}")
+        write_code(folder, WORKERS[request.param])
         pool = WorkerPool(tmp_path / "state")
         yield WorkerJudges(pool, lambda _agent: Making(str(folder), briefing().charter))
         pool.close()
     else:
         yield in_process(request.param, tmp_path)
+
+
+def write_code(folder: Path, judge: str) -> None:
+    """Write the very judges of this file into an agent's folder."""
+    folder.mkdir(parents=True)
+    code = HERE.partition("class Sorter")[2].partition("def thought_of")
+    head = "from typing import Any\nfrom vedette.judging import *\n"
+    wanted = f"WANTED = {WANTED!r}\n"
+    made = f"class Judge({judge}): pass\n"
+    (folder / "judge.py").write_text(f"{head}{wanted}class Sorter{code[0]}{made}")
 
 
 def in_process(kind: str, tmp_path: Path) -> Reasoner:

@@ -244,7 +244,7 @@ async def test_of_two_rotations_at_once_the_key_in_force_stays(
     tmp_path: Path, command: str | None
 ) -> None:
     """A command given again, or two people: each has a key of its own."""
-    who = Principal("person", "kim")
+    who = Principal.owner("kim")
     async with toy_fleet(tmp_path, World()) as fleet:
         upkeep = upkeep_of(fleet)
         done = await asyncio.gather(
@@ -275,7 +275,7 @@ async def test_a_second_runner_does_not_touch_a_key_on_its_way(
             return await real(*args, **named)
 
         monkeypatch.setattr(fleet.app.store, "rotate", meanwhile)
-        done = await upkeep.rotate(Principal("person", "kim"), "yearly")
+        done = await upkeep.rotate(Principal.owner("kim"), "yearly")
         assert on_disk(tmp_path) == done["key"] == fleet.app.store.key_in_force()
 
 
@@ -284,7 +284,7 @@ async def test_a_commit_of_unknown_fate_leaves_the_next_key(
 ) -> None:
     async with toy_fleet(tmp_path, World()) as fleet:
         upkeep = upkeep_of(fleet)
-        real, who = fleet.app.store.rotate, Principal("person", "kim")
+        real, who = fleet.app.store.rotate, Principal.owner("kim")
 
         async def unheard(*args: Any, **named: Any) -> int:
             await real(*args, **named)
@@ -313,7 +313,7 @@ async def test_a_rebuild_ends_a_rotation_that_was_broken_off(
         with monkeypatch.context() as patch:
             # As if killed there.
             patch.setattr(KeyFolder, "finish", lambda self, key: None)
-            done = await upkeep_of(fleet).rotate(Principal("person", "kim"), "yearly")
+            done = await upkeep_of(fleet).rotate(Principal.owner("kim"), "yearly")
         assert on_disk(tmp_path) != done["key"]
     settings = replace(Settings.of(tmp_path / "content", FLEET), state=tmp_path / "state")
     assert await _rebuilt(settings) > 0

@@ -312,7 +312,7 @@ PING = Event("cli:alice", "1", "ping", vouched=ENVELOPE, extensions={"other": 1,
 
 
 async def test_who_sent_an_event_and_why_is_part_of_it(fleet: FleetHarness) -> None:
-    alice = Order(Principal("person", "alice"), "to see it work\x1b[2J")
+    alice = Order(Principal.owner("alice"), "to see it work\x1b[2J")
     await fleet.app.commands.send(alice, [PING])
     told = explain(fleet.app.store, PING.key)
     assert told["event"]["attributes"]["extensions"] == {
@@ -336,7 +336,7 @@ async def test_who_an_event_says_it_is_from_is_not_taken_for_it(fleet: FleetHarn
 @pytest.mark.parametrize(
     ("order", "error"),
     [
-        (Order(Principal("person", "alice"), " "), BadCommand),
+        (Order(Principal.owner("alice"), " "), BadCommand),
         (Order(ENGINE, "I want to"), Forbidden),
     ],
 )

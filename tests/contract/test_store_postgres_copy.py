@@ -30,7 +30,7 @@ from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, closing, entry, event, held, step
 
 NAME = "vedette/harbour"
-WHO = Principal("person", "kim")
+WHO = Principal.owner("kim")
 
 
 @pytest.fixture

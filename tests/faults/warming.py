@@ -21,7 +21,7 @@ def warm(stage: Stage) -> None:
     """
     keep("vedette.load", "load_fleet", lambda root, settings, **_: root)
     keep("vedette.load.modules", "release_digest", lambda folder: folder)
-    keep("vedette.adapters.rego.data", "mount", lambda files: frozenset(files.items()))
+    keep("vedette.load.policy_data", "mount", lambda files: frozenset(files.items()))
     keep("vedette.adapters.rego.stage", "read_bundle", lambda folder: folder)
     app: Any = import_module("vedette.app")
     # A fleet this small needs no 256 handlers, and making them would be most of a child's work.

@@ -12,10 +12,10 @@ import pytest
 from tests.opa import find_opa
 
 from vedette.adapters.rego import stage as policy_stage
-from vedette.adapters.rego.data import mount, read_data
 from vedette.adapters.rego.stage import SubprocessStage, read_bundle
 from vedette.bundle import Bundle
 from vedette.errors import BadPolicy
+from vedette.load.policy_data import mount, read_data
 from vedette.ports import Finding
 
 ROOT = Path(__file__).parents[2]

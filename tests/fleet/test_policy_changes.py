@@ -17,11 +17,11 @@ import orjson
 import pytest
 from tests.opa import find_opa
 
-from vedette.adapters.rego.data import mount
 from vedette.adapters.rego.golden import question, reading
 from vedette.adapters.rego.stage import SubprocessStage, read_bundle
 from vedette.bundle import Bundle
 from vedette.decision import Decision, read_decision
+from vedette.load.policy_data import mount
 from vedette.ports import PolicyEngine
 
 POLICIES = Path(__file__).parents[2] / "policies"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from vedette.adapters.rego import data
 from vedette.errors import BadPolicy
+from vedette.load import policy_data as data
 from vedette.load.quick_yaml import quick_yaml
 from vedette.load.yaml_file import parse_fully, parse_yaml
 

@@ -107,7 +107,7 @@ KINDS = sorted(
     ),
     key=lambda kind: kind.__name__,
 )
-THREE = {"Temporary", "StoreFailed", "StoreBusy", "Unavailable", "BadStore"}
+THREE = {"Temporary", "StoreFailed", "StoreBusy", "Unavailable", "BadStore", "Outrun"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -80,7 +80,7 @@ denial := min(speaking[0]) if count(speaking) > 0
 
 else := "proof.missing"
 
-why_not contains denial
+why_not contains denial if is_string(denial)
 
 why_not contains reason if {
 	some reasons in denials
@@ -118,7 +118,7 @@ decision := {
 	"schema": "vedette.decision/1",
 	"outcome": "permit",
 	"rule": manner,
-	"reasons": [sprintf("%s:%s", [manner, input.action.tool])],
+	"reasons": [concat(":", [manner, input.action.tool])],
 	"wait": null,
 	"until": 0,
 	"would": null,

@@ -33,6 +33,9 @@ named if is_object(data.limits.actions.agents[input.subject.agent])
 
 counted if {
 	is_number(input.now)
+	input.now >= 0
+	input.now < 9007199254740992
+	input.now % 1 == 0
 	used := input.context.counters
 	is_number(used.minute)
 	is_number(used.hour)
@@ -75,14 +78,17 @@ full contains {"window": "limits.day", "length": 86400000000} if not day_free
 until := max([end |
 	some each in full
 	end := (input.now - (input.now % each.length)) + each.length
+	is_number(end)
 ]) if {
 	holdable
 	count(full) > 0
 }
 
-waits contains each.window if {
+waits contains window if {
 	holdable
 	some each in full
+	window := each.window
+	is_string(window)
 }
 
 reasons contains "limits.data" if not whole

@@ -36,6 +36,15 @@ test_hops_up_to_the_limit if {
 	not limits.holdable with input as asked with data.limits as most with data.grants as known
 }
 
+# Engines do not agree on fractions and on numbers that no 64-bit integer holds.
+test_an_instant_that_is_no_safe_integer_proves_nothing if {
+	every now in ["1", -1, 9007199254740992, null, true] {
+		asked := changed("/now", now)
+		not limits.ok with input as asked with data.limits as most with data.grants as known
+		"limits.unknown" in limits.reasons with input as asked with data.limits as most with data.grants as known
+	}
+}
+
 test_hops_as_text_or_negative_prove_nothing if {
 	every hops in ["0", -1, null, true] {
 		not limits.ok with input as changed("/context/event/hops", hops) with data.limits as most

@@ -26,11 +26,13 @@ accepted contains sink if {
 # What is left needs a closer look: optional arguments, and pointers into an argument.
 unclear := sinks - accepted
 
-argument := {sink: parts[1] |
+argument := {sink: name |
 	some sink in unclear
 	is_string(sink)
 	parts := split(sink, "/")
 	parts[0] == ""
+	name := parts[1]
+	is_string(name)
 }
 
 # An optional argument that was not given decides nothing.
@@ -69,21 +71,34 @@ for_person contains sink if {
 refused := unsettled - for_person
 
 # Full reasons, for people: the origin and the sink it was meant for.
-reasons contains sprintf("origins.%s:%s", [found, sink]) if {
+reasons contains reason if {
 	some sink, found in origin
 	sink in refused
+	reason := concat("", ["origins.", found, ":", sink])
+	is_string(reason)
 }
 
-reasons contains sprintf("origins.unknown:%v", [sink]) if {
+reasons contains reason if {
 	some sink in refused
+	is_string(sink)
 	count({sink} - object.keys(origin)) == 1
+	reason := concat(":", ["origins.unknown", sink])
+	is_string(reason)
+}
+
+# A sink that is no text has no name to tell.
+reasons contains "origins.unknown" if {
+	some sink in refused
+	type_name(sink) != "string"
 }
 
 reasons contains "origins.shape" if not complete
 
-holds contains sprintf("origins.%s:%s", [found, sink]) if {
+holds contains reason if {
 	some sink, found in origin
 	sink in for_person
+	reason := concat("", ["origins.", found, ":", sink])
+	is_string(reason)
 }
 
 # Every sink is filled from where policy allows.

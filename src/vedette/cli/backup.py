@@ -18,15 +18,16 @@ from vedette.cli.common import as_json_option, program, say, settings_of
     help="A new folder, best on another disk.",
 )
 @click.option(
-    "--with-keys", is_flag=True, help="With the private signing key: keep such a backup secret."
+    "--with-keys", is_flag=True, help="With the private keys: keep such a backup secret."
 )
 @as_json_option
 @click.pass_context
 def backup(ctx: click.Context, to: Path, with_keys: bool, as_json: bool) -> None:
     """Copy store, memory and public key into FOLDER, as of one moment, beside a running fleet.
 
-    The copy is verified before it is called a backup. Without --with-keys the private key must be
-    kept elsewhere: no restore without it. Take a new backup after every `vedette keys rotate`.
+    The copy is verified before it is called a backup. Without --with-keys the private keys must be
+    kept elsewhere: no restore without ledger.key, no signed policy without policy.key. Take a new
+    backup after every `vedette keys rotate`.
     """
     from vedette.backup import back_up
 

@@ -65,8 +65,10 @@ def config_file(given: Path | None) -> Path:
 
 def settings_of(ctx: click.Context) -> Settings:
     """Return the fleet's settings. Raises BadFleet."""
+    from vedette.adapters.secrets import wire
     from vedette.load import load_settings
 
+    wire()
     return load_settings(config_file(ctx.find_root().obj))
 
 

@@ -103,13 +103,13 @@ def _trials(
 ) -> Callable[[Agent], Trial]:
     """Return how an agent is put on trial. The bundle was admitted."""
     from vedette.adapters.local_hands import LocalHands
-    from vedette.adapters.rego.data import mount
     from vedette.adapters.rego.engine import RegorusEngine
     from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.evaluate import Trial
     from vedette.gateway import Gateway
     from vedette.lessons import Lessons
     from vedette.load import build_judge, load_module
+    from vedette.load.policy_data import mount
     from vedette.recall import Recall
 
     engine = RegorusEngine(bundle)

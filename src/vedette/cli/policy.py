@@ -1,4 +1,4 @@
-"""`vedette policy`: check, apply and look at the policy."""
+"""`vedette policy`: check, publish and roll back the policy, and look at it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from vedette.cli.common import (
     settings_of,
     shown_time,
 )
-from vedette.errors import BadPolicy
+from vedette.cli.policy_past import policy_diff, policy_history
+from vedette.errors import BadPolicy, Unavailable
 
 if TYPE_CHECKING:
     from vedette.load import Settings
@@ -32,7 +33,7 @@ _REFUSALS = 3
 
 @click.group()
 def policy() -> None:
-    """Check, apply and look at the policy."""
+    """Check, publish and roll back the policy, and look at it."""
 
 
 @policy.command("check")
@@ -57,22 +58,75 @@ def policy_check(ctx: click.Context, folder: Path | None, as_json: bool) -> int:
     return 1 if found else 0
 
 
-@policy.command("apply")
+@policy.command("publish")
 @_folder
+@click.option("--commit", metavar="REV", help="Where it comes from; recorded with it.")
+@click.option(
+    "--new-key",
+    is_flag=True,
+    help="Sign with this state folder's key from now on, though another signed before.",
+)
 @human_verb
 @click.pass_context
-def policy_apply(
-    ctx: click.Context, folder: Path | None, reason: str, command_id: str | None, as_json: bool
+def policy_publish(
+    ctx: click.Context,
+    folder: Path | None,
+    commit: str | None,
+    new_key: bool,
+    reason: str,
+    command_id: str | None,
+    as_json: bool,
 ) -> int:
     """Make FOLDER (default: the fleet's) the live policy; no redeploy, no restart.
 
-    When this returns no older revision can commit or start anything any more. A refused folder
-    changes nothing and exits with 1.
+    It is tried out, signed, and kept with who published it and why. When this returns no older
+    revision can commit or start anything any more. A refused folder changes nothing and exits
+    with 1.
     """
     settings = settings_of(ctx)
-    args = {"folder": str(folder_given(folder, settings.policies))}
+    args = {
+        "folder": str(folder_given(folder, settings.policies)),
+        "commit": commit,
+        "new_key": new_key or None,
+    }
+    return _published(settings, "policy_apply", reason, args, command_id, as_json)
+
+
+# The same under the name that it had first.
+policy.add_command(
+    click.Command(
+        "apply", params=policy_publish.params, callback=policy_publish.callback,
+        help="The same as publish.", short_help="The same as publish.",
+    )
+)  # fmt: skip
+
+
+@policy.command("rollback")
+@click.argument("number", type=click.IntRange(min=1))
+@human_verb
+@click.pass_context
+def policy_rollback(
+    ctx: click.Context, number: int, reason: str, command_id: str | None, as_json: bool
+) -> int:
+    """Make what revision NUMBER said live again, as a new revision.
+
+    It goes through the same trial as any other: if it does not fit the fleet of today it is
+    refused, which changes nothing and exits with 1.
+    """
+    settings = settings_of(ctx)
+    return _published(settings, "policy_rollback", reason, {"number": number}, command_id, as_json)
+
+
+def _published(
+    settings: Settings,
+    verb: str,
+    reason: str,
+    args: dict[str, Any],
+    command_id: str | None,
+    as_json: bool,
+) -> int:
     try:
-        done = obey(settings, "policy_apply", reason, args, command_id)
+        done = obey(settings, verb, reason, args, command_id)
     except BadPolicy as error:
         done = {"ok": False, "findings": [str(error)], "revision": None}
     if not done["ok"]:
@@ -81,11 +135,14 @@ def policy_apply(
         return 1
     text = f"revision {done['revision']} ({done['digest'][:12]}) is live"
     if not done["changed"]:
-        text += " already; the folder says the same"
+        text += " already; that is what it says"
     else:
-        text += f" after {done['took_us'] / 1000:.0f} ms"
+        text += f" everywhere after {done['took_us'] / 1000:.0f} ms"
+        text += f" ({done['trial_us'] / 1000:.0f} ms of them its trial)"
     if done["still_calling"]:
         text += f"; {done['still_calling']} calls of older revisions have not ended yet"
+    if done["told"]:
+        text += f"\nnote: {plain(done['told'])}"
     say(as_json, done, text)
     return 0
 
@@ -99,12 +156,17 @@ def policy_status(ctx: click.Context, as_json: bool) -> None:
     with reading(settings) as store:
         value = _status(settings, store)
     folder = value["folder"]
+    signed = f"archive {value['archive'][:12]}, signed by key {value['signer']}"
+    commit = f", commit {value['commit']}" if value["commit"] else ""
     lines = [
         f"live: revision {value['revision']}, digest {value['digest'][:12]}, "
         f"since {shown_time(value['since'])}",
-        f"published by {value['by']}: {plain(value['reason'] or 'the reason was erased')}",
+        f"published by {value['by']}{commit}: {plain(value['reason'] or 'the reason was erased')}",
+        signed if value["archive"] else "no signed archive was recorded with it",
         f"folder {folder['path']}: {folder['says']}",
     ]
+    if value["shelf"] is not None:
+        lines.append(f"shelf {value['shelf']['where']}: {plain(value['shelf']['says'])}")
     for refusal in value["refusals"]:
         lines.append(f"refused {shown_time(refusal['at'])} by {refusal['by']}:")
         lines += [f"  {plain(told)}" for told in refusal["findings"]]
@@ -123,7 +185,11 @@ def _status(settings: Settings, store: Reads) -> dict[str, Any]:
         "by": entry.get("actor"),
         "reason": (body or {}).get("reason"),
         "engine": entry.get("engine"),
+        "commit": entry.get("commit"),
+        "archive": entry.get("archive") or "",
+        "signer": entry.get("signer"),
         "folder": _folder_state(settings.policies, digest),
+        "shelf": _shelf_state(settings, number, digest),
         "refusals": [
             {
                 "at": refused["at"],
@@ -156,3 +222,31 @@ def _folder_state(folder: Path, live: str) -> dict[str, Any]:
     if differs:
         says = f"differs from live (digest {digest[:12]}); `vedette policy check` says if it may be"
     return {"path": str(folder), "digest": digest, "differs": differs, "says": says}
+
+
+def _shelf_state(settings: Settings, number: int, digest: str) -> dict[str, Any] | None:
+    """Say what lies on the fleet's shelf, verified; None if it has none."""
+    from vedette.publishing import FolderSealer, bundle_name, shelf_of
+    from vedette.shelving import on_shelf
+
+    shelf = shelf_of(settings)
+    if shelf is None:
+        return None
+    state: dict[str, Any] = {"where": shelf.where, "revision": None, "ok": False}
+    name = bundle_name(settings.fleet)
+    try:
+        found = on_shelf(shelf, name, FolderSealer(settings.state), number)
+    except (BadPolicy, Unavailable) as error:
+        return {**state, "says": str(error)}
+    if found is None:
+        return {**state, "says": "nothing is there; a fleet that runs puts the live one there"}
+    there, what = found
+    if found == (number, digest):
+        says = f"revision {there}, verified; it is the live one"
+    else:
+        says = f"revision {there} (digest {what[:12]}), verified; {number} is live"
+    return {**state, "revision": there, "ok": found == (number, digest), "says": says}
+
+
+policy.add_command(policy_history)
+policy.add_command(policy_diff)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vedette.load.fleet import Loaded, check_fleet, load_fleet, read_fleet
     from vedette.load.modules import build_judge, load_module
     from vedette.load.problem import Problem
+    from vedette.load.secrets import read_secret
     from vedette.load.settings import (
         CsvPlan,
         HostPlan,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         Settings,
         SourcePlan,
         load_settings,
-        read_secret,
         read_settings,
     )
     from vedette.load.yaml_file import Document, parse_yaml, read_yaml
@@ -39,6 +39,7 @@ _FROM = {
     "fleet": ("Loaded", "check_fleet", "load_fleet", "read_fleet"),
     "modules": ("build_judge", "load_module"),
     "problem": ("Problem",),
+    "secrets": ("read_secret",),
     "settings": (
         "CsvPlan",
         "HostPlan",
@@ -49,7 +50,6 @@ _FROM = {
         "Settings",
         "SourcePlan",
         "load_settings",
-        "read_secret",
         "read_settings",
     ),
     "yaml_file": ("Document", "parse_yaml", "read_yaml"),

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from vedette.clock import duration_us
 from vedette.load import edges_file as file
+from vedette.load.policy_table import policy_problems
 from vedette.load.problem import Problem
 from vedette.load.yaml_file import Document, KeyPath
 
@@ -50,6 +52,10 @@ class PushPlan:
     vouches: str
     type: str | None
     schedules: bool
+    dead_letter_topic: str | None
+    max_delivery_attempts: int
+    ack_deadline_us: int
+    filter: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,7 @@ class BigQueryPlan:
     behind_us: int
     method: str
     location: str | None
+    begin: str = "now"
 
 
 EdgePlan = PubsubPlan | PushPlan | BigQueryPlan
@@ -85,6 +92,10 @@ class PolicyPlan:
     timeout_us: int = 50_000
     otherwise: str = "embedded"
     bundles: str | None = None
+    bundle_token_env: str | None = None
+    bundle_token_file: str | None = None
+    opa_token_secret: str | None = None
+    bundle_token_secret: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +125,12 @@ class GatewayPlan:
 
     listen: tuple[str, int] | None = None
     agents: tuple[str, ...] = ()
+    # Set by `vedette gateway`: without it both live on one host, whatever the table says.
+    apart: bool = False
 
     def remote(self, agent: str) -> bool:
-        """Say whether an agent's code runs in a `vedette worker`."""
-        return agent in self.agents or "*" in self.agents
+        """Say whether an agent's judge runs in a `vedette worker`."""
+        return self.apart and (agent in self.agents or "*" in self.agents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +176,9 @@ def edges(shape: Any, path: Callable[[str], Path]) -> Edges:
         PolicyPlan(
             policy.engine, policy.opa_url, policy.opa_token_env,
             str(path(policy.opa_token_file)) if policy.opa_token_file else None,
-            duration_us(policy.timeout), policy.otherwise, bundles,
+            duration_us(policy.timeout), policy.otherwise, bundles, policy.bundle_token_env,
+            str(path(policy.bundle_token_file)) if policy.bundle_token_file else None,
+            policy.opa_token_secret, policy.bundle_token_secret,
         ),
         TokensPlan(
             tokens.kind, duration_us(tokens.life), tokens.audience, tokens.service_account
@@ -196,12 +211,14 @@ def edge_source(table: Any) -> EdgePlan:
         return PushPlan(
             table.name, table.project, table.subscription, table.topic, table.endpoint,
             table.audience, table.service_account, table.issuer, table.vouches, table.type,
-            table.schedules,
+            table.schedules, table.dead_letter_topic, table.max_delivery_attempts,
+            duration_us(table.ack_deadline), table.filter,
         )  # fmt: skip
     return BigQueryPlan(
         table.name, table.project, table.dataset, table.table, table.type, table.time_column,
         table.id_column, table.subject_column, duration_us(table.every),
         duration_us(table.overlap), duration_us(table.behind), table.method, table.location,
+        table.begin,
     )  # fmt: skip
 
 
@@ -216,14 +233,38 @@ def edge_problems(shape: Any, document: Document) -> list[Problem]:
         add(("tokens", "life"), "a token lasts from 1s to 5m", "write for example 5m")
     if shape.tokens.kind == "google" and not shape.tokens.service_account:
         add(("tokens",), "google tokens need the agents' service accounts", "add service_account")
+    for place, what, mend in _people_problems(shape):
+        add(place, what, mend)
+    found += policy_problems(shape.policy, document)
     if (shape.audit.project is None) != (shape.audit.dataset is None):
         add(("audit",), "needs both project and dataset", "give both, or leave the table out")
     if shape.telemetry.traces == "otlp" and not shape.telemetry.endpoint:
         add(("telemetry",), "traces need a collector", "add endpoint")
     for index, source in enumerate(shape.sources):
-        if not isinstance(source, file.PubsubFile):
+        if not isinstance(source, file.PubsubFile | file.PushFile):
             continue
+        if isinstance(source, file.PushFile) and not shape.serve.http:
+            what = "nothing is served here that could be pushed to"
+            add(("sources", index), what, "set http of [serve]")
         if not 10_000_000 <= duration_us(source.ack_deadline) <= 600_000_000:
             at: KeyPath = ("sources", index, "ack_deadline")
             add(at, "Pub/Sub takes ack deadlines from 10s to 10m", "write for example 60s")
+    return found
+
+
+def _people_problems(shape: Any) -> list[tuple[KeyPath, str, str]]:
+    """Return what is wrong with [people]: an issuer anybody could stand in for, no roles at all."""
+    people, found = shape.people, list[tuple[KeyPath, str, str]]()
+    if people.issuer is None:
+        return found
+    parts = urlsplit(people.issuer)
+    here = parts.hostname in ("localhost", "::1") or (parts.hostname or "").startswith("127.")
+    if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and here)):
+        found.append((("people", "issuer"), "is no https address", "write https://HOST"))
+    if not (people.viewer or people.approver or people.operator or people.policy_author):
+        what = "nobody has a role, so nobody comes in"
+        found.append((("people",), what, "give viewer, approver, operator or policy_author"))
+    if people.audience == (shape.tokens.audience or f"spiffe://{shape.fleet}/gateway"):
+        what = "agents' tokens are for the same audience"
+        found.append((("people", "audience"), what, "give people one of their own"))
     return found

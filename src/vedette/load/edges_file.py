@@ -6,6 +6,13 @@ from typing import Literal
 
 from vedette.load.field import Field
 from vedette.load.part import NAME, Address, Duration, Number, Part, Whole
+from vedette.load.secrets import VERSION
+
+# What BigQuery calls its things by; nothing else goes into a query as a name.
+PROJECT = r"^[a-z0-9][a-z0-9.:-]{0,62}$"
+DATASET = r"^[A-Za-z0-9_]{1,1024}$"
+TABLE = r"^[A-Za-z0-9_-]{1,1024}$"
+COLUMN = r"^[A-Za-z_][A-Za-z0-9_]{0,299}$"
 
 
 class PubsubFile(Part):
@@ -51,6 +58,12 @@ class PushFile(Part):
     vouches: Literal["envelope", "none"] = "envelope"
     type: str | None = Field(default=None, description="the type of events given as bare data")
     schedules: bool = False
+    dead_letter_topic: str | None = Field(
+        default=None, description="where the broker puts what is no event"
+    )
+    max_delivery_attempts: Whole = Field(default=5, ge=5, le=100)
+    ack_deadline: Duration = Field(default="60s", description="10s to 10m: how long an answer has")
+    filter: str | None = Field(default=None, description="a filter of the broker, beside ours")
 
 
 class BigQueryFile(Part):
@@ -58,17 +71,22 @@ class BigQueryFile(Part):
 
     kind: Literal["bigquery"]
     name: str = Field(description="names the source", pattern=NAME)
-    project: str = Field(description="the Google Cloud project", min_length=1)
-    dataset: str = Field(min_length=1)
-    table: str = Field(min_length=1)
+    project: str = Field(description="the Google Cloud project", pattern=PROJECT)
+    dataset: str = Field(pattern=DATASET)
+    table: str = Field(pattern=TABLE)
     type: str = Field(description="the type of its events", min_length=1)
-    time_column: str = Field(description="when the row was inserted", min_length=1)
-    id_column: str | None = Field(default=None, description="what tells rows apart")
-    subject_column: str | None = Field(default=None, description="the subject of its events")
+    time_column: str = Field(description="when the row was inserted", pattern=COLUMN)
+    id_column: str | None = Field(default=None, description="what tells rows apart", pattern=COLUMN)
+    subject_column: str | None = Field(
+        default=None, description="the subject of its events", pattern=COLUMN
+    )
     every: Duration = Field(default="30s", description="how often new rows are asked for")
     overlap: Duration = Field(default="5m", description="how late a row may come")
     behind: Duration = Field(default="2s", description="how far behind the clock is read")
     method: Literal["watermark", "appends"] = "watermark"
+    begin: Literal["now", "start"] = Field(
+        default="now", description="where it begins that was never here: now, or the first row"
+    )
     location: str | None = None
 
 
@@ -79,6 +97,7 @@ class PolicyFile(Part):
     opa_url: str = Field(default="http://127.0.0.1:8181", description="the OPA server")
     opa_token_env: str | None = None
     opa_token_file: str | None = None
+    opa_token_secret: str | None = Field(default=None, pattern=VERSION)
     timeout: Duration = Field(default="50ms", description="how long one decision may take")
     otherwise: Literal["embedded", "deny"] = Field(
         default="embedded", description="who decides while the OPA server does not"
@@ -86,6 +105,11 @@ class PolicyFile(Part):
     bundles: str | None = Field(
         default=None, description="where signed bundles are put: a folder or gs://BUCKET/PREFIX"
     )
+    bundle_token_env: str | None = Field(
+        default=None, description="what readers of GET /v1/bundles/FLEET.tar.gz must show"
+    )
+    bundle_token_file: str | None = None
+    bundle_token_secret: str | None = Field(default=None, pattern=VERSION)
 
 
 class TokensFile(Part):
@@ -135,6 +159,10 @@ class TelemetryFile(Part):
 class AuditFile(Part):
     """Where the ledger is shipped to, beside being kept."""
 
-    project: str | None = Field(default=None, description="the Google Cloud project")
-    dataset: str | None = Field(default=None, description="the dataset of its tables")
+    project: str | None = Field(
+        default=None, description="the Google Cloud project", pattern=PROJECT
+    )
+    dataset: str | None = Field(
+        default=None, description="the dataset of its tables", pattern=DATASET
+    )
     every: Duration = Field(default="10s", description="how often it is shipped")

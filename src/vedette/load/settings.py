@@ -1,8 +1,8 @@
 """Settings: vedette.toml with its defaults filled in and its paths resolved.
 
 Relative paths are relative to the folder of vedette.toml, `@state/…` lies in the state folder.
-Secrets stand in no file of the fleet: a table names the environment variable (`token_env`) or the
-file (`token_file`) that holds one.
+Secrets stand in no file of the fleet: a table names the environment variable (`token_env`), the
+file (`token_file`) or the secret of Secret Manager (`token_secret`) that holds one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from glob import escape
 from pathlib import Path
@@ -21,6 +21,7 @@ from vedette.clock import duration_us
 from vedette.errors import BadFleet
 from vedette.load.edges import EdgePlan, Edges, edge_problems, edge_source, edges
 from vedette.load.problem import Problem, in_order, refuse
+from vedette.load.secrets import is_literal, read_secret, references
 from vedette.load.settings_file import (
     ENV,
     CsvFile,
@@ -34,9 +35,8 @@ from vedette.load.settings_file import (
 from vedette.load.shape import problem_of, sentence
 from vedette.load.yaml_file import Document, KeyPath, read_text
 
-_SECRET = re.compile(r"(^|_)(token|secret|password|passwd|passphrase|api_?key|credentials?)\Z")
 _TARGET = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
-_NEEDS = {"webhook": "url", "maildir": "path"}
+_NEEDS = {"webhook": ("url",), "maildir": ("path",), "pubsub": ("project", "topic")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,12 @@ class Sender:
     token_env: str | None = None
     token_file: str | None = None
     prefix: str | None = None
+    token_secret: str | None = None
 
     def token(self) -> str:
         """Return the token. Raises BadFleet if it is not there."""
         table = {"token_env": self.token_env, "token_file": self.token_file}
+        table["token_secret"] = self.token_secret
         found = read_secret(table, "token", where=f"sender {self.name}")
         if found is None:
             raise BadFleet("has no token", where=f"sender {self.name}", mend="add token_env")
@@ -111,10 +113,11 @@ class StorePlan:
     lease_us: int = 5_000_000
     visit: bool = False
     survives: str = "power-loss"
+    url_secret: str | None = None
 
     def url(self) -> str:
         """Return the database's URL. Raises BadFleet if it is not there."""
-        table = {"url_env": self.url_env, "url_file": self.url_file}
+        table = {"url_env": self.url_env, "url_file": self.url_file, "url_secret": self.url_secret}
         found = read_secret(table, "url", where="[store]")
         if found is None:
             raise BadFleet("a postgresql store needs its URL", where="[store]", mend="add url_env")
@@ -206,29 +209,6 @@ def read_settings(path: Path) -> tuple[Settings | None, list[Problem]]:
     return (None, problems) if problems else (_settings(shape, path.resolve().parent), [])
 
 
-def read_secret(table: Mapping[str, Any], name: str, *, where: str) -> str | None:
-    """Return the secret that `NAME_env` or `NAME_file` of a table refers to, None if neither does.
-
-    Raises BadFleet if the variable or the file is not there or empty.
-    """
-    variable, file = table.get(f"{name}_env"), table.get(f"{name}_file")
-    if variable:
-        found = os.environ.get(str(variable), "")
-        if not found:
-            mend = f"set {variable}"
-            raise BadFleet(f"environment variable {variable} is not set", where=where, mend=mend)
-        return found
-    if not file:
-        return None
-    try:
-        found = Path(str(file)).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadFleet(f"cannot read {file}", where=where, mend="put the secret there") from error
-    if not found:
-        raise BadFleet(f"{file} is empty", where=where, mend="put the secret there")
-    return found
-
-
 def _shape_problem(document: Document, found: Any) -> Problem:
     """Say where a value stands that does not fit: in the file or in the environment."""
     words = [str(part).upper() for part in found["loc"]]
@@ -251,8 +231,8 @@ def _problems(shape: SettingsFile, document: Document) -> list[Problem]:
                 problems.append(document.problem((*at, "name"), what, "give it its own name"))
             seen.add(item.name)
     plan = shape.store
-    if plan.kind == "postgresql" and (plan.url_env is None) == (plan.url_file is None):
-        what, mend = "a postgresql store needs its URL", "give either url_env or url_file"
+    if plan.kind == "postgresql" and _given(plan, "url") != 1:
+        what, mend = "a postgresql store needs its URL", "give one of url_env, url_file, url_secret"
         problems.append(document.problem(("store",), what, mend))
     if plan.kind == "postgresql" and plan.survives != "power-loss":
         what, mend = "is for the SQLite store only", "leave it out; the server's own setting counts"
@@ -266,13 +246,18 @@ def _problems(shape: SettingsFile, document: Document) -> list[Problem]:
         mend = "keep bodies no longer than entries"
         problems.append(document.problem(("retention", "bodies"), what, mend))
     for index, sender in enumerate(shape.serve.senders):
-        if (sender.token_env is None) == (sender.token_file is None):
-            what, mend = "needs its token", "give either token_env or token_file"
+        if _given(sender, "token") != 1:
+            what, mend = "needs its token", "give one of token_env, token_file, token_secret"
             problems.append(document.problem(("serve", "senders", index), what, mend))
     problems += edge_problems(shape, document)
     for name, table in shape.targets.items():
         problems += _target_problems(name, table, document)
     return problems
+
+
+def _given(table: Any, name: str) -> int:
+    """Return in how many ways a secret is referred to."""
+    return sum(getattr(table, f"{name}_{kind}") is not None for kind in ("env", "file", "secret"))
 
 
 def _length(text: str | None) -> int | None:
@@ -287,12 +272,16 @@ def _target_problems(name: str, table: Mapping[str, Any], document: Document) ->
     if not isinstance(kind, str) or not kind:
         return [document.problem((*at, "kind"), "is missing", "for example webhook or maildir")]
     problems = []
-    needed = _NEEDS.get(kind)
-    if needed and not (isinstance(table.get(needed), str) and table[needed]):
-        what = f"a {kind} needs a {needed}"
-        problems.append(document.problem((*at, needed), what, f"add {needed} ="))
+    for needed in _NEEDS.get(kind, ()):
+        if not (isinstance(table.get(needed), str) and table[needed]):
+            what = f"a {kind} needs a {needed}"
+            problems.append(document.problem((*at, needed), what, f"add {needed} ="))
+    for named in references(table):
+        if sum(f"{named}_{kind}" in table for kind in ("env", "file", "secret")) > 1:
+            what = f"{named} is referred to more than once"
+            problems.append(document.problem(at, what, "leave one of _env, _file and _secret"))
     for key, value in table.items():
-        if _SECRET.search(key.lower()):
+        if is_literal(key, value):
             what, mend = "a secret does not stand in a file of the fleet", f"write {key}_env ="
             problems.append(document.problem((*at, key), what, mend))
         if key == "url" and isinstance(value, str):
@@ -351,9 +340,10 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
         store=StorePlan(
             shape.store.kind,
             shape.store.url_env,
-            str(path(shape.store.url_file)) if shape.store.url_file else None,
+            _maybe(path, shape.store.url_file),
             duration_us(shape.store.lease),
             survives=shape.store.survives,
+            url_secret=shape.store.url_secret,
         ),
         retention_bodies_us=_length(shape.retention.bodies),
         retention_entries_us=_length(shape.retention.entries),
@@ -363,7 +353,7 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
         http_fallback=shape.serve.fallback,
         anonymous=shape.serve.anonymous,
         senders=tuple(
-            Sender(s.name, s.token_env, str(path(s.token_file)) if s.token_file else None, s.prefix)
+            Sender(s.name, s.token_env, _maybe(path, s.token_file), s.prefix, s.token_secret)
             for s in shape.serve.senders
         ),
         targets={name: _target(table, path) for name, table in shape.targets.items()},
@@ -373,6 +363,10 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
         ),
         edges=edges(shape, path),
     )
+
+
+def _maybe(path: Callable[[str], Path], text: str | None) -> str | None:
+    return str(path(text)) if text else None
 
 
 def _target(table: Mapping[str, Any], path: Any) -> dict[str, Any]:

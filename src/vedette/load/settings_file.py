@@ -21,6 +21,7 @@ from vedette.load.edges_file import (
 from vedette.load.field import Field
 from vedette.load.kinds import Errors
 from vedette.load.part import NAME, Address, Duration, Number, Part, Whole
+from vedette.load.secrets import VERSION
 from vedette.load.yaml_file import KeyPath
 
 ENV = "VEDETTE_"
@@ -56,6 +57,9 @@ class SenderFile(Part):
         default=None, description="the environment variable with its token"
     )
     token_file: str | None = Field(default=None, description="the file with its token")
+    token_secret: str | None = Field(
+        default=None, pattern=VERSION, description="its token in Secret Manager"
+    )
     prefix: str | None = Field(default=None, description="what all its sources begin with")
 
 
@@ -125,6 +129,9 @@ class StoreFile(Part):
         default=None, description="the environment variable with the database's URL"
     )
     url_file: str | None = Field(default=None, description="the file with the database's URL")
+    url_secret: str | None = Field(
+        default=None, pattern=VERSION, description="the database's URL in Secret Manager"
+    )
     lease: Duration = Field(
         default="5s", description="how long a worker that is not heard of keeps its keys"
     )

@@ -6,6 +6,7 @@ No transaction object, no SQL and no vendor's type crosses a port.
 from vedette.ports.agents import InHand, Metrics, Performer, Reasoner, Thought
 from vedette.ports.memory import BankStore
 from vedette.ports.policy import Finding, Gate, PolicyEngine, PolicyStage
+from vedette.ports.shelf import Shelf
 from vedette.ports.sources import Intake, Receipt, Refused, Source
 from vedette.ports.store import Accepted, Arrival, Ended, Erased, Store
 
@@ -26,6 +27,7 @@ __all__ = [
     "Reasoner",
     "Receipt",
     "Refused",
+    "Shelf",
     "Source",
     "Store",
     "Thought",

@@ -12,8 +12,12 @@ from vedette.question import Decided, Situation
 class PolicyEngine(Protocol):
     """Evaluates one bundle. A pure function of (bundle, question): it reads nothing else."""
 
-    name: str
     digest: str
+
+    @property
+    def name(self) -> str:
+        """Return which engine it is; where several may answer, the one that answered last."""
+        ...
 
     def decide(self, question: bytes) -> object:
         """Return what the entry point says of a canonical question; None if undefined.

@@ -135,9 +135,19 @@ class Store(Protocol):
         ...
 
     async def publish(
-        self, bundle: Bundle, drafts: Sequence[Draft], *, command: str | None = None
+        self,
+        bundle: Bundle,
+        drafts: Sequence[Draft],
+        *,
+        command: str | None = None,
+        number: int | None = None,
+        marks: Mapping[str, str] | None = None,
     ) -> int:
-        """Make a bundle the live revision; no step made under an older one commits after this."""
+        """Make a bundle the live revision; no step made under an older one commits after this.
+
+        Without `number` it is the next one. `marks` are kept in the same commit, as `remember`
+        keeps one. Raises Outrun if a revision of that number or a higher one is there.
+        """
         ...
 
     async def stop(
@@ -227,6 +237,10 @@ class Store(Protocol):
 
     def revision(self) -> tuple[int, str]:
         """Return the live policy revision and its bundle's digest; (0, '') before the first."""
+        ...
+
+    def revisions(self) -> list[tuple[int, str, int]]:
+        """Return (number, digest, instant) of every revision there was, newest first."""
         ...
 
     def bundle(self, digest: str) -> Mapping[str, bytes] | None:

@@ -112,12 +112,12 @@ def peer_uid(connection: socket.socket) -> int:
 
 
 def person(uid: int) -> Principal:
-    """Return the person whom the system knows under a user id."""
+    """Return the person whom the system knows under a user id; it owns the fleet, or is refused."""
     try:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:
         name = f"uid-{uid}"
-    return Principal("person", name)
+    return Principal.owner(name)
 
 
 def this_person() -> Principal:

@@ -9,7 +9,10 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from vedette.errors import BadFleet, Unavailable
+from vedette.serve import operators
+from vedette.serve.bundles import bundle_routes
 from vedette.serve.ingest import IngestLimits, Sender, routes
+from vedette.serve.push import push_routes
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -52,6 +55,9 @@ def application(app: App) -> Starlette:
     return Starlette(
         routes=[
             *routes(app.intake, senders, limits),
+            *bundle_routes(app),
+            *push_routes(app),
+            *operators.routes(app),
             Route("/metrics", metrics),
             Route("/healthz", healthz),
             Route("/readyz", readyz),
@@ -95,6 +101,8 @@ async def serve_http(
             await asyncio.sleep(0.005)  # uvicorn offers nothing to await
         yield f"http://{host}:{port}"
     finally:
+        if app.rollout.shelving is not None:
+            app.rollout.shelving.close()  # answers that are held back go out now
         server.should_exit = True
         server.force_exit = True
         # From Python 3.12 on the server waits for connections that a client keeps open.
@@ -106,7 +114,8 @@ async def serve_http(
 
 def _bind(host: str, port: int, *, fallback: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    # With its protocol named: asyncio turns Nagle off only then, and each answer is two writes.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))

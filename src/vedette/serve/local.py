@@ -130,7 +130,7 @@ class _Door:
             answer: Any = {"result": value} if wrap else value
         except VedetteError as error:
             status, answer = status_of(error), {"error": error.to_json()}
-        except _NoVerb as error:
+        except NoVerb as error:
             status, answer = 404, {"error": error.told}
         body = json.dumps(answer, default=str, ensure_ascii=False).encode("utf-8", "replace")
         return Response(body, status, media_type="application/json")
@@ -138,14 +138,16 @@ class _Door:
     async def _command(self, request: Request) -> Mapping[str, Any]:
         verb = request.path_params["verb"]
         if verb not in VERBS:
-            raise _NoVerb(verb)
-        asked = await _body(request)
+            raise NoVerb(verb)
+        asked = await read_order(request)
         order = Order(self._person(request), asked["reason"], asked["command_id"])
         # The work goes on if the client hangs up: half a command is worse than an unread answer.
         return await asyncio.shield(carry_out(self._commands, verb, order, asked["args"]))
 
 
-class _NoVerb(Exception):
+class NoVerb(Exception):
+    """There is no such verb; `told` is the error object."""
+
     def __init__(self, verb: str) -> None:
         super().__init__(verb)
         mend = f"there are: {', '.join(VERBS)}"
@@ -154,7 +156,8 @@ class _NoVerb(Exception):
         }  # fmt: skip
 
 
-async def _body(request: Request) -> dict[str, Any]:
+async def read_order(request: Request) -> dict[str, Any]:
+    """Read an order as it was sent: command_id, reason and args. Raises BadCommand."""
     raw = bytearray()
     async for chunk in request.stream():
         raw += chunk
@@ -198,7 +201,7 @@ async def serve_local(
 
     api = Starlette(
         routes=routes(
-            app.commands, health=lambda: _health(app), status=lambda: _status(app.commands)
+            app.commands, health=lambda: _health(app), status=lambda: live_status(app.commands)
         )
     )
     async with _serving(api, state, mind) as path:
@@ -211,7 +214,8 @@ def _health(app: Served) -> dict[str, Any]:
     return {"fleet": line.fleet.name, "pid": os.getpid(), "ready": ready}
 
 
-def _status(commands: Commands) -> dict[str, Any]:
+def live_status(commands: Commands) -> dict[str, Any]:
+    """Return what the runner says of itself: what is live, stopped, left alone."""
     line = commands.line
     live = commands.rollout.live
     return {

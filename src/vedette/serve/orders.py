@@ -16,6 +16,7 @@ from vedette.cloudevents import from_json
 from vedette.commands import Commands, Order
 from vedette.errors import BadCommand
 from vedette.event import ENVELOPE, Event
+from vedette.roles import require
 
 # What a verb takes: the type of each argument. All may be left out; the command says what it needs.
 VERBS: Mapping[str, Mapping[str, type]] = {
@@ -28,7 +29,8 @@ VERBS: Mapping[str, Mapping[str, type]] = {
     "stop": {"agent": str, "tool": str, "all": bool, "for_us": int},
     "resume": {"agent": str, "tool": str, "all": bool},
     "budget_raise": {"for_us": int, "agent": str, "unit": str, "window": str, "by": int},
-    "policy_apply": {"folder": str},
+    "policy_apply": {"folder": str, "commit": str, "new_key": bool},
+    "policy_rollback": {"number": int},
     "erase": {"event": str, "subject": str, "entry": int},
     **upkeep.VERBS,
 }
@@ -42,6 +44,7 @@ _NEEDED = {
     "drop": "runs",
     "budget_raise": "for_us",
     "policy_apply": "folder",
+    "policy_rollback": "number",
     **upkeep.NEEDED,
 }
 
@@ -49,14 +52,20 @@ _NEEDED = {
 async def carry_out(
     commands: Commands, verb: str, order: Order, args: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Carry out one command. Raises BadCommand for arguments it does not take, and its errors."""
+    """Carry out one command. Raises BadCommand for arguments it does not take, and its errors.
+
+    A principal whose roles are not enough for the verb is refused before anything is looked at.
+    """
+    require(order.principal, order.principal.roles, verb)
     given = _checked(verb, args)
     if verb == "send":
         return await commands.send(order, [event_of(item) for item in given["events"]])
     if verb == "would_wake":
         return commands.would_wake(event_of(given["event"]))
     if verb == "policy_apply":
-        return await commands.policy_apply(order, Path(given["folder"]))
+        return await commands.policy_apply(order, Path(given.pop("folder")), **given)
+    if verb == "policy_rollback":
+        return await commands.policy_rollback(order, given["number"])
     if verb == "approve":
         return await commands.approve(order, given["hold"], given.get("digest"))
     if verb == "deny":

@@ -5,7 +5,7 @@ Each writes as it goes, in a savepoint of its own, on the writer's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import orjson
@@ -15,7 +15,7 @@ from vedette.budget import Raise
 from vedette.bundle import Bundle
 from vedette.clock import iso
 from vedette.entry import Draft
-from vedette.errors import AlreadyDone, BadCommand
+from vedette.errors import AlreadyDone, BadCommand, Outrun
 from vedette.run import ActionRow
 from vedette.storage.database import Database
 from vedette.storage.ledger import META, Ledger
@@ -77,10 +77,24 @@ class Orders:
 
     # --- policy and stops -------------------------------------------------------------------
 
-    def publish(self, bundle: Bundle, drafts: Sequence[Draft]) -> int:
-        """Make a bundle the live revision; return its number."""
-        number = self._fences.policy_rev + 1
+    def publish(
+        self,
+        bundle: Bundle,
+        drafts: Sequence[Draft],
+        number: int | None = None,
+        marks: Mapping[str, str] | None = None,
+    ) -> int:
+        """Make a bundle the live revision; return its number.
+
+        Numbers may leave a gap, and never go back: Outrun for one that is not higher.
+        """
+        live = self._fences.policy_rev
+        number = live + 1 if number is None else number
+        if number <= live:
+            raise Outrun(f"revision {live} was published meanwhile", mend="try again")
         self.keep_bundle(bundle)
+        for name, value in (marks or {}).items():
+            self.set_meta(name, value)
         placed = [
             Draft(d.kind, {**d.fields, "policy_rev": number}, d.cause, d.back, d.body)
             for d in drafts

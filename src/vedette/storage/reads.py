@@ -174,6 +174,11 @@ class Reads(Pages, Record):
         rows = self._rows("SELECT number,digest FROM policy ORDER BY number DESC LIMIT 1")
         return (rows[0][0], rows[0][1]) if rows else (0, "")
 
+    def revisions(self) -> list[tuple[int, str, int]]:
+        """Return (number, digest, instant) of every revision there was, newest first."""
+        rows = self._rows("SELECT number,digest,at FROM policy ORDER BY number DESC")
+        return [(int(number), str(digest), int(at)) for number, digest, at in rows]
+
     def bundle(self, digest: str) -> dict[str, bytes] | None:
         """Return the files of a recorded bundle."""
         rows = self._rows("SELECT files FROM bundle WHERE digest=?", digest)

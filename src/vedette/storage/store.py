@@ -6,7 +6,7 @@ An adapter opens the connections, sees to it that the store is its own, and call
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from vedette.approval import HoldState
@@ -199,15 +199,22 @@ class SqlStore(Keeping):
     # --- orders -----------------------------------------------------------------------------
 
     async def publish(
-        self, bundle: Bundle, drafts: Sequence[Draft], *, command: str | None = None
+        self,
+        bundle: Bundle,
+        drafts: Sequence[Draft],
+        *,
+        command: str | None = None,
+        number: int | None = None,
+        marks: Mapping[str, str] | None = None,
     ) -> int:
         """Make a bundle the live revision; steps made under older ones are refused from here on.
 
-        `drafts` are written with the new number in their `policy_rev`. Returns the number.
+        `drafts` are written with the new number in their `policy_rev`; `marks` are kept in the
+        same commit. Returns the number. Raises Outrun if `number` is no higher than what is live.
         """
         orders = self._orders
         return await self.writer.submit(
-            orders.once(command, lambda: orders.publish(bundle, drafts))
+            orders.once(command, lambda: orders.publish(bundle, drafts, number, marks))
         )
 
     async def stop(
@@ -270,9 +277,12 @@ class SqlStore(Keeping):
 
         return await self.writer.submit(self._orders.once(command, alone))
 
-    async def note(self, drafts: Sequence[Draft], bundle: Bundle | None = None) -> int:
+    async def note(
+        self, drafts: Sequence[Draft], bundle: Bundle | None = None, *, command: str | None = None
+    ) -> int:
         """Write entries that belong to no run; return the seq of the last."""
-        return await self.writer.submit(lambda: self._orders.note(drafts, bundle))
+        orders = self._orders
+        return await self.writer.submit(orders.once(command, lambda: orders.note(drafts, bundle)))
 
     async def remember(self, name: str, value: str) -> None:
         """Keep a value of the runner's own under a name; `meta` reads it."""

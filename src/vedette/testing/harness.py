@@ -30,9 +30,10 @@ from vedette.run import ActionRow, Run
 
 if TYPE_CHECKING:
     from vedette.app import App
+    from vedette.load.edges import Edges
     from vedette.load.settings import StorePlan
 
-TESTER = Principal("person", "tester")
+TESTER = Principal.owner("tester")
 
 
 _ENGINES: dict[str, PolicyEngine] = {}
@@ -75,8 +76,10 @@ class FleetHarness:
         trial: bool = False,
         workers: bool = False,
         store: StorePlan | None = None,
+        edges: Edges | None = None,
     ) -> None:
         self.folder = folder
+        self._edges = edges
         self.content = content or checkout()
         self.policies = policies or self.content / "policies"
         self.targets = targets or {
@@ -115,6 +118,7 @@ class FleetHarness:
 
         from vedette.app import open_app
         from vedette.load import Isolation, Settings
+        from vedette.load.edges import Edges
         from vedette.load.settings import StorePlan
 
         settings = replace(
@@ -124,6 +128,7 @@ class FleetHarness:
             targets=dict(self.targets),
             isolation=Isolation(self._workers),
             store=self._store or StorePlan(),
+            edges=self._edges or Edges(),
         )
         self._app = await open_app(
             settings,

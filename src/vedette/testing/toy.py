@@ -24,6 +24,7 @@ from typing import Any
 from vedette.clock import Clock
 from vedette.effect import Call, Outcome
 from vedette.event import Event
+from vedette.load.edges import Edges
 from vedette.origin import Ref
 from vedette.ports import Reasoner
 from vedette.run import Committed, Step
@@ -286,6 +287,7 @@ def toy_fleet(
     extra: Mapping[str, str] | None = None,
     clock: Clock | None = None,
     workers: bool = False,
+    edges: Edges | None = None,
 ) -> FleetHarness:
     """Write a fleet below `folder` and return it, not opened. `extra` are more policy files.
 
@@ -305,6 +307,7 @@ def toy_fleet(
         targets={"world": {"kind": "world", "world": world}},
         clock=clock,
         workers=workers,
+        edges=edges,
     )
 
 

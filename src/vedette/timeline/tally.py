@@ -13,7 +13,7 @@ _CHANGES = frozenset(
     {
         "policy.published", "policy.refused", "stop.set", "stop.lifted", "budget.raised",
         "body.erased", "key.rotated", "ledger.archived", "store.restored", "store.copied",
-        "store.settled", "run.redriven", "run.dropped",
+        "store.settled", "source.redriven", "run.redriven", "run.dropped",
     }
 )  # fmt: skip
 

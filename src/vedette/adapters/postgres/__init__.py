@@ -14,7 +14,7 @@ import asyncio
 import os
 import socket
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -249,15 +249,21 @@ class PostgresStore(OwnRuns, SqlStore):
     # --- orders that every worker must hear of -----------------------------------------------
 
     async def publish(
-        self, bundle: Bundle, drafts: Sequence[Draft], *, command: str | None = None
+        self,
+        bundle: Bundle,
+        drafts: Sequence[Draft],
+        *,
+        command: str | None = None,
+        number: int | None = None,
+        marks: Mapping[str, str] | None = None,
     ) -> int:
         """Make a bundle the live revision, and tell the other workers."""
         orders = self._orders
 
         def work() -> int:
-            number = orders.publish(bundle, drafts)
+            published = orders.publish(bundle, drafts, number, marks)
             self._write.script(f"NOTIFY {NEWS}")
-            return number
+            return published
 
         return await self.writer.submit(orders.once(command, work))
 

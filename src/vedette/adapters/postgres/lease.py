@@ -26,6 +26,8 @@ POLL_S = 0.05
 NEWS = "vedette"
 # How long calls of an older revision are waited for before the others are told all the same.
 _DRAIN_US = 2_000_000
+# How often a worker that starts asks again for the fleet's lock, a third of a lease each time.
+_ENTER = 20
 
 _PEERS = "SELECT id, life, beat, policy_rev, stop_epoch FROM worker WHERE id<>?"
 
@@ -126,8 +128,19 @@ class Leases:
             self._beat_at = self._now() + self._beat_us
             self._meet()
         else:
-            self._join()
+            self._enter()
         self._thread.start()
+
+    def _enter(self) -> None:
+        """Join; where the fleet is so busy that its lock is not free in time, try again."""
+        for left in range(_ENTER, -1, -1):
+            try:
+                self._join()
+                return
+            except self._database.gone:
+                self._database.rollback()
+                if not left:
+                    raise
 
     def close(self) -> None:
         """Give everything back, so that the others need not wait for the lease to run out."""

@@ -17,20 +17,15 @@ from typing import Any, TypeVar
 
 import orjson
 
-from vedette.adapters.rego.data import mount
 from vedette.adapters.rego.shelf import borrow, discard
 from vedette.bundle import ENTRYPOINT, Bundle
 from vedette.digest import sha256_hex
-from vedette.errors import BadPolicy, Permanent
+from vedette.errors import BadPolicy
+from vedette.errors import EngineFailed as EngineFailed
+from vedette.load.policy_data import mount
 
 _T = TypeVar("_T")
 _UNDEFINED = '"<undefined>"'
-
-
-class EngineFailed(Permanent):
-    """The engine could not evaluate: a panic, or an error inside the policy."""
-
-    code = "engine-failed"
 
 
 def guarded(call: Callable[[], _T]) -> _T:

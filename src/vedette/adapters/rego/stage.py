@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from vedette.adapters.rego.attempt import Trial
-from vedette.adapters.rego.data import DATA_NAMES
 from vedette.bundle import Bundle
 from vedette.errors import BadPolicy
+from vedette.load.policy_data import DATA_NAMES
 
 if TYPE_CHECKING:
     from vedette.ports import Finding, PolicyEngine

@@ -33,7 +33,7 @@ class Rule:
     """One definition of a rule.
 
     `locals` are the names it binds itself, `refs` all references of its value and bodies, `nodes`
-    its nodes of the kinds in KINDS.
+    its nodes of the kinds in KINDS, `node` all of it.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Rule:
     locals: frozenset[str]
     refs: tuple[Ref, ...]
     nodes: Mapping[str, list[Node]]
+    node: Node
 
 
 @dataclass(slots=True)
@@ -124,6 +125,7 @@ def _rule(raw: bytes, node: Node) -> Rule:
         frozenset((*_vars(args), *_bound(raw, nodes))),
         tuple(refs),
         nodes,
+        node,
     )
 
 

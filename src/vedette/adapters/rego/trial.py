@@ -20,7 +20,6 @@ from typing import Any
 import orjson
 
 from vedette.adapters.rego.beside import Beside
-from vedette.adapters.rego.data import mount
 from vedette.adapters.rego.engine import EngineFailed, PlainEngine, RegorusEngine
 from vedette.adapters.rego.golden import golden, must_deny
 from vedette.adapters.rego.profile import check
@@ -28,6 +27,7 @@ from vedette.adapters.rego.syntax import Fault, Module, read_modules
 from vedette.bundle import ENTRYPOINT, Bundle
 from vedette.decision import Decision, denied, read_decision
 from vedette.errors import BadPolicy
+from vedette.load.policy_data import mount
 
 MEMORY_BYTES = 1 << 30
 CPU_SECONDS = 20

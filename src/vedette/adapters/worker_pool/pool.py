@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from vedette.adapters.worker_pool.environment import without_secrets
 from vedette.adapters.worker_pool.seat import Seat
 from vedette.adapters.worker_pool.zygote import receive, send
 from vedette.errors import Unavailable
@@ -75,9 +76,7 @@ class WorkerPool:
         return {(seat.agent, seat.kind): seat.pid for seat in self._seats.values() if seat.pid}
 
     def _zygote(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-        # Libraries of linear algebra start threads when they are imported, one for each core; a
-        # zygote must have none, and a hundred workers must not have a hundred times as many.
-        env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        env = without_secrets(os.environ)
         self._state.mkdir(parents=True, exist_ok=True)
         lock = os.open(self._state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         ours: socket.socket | None = None

@@ -1,0 +1,95 @@
+"""What was shipped held against the ledger, entry by entry, by query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
+from typing import Protocol
+
+import orjson
+
+from vedette.adapters.bigquery.tables import KINDS
+from vedette.adapters.bigquery.warehouse import Warehouse
+from vedette.digest import sha256_hex
+
+SHOWN = 20
+PAGE = 1000
+
+# The table beside the view that leaves out what a restore replaced. An entry that was shipped
+# twice is there twice.
+_SHIPPED = """\
+SELECT t.seq, t.digest, {content} AS content
+FROM `{place}` AS t
+JOIN `{entries}` AS e ON e.fleet = t.fleet AND e.history = t.history AND e.seq = t.seq
+WHERE t.fleet = @fleet AND t.seq <= @last
+ORDER BY t.seq"""
+_LEDGER = """\
+SELECT t.seq, t.digest, TO_HEX(SHA256(t.entry)) AS content
+FROM `{entries}` AS t
+WHERE t.fleet = @fleet AND t.seq <= @last
+ORDER BY t.seq"""
+
+
+class Reader(Protocol):
+    """What is asked of the ledger."""
+
+    def entries_after(self, after: int, limit: int) -> list[tuple[int, bytes]]: ...
+
+
+def differences(
+    warehouse: Warehouse, fleet: str, reader: Reader, last: int
+) -> dict[str, tuple[int, list[str]]]:
+    """Return for each table how many rows it has up to entry `last`, and what is wrong with them.
+
+    A row is compared by seq and digest, and in the ledger's table by the digest that BigQuery
+    itself makes of the entry's bytes. At most `SHOWN` findings. Entries that are archived are not
+    compared. Synchronous; it reads the whole ledger.
+    """
+    first = next(iter(reader.entries_after(0, 1)), (1, b""))[0]
+    found: dict[str, tuple[int, list[str]]] = {}
+    for table, kinds in KINDS.items():
+        text = _LEDGER if kinds is None else _SHIPPED
+        text = text.format(
+            content="t.digest", place=warehouse.place(table), entries=warehouse.place("entries")
+        )
+        rows = (
+            (int(row["seq"]), str(row["digest"]), str(row["content"]))
+            for row in warehouse.ask(text, fleet=fleet, last=last)
+            if row["seq"] >= first
+        )
+        found[table] = _compared(_local(reader, kinds, last), rows)
+    return found
+
+
+def _local(
+    reader: Reader, kinds: frozenset[str] | None, last: int
+) -> Iterator[tuple[int, str, str]]:
+    at = 0
+    while at < last and (page := reader.entries_after(at, PAGE)):
+        for seq, raw in page:
+            if seq <= last and (kinds is None or orjson.loads(raw)["kind"] in kinds):
+                digest = sha256_hex(raw)
+                yield seq, digest, digest
+        at = page[-1][0]
+
+
+def _compared(
+    local: Iterable[tuple[int, str, str]], shipped: Iterable[tuple[int, str, str]]
+) -> tuple[int, list[str]]:
+    wrong: list[str] = []
+    count = 0
+    for ours, theirs in zip_longest(local, shipped):
+        count += theirs is not None
+        if ours == theirs or len(wrong) >= SHOWN:
+            continue
+        if theirs is None or (ours is not None and ours[0] < theirs[0]):
+            wrong.append(f"entry {ours[0]} is not there")
+        elif ours is None or ours[0] > theirs[0]:
+            wrong.append(f"entry {theirs[0]} is there once too often")
+        else:
+            wrong.append(f"entry {ours[0]} is another one there")
+        if ours is None or theirs is None or ours[0] != theirs[0]:
+            # From here on nothing stands beside its like.
+            count += sum(1 for _ in shipped)
+            break
+    return count, wrong

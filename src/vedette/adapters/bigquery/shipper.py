@@ -1,0 +1,295 @@
+"""The ledger shipped into BigQuery: every entry once, however often anything is killed.
+
+The local ledger is first; it is shipped from there, behind the line, in a thread. How far is a
+mark in the store: the stream that is written to, the offset its next row has, the entry that the
+last row was of. An append at an offset is taken once by the service. Whenever it is not known what
+came of one (this process is new, an error), the stream is closed: the service then says how many
+rows it took, nobody can append to it any more, and the mark moves there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Protocol
+
+import orjson
+
+from vedette.adapters.bigquery.tables import KINDS, MOST_ROWS, Batch, Encoder
+from vedette.adapters.bigquery.warehouse import Warehouse
+from vedette.backoff import delay_us
+from vedette.clock import Clock
+from vedette.crashpoint import reach
+from vedette.digest import sha256_hex
+from vedette.errors import BadStore, Unavailable
+from vedette.ports import Metrics
+
+FIRST_US, LAST_US = 1_000_000, 300_000_000  # backoff while BigQuery does not answer
+
+
+class Told(Protocol):
+    """Where marks are read."""
+
+    def meta(self, name: str) -> str | None: ...
+
+
+class Marks(Told, Protocol):
+    """Where marks are kept, durably: the store."""
+
+    async def remember(self, name: str, value: str) -> None: ...
+
+
+class Reader(Protocol):
+    """A connection of its own to the ledger."""
+
+    def entries_after(self, after: int, limit: int) -> list[tuple[int, bytes]]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a table is: `seq` is shipped; its stream's next row has `offset`.
+
+    `rows` counts all that were ever shipped there.
+    """
+
+    to: str
+    seq: int = 0
+    history: int = 0
+    stream: str | None = None
+    offset: int = 0
+    rows: int = 0
+
+
+class Shipper:
+    """Ships one fleet's ledger into one dataset. For one caller at a time."""
+
+    def __init__(
+        self, fleet: str, marks: Marks, reader: Callable[[], Reader], warehouse: Warehouse
+    ) -> None:
+        """`reader` opens a connection; it is opened and closed in a thread for each batch."""
+        self.warehouse = warehouse
+        self._fleet, self._marks, self._reader = fleet, marks, reader
+        self._encoders = {table: Encoder(table, fleet) for table in KINDS}
+        self._open: dict[str, str] = {}  # the streams that stand where our marks say
+        self._read_marks: dict[str, str | None] = {}  # as they were when we last knew them
+        self._prepared = False
+        self.gaps: list[str] = []  # what a person should see
+        self.shipped = 0  # the ledger's table has all up to this entry
+
+    async def ship(self) -> int:
+        """Ship all there is; return how many entries the ledger's table got of it.
+
+        Raises BadStore if the tables know more than the store, and what the clients raise; then
+        what was shipped stays shipped, and the next call finds out where it is.
+        """
+        if not self._prepared:
+            for table in await asyncio.to_thread(self.warehouse.prepare):
+                # A stream may outlive the table it was opened for.
+                self._open.pop(table, None)
+            self._prepared = True
+            self.gaps += self.warehouse.withheld
+            self.warehouse.withheld.clear()
+        counts = {table: await self._ship(table) for table in KINDS}
+        return counts["ledger"]
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await asyncio.to_thread(self.warehouse.close)
+
+    async def _ship(self, table: str) -> int:
+        self._read_marks[table] = self._marks.meta(_name(table))
+        mark = kept = mark_of(self._marks, self.warehouse, table)
+        count = 0
+        try:
+            if mark.stream is not None and self._open.get(table) != mark.stream:
+                mark = kept = await self._settle(table, mark)
+            while (batch := await self._next(table, mark)) is not None:
+                if mark.stream is not None and mark.history != batch.history:
+                    # A stream has rows of one history only, so that its count tells where it is.
+                    await asyncio.to_thread(self.warehouse.close_stream, mark.stream)
+                    mark = replace(mark, stream=None, offset=0)
+                if batch.rows and mark.stream is None:
+                    there = await self._there(table, mark, batch)
+                    if there != mark:
+                        mark = there
+                        continue
+                if batch.rows:
+                    mark = await self._append(table, mark, batch)
+                    count += len(batch.rows)
+                mark = replace(mark, seq=batch.last, history=batch.history)
+                if batch.rows:
+                    kept = await self._keep(table, mark)
+            if mark != kept:
+                await self._keep(table, mark)
+            if table == "ledger":
+                self.shipped = mark.seq
+        except BaseException:
+            # What came of the last append is not known: the stream is closed before the next. It
+            # may have gone with its table, too.
+            self._open.pop(table, None)
+            self._prepared = False
+            raise
+        return count
+
+    async def _append(self, table: str, mark: Mark, batch: Batch) -> Mark:
+        """Append a batch; to a new stream where there is none."""
+        warehouse, stream = self.warehouse, mark.stream
+        if stream is None:
+            reach("ship.open:before")
+            stream = await asyncio.to_thread(warehouse.open_stream, table)
+            reach("ship.open:after")
+            # Durable before anything is in it: a row in a stream that we forgot would be doubled.
+            mark = replace(mark, stream=stream, offset=0, history=batch.history)
+            await self._keep(table, mark)
+            self._open[table] = stream
+        rows = [row for _, row in batch.rows]
+        reach("ship.append:before")
+        descriptor = self._encoders[table].descriptor
+        await asyncio.to_thread(warehouse.append, stream, mark.offset, rows, descriptor)
+        reach("ship.append:after")
+        return replace(mark, offset=mark.offset + len(rows), rows=mark.rows + len(rows))
+
+    # --- where it stands --------------------------------------------------------------------
+
+    async def _keep(self, table: str, mark: Mark) -> Mark:
+        """Make a mark durable; not over one that another worker set since we read ours."""
+        name = _name(table)
+        if self._marks.meta(name) != self._read_marks[table]:
+            raise Unavailable("another worker ships the ledger", where=mark.to)
+        value = orjson.dumps(asdict(mark)).decode()
+        await self._marks.remember(name, value)
+        self._read_marks[table] = value
+        return mark
+
+    async def _settle(self, table: str, mark: Mark) -> Mark:
+        """Close the stream of a mark and move the mark to what is in the table."""
+        assert mark.stream is not None
+        taken = await asyncio.to_thread(self.warehouse.close_stream, mark.stream)
+        # One that is gone is old, or went with its table: `_there` finds out.
+        if taken is not None and taken < mark.offset:
+            what = f"{mark.to} has {taken} rows of {mark.offset} that it acknowledged"
+            raise BadStore(what, where="[audit]", mend="ship into a new dataset")
+        if taken is not None:
+            mark = await self._forward(table, mark, taken - mark.offset)
+        return await self._keep(table, replace(mark, stream=None, offset=0))
+
+    async def _there(self, table: str, mark: Mark, batch: Batch) -> Mark:
+        """Return the mark behind what a table has of a history; asked before a stream is opened.
+
+        A mark that came back with a backup is behind its table, and its stream is an old one. A
+        table that has nothing of us any more was made anew: then all is shipped again.
+        """
+        warehouse, fleet = self.warehouse, self._fleet
+        count, last, digest = await asyncio.to_thread(
+            warehouse.shipped, table, fleet, batch.history
+        )
+        if not count:
+            return Mark(mark.to) if mark.rows else mark
+        while mark.seq < last:
+            following = await self._next(table, mark)
+            if following is None:
+                raise self._more(mark, f"more entries, up to {last},")
+            if following.history != batch.history:
+                # The rest are of entries that were lost; the views leave them out.
+                return mark
+            seq = min(following.last, last)
+            rows = sum(1 for at, _ in following.rows if at <= seq)
+            mark = replace(mark, seq=seq, history=batch.history, rows=mark.rows + rows)
+        if last and not await asyncio.to_thread(self._same, last, digest):
+            raise self._more(mark, f"another entry {last}")
+        return mark
+
+    def _same(self, seq: int, digest: str) -> bool:
+        """Say whether our entry is the one that a table has, in a thread; so if it is archived."""
+        reader = self._reader()
+        try:
+            found = reader.entries_after(seq - 1, 1)
+        finally:
+            reader.close()
+        return not found or found[0][0] != seq or sha256_hex(found[0][1]) == digest
+
+    def _more(self, mark: Mark, what: str) -> BadStore:
+        mend = "was it put back by hand? use `vedette restore`, or ship into a new dataset"
+        return BadStore(f"{mark.to} has {what} than this store", where="[audit]", mend=mend)
+
+    async def _forward(self, table: str, mark: Mark, rows: int) -> Mark:
+        """Move a mark over rows that the table has already, but not into another history."""
+        while rows > 0:
+            batch = await self._next(table, mark)
+            if batch is None:
+                raise self._more(mark, f"{rows} more rows")
+            if batch.history != mark.history:
+                # The rows are of entries that were lost; the views leave them out.
+                return mark
+            some = min(rows, len(batch.rows))
+            seq = batch.last if some == len(batch.rows) else batch.rows[some - 1][0]
+            mark = replace(mark, seq=seq, history=batch.history, rows=mark.rows + some)
+            rows -= some
+        return mark
+
+    async def _next(self, table: str, mark: Mark) -> Batch | None:
+        batch, missing = await asyncio.to_thread(self._read, table, mark.seq, mark.history)
+        if missing is not None:
+            self.gaps.append(missing)
+            del self.gaps[:-10]
+        return batch
+
+    def _read(self, table: str, after: int, history: int) -> tuple[Batch | None, str | None]:
+        """Read and encode what comes next, in a thread; say what was archived before it."""
+        reader = self._reader()
+        try:
+            entries = reader.entries_after(after, MOST_ROWS)
+        finally:
+            reader.close()
+        missing = None
+        if entries and entries[0][0] != after + 1:
+            last = entries[0][0] - 1
+            missing = f"entries {after + 1} to {last} were archived before they were shipped"
+        return self._encoders[table].batch(entries, history), missing
+
+
+def mark_of(marks: Told, warehouse: Warehouse, table: str) -> Mark:
+    """Return how far a table is; a new mark where it was never shipped to this place."""
+    to = warehouse.place(table)
+    told = marks.meta(_name(table))
+    mark = None if told is None else Mark(**orjson.loads(told))
+    return mark if mark is not None and mark.to == to else Mark(to)
+
+
+def _name(table: str) -> str:
+    return f"audit.{table}"
+
+
+async def follow(
+    shipper: Shipper,
+    clock: Clock,
+    every_us: int,
+    metrics: Metrics,
+    leads: Callable[[], bool],
+    head: Callable[[], int],
+    trouble: Callable[[str], None],
+) -> None:
+    """Ship every `every_us` until cancelled; a failure is told and tried again, later each time.
+
+    `leads` says whether this worker is the one to ship, `head` what the last entry is.
+    """
+    tries = 0
+    while True:
+        wait = every_us
+        if leads():
+            try:
+                metrics.count("shipped", await shipper.ship())
+                metrics.gauge("unshipped", head() - shipper.shipped)
+                tries = 0
+            except Exception as error:
+                tries += 1
+                metrics.count("ship_failures")
+                trouble(f"the ledger is not shipped: {type(error).__name__}: {error}"[:300])
+                wait = delay_us(tries, first_us=FIRST_US, last_us=LAST_US, seed="ship")
+            for gap in shipper.gaps:
+                trouble(gap)
+            shipper.gaps.clear()
+        await clock.sleep_until(clock.now_us() + wait)

@@ -1,0 +1,195 @@
+"""A BigQuery table as a source: its new rows as events, each once.
+
+Asked every `every` for rows behind a watermark, which is the greatest instant handed over so far
+and becomes durable with the events. Each asking looks back by `overlap` once more, for rows that
+came late; what was seen already is dropped here, and by the store after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from vedette.adapters.bigquery.clients import TIMEOUT_S, may_pass, query_client
+from vedette.adapters.bigquery.rows import Maker
+from vedette.adapters.bigquery.sql import AT, ROW, Place, query_text, table_name
+from vedette.backoff import delay_us
+from vedette.clock import Clock
+from vedette.errors import BadFleet, StoreFailed, VedetteError
+from vedette.event import Event
+from vedette.ports import Intake, Refused
+
+if TYPE_CHECKING:
+    from google.cloud.bigquery import Client
+
+    from vedette.load.edges import BigQueryPlan
+
+PAGE = 500  # rows handed over at once
+LIMIT = 20_000  # rows of one query; there may be more, asked for by the next
+REFUSED = 1000  # refused rows that are remembered over a restart
+FIRST_US, LAST_US = 500_000, 60_000_000  # backoff while BigQuery does not answer
+
+Row = Mapping[str, Any]
+
+
+class AwayError(Exception):
+    """BigQuery did not answer; it is asked again, later each time."""
+
+
+class BigQuerySource:
+    """New rows of one table. Events are of source `bigquery:NAME`; see `rows.Maker` for ids.
+
+    With `watch` it stays; without, it asks once and ends. `begin` (in the plan) says where a
+    source starts that was never here before: at the present instant, or at the table's first row.
+    """
+
+    def __init__(
+        self,
+        plan: BigQueryPlan,
+        clock: Clock,
+        *,
+        watch: bool = True,
+        client: Callable[[], Client] | None = None,
+    ) -> None:
+        """`client` makes the client, in a thread. Raises BadFleet for a name that is none."""
+        self.name = f"bigquery:{plan.name}"
+        self.finite = not watch
+        self._plan, self._clock = plan, clock
+        self._made: Client | None = None
+        self._make = client or (lambda: query_client(plan.project, plan.location))
+        self._maker = Maker(
+            self.name, table_name(plan), plan.type, plan.id_column, plan.subject_column
+        )
+        query_text(plan, limit=LIMIT, onward=False)
+        self._watermark: int | None = None
+        self._floor = 0  # rows up to here are none of ours
+        self._seen: dict[str, int] = {}
+        self._refused: dict[str, int] = {}
+        self._tries = 0
+
+    async def deliver(self, intake: Intake) -> None:
+        """Hand over new rows until cancelled, or once (`finite`).
+
+        Raises BadFleet for what BigQuery calls wrong, AwayError where it may answer later: the
+        next call waits longer before it asks.
+        """
+        while True:
+            if self._tries:
+                wait = delay_us(self._tries, first_us=FIRST_US, last_us=LAST_US, seed=self.name)
+                await self._clock.sleep_until(self._clock.now_us() + wait)
+            try:
+                await self._ask(intake)
+            except (VedetteError, StoreFailed):
+                raise
+            except Exception as error:
+                raise self._failed(error) from error
+            self._tries = 0
+            if self.finite:
+                return
+            await self._clock.sleep_until(self._clock.now_us() + self._plan.every_us)
+
+    def _failed(self, error: Exception) -> Exception:
+        if not may_pass(error):
+            what = " ".join(str(error).split())[:300]
+            mend = "mend the columns in vedette.toml"
+            return BadFleet(f"BigQuery refuses the query: {what}", where=self.name, mend=mend)
+        self._tries += 1
+        return AwayError(f"{type(error).__name__}: {error}"[:300])
+
+    # --- one asking -------------------------------------------------------------------------
+
+    async def _ask(self, intake: Intake) -> None:
+        """Hand over what is new up to a little before now, in order."""
+        now = self._clock.now_us()
+        if self._watermark is None:
+            await self._begin(intake, now)
+        assert self._watermark is not None
+        # APPENDS goes by the instant of the commit, so nothing comes late.
+        overlap = 0 if self._plan.method == "appends" else self._plan.overlap_us
+        after, until = max(self._watermark - overlap, self._floor), now - self._plan.behind_us
+        for known in (self._seen, self._refused):
+            for name in [name for name, at in known.items() if at < after]:
+                del known[name]
+        last: Place | None = None
+        while True:
+            rows = await asyncio.to_thread(self._query, after, until, last)
+            count = 0
+            while page := await asyncio.to_thread(_page, rows):
+                count += len(page)
+                await self._hand_over(intake, page)
+                last = Place(page[-1][AT], page[-1][ROW])
+            if count < LIMIT:
+                return
+
+    async def _begin(self, intake: Intake, now: int) -> None:
+        """Take up where the source was; if it never was anywhere, make durable where it starts.
+
+        Else rows that came before the first event would be lost with a restart.
+        """
+        told = intake.position(self.name)
+        if told is not None:
+            value = orjson.loads(told)
+            self._watermark, self._floor = value["at"], value["from"]
+            self._refused = value["refused"]
+            return
+        self._floor = 0 if self._plan.begin == "start" else now - self._plan.behind_us
+        await intake.accept([], position=(self.name, self._position(self._floor, {})))
+        self._watermark = self._floor
+
+    async def _hand_over(self, intake: Intake, page: list[Row]) -> None:
+        fresh: dict[str, int] = {}
+        refused: dict[str, int] = {}
+        batch: list[Event | Refused] = []
+        for row in page:
+            name, at = self._maker.event_id(row), int(row[AT])
+            if name in self._seen or name in self._refused or name in fresh:
+                continue
+            made = self._maker.make(row)
+            batch.append(made)
+            fresh[name] = at
+            if isinstance(made, Refused):
+                refused[name] = at
+        if not batch:
+            return
+        watermark = max(self._watermark or 0, *fresh.values())
+        told = dict(list({**self._refused, **refused}.items())[-REFUSED:])
+        position = self._position(watermark, told)
+        await intake.accept(batch, position=(self.name, position))
+        self._watermark, self._refused = watermark, told
+        self._seen |= fresh
+
+    def _position(self, at_us: int, refused: Mapping[str, int]) -> str:
+        """Return the watermark as it is kept, with the refused rows that are looked at again.
+
+        A refusal has no event by which the store would know it.
+        """
+        value = {"at": at_us, "from": self._floor, "refused": dict(refused)}
+        return orjson.dumps(value).decode()
+
+    # --- in a thread ------------------------------------------------------------------------
+
+    def _query(self, after: int, until: int, last: Place | None) -> Iterator[Row]:
+        """Ask for rows in order; what is returned fetches them page by page."""
+        from google.cloud.bigquery import QueryJobConfig, ScalarQueryParameter
+
+        if self._made is None:
+            self._made = self._make()
+        text = query_text(self._plan, limit=LIMIT, onward=last is not None)
+        given: list[tuple[str, str, Any]] = [("after", "INT64", after), ("until", "INT64", until)]
+        if last is not None:
+            given = [("until", "INT64", until), ("last", "INT64", last.at_us)]
+            given.append(("row", "STRING", last.row))
+        config = QueryJobConfig(query_parameters=[ScalarQueryParameter(*each) for each in given])
+        # Errors of a job come with `result`; the shorter way of query_and_wait hides some. The
+        # client's own retries would hold a thread for ten minutes: ours are in `deliver`.
+        never: Any = {"retry": None, "job_retry": None, "timeout": TIMEOUT_S}
+        rows = self._made.query(text, job_config=config, **never).result(page_size=PAGE, **never)
+        return (dict(row.items()) for row in rows)
+
+
+def _page(rows: Iterator[Row]) -> list[Row]:
+    return list(islice(rows, PAGE))

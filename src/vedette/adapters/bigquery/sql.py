@@ -1,0 +1,97 @@
+"""The queries of the source: new rows in order, from a place on.
+
+Values go in as query parameters. Names cannot, so they are checked to be plain identifiers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from string import Template
+from typing import TYPE_CHECKING
+
+from vedette.errors import BadFleet
+
+if TYPE_CHECKING:
+    from vedette.load.edges import BigQueryPlan
+
+# What the query adds to a row: its instant, in microseconds, and what tells it from others.
+AT, ROW = "vedette__at_us", "vedette__row"
+
+# Columns that APPENDS adds of its own.
+CHANGES = ("_CHANGE_TYPE", "_CHANGE_TIMESTAMP")
+
+_COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,299}")
+_DATASET = re.compile(r"[A-Za-z0-9_]{1,1024}")
+_TABLE = re.compile(r"[A-Za-z0-9_-]{1,1024}")
+_PROJECT = re.compile(r"[a-z0-9][a-z0-9.:-]{0,62}")
+
+# An instant goes in as microseconds: a client's datetime has no more, and this has no time zone.
+_QUERY = Template("""\
+SELECT t.*, UNIX_MICROS(t.$time) AS $at, $row AS $row_name
+FROM $source AS t
+WHERE $since AND t.$time $before TIMESTAMP_MICROS(@until)
+ORDER BY t.$time, $row
+LIMIT $limit""")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A row in the order of the query: its instant in microseconds, and what tells it apart."""
+
+    at_us: int
+    row: str
+
+
+def table_name(plan: BigQueryPlan) -> str:
+    """Return project.dataset.table of a plan. Raises BadFleet for what is no such name."""
+    parts = ((_PROJECT, plan.project), (_DATASET, plan.dataset), (_TABLE, plan.table))
+    for pattern, text in parts:
+        if not pattern.fullmatch(text):
+            mend = "write the project, the dataset and the table as BigQuery shows them"
+            raise BadFleet(f"{text!r} is no name of BigQuery's", where=plan.name, mend=mend)
+    return f"{plan.project}.{plan.dataset}.{plan.table}"
+
+
+def dataset_name(project: str, dataset: str) -> str:
+    """Return project.dataset. Raises BadFleet for what is no such name."""
+    if not _PROJECT.fullmatch(project) or not _DATASET.fullmatch(dataset):
+        mend = "write project and dataset as BigQuery shows them"
+        raise BadFleet(f"{project}.{dataset} is no dataset", where="[audit]", mend=mend)
+    return f"{project}.{dataset}"
+
+
+def query_text(plan: BigQueryPlan, *, limit: int, onward: bool) -> str:
+    """Return the query for new rows in order. Its parameters are microseconds, but for @row.
+
+    @after and @until bound the instants; `onward` goes on behind the row at (@last, @row) instead
+    of from @after. A watermark is open at its start and closed at its end; APPENDS is the other
+    way round (docs.cloud.google.com, time series functions). Raises BadFleet.
+    """
+    name = table_name(plan)
+    appends = plan.method == "appends"
+    time = "_CHANGE_TIMESTAMP" if appends else _column(plan, plan.time_column)
+    row = "TO_HEX(SHA256(TO_JSON_STRING(t)))"
+    if plan.id_column is not None:
+        row = f"IFNULL(CAST(t.{_column(plan, plan.id_column)} AS STRING), {row})"
+    source = f"`{name}`"
+    if appends:
+        start = "@last" if onward else "@after"
+        bounds = f"TIMESTAMP_MICROS({start}), TIMESTAMP_MICROS(@until)"
+        source = f"APPENDS(TABLE {source}, {bounds})"
+    if onward:
+        last = "TIMESTAMP_MICROS(@last)"
+        since = f"t.{time} >= {last} AND (t.{time} > {last} OR {row} > @row)"
+    else:
+        since = f"t.{time} {'>=' if appends else '>'} TIMESTAMP_MICROS(@after)"
+    return _QUERY.substitute(
+        time=time, at=AT, row=row, row_name=ROW, source=source, since=since, limit=limit,
+        before="<" if appends else "<=",
+    )  # fmt: skip
+
+
+def _column(plan: BigQueryPlan, name: str) -> str:
+    if not _COLUMN.fullmatch(name):
+        mend = "name a column of the table: letters, digits and underscores"
+        raise BadFleet(f"{name!r} is no column", where=plan.name, mend=mend)
+    return f"`{name}`"

@@ -1,0 +1,183 @@
+"""The key that signs policy bundles: ECDSA on P-256 (ES256 of RFC 7518), in the state folder.
+
+Signatures are deterministic (RFC 6979) and in their low form, so that the same bundle always makes
+the same archive, and nobody can make a second valid signature out of a first.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vedette import crashpoint
+from vedette.digest import sha256_hex
+from vedette.errors import BadPolicy, BadStore
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import (
+        EllipticCurvePrivateKey,
+        EllipticCurvePublicKey,
+    )
+
+KEY_FILE = "policy.key"
+PUBLIC_FILE = "policy.pub"
+
+_BYTES = 32
+# The order of P-256 (SEC 2, 2.4.2).
+_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyKey:
+    """A P-256 key pair. `public` is the PEM of its public half, which verifiers are given."""
+
+    private: EllipticCurvePrivateKey
+    public: bytes
+
+    @classmethod
+    def of(cls, folder: Path) -> PolicyKey:
+        """Return the key of a state folder, made on first use; its public half lies beside it.
+
+        `policy.key` is PKCS 8 in PEM, for its owner alone; `policy.pub` is what an OPA server and
+        everybody else verifies with. Raises BadStore for a file that holds no such key.
+        """
+        path = folder / KEY_FILE
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            # Whoever was here first made the key.
+            with suppress(FileExistsError):
+                _write(path, _new(), private=True)
+        key = cls.read(path)
+        public = folder / PUBLIC_FILE
+        if not public.exists():
+            with suppress(FileExistsError):
+                _write(public, key.public, private=False)
+        elif public.read_bytes() != key.public:
+            raise BadStore(
+                "is not the public half of policy.key",
+                where=str(public),
+                mend="restore both from one backup, or delete policy.pub to have it made again",
+            )
+        return key
+
+    @classmethod
+    def read(cls, path: Path) -> PolicyKey:
+        """Read a private key in PEM. Raises BadStore if the file holds none on P-256."""
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.hazmat.primitives.serialization import (
+            Encoding,
+            PublicFormat,
+            load_pem_private_key,
+        )
+
+        mend = "restore it from a backup"
+        try:
+            key = load_pem_private_key(path.read_bytes(), None)
+        except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise BadStore("is not a policy key", where=str(path), mend=mend) from error
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
+            raise BadStore("is not a key on P-256", where=str(path), mend=mend)
+        public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        return cls(key, public)
+
+    @property
+    def id(self) -> str:
+        """Return what tells this key from others: 16 hex digits of its public half's digest."""
+        return key_id(self.public)
+
+    def sign(self, message: bytes) -> bytes:
+        """Return the 64 bytes of the ES256 signature of a message."""
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+        from cryptography.hazmat.primitives.hashes import SHA256
+
+        how = ec.ECDSA(SHA256(), deterministic_signing=True)
+        r, s = decode_dss_signature(self.private.sign(message, how))
+        s = min(s, _ORDER - s)
+        return r.to_bytes(_BYTES, "big") + s.to_bytes(_BYTES, "big")
+
+
+def key_id(public: bytes) -> str:
+    """Return the id of a public key in PEM. Raises BadPolicy if it is none on P-256."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    der = _public(public).public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return sha256_hex(der)[:16]
+
+
+def verified(public: bytes, message: bytes, signature: bytes) -> bool:
+    """Say whether a signature is the one that the key of a public half gives to a message.
+
+    The high form of a signature, which anybody can compute from the low one, is none of ours.
+    """
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    if len(signature) != 2 * _BYTES:
+        return False
+    r, s = (int.from_bytes(half, "big") for half in (signature[:_BYTES], signature[_BYTES:]))
+    if s > _ORDER // 2:
+        return False
+    try:
+        _public(public).verify(encode_dss_signature(r, s), message, ec.ECDSA(SHA256()))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _public(public: bytes) -> EllipticCurvePublicKey:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    mend = "give the PEM of policy.pub"
+    try:
+        key = load_pem_public_key(public)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise BadPolicy("the verifying key is no public key in PEM", mend=mend) from error
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
+        raise BadPolicy("the verifying key is not on P-256", mend=mend)
+    return key
+
+
+def _new() -> bytes:
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+    )
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _write(path: Path, raw: bytes, *, private: bool) -> None:
+    """Write a new file: durable and whole, or not there at all. Raises FileExistsError."""
+    import tempfile
+
+    crashpoint.reach("policykey:before")
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, 0o600 if private else 0o644)
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        crashpoint.reach("policykey:mid")
+        # A link, not a rename: what is there already keeps its place.
+        os.link(name, path)
+    finally:
+        Path(name).unlink()
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    crashpoint.reach("policykey:after")

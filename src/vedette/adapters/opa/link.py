@@ -1,0 +1,258 @@
+"""The way to an OPA server: one connection pool on a thread of its own, asked from any other.
+
+A thread and an event loop, because only so is a deadline the whole one: opa-python-client's
+synchronous half waits anew for each read, so a server that sends a byte now and then holds it for
+as long as it likes (measured: 7.5 s at a timeout of 1.5 s). Nothing is retried, no redirect is
+followed, no proxy of the environment is used, and the server is never written to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as Late
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+import orjson
+
+from vedette.ports import Metrics
+
+# How often a server that did not answer is tried again, apart from any decision.
+PROBE_S = 0.25
+# How much longer than the deadline the asking thread waits for the other to notice it.
+_SLACK_S = 0.01
+_OPEN_S = 5.0
+_MAX_ANSWER_BYTES = 1 << 20
+_PATH = "vedette/gateway/decision"
+
+Why = Literal["down", "timeout", "unreachable", "status", "revision", "shape"]
+_T = TypeVar("_T")
+
+
+class NoAnswer(Exception):
+    """The server gave no usable answer; `reason` says why, as the metric counts it."""
+
+    def __init__(self, reason: Why, what: str) -> None:
+        super().__init__(what)
+        self.reason: Why = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the server said: the decision (None: undefined), and under which bundle.
+
+    `digest` is None if the server does not serve one bundle of ours; `version` is the server's.
+    """
+
+    result: object
+    digest: str | None
+    version: str
+
+
+class OpaLink:
+    """Asks an OPA server for decisions. May be used from any thread; one for a process.
+
+    It remembers whether the server answers and under which bundle, so that a decision does not
+    wait for a server that is known to be away.
+    """
+
+    def __init__(self, url: str, *, token: str | None, timeout_us: int, metrics: Metrics) -> None:
+        """Set the link up; nothing is connected before the first question.
+
+        `timeout_us` bounds one question from its start to the last byte of the answer.
+        """
+        parts = urlsplit(url)
+        self._tls = parts.scheme == "https"
+        host = parts.hostname or "127.0.0.1"
+        self._host = f"[{host}]" if ":" in host else host
+        self._port = parts.port or (443 if self._tls else 80)
+        self._token = token
+        self._timeout_s = timeout_us / 1e6
+        self._metrics = metrics
+        self._starting = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._client: Any = None
+        self._probing: Future[None] | None = None
+        self._reachable = True
+        self._serves: str | None = None
+        self._wanted = ""
+        self._closed = False
+
+    def open(self, digest: str) -> None:
+        """Connect, once, and learn what the server serves; waits 5 s at most.
+
+        Without it the first questions would be late: loading the client takes 0.4 s.
+        """
+        if self._loop is None:
+            first = self._begin(self._first())
+            try:
+                first.result(_OPEN_S)
+            except Exception:
+                first.cancel()
+                self.away(digest)
+
+    def ready(self, digest: str) -> bool:
+        """Say whether it is worth asking: as far as is known the server serves this bundle."""
+        return self._reachable and self._serves in (None, digest)
+
+    def ask(self, question: bytes) -> Answer:
+        """Put a question (JSON) to the server. Raises NoAnswer, at the latest at the deadline."""
+        coming = self._begin(self._ask(question))
+        try:
+            answer = coming.result(self._timeout_s + _SLACK_S)
+        except Late as error:
+            coming.cancel()
+            raise NoAnswer("timeout", "no answer in time") from error
+        except NoAnswer:
+            raise
+        except Exception as error:  # whatever the vendor breaks by must not end a decision
+            raise NoAnswer("unreachable", f"{type(error).__name__}: {error}") from error
+        self._serves, self._reachable = answer.digest, True
+        self._metrics.gauge("policy_engine_up", 1)
+        return answer
+
+    def missed(self, digest: str) -> None:
+        """Leave the server alone from now on, and look in the background until it serves `digest`.
+
+        To be told after every answer that was of no use; costs nothing if that is known already.
+        """
+        self._wanted = digest
+        self._metrics.gauge("policy_engine_up", 0)
+        if (self._probing is None or self._probing.done()) and not self._closed:
+            self._probing = self._begin(self._probe())
+
+    def away(self, digest: str) -> None:
+        """As `missed`, of a server that gave no answer at all."""
+        self._reachable = False
+        self.missed(digest)
+
+    def close(self) -> None:
+        """Close the connections and end the thread."""
+        with self._starting:
+            self._closed = True
+            loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return
+        # Whatever hangs there must not keep the fleet from closing its store.
+        with contextlib.suppress(Exception):
+            asyncio.run_coroutine_threadsafe(self._end(), loop).result(2)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(2)
+        if not thread.is_alive():
+            loop.close()
+
+    # --- on the link's own thread -----------------------------------------------------------
+
+    async def _ask(self, question: bytes) -> Answer:
+        import aiohttp
+
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                raw = await self._post(b'{"input":%b}' % question)
+        except TimeoutError as error:
+            raise NoAnswer("timeout", "no answer in time") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise NoAnswer("unreachable", f"{type(error).__name__}: {error}") from error
+        return _read(raw)
+
+    async def _post(self, body: bytes) -> bytes:
+        if self._client is None:
+            self._client = await self._connected()
+        client = self._client
+        # The client's own query_rule takes redirects and every status below 400.
+        async with client._request(
+            "POST",
+            f"{client.root_url}/data/{_PATH}?provenance=true",
+            data=body,
+            headers={"Content-Type": "application/json"},
+            allow_redirects=False,
+        ) as response:
+            if response.status != 200:
+                raise NoAnswer("status", f"the server answered {response.status}")
+            found = bytearray()
+            async for part in response.content.iter_any():
+                found += part
+                if len(found) > _MAX_ANSWER_BYTES:
+                    response.close()
+                    raise NoAnswer("shape", "the answer is longer than any decision")
+            return bytes(found)
+
+    async def _connected(self) -> Any:
+        from opa_client import AsyncOpaClient
+
+        client = AsyncOpaClient(
+            host=self._host,
+            port=self._port,
+            ssl=self._tls,
+            token=self._token,
+            retries=0,
+            timeout=self._timeout_s,
+        )
+        await client._init_session()
+        return client
+
+    async def _first(self) -> None:
+        self._client = await self._connected()
+        answer = await self._ask(b"{}")
+        self._serves = answer.digest
+        self._metrics.gauge("policy_engine_up", 1)
+
+    async def _probe(self) -> None:
+        while not self._closed:
+            try:
+                answer = await self._ask(b"{}")
+            except NoAnswer:
+                self._reachable = False
+            else:
+                self._serves, self._reachable = answer.digest, True
+                if answer.digest == self._wanted:
+                    self._metrics.gauge("policy_engine_up", 1)
+                    return
+            await asyncio.sleep(PROBE_S)
+
+    async def _end(self) -> None:
+        if self._probing is not None:
+            self._probing.cancel()
+        if self._client is not None:
+            await self._client.close_connection()
+        # What was cancelled must have ended before its loop does.
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    # --- the thread -------------------------------------------------------------------------
+
+    def _begin(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
+        with self._starting:
+            if self._closed:
+                work.close()
+                raise NoAnswer("down", "the link is closed")
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._loop.run_forever, name="vedette-opa", daemon=True
+                )
+                self._thread.start()
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+def _read(raw: bytes) -> Answer:
+    """Read what the server answered. Raises NoAnswer for another shape."""
+    try:
+        said = orjson.loads(raw)
+        provenance = said.get("provenance") or {}
+        bundles = provenance.get("bundles") or {}
+        revisions = [str(each.get("revision", "")).split(" ") for each in bundles.values()]
+        # A server may hold bundles of others beside ours (its own authorisation, say).
+        ours = [words[1] for words in revisions if len(words) == 2 and len(words[1]) == 64]
+        version = str(provenance.get("version") or "unknown")
+        return Answer(said.get("result"), ours[0] if len(ours) == 1 else None, version)
+    except (orjson.JSONDecodeError, AttributeError) as error:
+        raise NoAnswer("shape", "the answer is no decision document") from error

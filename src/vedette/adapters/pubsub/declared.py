@@ -1,0 +1,185 @@
+"""What a fleet declares of Pub/Sub: topics and subscriptions, and how what is there differs.
+
+Plain data, without the broker's client. A subscription is its fields, each a number or a text:
+
+| Field | From | Can be changed |
+| --- | --- | --- |
+| topic, ordered, filter | the source | no: the broker fixes them at creation |
+| ack_deadline_s, exactly_once | the source | yes |
+| dead_letter_topic, max_delivery_attempts | the source | yes |
+| retry_min_s, retry_max_s | here: 1 s to 60 s | yes |
+| push_endpoint, push_audience, push_service_account | the source | yes |
+| expires_s | here: 0, never (the broker's own default forgets an idle one after 31 days) | yes |
+
+A dead-letter topic gets a subscription of the same short name, or what is put there would be lost;
+`vedette pubsub redrive` empties it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from vedette.adapters.pubsub.client import subscription_path, topic_path
+from vedette.errors import BadFleet
+from vedette.load.edges import PubsubPlan, PushPlan
+
+Value = int | str | bool
+Fields = Mapping[str, Value]
+Action = Literal["create", "update", "same", "fixed", "missing", "extra"]
+
+FIXED = frozenset({"topic", "ordered", "filter"})
+
+# Waits between deliveries of a message that was given back (the broker doubles them). Without a
+# policy it would come again at once, and five attempts be over within a second.
+RETRY_MIN_S, RETRY_MAX_S = 1, 60
+_DEAD_DEADLINE_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """Topics and subscriptions by their full names. `why_not`: what keeps one from being made."""
+
+    topics: tuple[str, ...]
+    subscriptions: Mapping[str, Fields]
+    why_not: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One field of a subscription: what it is, what is declared, and whether it can be changed."""
+
+    name: str
+    found: Value
+    wanted: Value
+
+    @property
+    def in_place(self) -> bool:
+        """Say whether the broker lets it be changed."""
+        return self.name not in FIXED
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What becomes of one topic or subscription.
+
+    `fixed`: it differs in what cannot be changed. `missing`: it is not there and cannot be made
+    (`why` says what is not declared). `extra`: it is there, on a declared topic, and not declared.
+    """
+
+    resource: Literal["topic", "subscription"]
+    name: str
+    action: Action
+    fields: tuple[Difference, ...] = ()
+    wanted: Fields = field(default_factory=dict)
+    why: str = ""
+
+    @property
+    def stays(self) -> bool:
+        """Say whether something is left as it should not be, whatever is applied."""
+        unmade = self.action in ("fixed", "missing")
+        return unmade or any(not one.in_place for one in self.fields)
+
+
+def dead_letter_subscription(plan: PubsubPlan | PushPlan) -> str | None:
+    """Return the full name of the subscription that keeps a source's dead letters, if any."""
+    if plan.dead_letter_topic is None:
+        return None
+    return subscription_path(plan.project, plan.dead_letter_topic.rpartition("/")[2])
+
+
+def declared(plans: Iterable[object], targets: Mapping[str, Mapping[str, Any]]) -> Declared:
+    """Return what sources and targets of Pub/Sub come to. Raises BadFleet for a contradiction."""
+    topics: dict[str, None] = {}
+    subscriptions: dict[str, Fields] = {}
+    why_not: dict[str, str] = {}
+    ours = [plan for plan in plans if isinstance(plan, PubsubPlan | PushPlan)]
+    for plan in ours:
+        name = subscription_path(plan.project, plan.subscription)
+        wanted = _fields(plan)
+        if subscriptions.setdefault(name, wanted) != wanted:
+            what = f"subscription {name} is declared twice, and differently"
+            raise BadFleet(what, where=f"source {plan.name}", mend="make the two alike")
+        if plan.topic is None:
+            why_not[name] = f"source {plan.name} names no topic"
+        elif isinstance(plan, PushPlan) and not plan.endpoint:
+            why_not[name] = f"source {plan.name} names no endpoint"
+        if plan.topic is not None:
+            topics[topic_path(plan.project, plan.topic)] = None
+    for plan in ours:
+        dead = dead_letter_subscription(plan)
+        if dead is not None and plan.dead_letter_topic is not None:
+            topics[topic_path(plan.project, plan.dead_letter_topic)] = None
+            subscriptions.setdefault(dead, _dead(plan.project, plan.dead_letter_topic))
+    for table in targets.values():
+        if table.get("kind") == "pubsub":
+            topics[topic_path(str(table["project"]), str(table["topic"]))] = None
+    return Declared(tuple(topics), subscriptions, why_not)
+
+
+def compare(
+    wanted: Declared, topics: Iterable[str], subscriptions: Mapping[str, Fields]
+) -> list[Change]:
+    """Return what becomes of everything declared, and of what else is there."""
+    there = set(topics)
+    changes = [
+        Change("topic", name, "same" if name in there else "create") for name in wanted.topics
+    ]
+    for name, fields in wanted.subscriptions.items():
+        found = subscriptions.get(name)
+        if found is None:
+            why = wanted.why_not.get(name, "")
+            action: Action = "missing" if why else "create"
+            changes.append(Change("subscription", name, action, wanted=fields, why=why))
+            continue
+        differences = tuple(
+            Difference(key, found[key], value)
+            for key, value in fields.items()
+            if found[key] != value
+        )
+        action = "same"
+        if differences:
+            action = "update" if any(one.in_place for one in differences) else "fixed"
+        changes.append(Change("subscription", name, action, differences, fields))
+    extra = sorted(subscriptions.keys() - wanted.subscriptions.keys())
+    return changes + [Change("subscription", name, "extra") for name in extra]
+
+
+def _fields(plan: PubsubPlan | PushPlan) -> Fields:
+    fields: dict[str, Value] = {
+        "ack_deadline_s": plan.ack_deadline_us // 1_000_000,
+        "dead_letter_topic": "",
+        "max_delivery_attempts": 0,
+        "retry_min_s": RETRY_MIN_S,
+        "retry_max_s": RETRY_MAX_S,
+        "expires_s": 0,
+        "ordered": plan.ordered if isinstance(plan, PubsubPlan) else False,
+        "exactly_once": plan.exactly_once if isinstance(plan, PubsubPlan) else False,
+        "filter": plan.filter or "",
+        "push_endpoint": "",
+        "push_audience": "",
+        "push_service_account": "",
+    }
+    if plan.topic is not None:
+        fields["topic"] = topic_path(plan.project, plan.topic)
+    if plan.dead_letter_topic is not None:
+        fields["dead_letter_topic"] = topic_path(plan.project, plan.dead_letter_topic)
+        fields["max_delivery_attempts"] = plan.max_delivery_attempts
+    if isinstance(plan, PushPlan):
+        fields["push_endpoint"] = plan.endpoint or ""
+        fields["push_audience"] = plan.audience
+        fields["push_service_account"] = plan.service_account
+    return fields
+
+
+def _dead(project: str, topic: str) -> Fields:
+    return {
+        "topic": topic_path(project, topic),
+        "ack_deadline_s": _DEAD_DEADLINE_S,
+        "expires_s": 0,
+        "ordered": False,
+        "exactly_once": False,
+        "filter": "",
+        "push_endpoint": "",
+    }

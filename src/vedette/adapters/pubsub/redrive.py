@@ -1,0 +1,170 @@
+"""Dead letters of a source, published again to its topic with the ids they had.
+
+Each is pulled from the dead-letter subscription, published, and only then acknowledged: a redrive
+that breaks off may publish one twice, and never loses one. Twice is once to us, since an event's
+id goes along. Bare data without an id of its own gets the dead letter's message id as `event_id`:
+its first id is not among what the broker keeps of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from vedette import crashpoint
+from vedette.adapters.pubsub.admin import patient
+from vedette.adapters.pubsub.client import Connection, connect, topic_path
+from vedette.adapters.pubsub.declared import dead_letter_subscription
+from vedette.errors import BadCommand, Unavailable
+from vedette.load.edges import PubsubPlan, PushPlan
+
+MOST = 10_000
+MOST_BYTES = 64 << 20
+_AT_ONCE = 100
+# A pull waits for something to come. What is there comes with the first; what does not come soon
+# after that is not there.
+_FIRST_S, _NEXT_S = 5.0, 1.0
+_SENT_S = 30.0
+
+# What the broker adds to a message that it gives up on.
+_BROKERS = "CloudPubSubDeadLetterSource"
+COUNT = "vedette-redriven"
+
+Record = Callable[[int], Awaitable[None]]
+
+
+class DeadLetters:
+    """The dead letters of a fleet's Pub/Sub sources, by the source's name."""
+
+    def __init__(self, plans: Iterable[object]) -> None:
+        self._plans = {plan.name: plan for plan in plans if isinstance(plan, PubsubPlan | PushPlan)}
+
+    def places(self, name: str) -> tuple[str, str]:
+        """Return the dead-letter subscription and the topic of a source. Raises BadCommand."""
+        plan = self._plans.get(name)
+        if plan is None:
+            known = ", ".join(sorted(self._plans)) or "none"
+            raise BadCommand(f"there is no Pub/Sub source {name!r}", mend=f"there are: {known}")
+        where = f"source {name}"
+        dead = dead_letter_subscription(plan)
+        if dead is None:
+            raise BadCommand("has no dead-letter topic", where=where, mend="add dead_letter_topic")
+        if plan.topic is None:
+            raise BadCommand("names no topic to publish to again", where=where, mend="add topic")
+        if plan.schedules:
+            # Which tick a message means follows from when it was published: that would change.
+            mend = "send the tick's event yourself, or wait for the next one"
+            raise BadCommand("brings schedules, which are not redriven", where=where, mend=mend)
+        return dead, topic_path(plan.project, plan.topic)
+
+    async def redrive(self, name: str, most: int, record: Record) -> dict[str, Any]:
+        """Publish at most `most` dead letters again; `left` says that there may be more.
+
+        `record` is called with their number before the first is published, and may refuse by
+        raising. Raises BadCommand, and Unavailable if the broker fails; what was not done is still
+        there then.
+        """
+        if not 1 <= most <= MOST:
+            raise BadCommand(f"a redrive takes 1 to {MOST:,} messages", mend="repeat it for more")
+        subscription, topic = self.places(name)
+        connection = await connect()
+        try:
+            found, left = await _pull(connection, subscription, most)
+            done = 0
+            try:
+                if found:
+                    await record(len(found))
+                for batch in _batches(found):
+                    await _again(connection, subscription, topic, batch)
+                    done += len(batch)
+            finally:
+                await _give_back(connection, subscription, found[done:])
+            return {"source": name, "redriven": done, "left": left}
+        except Exception as error:
+            raise _told(error, subscription) from error
+        finally:
+            await connection.close()
+
+
+async def _pull(connection: Connection, subscription: str, most: int) -> tuple[list[Any], bool]:
+    """Return what is there, up to a number and a size, and whether there may be more."""
+    from google.api_core.exceptions import DeadlineExceeded
+
+    found: dict[str, Any] = {}
+    octets = 0
+    while len(found) < most and octets < MOST_BYTES:
+        request = {"subscription": subscription, "max_messages": min(_AT_ONCE, most - len(found))}
+        try:
+            answer = await connection.subscriber.pull(
+                request=request, **patient(_NEXT_S if found else _FIRST_S)
+            )
+        except DeadlineExceeded:
+            return list(found.values()), False
+        received = type(answer).pb(answer).received_messages
+        if not received:
+            return list(found.values()), False
+        for one in received:
+            found[one.ack_id] = one
+            octets += len(one.message.data)
+    return list(found.values()), True
+
+
+def _batches(found: Sequence[Any]) -> list[list[Any]]:
+    """Return messages in batches of one ordering key each, as the broker wants them."""
+    batches: list[list[Any]] = []
+    for one in sorted(found, key=lambda one: one.message.ordering_key):
+        last = batches[-1] if batches else []
+        full = len(last) >= _AT_ONCE
+        if not last or full or last[0].message.ordering_key != one.message.ordering_key:
+            batches.append([])
+        batches[-1].append(one)
+    return batches
+
+
+async def _again(
+    connection: Connection, subscription: str, topic: str, batch: Sequence[Any]
+) -> None:
+    messages = [
+        connection.message(one.message.data, attributes_of(one.message), one.message.ordering_key)
+        for one in batch
+    ]
+    crashpoint.reach("redrive:before")
+    await connection.publish(topic, messages, timeout_s=_SENT_S)
+    crashpoint.reach("redrive:published")
+    await connection.acknowledge(subscription, [one.ack_id for one in batch], timeout_s=_SENT_S)
+    crashpoint.reach("redrive:after")
+
+
+def attributes_of(message: Any) -> dict[str, str]:
+    """Return the attributes under which a dead letter is published again."""
+    found = {n: v for n, v in message.attributes.items() if not n.startswith(_BROKERS)}
+    structured = found.get("content-type", "").startswith("application/cloudevents")
+    if not structured and not found.keys() & {"ce-id", "event_id"}:
+        found["event_id"] = message.message_id
+    before = found.get(COUNT, "0")
+    found[COUNT] = str(int(before) + 1 if before.isdecimal() else 1)
+    return found
+
+
+async def _give_back(connection: Connection, subscription: str, rest: Sequence[Any]) -> None:
+    """Let the broker have at once what was pulled and not done; else it would wait its deadline."""
+    for start in range(0, len(rest), 1000):
+        ids = [one.ack_id for one in rest[start : start + 1000]]
+        with suppress(Exception):  # its deadline does the same, later
+            await connection.modify(subscription, ids, 0)
+
+
+def _told(error: Exception, subscription: str) -> Exception:
+    """Return the broker's error as one of ours, and any other one as it is."""
+    from google.api_core.exceptions import GoogleAPICallError, RetryError
+    from google.api_core.exceptions import NotFound as Gone
+    from grpc import RpcError  # type: ignore[import-untyped]
+
+    if isinstance(error, Gone):
+        mend = "make it: vedette pubsub apply"
+        return BadCommand("there is no such subscription", where=subscription, mend=mend)
+    if isinstance(error, GoogleAPICallError | RpcError | RetryError):
+        what = f"the broker failed: {str(error).splitlines()[0][:300]}"
+        return Unavailable(what, where=subscription, mend="repeat it: nothing is lost")
+    return error

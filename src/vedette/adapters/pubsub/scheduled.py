@@ -1,0 +1,147 @@
+"""Cloud Scheduler's messages as ticks: the same events as the embedded scheduler's.
+
+A message says which schedule (`vedette-schedule` among its attributes, or a JSON body
+`{"schedule_id": "AGENT/NAME"}`) and nothing else. Which instant is meant follows from the time at
+which the broker took it, a time no publisher can choose: the latest nominal tick up to then. Id,
+source, type and data are those of `vedette.tick`, so both schedulers may run at once: whichever
+comes first makes the run, and the other one is a duplicate.
+
+Whoever may publish to the topic can at most bring a tick forward that is due within SKEW_US, or
+repeat one that was; what the agent reads is its own schedule's data, never the message's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from vedette.agent import Fleet
+from vedette.clock import MICROS, iso
+from vedette.cloudevents import load_json
+from vedette.errors import BadEvent, BadFleet
+from vedette.event import Event
+from vedette.ports import Refused
+from vedette.tick import ON_TIME_US, Calendar, NextWall, Tick, calendar_of, due
+from vedette.trigger import Schedule
+
+ATTRIBUTE = "vedette-schedule"
+BODY_KEY = "schedule_id"
+
+# How far two clocks of the provider may be apart. Cloud Scheduler knows no period below a minute.
+SKEW_US = 1 * MICROS
+
+# A message that names a schedule is short; of any other one this much is kept with its refusal.
+_RAW = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    agent: str
+    schedule: Schedule
+    calendar: Calendar
+
+
+class Schedules:
+    """The schedules of a fleet, by the id that a message names: `AGENT/NAME`."""
+
+    def __init__(
+        self, fleet: Fleet, walls: Callable[[str], NextWall], now_us: Callable[[], int]
+    ) -> None:
+        """Plan all schedules. `walls` matches a cron expression's wall-clock times.
+
+        Raises BadFleet naming the agent and the schedule.
+        """
+        self._fleet = fleet.name
+        self._now_us = now_us
+        self._planned = {
+            f"{agent.name}/{schedule.name}": _plan(agent.name, schedule, walls)
+            for agent in fleet.agents.values()
+            for schedule in agent.schedules
+        }
+
+    def delivery(
+        self, attributes: Mapping[str, str], data: bytes, published_us: int, where: str
+    ) -> Event | Refused:
+        """Return the tick that a message stands for, or why it stands for none.
+
+        `where` names the message. A tick that is late is handled as `missed` of its schedule says
+        of the embedded scheduler's.
+        """
+        try:
+            named = named_schedule(attributes, data)
+        except BadEvent as error:
+            return Refused(where, str(error), data[:_RAW])
+        plan = self._planned.get(named)
+        if plan is None:
+            why = f"there is no schedule {named[:200]!r} in this fleet"
+            return Refused(where, why, data[:_RAW])
+        tick = _nominal(plan, published_us)
+        if tick is None:
+            why = f"{named} had no tick in the time before {iso(published_us)}"
+            return Refused(where, why, data[:_RAW])
+        if why_not := _missed(plan, tick, self._now_us()):
+            return Refused(where, why_not, data[:_RAW])
+        return tick.event(self._fleet)
+
+
+def named_schedule(attributes: Mapping[str, str], data: bytes) -> str:
+    """Return the id of the schedule that a message names. Raises BadEvent if it names none."""
+    if named := attributes.get(ATTRIBUTE):
+        return named
+    mend = f'send {{"{BODY_KEY}": "AGENT/NAME"}}, or the attribute {ATTRIBUTE}'
+    if not 0 < len(data) <= _RAW:
+        raise BadEvent("the message names no schedule", mend=mend)
+    body = load_json(data)
+    named = body.get(BODY_KEY) if isinstance(body, dict) else None
+    if not isinstance(named, str) or not named:
+        raise BadEvent("the message names no schedule", mend=mend)
+    return named
+
+
+def _plan(agent: str, schedule: Schedule, walls: Callable[[str], NextWall]) -> _Planned:
+    try:
+        cron = None if schedule.cron is None else walls(schedule.cron)
+        return _Planned(agent, schedule, calendar_of(schedule, cron))
+    except ValueError as error:
+        raise BadFleet(
+            str(error), where=f"agent {agent}, schedule {schedule.name}", mend="see agent.yaml"
+        ) from error
+
+
+def _nominal(plan: _Planned, published_us: int) -> Tick | None:
+    """Return the tick that a message published then stands for, None if there is none so young.
+
+    One that comes within SKEW_US is meant if none has come as lately: the broker's clock may be
+    behind the scheduler's.
+    """
+    last = _latest(plan, published_us)
+    if last is not None and published_us - last.nominal_us <= SKEW_US:
+        return last
+    coming = plan.calendar(published_us)
+    if coming is not None and coming <= published_us + SKEW_US:
+        return _latest(plan, coming)
+    return last
+
+
+def _latest(plan: _Planned, at_us: int) -> Tick | None:
+    """Return the newest tick up to an instant that is not older than the schedule's max_age."""
+    schedule = replace(plan.schedule, missed="latest")
+    ticks = due(plan.agent, schedule, -1, at_us, plan.calendar)
+    return replace(ticks[-1], schedule=plan.schedule) if ticks else None
+
+
+def _missed(plan: _Planned, tick: Tick, now_us: int) -> str | None:
+    """Say why a tick is not handled any more, None if it is."""
+    schedule = plan.schedule
+    late_us = now_us - tick.nominal_us
+    if late_us <= ON_TIME_US:
+        return None
+    told = f"tick {tick.id} comes {late_us // MICROS} s late"
+    if late_us > schedule.max_age_us:
+        return f"{told}, which is more than its schedule's max_age"
+    if schedule.missed == "skip":
+        return f"{told}, and its schedule skips those"
+    newest = _latest(plan, now_us) if schedule.missed == "latest" else tick
+    if newest is not None and newest.nominal_us > tick.nominal_us:
+        return f"{told}, and {newest.id} is due already"
+    return None

@@ -1,0 +1,173 @@
+"""Events of a Pub/Sub subscription: received, made durable, and only then acknowledged.
+
+Streams (`stream`) put what they receive into an inbox (`inbox`); hands (`hand`) take batches of it
+to the intake; what the intake answered for is acknowledged (`settle`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from vedette.adapters.pubsub.client import Connection, shared, subscription_path
+from vedette.adapters.pubsub.hand import Hand, Poison
+from vedette.adapters.pubsub.inbox import Inbox
+from vedette.adapters.pubsub.stream import Pauses, PullStream
+from vedette.clock import MICROS, Clock
+from vedette.errors import Unavailable
+from vedette.ports import Intake, Metrics
+
+if TYPE_CHECKING:
+    from vedette.adapters.pubsub.decode import Decoder
+    from vedette.load.edges import PubsubPlan
+
+# Batches on their way into the store at a time, where no order has to be kept.
+HANDS = 4
+
+# The shortest deadline that a stream may have.
+_SHORTEST_S = 10
+# How long the broker may take to end a stream that is finished.
+_FINISH_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How a source behaves in time; seconds.
+
+    `longest_s`: a delivery is not extended any more after so long. `drain_s`: how long batches on
+    their way may take at the end, and then as long again for the broker to be told.
+    """
+
+    longest_s: float = 3600
+    drain_s: float = 2.0
+    pauses: Pauses = field(default_factory=Pauses)
+
+
+class PubsubSource:
+    """One subscription, pulled. Never ends; on cancel what was not handed over is given back.
+
+    `leads` says whether this worker still runs the fleet's sources.
+    """
+
+    finite = False
+    hand = Hand
+
+    def __init__(
+        self,
+        plan: PubsubPlan,
+        decoder: Decoder,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        leads: Callable[[], bool] = lambda: True,
+        limits: Limits | None = None,
+    ) -> None:
+        self.name = decoder.source
+        self._plan = plan
+        self._decoder = decoder
+        self._clock = clock
+        self._metrics = metrics
+        self._leads = leads
+        self._limits = limits or Limits()
+        self._path = subscription_path(plan.project, plan.subscription)
+        self._client_id = str(uuid.uuid4())
+        self._tell: Callable[[str], None] = lambda told: None
+        self._poison = Poison(plan.dead_letter_topic)
+        self.inbox: Inbox | None = None
+
+    def tell(self, trouble: Callable[[str], None]) -> None:
+        """Say who is told what a person has to mend."""
+        self._tell = trouble
+
+    @property
+    def outstanding(self) -> int:
+        """Return how many deliveries are received and not settled."""
+        return 0 if self.inbox is None else len(self.inbox.leases.held)
+
+    async def deliver(self, intake: Intake) -> None:
+        """Hand over messages until cancelled.
+
+        Raises StoreFailed if the store fails and another worker leads.
+        """
+        async with AsyncExitStack() as stack:
+            await self._deliver(await self._connected(stack), intake)
+
+    async def _connected(self, stack: AsyncExitStack) -> Connection:
+        """Return a connection; without credentials ask for them again until there are some."""
+        told = False
+        while True:
+            try:
+                return await stack.enter_async_context(shared(self._plan.streams))
+            except Unavailable as error:
+                if not told:
+                    told = True
+                    self._tell(f"{self.name}: {error}")
+            await asyncio.sleep(self._limits.pauses.refused_s)
+
+    async def _deliver(self, connection: Connection, intake: Intake) -> None:
+        plan, limits = self._plan, self._limits
+        inbox = self.inbox = Inbox(
+            self.name, self._path, connection, most=plan.max_messages, most_octets=plan.max_bytes,
+            ordered=plan.ordered, clock=self._clock, metrics=self._metrics,
+        )  # fmt: skip
+        hand = self.hand(
+            inbox, intake, self._decoder, self._poison, self._metrics,
+            leads=self._leads, tell=self._tell,
+        )  # fmt: skip
+        turn = asyncio.Lock()
+        pulls = [self._pull(connection, inbox) for _ in range(plan.streams)]
+        streams = [asyncio.create_task(pull.run()) for pull in pulls]
+        hands = [asyncio.create_task(hand.run(turn)) for _ in range(HANDS)]
+        extending = inbox.extend(plan.ack_deadline_us, int(limits.longest_s * MICROS))
+        cares = [asyncio.create_task(inbox.settler.run()), asyncio.create_task(extending)]
+        try:
+            parts = [*streams, *hands, *cares]
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            for part in done:
+                part.result()
+        finally:
+            for pull in pulls:
+                await pull.finish()
+            await asyncio.wait(streams, timeout=_FINISH_S)
+            await _cancelled(streams)
+            await self._drain(inbox, hands)
+            await _cancelled(cares)
+
+    async def _drain(self, inbox: Inbox, hands: list[asyncio.Task[None]]) -> None:
+        """Give back what nobody took, finish what is on its way, and tell the broker both."""
+        inbox.end()
+        await asyncio.wait(hands, timeout=self._limits.drain_s)
+        await _cancelled(hands)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.drain_s):
+                await inbox.settler.flush()
+
+    def _pull(self, connection: Connection, inbox: Inbox) -> PullStream:
+        plan = self._plan
+        first = {
+            "subscription": self._path,
+            "stream_ack_deadline_seconds": max(_SHORTEST_S, plan.ack_deadline_us // MICROS),
+            "client_id": self._client_id,
+            "max_outstanding_messages": max(1, plan.max_messages // plan.streams),
+            "max_outstanding_bytes": max(1, plan.max_bytes // plan.streams),
+        }
+        return PullStream(
+            connection,
+            first,
+            leases=inbox.leases,
+            take=inbox.take,
+            tell=lambda told: self._tell(f"{self.name}: {self._path}: {told}"),
+            ended=inbox.ended,
+            pauses=self._limits.pauses,
+        )
+
+
+async def _cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait for their end; what they raised is not ours here."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)

@@ -1,0 +1,174 @@
+"""One streaming pull, for as long as its source runs: opened, kept alive, opened again.
+
+The broker closes a stream for reasons of its own every so often, so an end is no error. What may
+pass is tried again after a pause with full jitter (https://aws.amazon.com/blogs/architecture/
+exponential-backoff-and-jitter/); a subscription that is not there, or that we may not read, is
+told to a person and asked for again, slowly: it may be made, or granted, while we run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from vedette.adapters.pubsub.client import Connection
+from vedette.adapters.pubsub.leases import Leases
+from vedette.adapters.pubsub.settle import passing
+
+# The service closes a stream that hears nothing for about a minute.
+HEARTBEAT_S = 30.0
+# A stream that lasted so long was a sound one: what comes next is not its failure again.
+_SOUND_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """How long to wait before a stream is opened again, in seconds.
+
+    After what may pass from 0 to `first_s`, doubled with each failure up to `last_s`; after what
+    somebody has to mend `refused_s`, and up to half of it more.
+    """
+
+    first_s: float = 0.25
+    last_s: float = 10.0
+    refused_s: float = 5.0
+
+
+class Ended(Exception):
+    """The stream is over: the name of its status, what the broker said, and whether it passes."""
+
+    def __init__(self, code: str, said: str, passes: bool) -> None:
+        super().__init__(f"{code}: {said}" if said else code)
+        self.code, self.passes = code, passes
+
+
+class PullStream:
+    """Reads one stream while `leases` have room. `take` gets each response.
+
+    `first` are the fields of the opening request. `tell` is told when something has to be mended,
+    and that it was; `ended` gets the code of each stream that is over.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        first: Mapping[str, Any],
+        *,
+        leases: Leases,
+        take: Callable[[Any], None],
+        tell: Callable[[str], None],
+        ended: Callable[[str], None],
+        pauses: Pauses,
+    ) -> None:
+        self._connection = connection
+        self._first = first
+        self._leases = leases
+        self._take = take
+        self._tell = tell
+        self._ended = ended
+        self._pauses = pauses
+        self._refused: str | None = None
+        self._call: Any = None
+        self._last = asyncio.Event()
+
+    async def finish(self) -> None:
+        """Let `run` end when the broker has ended the stream, which it is asked to.
+
+        A stream that is only cancelled may be sent more for a while, and what it is sent is lost
+        until its lease runs out.
+        """
+        import grpc  # type: ignore[import-untyped]
+
+        self._last.set()
+        if self._call is not None:
+            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await self._call.done_writing()
+
+    async def run(self) -> None:
+        """Read until cancelled, or until the stream that is finished has ended."""
+        failures = 0
+        loop = asyncio.get_running_loop()
+        while not self._last.is_set():
+            began = loop.time()
+            try:
+                await self._once()
+            except Ended as end:
+                self._ended(end.code)
+                if loop.time() - began > _SOUND_S:
+                    failures = 0
+                failures += 1
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._pause_s(end, failures)):
+                        await self._last.wait()
+
+    def _pause_s(self, end: Ended, failures: int) -> float:
+        pauses = self._pauses
+        if end.passes:
+            most = min(pauses.last_s, pauses.first_s * 2 ** min(failures - 1, 30))
+            return random.uniform(0, most)  # noqa: S311
+        if self._refused != end.code:
+            self._refused = end.code
+            self._tell(f"{end}; it is asked for again every {pauses.refused_s:g} s")
+        return pauses.refused_s * random.uniform(1, 1.5)  # noqa: S311
+
+    async def _once(self) -> None:
+        """Read one stream to its end. Raises Ended."""
+        import grpc
+
+        call = self._call = self._connection.pull()
+        heart: asyncio.Task[None] | None = None
+        try:
+            await call.write(self._connection.pull_request(**self._first))
+            heart = asyncio.create_task(self._beat(call))
+            while True:
+                if self._leases.full and not self._last.is_set():
+                    await self._room(call)
+                response = await call.read()
+                if response is grpc.aio.EOF:
+                    raise Ended("OK", "the broker closed the stream", True)
+                if self._refused is not None:
+                    self._refused = None
+                    self._tell("it is there again")
+                self._take(response)
+        except grpc.aio.AioRpcError as error:
+            raise Ended(error.code().name, error.details() or "", passing(error)) from error
+        except asyncio.InvalidStateError as error:
+            # Written to a call that was over: its status says why.
+            raise await _end_of(call) from error
+        finally:
+            if heart is not None:
+                heart.cancel()
+            self._call = None
+            call.cancel()
+
+    async def _room(self, call: Any) -> None:
+        """Return when there is room, or the end: that a call is over must not be heard of late."""
+        waits = [
+            asyncio.create_task(each)
+            for each in (self._leases.room(), call.code(), self._last.wait())
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+
+    async def _beat(self, call: Any) -> None:
+        """Keep the stream alive. How it ended is the reader's to say."""
+        import grpc
+
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while True:
+                await asyncio.sleep(HEARTBEAT_S)
+                await call.write(self._connection.pull_request())
+
+
+async def _end_of(call: Any) -> Ended:
+    """Return how a call that is over has ended."""
+    code, said = await call.code(), await call.details()
+    good = {"OK", "ABORTED", "CANCELLED", "DEADLINE_EXCEEDED", "INTERNAL"}
+    return Ended(code.name, said or "", code.name in good | {"UNAVAILABLE", "UNKNOWN"})

@@ -1,0 +1,70 @@
+"""The Performer port with the secrets that targets refer to.
+
+Agents' code runs without our environment, so it cannot look a secret up. What `NAME_env`,
+`NAME_file` or `NAME_secret` of a target refers to is read here, after the permit and just before
+the call, and the tool finds it as `call.target["NAME"]`: in that one call, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from vedette.effect import Call, Outcome, RowWrite
+from vedette.errors import VedetteError
+from vedette.load.secrets import read_secret, references
+from vedette.ports import Performer
+from vedette.tool import Tool
+
+
+class SecretHands:
+    """Gives calls their secrets and hands them on."""
+
+    def __init__(self, hands: Performer) -> None:
+        self._hands: Any = hands
+
+    def __getattr__(self, name: str) -> Any:
+        # `prepare`, `close` and whatever else these hands have beside the port.
+        return getattr(self._hands, name)
+
+    def rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
+        """Return what a transactional tool writes: it reaches nobody, so it is given no secret."""
+        written: list[RowWrite] = self._hands.rows(tool, call, row)
+        return written
+
+    async def perform(
+        self, tool: Tool, call: Call, may_start: Callable[[], bool]
+    ) -> Outcome | None:
+        """Call the tool once. Without its secrets nothing was called: it is tried again."""
+        try:
+            given = await _given(call)
+        except VedetteError as error:
+            return Outcome("retry", error=f"not called, a secret is missing: {error}")
+        outcome: Outcome | None = await self._hands.perform(tool, given, may_start)
+        return outcome
+
+    async def ask(self, tool: Tool, call: Call) -> Outcome | None:
+        """Ask the target; without its secrets nothing can be known of it."""
+        try:
+            given = await _given(call)
+        except VedetteError as error:
+            return Outcome("unknown", error=f"not asked, a secret is missing: {error}")
+        outcome: Outcome | None = await self._hands.ask(tool, given)
+        return outcome
+
+
+async def _given(call: Call) -> Call:
+    # What the audit reads a target's record with is no business of its tools.
+    names = [name for name in references(call.target) if not name.startswith("record_")]
+    if not names:
+        return call
+    where = f"target {call.target.get('kind', '')} of {call.agent}"
+
+    def read() -> dict[str, str]:
+        found = ((name, read_secret(call.target, name, where=where)) for name in names)
+        return {name: value for name, value in found if value is not None}
+
+    # Secret Manager and a file may both keep whoever asks waiting; the line does not.
+    return replace(call, target={**call.target, **await asyncio.to_thread(read)})

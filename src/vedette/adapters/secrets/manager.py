@@ -1,0 +1,147 @@
+"""Google Secret Manager: the value of a version of a secret, kept for a bounded time.
+
+The service's own client (google-cloud-secret-manager) is loaded when a first secret is read.
+SECRET_MANAGER_EMULATOR_HOST=127.0.0.1:PORT names a stand-in on this machine, as Google's emulators
+are named; it is spoken to without TLS, so no other host is taken there.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from vedette.errors import BadFleet, Unavailable
+
+EMULATOR = "SECRET_MANAGER_EMULATOR_HOST"
+
+
+class SecretManager:
+    """Reads secrets. A value is asked for again after `max_age_s`.
+
+    While the service is away a value that it gave no more than `stale_s` ago is still used; one
+    that it refuses is not. Times are monotonic seconds. Safe across threads.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_age_s: float = 300.0,
+        stale_s: float = 3600.0,
+        timeout_s: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_age_s = max_age_s
+        self._stale_s = stale_s
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._known: dict[str, tuple[float, str]] = {}
+        self.asked = 0
+
+    def read(self, version: str) -> str:
+        """Return the value of `projects/P/secrets/S/versions/V`.
+
+        Raises BadFleet if it is not there, may not be read, is no text, or came damaged;
+        Unavailable if the service cannot be asked now.
+        """
+        with self._lock:
+            known = self._known.get(version)
+            if known is not None and self._clock() - known[0] < self._max_age_s:
+                return known[1]
+            try:
+                value = self._ask(version)
+            except Unavailable:
+                if known is not None and self._clock() - known[0] < self._stale_s:
+                    return known[1]
+                raise
+            except BadFleet:
+                self._known.pop(version, None)
+                raise
+            self._known[version] = (self._clock(), value)
+            return value
+
+    def _ask(self, version: str) -> str:
+        client = self._connected()
+        from google.api_core import exceptions
+
+        self.asked += 1
+        try:
+            # Not the library's own retries: they would go on for a minute under our lock.
+            answer = client.access_secret_version(
+                name=version, timeout=self._timeout_s, retry=None
+            )  # fmt: skip
+        except (exceptions.NotFound, exceptions.FailedPrecondition) as error:
+            mend = "add the version, or enable it"
+            raise BadFleet("there is no such secret", where=version, mend=mend) from error
+        except (exceptions.PermissionDenied, exceptions.Unauthenticated) as error:
+            mend = "give this identity roles/secretmanager.secretAccessor on it"
+            raise BadFleet("the secret may not be read", where=version, mend=mend) from error
+        except exceptions.GoogleAPICallError as error:
+            what = f"Secret Manager does not answer: {type(error).__name__}"
+            raise Unavailable(what, where=version) from error
+        return _text(version, answer.payload)
+
+    def _connected(self) -> Any:
+        if self._client is None:
+            try:
+                from google.cloud import secretmanager_v1
+            except ImportError as error:
+                mend = "install vedette[google]"
+                raise BadFleet("secrets of Secret Manager need its client", mend=mend) from error
+            emulator = os.environ.get(EMULATOR, "")
+            self._client = (
+                _emulated(secretmanager_v1, emulator)
+                if emulator
+                else _real(secretmanager_v1)
+            )  # fmt: skip
+        return self._client
+
+
+def _real(library: Any) -> Any:
+    from google.auth.exceptions import DefaultCredentialsError
+
+    try:
+        return library.SecretManagerServiceClient()
+    except DefaultCredentialsError as error:
+        mend = "run where a service account is attached, or set up application default credentials"
+        raise BadFleet("Secret Manager is asked without credentials", mend=mend) from error
+
+
+def _emulated(library: Any, host: str) -> Any:
+    name = host.rpartition(":")[0]
+    if name not in ("localhost", "[::1]") and not name.startswith("127."):
+        raise BadFleet("is not on this machine", where=f"{EMULATOR}={host}", mend="unset it")
+    import grpc  # type: ignore[import-untyped]
+    from google.cloud.secretmanager_v1.services.secret_manager_service import transports
+
+    channel = grpc.insecure_channel(host)
+    transport = transports.SecretManagerServiceGrpcTransport(channel=channel, host=host)
+    return library.SecretManagerServiceClient(transport=transport)
+
+
+def _text(version: str, payload: Any) -> str:
+    raw = bytes(payload.data)
+    if payload.data_crc32c and _crc32c(raw) != int(payload.data_crc32c):
+        raise Unavailable("the secret came damaged", where=version)
+    try:
+        return raw.decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        mend = "add a version that is text"
+        raise BadFleet("the secret is no text", where=version, mend=mend) from error
+
+
+def _crc32c(raw: bytes) -> int:
+    """Return the Castagnoli CRC (RFC 3720 appendix B.4), which the service sends beside a value.
+
+    Bit by bit: a secret is short, and this is not worth a further package.
+    """
+    crc = 0xFFFFFFFF
+    for byte in raw:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF

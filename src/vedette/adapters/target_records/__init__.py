@@ -1,0 +1,64 @@
+"""What targets know of what was done to them: one reader for each kind of target.
+
+A reader only reads. What its target needs in vedette.toml for that stands in its module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vedette.errors import BadFleet
+from vedette.timeline.audit import Item, Mail
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRecord:
+    """What one target says: effects by key, or the mails of a mailbox."""
+
+    items: Iterable[Item] | None = None
+    mails: list[Mail] | None = None
+    emptied: frozenset[str] = frozenset()
+
+
+def read_record(name: str, table: Mapping[str, Any], since_us: int) -> TargetRecord:
+    """Read the record of a target; readers may leave out what is older than `since_us`.
+
+    Raises BadFleet if the target keeps none that can be read, or it cannot be read as the settings
+    say; Unavailable if it does not answer now.
+    """
+    kind, where = table.get("kind"), f"target {name}"
+    if kind == "maildir":
+        from vedette.adapters.target_records.maildir import emptied, read_mails
+
+        return TargetRecord(mails=read_mails(table, where), emptied=emptied(table))
+    if kind == "webhook":
+        from vedette.adapters.target_records.webhook import read_calls
+
+        return TargetRecord(items=read_calls(table, where))
+    if kind == "pubsub":
+        from vedette.adapters.target_records.pubsub import read_messages
+
+        return TargetRecord(items=read_messages(table, where))
+    if kind == "bigquery":
+        from vedette.adapters.target_records.bigquery import read_rows
+
+        return TargetRecord(items=read_rows(table, where, since_us))
+    raise BadFleet(f"nothing here reads the record of a {kind}", where=where)
+
+
+def keeps_record(table: Mapping[str, Any]) -> str | None:
+    """Return why a target cannot be audited as it is declared; None if it can."""
+    kind = table.get("kind")
+    needs = {
+        "maildir": ("path",),
+        "webhook": ("record_file", "record_url"),
+        "pubsub": ("record_subscription",),
+        "bigquery": ("table",),
+    }.get(str(kind))
+    if needs is None:
+        return f"nothing here reads the record of a {kind}"
+    if not any(table.get(name) for name in needs):
+        return f"its record is not named: add {' or '.join(needs)}"
+    return None

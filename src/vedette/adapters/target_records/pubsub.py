@@ -1,0 +1,95 @@
+"""The messages on a Pub/Sub topic, by a subscription that is there for the audit alone.
+
+`record_subscription` names it: on the target's topic, with the longest retention, and pulled by
+nobody else. What is read is not acknowledged, so the next audit sees it again, until it expires.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from vedette.errors import BadFleet, Unavailable
+from vedette.timeline.audit import Item
+
+_HOST = "PUBSUB_EMULATOR_HOST"
+# Messages for one request; and how long one may stay ours, in seconds (the longest there is).
+_AT_ONCE, _OURS_S = 1000, 600
+_WAIT_S, _EMPTY = 3.0, 2
+
+
+def read_messages(table: Mapping[str, Any], where: str) -> Iterator[Item]:
+    """Yield the messages by their `ce-id`, each key once: a repeat is the same event again.
+
+    Raises BadFleet, Unavailable.
+    """
+    subscription = table.get("record_subscription")
+    if not subscription:
+        raise BadFleet("its record is not named", where=where, mend="add record_subscription")
+    path = f"projects/{table.get('project')}/subscriptions/{subscription}"
+    from google.api_core import exceptions
+
+    client = _client()
+    held: list[str] = []
+    seen: set[str] = set()
+    try:
+        for message in _pulled(client, path, held):
+            key = message.attributes.get("ce-id") or f"message {message.message_id}"
+            if key not in seen:
+                seen.add(key)
+                at_us = int(message.publish_time.timestamp() * 1e6)
+                yield Item(key, at_us, f"message {message.message_id}")
+    except (exceptions.NotFound, exceptions.PermissionDenied) as error:
+        what = f"cannot be pulled: {type(error).__name__}"
+        raise BadFleet(what, where=f"{where}: {path}", mend="mend record_subscription") from error
+    except exceptions.GoogleAPICallError as error:
+        what = f"Pub/Sub does not answer: {type(error).__name__}"
+        raise Unavailable(what, where=f"{where}: {path}") from error
+    finally:
+        # Back at once, and if not, by themselves when their time is over.
+        with suppress(exceptions.GoogleAPICallError):
+            _keep(client, path, held, 0)
+        client.transport.close()
+
+
+def _pulled(client: Any, path: str, held: list[str]) -> Iterator[Any]:
+    """Yield all messages; the end is where nothing comes any more, twice."""
+    from google.api_core import exceptions
+
+    empty, known = 0, set[str]()
+    while empty < _EMPTY:
+        try:
+            answer = client.pull(
+                subscription=path, max_messages=_AT_ONCE, timeout=_WAIT_S, retry=None
+            )
+        except exceptions.DeadlineExceeded:
+            empty += 1
+            continue
+        fresh = [one for one in answer.received_messages if one.message.message_id not in known]
+        empty = 0 if fresh else empty + 1
+        held += [one.ack_id for one in answer.received_messages]
+        _keep(client, path, [one.ack_id for one in answer.received_messages], _OURS_S)
+        for one in fresh:
+            known.add(one.message.message_id)
+            yield one.message
+
+
+def _keep(client: Any, path: str, acks: list[str], seconds: int) -> None:
+    for at in range(0, len(acks), _AT_ONCE):
+        client.modify_ack_deadline(
+            subscription=path, ack_ids=acks[at : at + _AT_ONCE], ack_deadline_seconds=seconds
+        )
+
+
+def _client() -> Any:
+    from google.pubsub_v1.services.subscriber import SubscriberClient
+
+    host = os.environ.get(_HOST, "")
+    if not host:
+        return SubscriberClient()
+    import grpc  # type: ignore[import-untyped]
+    from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+
+    return SubscriberClient(transport=SubscriberGrpcTransport(channel=grpc.insecure_channel(host)))

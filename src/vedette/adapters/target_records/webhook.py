@@ -1,0 +1,111 @@
+"""The calls that a webhook receiver recorded itself.
+
+`record_file` names its file of JSON lines, `record_url` a URL that answers the same as a JSON
+list (with the bearer token of `record_token_env`, `_file` or `_secret`, if one is given). Each call
+is an object with its idempotency `key`; `effect` false marks one that did nothing (a repeat, a
+refusal), `at` is when it came: RFC 3339, or microseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from vedette.clock import from_iso
+from vedette.errors import BadFleet, Unavailable
+from vedette.load.secrets import read_secret
+from vedette.timeline.audit import Item
+
+MOST_BYTES = 256 << 20
+_TIMEOUT_S = 30.0
+
+
+def read_calls(table: Mapping[str, Any], where: str) -> Iterator[Item]:
+    """Yield the calls that had an effect. Raises BadFleet, Unavailable."""
+    file, url = table.get("record_file"), table.get("record_url")
+    if file:
+        yield from _items(_of_file(Path(str(file)), where), where)
+    elif url:
+        token = read_secret(table, "record_token", where=where)
+        yield from _items(_of_url(str(url), token, where), where)
+    else:
+        mend = "add record_file or record_url"
+        raise BadFleet("its record is not named", where=where, mend=mend)
+
+
+def _items(calls: Iterable[Any], where: str) -> Iterator[Item]:
+    for number, call in enumerate(calls, 1):
+        if not isinstance(call, dict):
+            raise BadFleet(f"call {number} of its record is no object", where=where)
+        if call.get("effect") is False:
+            continue
+        key = call.get("key")
+        # A call without a key is one that nobody here made: it is to be listed.
+        yield Item(
+            str(key) if key else f"call {number}", _instant(call.get("at")), f"call {number}"
+        )
+
+
+def _instant(at: Any) -> int:
+    if isinstance(at, int) and not isinstance(at, bool):
+        return at
+    try:
+        return from_iso(at) if isinstance(at, str) else 0
+    except ValueError:
+        return 0
+
+
+def _of_file(path: Path, where: str) -> Iterator[Any]:
+    try:
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.endswith(b"\n"):
+                    # The receiver is writing it, or was killed at it: nobody was answered.
+                    return
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise BadFleet("is no JSON", where=f"{path}:{number}") from error
+    except OSError as error:
+        what = f"its record cannot be read: {error.strerror or error}"
+        raise Unavailable(what, where=f"{where}: {path}", mend="mend record_file") from error
+
+
+def _of_url(url: str, token: str | None, where: str) -> list[Any]:
+    import http.client
+
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadFleet(f"{url!r} is no URL", where=where, mend="mend record_url")
+    secure = parts.scheme == "https"
+    if token and not secure and not _here(parts.hostname):
+        raise BadFleet("a token is not sent over plain HTTP", where=where, mend="use https")
+    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+    connection = kind(parts.hostname, parts.port, timeout=_TIMEOUT_S)
+    headers = {"Accept": "application/json"} | (
+        {"Authorization": f"Bearer {token}"} if token else {}
+    )
+    try:
+        connection.request(
+            "GET", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""), headers=headers
+        )
+        answer = connection.getresponse()
+        raw = answer.read(MOST_BYTES + 1)
+        if answer.status != 200 or len(raw) > MOST_BYTES:
+            raise Unavailable(f"it answers {answer.status}, {len(raw)} bytes", where=where)
+        told = json.loads(raw)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        what = f"its record cannot be had: {type(error).__name__}"
+        raise Unavailable(what, where=f"{where}: {url}") from error
+    finally:
+        connection.close()
+    if not isinstance(told, list):
+        raise BadFleet("its record is no JSON list", where=f"{where}: {url}")
+    return told
+
+
+def _here(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")

@@ -1,0 +1,137 @@
+"""`vedette identity`: the agents' own keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from vedette.cli.common import as_json_option, say, settings_of, shown_time, table
+
+if TYPE_CHECKING:
+    from vedette.adapters.svid import Issuer
+
+
+def _issuer(ctx: click.Context) -> Issuer:
+    from vedette.apart import issuer_of
+    from vedette.clock import SystemClock
+
+    return issuer_of(settings_of(ctx), SystemClock().now_us)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _reasoned(verb: F) -> F:
+    """Give a verb a reason; it is written down with who gave it."""
+    return click.option(
+        "--reason", required=True, metavar="TEXT", help="Why; it is recorded with your name."
+    )(verb)
+
+
+def _actor() -> str:
+    from vedette.serve.endpoint import this_person
+
+    return str(this_person())
+
+
+@click.group()
+def identity() -> None:
+    """Give agents their keys, rotate them, and revoke them at once.
+
+    Keys lie in the state folder of the gateway. With `[tokens] kind = "google"` an agent's
+    identity is its service account; revoking an agent here holds for that too.
+    """
+
+
+@identity.command("list")
+@as_json_option
+@click.pass_context
+def list_(ctx: click.Context, as_json: bool) -> None:
+    """List every key: whose it is, and whether it is taken."""
+    issuer = _issuer(ctx)
+    agents = issuer.revoked_agents()
+    known: list[dict[str, Any]] = [
+        {
+            "key": one.key,
+            "agent": one.agent,
+            "made_us": one.made_us,
+            "until_us": one.until_us or None,
+            "revoked_us": one.revoked_us or None,
+        }
+        for one in issuer.listed()
+    ]
+    rows = [
+        [
+            one["agent"],
+            one["key"],
+            shown_time(one["made_us"]),
+            "revoked" if one["revoked_us"] else shown_time(one["until_us"] or 0),
+        ]
+        for one in known
+    ]
+    text = table(["agent", "key", "made", "until"], rows)
+    text += "".join(f"\nagent {name} is revoked" for name in sorted(agents))
+    say(as_json, {"keys": known, "revoked_agents": agents, "bundle": issuer.bundle()}, text)
+
+
+@identity.command()
+@click.argument("agent")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The file."
+)
+@_reasoned
+@as_json_option
+@click.pass_context
+def issue(ctx: click.Context, agent: str, out: Path, reason: str, as_json: bool) -> None:
+    """Write the identity file of an agent's worker; a key is made if the agent has none.
+
+    Whoever has the file is the agent: only its owner may read it.
+    """
+    from vedette.errors import BadCommand
+    from vedette.load import load_fleet
+
+    settings = settings_of(ctx)
+    from vedette.clock import SystemClock
+
+    fleet = load_fleet(settings.root, settings, now_us=SystemClock().now_us()).fleet
+    if agent not in fleet.agents:
+        raise BadCommand(f"there is no agent {agent!r}", mend="see `vedette check`")
+    kid = _issuer(ctx).issue(agent, out, actor=_actor(), reason=reason)
+    say(as_json, {"agent": agent, "key": kid, "file": str(out)}, f"{out}: key {kid} of {agent}")
+
+
+@identity.command()
+@click.argument("agent")
+@click.option("--reinstate", is_flag=True, help="Take back that the agent was revoked.")
+@_reasoned
+@as_json_option
+@click.pass_context
+def rotate(ctx: click.Context, agent: str, reinstate: bool, reason: str, as_json: bool) -> None:
+    """Give an agent a new key; the present one holds for two more lives of a token."""
+    issuer = _issuer(ctx)
+    fresh = issuer.rotate(agent, reinstate=reinstate, actor=_actor(), reason=reason)
+    until = max(
+        (one.until_us for one in issuer.listed() if one.agent == agent and not one.revoked_us),
+        default=0,
+    )
+    told = f"key {fresh.key} of {agent}; what was there before is taken until {shown_time(until)}"
+    mend = f"now: vedette identity issue {agent} --out FILE, and give it to the worker"
+    say(as_json, {"agent": agent, "key": fresh.key, "until_us": until}, f"{told}\n{mend}")
+
+
+@identity.command()
+@click.argument("what", metavar="AGENT|KEY|token:JTI")
+@_reasoned
+@as_json_option
+@click.pass_context
+def revoke(ctx: click.Context, what: str, reason: str, as_json: bool) -> None:
+    """Refuse an agent with all its keys, one key, or one token, from now on.
+
+    A connected worker is sent away within a second.
+    """
+    keys = _issuer(ctx).revoke(what, actor=_actor(), reason=reason)
+    text = f"{what} is revoked" + "".join(f"\nkey {kid} is refused" for kid in keys)
+    say(as_json, {"revoked": what, "keys": keys}, text)

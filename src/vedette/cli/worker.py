@@ -1,0 +1,111 @@
+"""`vedette worker`: one agent's judge, apart from the gateway."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from vedette.cli.common import plain
+from vedette.errors import BadCommand
+
+
+@click.command()
+@click.option("--agent", required=True, metavar="NAME", help="Whose judge this is.")
+@click.option("--gateway", required=True, metavar="URL", help="https://HOST[:PORT], or unix:PATH.")
+@click.option(
+    "--identity",
+    metavar="FILE",
+    help="Its key, written by `vedette identity issue`; `google` is the metadata server's token.",
+    required=True,
+)
+@click.option(
+    "--agents",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    default=Path("agents"),
+    show_default=True,
+    help="The folder that holds the agent's folder.",
+)
+@click.option("--audience", metavar="NAME", help="Of the gateway; for --identity google.")
+@click.option("--json", "as_json", is_flag=True, help="Tell what happens as lines of JSON.")
+def worker(
+    agent: str, gateway: str, identity: str, agents: Path, audience: str | None, as_json: bool
+) -> None:
+    """Run one agent's judge for a gateway, with nothing but the agent's identity and folder.
+
+    It reads no vedette.toml, no store and no target's credential. If the gateway goes away it
+    connects again; until Ctrl-C.
+    """
+    import asyncio
+
+    folder = (agents / agent).resolve()
+    if not (folder / "judge.py").is_file():
+        mend = "give --agents FOLDER; only agents with a judge have workers"
+        raise BadCommand("is not there", where=str(folder / "judge.py"), mend=mend)
+    mint = _minter(agent, identity, audience)
+    with suppress(KeyboardInterrupt):
+        asyncio.run(_work(agent, folder, gateway, mint, as_json))
+
+
+def _minter(agent: str, identity: str, audience: str | None) -> Callable[[], Awaitable[str]]:
+    """Return what mints the worker's tokens. Raises BadFleet for a file that is no identity."""
+    if identity == "google":
+        if not audience:
+            raise BadCommand("google tokens need the gateway's audience", mend="add --audience")
+        from vedette.adapters.google_tokens import Metadata
+
+        metadata, name = Metadata(), audience
+        return lambda: metadata.id_token(name)
+    from vedette.adapters.svid import Signer
+    from vedette.clock import SystemClock
+
+    path, clock = Path(identity), SystemClock()
+    found = Signer.of_file(path).identity.agent
+    if found != agent:
+        what = f"is the identity of {found}, not of {agent}"
+        raise BadCommand(what, where=identity, mend="give the right file")
+
+    async def mint() -> str:
+        # Read anew each time: the file is replaced when the key is rotated.
+        return Signer.of_file(path).mint(clock.now_us())
+
+    return mint
+
+
+async def _work(
+    agent: str,
+    folder: Path,
+    gateway: str,
+    mint: Callable[[], Awaitable[str]],
+    as_json: bool,
+) -> None:
+    import asyncio
+    import signal
+    import tempfile
+
+    from vedette.adapters.worker_pool.pool import WorkerPool
+    from vedette.adapters.worker_pool.relay import Relay
+    from vedette.load.folder import release_digest
+
+    def told(words: str) -> None:
+        line = f"worker {agent}: {plain(words)}"
+        click.echo(json.dumps({"agent": agent, "told": words}) if as_json else line, err=True)
+
+    with tempfile.TemporaryDirectory(prefix="vedette-worker-") as state:
+        pool = WorkerPool(Path(state), told=lambda *_: None)
+        try:
+            relay = Relay(
+                agent, folder, gateway, mint=mint, release=lambda: release_digest(folder),
+                pool=pool, told=told,
+            )  # fmt: skip
+            work = asyncio.ensure_future(relay.run())
+            loop = asyncio.get_running_loop()
+            for ours in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(ours, work.cancel)
+            with suppress(asyncio.CancelledError):
+                await work
+        finally:
+            pool.close()

@@ -1,0 +1,51 @@
+"""What may be wrong with `[policy]` of vedette.toml beyond its shape."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+from vedette.clock import duration_us
+from vedette.load.problem import Problem
+from vedette.load.yaml_file import Document
+
+
+def policy_problems(policy: Any, document: Document) -> list[Problem]:
+    """Return what is wrong with the table (`edges_file.PolicyFile`)."""
+    found: list[Problem] = []
+    if not 1_000 <= duration_us(policy.timeout) <= 5_000_000:
+        what = "a decision waits from 1ms to 5s"
+        found.append(document.problem(("policy", "timeout"), what, "write for example 50ms"))
+    wrong = bad_server(policy.opa_url)
+    if wrong is not None:
+        mend = "write http://127.0.0.1:8181, or https://HOST"
+        found.append(document.problem(("policy", "opa_url"), wrong, mend))
+    if policy.opa_token_env and policy.opa_token_file:
+        what, mend = "names the token twice", "keep opa_token_env or opa_token_file"
+        found.append(document.problem(("policy", "opa_token_file"), what, mend))
+    return found
+
+
+def bad_server(url: str) -> str | None:
+    """Return what is wrong with the URL of an OPA server, None if nothing is."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return "is no URL"
+    if parts.scheme not in ("http", "https") or not host or port == 0:
+        return "is no URL of a server"
+    if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
+        return "names more than a server"
+    if parts.scheme == "http" and not _loopback(host):
+        # Whoever can answer in its place would decide.
+        return "plain http leads to another host"
+    return None
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

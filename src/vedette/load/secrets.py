@@ -1,0 +1,111 @@
+"""Secrets by reference: no file of the fleet holds one, a table names where it is.
+
+`NAME_env` names an environment variable, `NAME_file` a file, `NAME_secret` a version of a secret
+in Secret Manager (`projects/P/secrets/S/versions/V`). Who reads the third is given by `read_with`:
+this floor knows no vendor.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from vedette.errors import BadFleet
+
+# Returns the value of a version of a secret. Raises BadFleet and Unavailable.
+Fetch = Callable[[str], str]
+
+_LITERAL = re.compile(r"(^|_)(token|secret|password|passwd|passphrase|api_?key|credentials?)\Z")
+VERSION = (
+    r"^projects/[a-z0-9][a-z0-9.:-]{0,99}/secrets/[A-Za-z0-9_-]{1,255}/versions/"
+    r"([0-9]{1,19}|[A-Za-z][A-Za-z0-9_-]{0,62})$"
+)
+_VERSION = re.compile(VERSION)
+_KINDS = ("env", "file", "secret")
+_fetch: list[Fetch] = []
+
+
+def read_with(fetch: Fetch) -> None:
+    """Have secrets of Secret Manager read by this from now on."""
+    _fetch[:] = [fetch]
+
+
+def is_version(text: object) -> TypeGuard[str]:
+    """Say whether a text names a version of a secret in Secret Manager."""
+    return isinstance(text, str) and _VERSION.fullmatch(text) is not None
+
+
+def is_literal(key: str, value: object) -> bool:
+    """Say whether a key of a table holds a secret itself, not a reference to one."""
+    if key.endswith("_secret") and is_version(value):
+        return False
+    return _LITERAL.search(key.lower()) is not None
+
+
+def references(table: Mapping[str, Any]) -> list[str]:
+    """Return the names of the secrets that a table refers to, in order."""
+    found = set()
+    for key, value in table.items():
+        name, _, kind = key.rpartition("_")
+        if kind == "secret" and not is_version(value):
+            continue
+        # A plain file may be named, too: it is a secret's if its name is that of one.
+        if name and kind in _KINDS and (kind == "secret" or _LITERAL.search(name.lower())):
+            found.add(name)
+    return sorted(found)
+
+
+def read_secret(table: Mapping[str, Any], name: str, *, where: str) -> str | None:
+    """Return the secret that `NAME_env`, `NAME_file` or `NAME_secret` of a table refers to.
+
+    None if none of them is there. Raises BadFleet if what is named is not there or empty, or if
+    two are named; Unavailable if Secret Manager cannot be asked now.
+    """
+    given = [kind for kind in _KINDS if table.get(f"{name}_{kind}")]
+    if not given:
+        return None
+    if len(given) > 1:
+        what = f"{name}_{given[0]} and {name}_{given[1]} are both given"
+        raise BadFleet(what, where=where, mend="leave one")
+    return _READ[given[0]](str(table[f"{name}_{given[0]}"]), where)
+
+
+def _of_environment(variable: str, where: str) -> str:
+    found = os.environ.get(variable, "")
+    if not found:
+        mend = f"set {variable}"
+        raise BadFleet(f"environment variable {variable} is not set", where=where, mend=mend)
+    return found
+
+
+def _of_file(file: str, where: str) -> str:
+    try:
+        found = Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFleet(f"cannot read {file}", where=where, mend="put the secret there") from error
+    if not found:
+        raise BadFleet(f"{file} is empty", where=where, mend="put the secret there")
+    return found
+
+
+def _of_manager(version: str, where: str) -> str:
+    if not is_version(version):
+        mend = "write projects/PROJECT/secrets/NAME/versions/latest"
+        raise BadFleet(f"{version!r} is no version of a secret", where=where, mend=mend)
+    if not _fetch:
+        what = "nothing here reads Secret Manager"
+        raise BadFleet(what, where=where, mend="call vedette.adapters.secrets.wire() first")
+    found = _fetch[0](version)
+    if not found:
+        raise BadFleet(f"{version} is empty", where=where, mend="add a version that is not")
+    return found
+
+
+_READ: Mapping[str, Callable[[str, str], str]] = {
+    "env": _of_environment,
+    "file": _of_file,
+    "secret": _of_manager,
+}

@@ -1,0 +1,82 @@
+"""Wiring of publication: the fleet's policy key, its archives, its shelf."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vedette.bundle import Bundle
+from vedette.errors import BadPolicy
+from vedette.shelving import Shelving
+
+if TYPE_CHECKING:
+    from vedette.adapters.bundle_file import PolicyKey
+    from vedette.load import Settings
+    from vedette.ports import Shelf
+    from vedette.shelving import Record
+
+
+class FolderSealer:
+    """Signs with the key of a state folder (`policy.key`), which is loaded when it is needed."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._key: PolicyKey | None = None
+
+    def key_id(self, *, make: bool) -> str | None:
+        """Return the id of the key here; None if there is none and none is to be made."""
+        key = self._loaded(make=make)
+        return key.id if key is not None else None
+
+    def pack(self, bundle: Bundle, number: int, who: str, commit: str | None, at_us: int) -> bytes:
+        """Return the signed archive of a bundle as a revision. Raises BadPolicy."""
+        from vedette.adapters.bundle_file import pack
+
+        key = self._loaded(make=True)
+        assert key is not None
+        return pack(
+            bundle, number=number, key=key, signer=who, commit=commit, reason="", at_us=at_us
+        )
+
+    def read(self, raw: bytes) -> tuple[int, str]:
+        """Return the number and bundle digest of an archive that this key signed."""
+        from vedette.adapters.bundle_file import unpack
+
+        key = self._loaded(make=False)
+        if key is None:
+            mend = "copy policy.key of the worker that publishes into this state folder"
+            raise BadPolicy("there is no policy key to verify it with", mend=mend)
+        _, manifest = unpack(raw, key.public)
+        return manifest.number, manifest.digest
+
+    def _loaded(self, *, make: bool) -> PolicyKey | None:
+        from vedette.adapters.bundle_file import KEY_FILE, PolicyKey
+
+        if self._key is None and (make or (self._state / KEY_FILE).exists()):
+            self._key = PolicyKey.of(self._state)
+        return self._key
+
+
+def shelf_of(settings: Settings) -> Shelf | None:
+    """Return the shelf that the settings name, if they name one."""
+    if settings.edges.policy.bundles is None:
+        return None
+    from vedette.adapters.bundle_shelf import open_shelf
+
+    return open_shelf(settings.edges.policy.bundles)
+
+
+def bundle_name(fleet: str) -> str:
+    """Return the name under which a fleet's live bundle is found, on a shelf and over HTTP."""
+    return f"{fleet}.tar.gz"
+
+
+def shelving(settings: Settings, record: Record, now_us: Callable[[], int]) -> Shelving:
+    """Return what signs this fleet's revisions and hands them to others."""
+    made = Shelving(
+        record, FolderSealer(settings.state), shelf_of(settings), bundle_name(settings.fleet),
+        now_us,
+    )  # fmt: skip
+    made.refresh()
+    return made

@@ -1,0 +1,175 @@
+"""`GET /v1/bundles/FLEET.tar.gz`: the live policy as a signed archive, as an OPA server polls it.
+
+OPA's bundle protocol (its documentation, "Bundles" and "Management APIs"): an ETag that comes back
+in If-None-Match; 304 while it holds; and long polling, where `Prefer: wait=N` lets us answer late,
+which we offer by the content type. So a server that polls has a new revision a moment after it is
+live. What it gets is signed: give the server `policy.pub` of the state folder to verify it with.
+
+A policy is code and no secret, but it says what the fleet minds. So without a token it is served on
+the loopback only.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from hmac import compare_digest
+from typing import TYPE_CHECKING
+
+from vedette.digest import sha256_hex
+from vedette.errors import BadFleet
+from vedette.shelving import Shelving
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+
+    from vedette.app import App
+
+# By this content type OPA knows that we answer late when asked to.
+CONTENT_TYPE = "application/vnd.openpolicyagent.bundles"
+MIN_TOKEN = 16
+# No answer is held back for longer, and of so many readers only.
+MOST_WAIT_S = 300
+MOST_WAITING = 256
+
+_WAIT = re.compile(r"(?:^|[;,\s])wait=(\d{1,6})(?:$|[;,\s])")
+
+
+@dataclass(slots=True)
+class Readers:
+    """Who may read: on the loopback anybody, unless there is a token; elsewhere its holders."""
+
+    token_digest: str | None
+    loopback: bool
+
+    @classmethod
+    def of(cls, token: str | None, host: str) -> Readers:
+        """Return the readers of what is served at a host. Raises BadFleet for a weak token."""
+        if token is not None and len(token) < MIN_TOKEN:
+            raise BadFleet(
+                f"the token has fewer than {MIN_TOKEN} characters",
+                where="vedette.toml: policy.bundle_token_env",
+                mend='make one: python -c "import secrets; print(secrets.token_urlsafe(32))"',
+            )
+        return cls(sha256_hex(token.encode()) if token else None, is_loopback(host))
+
+    def refused(self, peer: str | None, authorization: str) -> tuple[int, str] | None:
+        """Return status and reason for a reader who is refused; None for one who may read."""
+        if self.token_digest is None:
+            if self.loopback and is_loopback(peer or ""):
+                return None
+            return 403, "bundles are served off the loopback only with a token (bundle_token_env)"
+        kind, _, token = authorization.partition(" ")
+        if kind.lower() != "bearer":
+            return 401, "send the readers' token: Authorization: Bearer TOKEN"
+        if not compare_digest(sha256_hex(token.strip().encode()), self.token_digest):
+            return 401, "this token is not the readers'"
+        return None
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether an address is one of this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def bundle_routes(app: App) -> list[Route]:
+    """Return the route of the fleet's bundle. Raises BadFleet for a token that is not there."""
+    from vedette.load import read_secret
+    from vedette.publishing import bundle_name
+
+    shelving = app.rollout.shelving
+    if shelving is None or app.settings.http is None:
+        return []
+    plan = app.settings.edges.policy
+    table = {
+        "token_env": plan.bundle_token_env,
+        "token_file": plan.bundle_token_file,
+        "token_secret": plan.bundle_token_secret,
+    }
+    token = read_secret(table, "token", where="vedette.toml: policy.bundle")
+    readers = Readers.of(token, app.settings.http[0])
+    return routes(shelving, readers, bundle_name(app.settings.fleet))
+
+
+def routes(shelving: Shelving, readers: Readers, name: str) -> list[Route]:
+    """Return the route of one bundle.
+
+    200 with the archive, 304 if the reader has it (late, if it asks us to wait), 401 or 403 who
+    may not read, 503 while the live revision has no signed archive.
+    """
+    from starlette.routing import Route
+
+    bundles = _Bundles(shelving, readers)
+    return [Route(f"/v1/bundles/{name}", bundles.get, methods=["GET"])]
+
+
+class _Bundles:
+    def __init__(self, shelving: Shelving, readers: Readers) -> None:
+        self._shelving = shelving
+        self._readers = readers
+        self._waiting = 0
+
+    async def get(self, request: Request) -> Response:
+        from starlette.responses import JSONResponse
+
+        peer = request.client.host if request.client else None
+        refused = self._readers.refused(peer, request.headers.get("authorization", ""))
+        if refused is not None:
+            status, what = refused
+            headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+            code = "forbidden" if status == 403 else "unauthorised"
+            error = {"code": code, "what": what, "where": None, "mend": None}
+            return JSONResponse({"error": error}, status, headers)
+        has = request.headers.get("if-none-match", "")
+        wait_s = _asked(request.headers.get("prefer", ""))
+        if wait_s and self._same(has) and self._waiting < MOST_WAITING:
+            self._waiting += 1
+            try:
+                await self._shelving.changed(wait_s)
+            finally:
+                self._waiting -= 1
+        return self._answer(has)
+
+    def _etag(self) -> str | None:
+        live = self._shelving.live
+        return f'"{live.digest}"' if live is not None else None
+
+    def _same(self, has: str) -> bool:
+        etag = self._etag()
+        return etag is not None and etag in [each.strip() for each in has.split(",")]
+
+    def _answer(self, has: str) -> Response:
+        from starlette.responses import JSONResponse, Response
+
+        live, etag = self._shelving.live, self._etag()
+        if live is None or etag is None:
+            error = {
+                "code": "unavailable",
+                "what": "the live revision has no signed archive here",
+                "where": None,
+                "mend": "see `vedette policy status`",
+            }
+            return JSONResponse({"error": error}, 503, {"Retry-After": "5"})
+        headers = {
+            "Content-Type": CONTENT_TYPE,
+            "ETag": etag,
+            "Cache-Control": "no-cache",
+            "Vedette-Revision": f"{live.number} {live.bundle}",
+        }
+        if self._same(has):
+            return Response(None, 304, headers)
+        return Response(live.raw, 200, headers)
+
+
+def _asked(prefer: str) -> int:
+    """Return for how many seconds a reader wants its answer held back; 0 for not at all."""
+    found = _WAIT.search(prefer)
+    return min(int(found[1]), MOST_WAIT_S) if found else 0

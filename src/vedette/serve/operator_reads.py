@@ -1,0 +1,112 @@
+"""What people read over the operator API: each read takes the record, the time and the query.
+
+A query names nothing but what its read takes; all that is read is paged and bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from vedette.errors import BadCommand
+
+Query = dict[str, str]
+_FILTERS = frozenset(
+    {"agent", "kind", "run", "event", "rule", "outcome", "policy_rev", "actor"}
+)  # fmt: skip
+
+
+def changes(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
+    """Return what was touched after a place in the ledger (`after`, `topics`)."""
+    from vedette.timeline import changes
+
+    _only(asked, "after", "topics")
+    topics = asked.get("topics")
+    wanted = None if topics is None else frozenset(topics.split(","))
+    after = _number(asked, "after")
+    if after is None:
+        raise BadCommand("after is a place in the ledger", mend="take `head` of an answer")
+    return changes(record, after, wanted)
+
+
+def holds(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
+    """Return a page of holds (`waits`, `after`, `limit`)."""
+    from vedette.timeline import inbox
+
+    _only(asked, "waits", "after", "limit")
+    waits = asked.get("waits", "approval")
+    return inbox(
+        record,
+        now_us,
+        waits=None if waits == "all" else waits,
+        after=asked.get("after"),
+        **_limit(asked),
+    )
+
+
+def runs(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
+    """Return a page of runs (`agent`, `state`, `before`, `after`, `limit`)."""
+    from vedette.timeline import runs_page
+
+    _only(asked, "agent", "state", "before", "after", "limit")
+    given: dict[str, Any] = {
+        name: asked.get(name) for name in ("agent", "state", "before", "after")
+    }
+    return runs_page(record, now_us, **given, **_limit(asked))
+
+
+def entries(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
+    """Return a page of entries (`at`, `before`, `after`, `limit`, and what an index finds by)."""
+    from vedette.timeline import entries_page
+
+    _only(asked, "at", "before", "after", "limit", *_FILTERS)
+    filters: dict[str, Any] = {name: asked[name] for name in asked if name in _FILTERS}
+    if "policy_rev" in filters:
+        filters["policy_rev"] = _number(asked, "policy_rev")
+    return entries_page(
+        record,
+        now_us,
+        filters,
+        at_us=_number(asked, "at"),
+        before=_number(asked, "before"),
+        after=_number(asked, "after"),
+        **_limit(asked),
+    )
+
+
+def dead(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
+    """Return a page of dead letters (`agent`, `error`, `before`, `limit`)."""
+    from vedette.timeline.dead import dead_page
+
+    _only(asked, "agent", "error", "before", "limit")
+    given: dict[str, Any] = {name: asked.get(name) for name in ("agent", "error", "before")}
+    return dead_page(record, now_us, **given, **_limit(asked))
+
+
+READS: Mapping[str, Callable[[Any, int, Query], dict[str, Any]]] = {
+    "changes": changes,
+    "holds": holds,
+    "runs": runs,
+    "entries": entries,
+    "dead": dead,
+}
+
+
+def _only(asked: Query, *names: str) -> None:
+    odd = sorted(set(asked) - set(names))
+    if odd:
+        raise BadCommand(f"there is no {odd[0]!r} to ask for", mend=f"one of: {', '.join(names)}")
+
+
+def _number(asked: Query, name: str) -> int | None:
+    text = asked.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise BadCommand(f"{name} is a whole number", mend="for example 0")
+    return int(text)
+
+
+def _limit(asked: Query) -> dict[str, Any]:
+    found = _number(asked, "limit")
+    return {} if found is None else {"limit": found}

@@ -1,0 +1,58 @@
+"""The sources of a fleet, each made of its table in vedette.toml; and its schedules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vedette.edges import edge_source
+from vedette.ports import Source
+
+if TYPE_CHECKING:
+    from vedette.app import App
+    from vedette.load import SourcePlan
+
+
+def make_sources(app: App, *, until_idle: bool) -> tuple[list[Source], list[Source]]:
+    """Make the sources that the settings name, and the fleet's schedules.
+
+    Those that need time to be loaded and have nothing to deliver at once come second.
+    """
+    from vedette.load import HostPlan
+
+    first: list[Source] = []
+    later: list[Source] = []
+    for plan in app.settings.sources:
+        source = make_source(plan, app, until_idle=until_idle)
+        (later if isinstance(plan, HostPlan) else first).append(source)
+    if any(agent.schedules for agent in app.line.fleet.agents.values()):
+        from vedette.adapters.schedule_source import ScheduleSource
+
+        later.append(ScheduleSource(app.line.fleet, app.line.clock))
+    return first, later
+
+
+def make_source(plan: SourcePlan, app: App, *, until_idle: bool) -> Source:
+    """Make one source of its table in vedette.toml."""
+    from vedette.load import CsvPlan, HostPlan, JsonlPlan, MaildirPlan
+
+    clock, limit = app.line.clock, app.settings.max_event_bytes
+    if isinstance(plan, CsvPlan):
+        from vedette.adapters.file_source import CsvSource
+
+        return CsvSource(plan.name, plan.path, clock, rate=plan.rate, max_bytes=limit)
+    if isinstance(plan, JsonlPlan):
+        from vedette.adapters.file_source import JsonlSource
+
+        return JsonlSource(plan.name, plan.path, clock, rate=plan.rate, max_bytes=limit)
+    if isinstance(plan, HostPlan):
+        from vedette.adapters.host_source import HostSource
+
+        return HostSource(plan.name, clock, plan.every_us)
+    if not isinstance(plan, MaildirPlan):
+        return edge_source(plan, app, until_idle=until_idle)
+    from vedette.adapters.maildir_source import MaildirSource
+
+    return MaildirSource(
+        plan.name, plan.path, clock=clock, copy_from=plan.copy_from, watch=not until_idle,
+        poll_us=plan.every_us,
+    )  # fmt: skip

@@ -1,0 +1,313 @@
+"""Audit: what targets say themselves, held against what the ledger intended.
+
+A target's record is read first and the ledger afterwards: an intent is durable before its effect,
+so whatever the record holds by then has its intent in the ledger, unless something went around us.
+What the ledger says was done must be in the record, except what was done only while it was read.
+Pure: the readers of records are adapters (`vedette.adapters.target_records`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from vedette.timeline.window import Walk, fields_of
+
+AUDIT = "vedette.audit/1"
+
+_EFFECTS = tuple(
+    f"effect.{state}" for state in ("intended", "started", "done", "failed", "unknown", "cancelled")
+)
+_OPEN = ("intended", "started", "unknown")
+# What tools call a flag, and the letter a Maildir has for it (https://cr.yp.to/proto/maildir.html).
+_FLAGS = {
+    "passed": "P", "replied": "R", "seen": "S", "trashed": "T", "draft": "D", "flagged": "F",
+    "important": "F",
+}  # fmt: skip
+INBOX = "INBOX"
+
+
+@dataclass(slots=True)
+class Claim:
+    """What the ledger says of one effect at a target. `at_us` is when its last entry was written.
+
+    `args` are those that were decided and `data` what the tool answered; both None once erased.
+    """
+
+    key: str
+    action: str
+    agent: str
+    run: str
+    tool: str
+    target: str | None = None
+    state: str = ""
+    seq: int = 0
+    at_us: int = 0
+    args: Mapping[str, Any] | None = None
+    data: Mapping[str, Any] | None = None
+    erased: bool = False
+
+    @property
+    def open(self) -> bool:
+        """Say whether it is not known yet whether it happened."""
+        return self.state in _OPEN
+
+    def told(self, name: str) -> Any:
+        """Return what it says of the target: as answered, else as asked for."""
+        for part in (self.data, self.args):
+            if part is not None and part.get(name) is not None:
+                return part[name]
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One effect in a target's record: its key, and when (0: the record does not say)."""
+
+    key: str
+    at_us: int = 0
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """Where one mail lies, under its unique name, and since when it is as it is."""
+
+    name: str
+    folder: str
+    flags: str
+    at_us: int = 0
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Every effect the ledger knows, by key, in the order of their last entries.
+
+    `first_us` is the instant of the oldest entry that is here; `cut` says that older ones are
+    archived, so what is older cannot be held against anything.
+    """
+
+    claims: dict[str, Claim] = field(default_factory=dict)
+    first_us: int = 0
+    cut: bool = False
+
+    def of(self, target: str) -> list[Claim]:
+        """Return the effects at one target, in the order in which they came to where they are."""
+        found = [claim for claim in self.claims.values() if claim.target == target]
+        return sorted(found, key=lambda claim: claim.seq)
+
+
+def read_ledger(record: Walk, target_of: Callable[[str, str], str | None]) -> Ledger:
+    """Read every effect out of the ledger.
+
+    `target_of` names the target that an agent's tool has today: asked where the decision that
+    recorded it is erased.
+    """
+    told = Ledger()
+    asked: dict[str, tuple[Mapping[str, Any] | None, str | None]] = {}
+    for seq, raw, _, data in record.walk():
+        entry = fields_of(raw)
+        if not told.first_us:
+            told.first_us, told.cut = int(entry.get("at") or 0), seq > 1
+        kind, action = entry.get("kind"), str(entry.get("action") or "")
+        if kind == "action.decided":
+            if entry.get("outcome") == "permit":
+                asked[action] = _asked(data)
+        elif kind in _EFFECTS:
+            claim = told.claims.get(action.removeprefix("act_"))
+            if claim is None:
+                claim = _claim(entry, action, asked.pop(action, (None, None)), target_of)
+                told.claims[claim.key] = claim
+            _move(claim, seq, entry, data)
+    return told
+
+
+def _asked(data: bytes | None) -> tuple[Mapping[str, Any] | None, str | None]:
+    """Return the arguments and the target of the question that was permitted."""
+    if data is None:
+        return None, None
+    question = orjson.loads(data).get("question") or {}
+    action, resource = question.get("action") or {}, question.get("resource") or {}
+    # What a transactional tool writes is a row of the fleet's own: no target knows of it.
+    own = action.get("settles") == "transactional"
+    return action.get("args") or {}, None if own else resource.get("id")
+
+
+def _claim(
+    entry: Mapping[str, Any],
+    action: str,
+    asked: tuple[Mapping[str, Any] | None, str | None],
+    target_of: Callable[[str, str], str | None],
+) -> Claim:
+    agent, tool = str(entry.get("agent")), str(entry.get("tool"))
+    args, target = asked
+    claim = Claim(action.removeprefix("act_"), action, agent, str(entry.get("run")), tool)
+    claim.args, claim.erased = args, args is None
+    claim.target = target_of(agent, tool) if claim.erased else target
+    return claim
+
+
+def _move(claim: Claim, seq: int, entry: Mapping[str, Any], data: bytes | None) -> None:
+    claim.state = str(entry.get("kind")).removeprefix("effect.")
+    claim.seq, claim.at_us = seq, int(entry.get("at") or 0)
+    if claim.state == "done":
+        claim.data = None if data is None else orjson.loads(data).get("data")
+        claim.erased = claim.erased or (data is None and "body" in entry)
+
+
+# --- records that name the key of each effect ----------------------------------------------------
+
+
+def audit_keys(
+    items: Iterable[Item], ledger: Ledger, target: str, *, since_us: int, read_us: int
+) -> list[dict[str, Any]]:
+    """Hold a record of keys against the ledger; `read_us` is when its reading began.
+
+    Both from `since_us` on; what carries no time in the record counts as being in it.
+    """
+    found: list[dict[str, Any]] = []
+    times: dict[str, int] = {}
+    for item in items:
+        times[item.key] = times.get(item.key, 0) + 1
+        if times[item.key] > 1 or (item.at_us and item.at_us < since_us):
+            continue
+        claim = ledger.claims.get(item.key)
+        shown = f"{item.key!r}" + (f" ({item.what})" if item.what else "")
+        if claim is None:
+            found.append(finding("no-intent", target, f"{shown} has no intent", key=item.key))
+        elif claim.state in ("failed", "cancelled"):
+            what = f"{shown} is there, and the ledger says that it {_said(claim.state)}"
+            found.append(finding("despite", target, what, claim=claim))
+    for key, number in times.items():
+        if number > 1:
+            what = f"{key!r} took effect {number} times"
+            found.append(finding("twice", target, what, key=key, claim=ledger.claims.get(key)))
+    for claim in ledger.of(target):
+        if claim.key not in times and _due(claim, since_us, read_us):
+            what = f"{claim.tool} of {claim.agent} was done; the target does not know it"
+            found.append(finding("not-there", target, what, claim=claim))
+    return found
+
+
+def _said(state: str) -> str:
+    return "failed" if state == "failed" else "was cancelled"
+
+
+def _due(claim: Claim, since_us: int, read_us: int) -> bool:
+    """Say whether a record that was read from `read_us` on must have an effect."""
+    return claim.state == "done" and since_us <= claim.at_us < read_us
+
+
+# --- a mailbox: what it is, not what was done to it ----------------------------------------------
+
+
+def audit_mailbox(
+    mails: Sequence[Mail],
+    ledger: Ledger,
+    target: str,
+    *,
+    since_us: int,
+    read_us: int,
+    emptied: frozenset[str] = frozenset({"Outbox"}),
+) -> list[dict[str, Any]]:
+    """Hold where mails lie and how they are flagged against what the ledger did to them.
+
+    A mail comes into the INBOX without a flag; from there on each move and flag has an intent:
+    one whose answer names `message` and `folder`, or `message`, `flag` and `set`. What others
+    take out of the folders `emptied` is not missed.
+    """
+    found: list[dict[str, Any]] = []
+    of: dict[str, list[Claim]] = {}
+    for claim in ledger.of(target):
+        message = claim.told("message")
+        # A mail that we wrote ourselves goes by its key, even once all else is erased.
+        writes = _written(claim)
+        of.setdefault(str(message) if message and not writes else writes or "", []).append(claim)
+    seen: dict[str, Mail] = {}
+    for mail in mails:
+        if mail.name in seen:
+            what = f"{mail.name} lies in {seen[mail.name].folder} and in {mail.folder}"
+            found.append(finding("twice", target, what, message=mail.name))
+        seen[mail.name] = mail
+        if not mail.at_us or mail.at_us >= since_us:
+            found += _mail(mail, _claims_on(mail, of, ledger), target, read_us)
+    for name, claims in of.items():
+        last = next((c for c in reversed(claims) if _due(c, since_us, read_us)), None)
+        if not name or name in seen or last is None:
+            continue
+        moving = any(claim.open or claim.at_us >= read_us for claim in claims)
+        if moving or last.told("folder") in emptied:
+            continue
+        what = f"{name} is nowhere; {last.tool} of {last.agent} was done to it"
+        found.append(finding("not-there", target, what, claim=last, message=name))
+    return found
+
+
+def _written(claim: Claim) -> str | None:
+    """Return the unique name of the mail that a claim wrote, if it wrote one."""
+    named = claim.data.get("message") if claim.data is not None else None
+    name = f"{claim.key}.vedette"
+    return name if named == name or (claim.data is None and claim.told("to")) else None
+
+
+def _claims_on(mail: Mail, of: Mapping[str, list[Claim]], ledger: Ledger) -> list[Claim]:
+    claims = of.get(mail.name, [])
+    if claims or not mail.name.endswith(".vedette"):
+        return claims
+    ours = ledger.claims.get(mail.name.removesuffix(".vedette"))
+    return [ours] if ours is not None else []
+
+
+def _mail(mail: Mail, claims: list[Claim], target: str, read_us: int) -> list[dict[str, Any]]:
+    """Return what is wrong with where one mail lies and how it is flagged."""
+    ours = any(mail.name == f"{claim.key}.vedette" for claim in claims)
+    folders, on, maybe = {INBOX}, set[str](), set[str]()
+    last: Claim | None = None
+    for claim in claims:
+        sure = claim.state == "done" and claim.at_us < read_us
+        if not sure and not (claim.open or claim.state == "done"):
+            continue
+        folder, flag = claim.told("folder"), claim.told("flag")
+        if folder is not None:
+            folders = {str(folder)} if sure else folders | {str(folder)}
+            last = claim
+        if flag is not None:
+            letter = _FLAGS.get(str(flag), str(flag)[:1].upper())
+            (on if sure else maybe).add(letter)
+            if sure and claim.told("set") is False:
+                on.discard(letter)
+    if ours:
+        # Whoever sends it moves and flags it: that there is such a mail is what we answer for.
+        dead = all(claim.state in ("failed", "cancelled") for claim in claims)
+        what = f"{mail.name} lies in {mail.folder}, and the ledger says that it was not written"
+        return [finding("despite", target, what, claim=claims[-1])] if dead else []
+    found = []
+    if mail.folder not in folders:
+        told = f"the ledger says {' or '.join(sorted(folders))}"
+        why = told if last is not None else "nothing in the ledger put it there"
+        code = "elsewhere" if last is not None else "no-intent"
+        what = f"{mail.name} lies in {mail.folder}; {why}"
+        found.append(finding(code, target, what, claim=last, message=mail.name))
+        if not claims:
+            # One finding for one mail that is not ours; its flags came along with it.
+            return found
+    for letter in sorted(set(mail.flags) - on - maybe):
+        what = f"{mail.name} has the flag {letter}; nothing in the ledger set it"
+        found.append(finding("no-intent", target, what, message=mail.name))
+    for letter in sorted(on - set(mail.flags) - maybe):
+        what = f"{mail.name} lacks the flag {letter}, which the ledger says was set"
+        found.append(finding("not-there", target, what, message=mail.name))
+    return found
+
+
+def finding(
+    code: str, target: str, what: str, *, claim: Claim | None = None, **more: Any
+) -> dict[str, Any]:
+    """Return one finding as `--json` prints it."""
+    told: dict[str, Any] = {"code": code, "target": target, "what": what, **more}
+    if claim is not None:
+        told |= {"key": claim.key, "action": claim.action, "run": claim.run, "seq": claim.seq}
+    return told

@@ -1,0 +1,216 @@
+"""The real bqemulator for tests: run from an environment of its own, stopped by its pid.
+
+tools/bqemulator makes the environment (it needs another protobuf than the product). Without it a
+test is skipped for a person and fails where CI is set. One server serves the whole test process
+and ends with it, however that ends: a shell waits for our end of a pipe to close. It keeps
+everything in memory: `kill` and `start` give the same addresses and nothing else.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import itertools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vedette.adapters.bigquery.clients import GRPC, REST, query_client
+from vedette.adapters.bigquery.warehouse import Warehouse
+
+ROOT = Path(__file__).parents[1]
+LAUNCHER = Path(__file__).with_name("bqemulator_launcher.py")
+PROJECT = "test-project"
+
+_GUARD = (
+    '"$@" >"$0" 2>&1 & pid=$!; echo $pid; exec >/dev/null 2>&1; cat; kill -KILL $pid; wait $pid;'
+    " true"
+)
+_NUMBERS = itertools.count(1)
+
+
+def find_python(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the Python that has bqemulator.
+
+    Skips the test if there is none, and fails it where CI is set.
+    """
+    found = shutil.which(str(root / ".tools/bqemulator/bin/python"))
+    if found and (root / ".tools/bqemulator/installed.lock").exists():
+        return found
+    if environ.get("CI"):
+        pytest.fail("bqemulator is missing. Mend: make setup", pytrace=False)
+    pytest.skip("bqemulator is not here; make setup installs it")
+
+
+class Emulator:
+    """One emulator. `rest` and `grpc` are its addresses; they are the same after a restart."""
+
+    def __init__(self, python: str) -> None:
+        """Start it. Raises RuntimeError with what it said."""
+        self._python = python
+        self._folder = Path(tempfile.mkdtemp(prefix="vedette-bigquery-"))
+        self._guard: subprocess.Popen[bytes] | None = None
+        self.pid = 0
+        atexit.register(self.close)
+        for _ in range(5):
+            # Another process may take a port before the emulator does.
+            self._ports = _free_ports(2)
+            if self._started():
+                return
+        raise RuntimeError(f"the emulator did not start: {self._said()}")
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Return the variables that name it to a client."""
+        rest, grpc = self._ports
+        return {REST: f"127.0.0.1:{rest}", GRPC: f"127.0.0.1:{grpc}"}
+
+    def dataset(self) -> str:
+        """Return the name of a dataset that nobody used yet: tests share one server."""
+        return f"test_{os.getpid()}_{next(_NUMBERS)}"
+
+    def start(self) -> None:
+        """Start it again on the same ports, with nothing in it. Raises RuntimeError."""
+        self.kill()
+        if not self._started():
+            raise RuntimeError(f"the emulator did not start again: {self._said()}")
+
+    def kill(self) -> None:
+        """Kill it as kill -9 does: it forgets all. Once is enough."""
+        guard, self._guard = self._guard, None
+        if guard is None:
+            return
+        assert guard.stdin is not None
+        assert guard.stdout is not None
+        if guard.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+        guard.stdin.close()
+        guard.stdout.close()
+        guard.wait(30)
+
+    def close(self) -> None:
+        """Kill it and remove its folder."""
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def cpu_s(self) -> float:
+        """Return the seconds of a core that it has used."""
+        parts = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
+
+    def _started(self) -> bool:
+        """Start it and wait; False if it ended (a port may have been taken meanwhile)."""
+        rest, grpc = self._ports
+        log = self._folder / "log"
+        self._guard = subprocess.Popen(
+            ["sh", "-c", _GUARD, str(log), self._python, str(LAUNCHER), "start",
+             "--rest-port", str(rest), "--grpc-port", str(grpc), "--log-level", "warning"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/",
+        )  # fmt: skip
+        assert self._guard.stdout is not None
+        self.pid = int(self._guard.stdout.readline())
+        end = time.monotonic() + 90
+        while time.monotonic() < end and _alive(self.pid):
+            if _answers(rest) and _listens(grpc):
+                return True
+            time.sleep(0.05)
+        self.kill()
+        return False
+
+    def _said(self) -> str:
+        log = self._folder / "log"
+        return log.read_text(errors="replace")[-2000:] if log.exists() else "nothing"
+
+
+def _alive(pid: int) -> bool:
+    """Say whether the process runs; one that ended but was not waited for does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def _answers(port: int) -> bool:
+    url = f"http://127.0.0.1:{port}/bigquery/v2/projects/{PROJECT}/datasets"
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+@functools.cache
+def server() -> Emulator:
+    """Return this process's emulator; it ends with the process."""
+    return Emulator(find_python())
+
+
+class Dataset:
+    """A dataset of its own on the emulator, and SQL for it; `{d}` stands for its name."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self.emulator, self.short = emulator, emulator.dataset()
+        self.name = f"{PROJECT}.{self.short}"
+        self.client = query_client(PROJECT, environ=emulator.environ)
+        self.client.create_dataset(self.name)
+
+    def ask(self, text: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        rows = self.client.query(text.replace("{d}", self.name)).result(timeout=60)
+        return [tuple(row.values()) for row in rows]
+
+    def insert(self, table: str, columns: str, rows: Sequence[str]) -> None:
+        """Insert rows, each written as SQL without its parentheses."""
+        values = ", ".join(f"({row})" for row in rows)
+        self.ask(f"INSERT INTO `{{d}}.{table}` ({columns}) VALUES {values}")
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self.client.close()  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture
+def bigquery(monkeypatch: pytest.MonkeyPatch) -> Iterator[Dataset]:
+    """Give a dataset of the real emulator, which the tests of a process share."""
+    emulator = server()
+    for name, value in emulator.environ.items():
+        monkeypatch.setenv(name, value)
+    dataset = Dataset(emulator)
+    yield dataset
+    dataset.close()
+
+
+@pytest.fixture
+def warehouse(bigquery: Dataset) -> Iterator[Warehouse]:
+    """Give the same dataset as the shipper sees it."""
+    found = Warehouse(PROJECT, bigquery.short)
+    yield found
+    found.close()

@@ -1,0 +1,421 @@
+"""`vedette audit targets`: real targets after a real run, and then what went around us."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from tests.alarm import sound
+from tests.bigquery import Dataset
+from tests.bigquery import bigquery as bigquery
+from tests.pubsub import Emulator
+
+from vedette.adapters.maildir_source import MaildirSource
+from vedette.adapters.pubsub.sink import publish
+from vedette.adapters.target_records import keeps_record, read_record
+from vedette.adapters.target_records.bigquery import statement
+from vedette.cli import cli
+from vedette.clock import SystemClock
+from vedette.effect import Call
+from vedette.errors import BadCommand, BadFleet, Unavailable
+from vedette.testing.harness import FleetHarness, checkout
+from vedette.timeline.audit import Claim, Item, Ledger, Mail, audit_keys, audit_mailbox, read_ledger
+
+SCRIPT = checkout() / "samples" / "receiver" / "receiver.py"
+_spec = importlib.util.spec_from_file_location("audited_receiver", SCRIPT)
+assert _spec is not None
+assert _spec.loader is not None
+receiver = importlib.util.module_from_spec(_spec)
+sys.modules["audited_receiver"] = receiver
+_spec.loader.exec_module(receiver)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the state of a fleet that has filed mails and called a webhook."""
+    folder = tmp_path_factory.mktemp("ran")
+    record = receiver.Record(folder / "record.jsonl")
+    server = receiver.Server("127.0.0.1", 0, record)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        asyncio.run(_run(folder, server.server_address[1]))
+        yield folder
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+        record.close()
+
+
+async def _run(folder: Path, port: int) -> None:
+    mails = sorted((checkout() / "samples/mailbox/new").iterdir())
+    for place in ("new", "cur", "tmp"):
+        (folder / "mail" / place).mkdir(parents=True)
+    for mail in mails[:40]:
+        shutil.copy(mail, folder / "mail/new" / mail.name)
+    targets = {
+        "mailbox": {
+            "kind": "maildir", "path": str(folder / "mail"), "address": "desk@harbour.example",
+        },
+        "oncall": {
+            "kind": "webhook", "url": f"http://127.0.0.1:{port}/hook",
+            "record_file": str(folder / "record.jsonl"),
+        },
+    }  # fmt: skip
+    tables = "".join(
+        f"[targets.{name}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in table.items())
+        for name, table in targets.items()
+    )
+    content = "".join(
+        f"{name} = {json.dumps(str(checkout() / name))}\n"
+        for name in ("agents", "policies", "memory")
+    )
+    (folder / "vedette.toml").write_text(
+        f'fleet = "harbour"\nstate = "state"\n[content]\n{content}{tables}'
+    )
+    async with FleetHarness(folder, targets=targets) as fleet:
+        source = MaildirSource("sample", folder / "mail", clock=SystemClock())
+        await source.deliver(fleet.app.intake)
+        await sound(fleet)
+
+
+@pytest.fixture
+def copied(ran: Path, tmp_path: Path) -> Path:
+    """A copy of it, whose mailbox and record a test may touch."""
+    shutil.copytree(ran, tmp_path / "ran")
+    toml = (tmp_path / "ran/vedette.toml").read_text()
+    (tmp_path / "ran/vedette.toml").write_text(toml.replace(str(ran), str(tmp_path / "ran")))
+    return tmp_path / "ran"
+
+
+def audit(folder: Path, *more: str) -> tuple[int, dict[str, Any]]:
+    given = ["--config", str(folder), "audit", "targets", "--json", *more]
+    done = CliRunner().invoke(cli, given, standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
+    told: dict[str, Any] = json.loads(done.stdout)
+    return int(done.return_value), told
+
+
+def findings(told: dict[str, Any], target: str) -> list[tuple[str, str]]:
+    (found,) = [one for one in told["targets"] if one["target"] == target]
+    return sorted((one["code"], one.get("message") or one["key"]) for one in found["findings"])
+
+
+def test_people_read_it_too(copied: Path) -> None:
+    """From the program itself: what a shell sees, and its exit code."""
+    with (copied / "record.jsonl").open("a") as record:
+        record.write('{"key": "by\x07hand"}\n'.replace("\x07", "\\u0007"))
+    done = subprocess.run(
+        [sys.executable, "-m", "vedette", "--config", str(copied), "audit", "targets"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "FOUND no-intent: 'by\\x07hand' (call 2) has no intent" in done.stdout
+    assert "mailbox: 48 in its record, 54 of 54 intents done" in done.stdout
+    assert "as the ledger says" in done.stdout
+
+
+def test_a_run_that_nobody_went_around_has_no_findings(ran: Path) -> None:
+    code, told = audit(ran)
+    assert (code, told["ok"]) == (0, True)
+    seen = {one["target"]: one for one in told["targets"]}
+    # It compared something: mails that were filed and flagged, a webhook that was called.
+    assert seen["mailbox"]["recorded"] >= 40
+    assert seen["mailbox"]["done"] >= 20
+    assert seen["oncall"]["done"] == seen["oncall"]["recorded"] == 1
+    assert not any(one["open"] or one["erased"] for one in seen.values())
+
+
+def test_exactly_what_went_around_us_is_listed(copied: Path) -> None:
+    since = SystemClock().now_us()
+    mail = copied / "mail"
+    filed = sorted(path for path in mail.glob(".*/*/*") if path.name.endswith(".harbour"))
+    untouched = sorted((mail / "new").iterdir())
+    assert len(filed) > 4
+    assert untouched
+    (mail / ".Elsewhere/cur").mkdir(parents=True)
+    (mail / ".Drafts/cur").mkdir(parents=True, exist_ok=True)
+    moved, gone, seen = filed[0], filed[1], filed[2]
+    moved.rename(mail / ".Elsewhere/cur" / moved.name)
+    gone.unlink()
+    seen.rename(seen.parents[1] / "cur" / f"{seen.name.partition(':')[0]}:2,T")
+    stranger = untouched[0].rename(mail / ".Elsewhere/cur" / f"{untouched[0].name}:2,S")
+    (mail / ".Drafts/cur/0123.vedette:2,DS").write_text("Subject: not ours\n\n")
+    (mail / "new/1999999999.M1.post").write_text("Subject: new mail is nobody's doing\n\n")
+    line = {"key": "by-hand", "effect": True, "n": 2, "body": {}}
+    again = {"key": "by-hand-refused", "effect": False, "n": 3, "body": {}}
+    with (copied / "record.jsonl").open("a") as record:
+        record.write(json.dumps(line) + "\n" + json.dumps(again) + "\n" + '{"key": "half')
+    code, told = audit(copied)
+    assert (code, told["ok"]) == (1, False)
+    assert findings(told, "oncall") == [("no-intent", "by-hand")]
+    name = stranger.name.partition(":")[0]
+    assert findings(told, "mailbox") == sorted(
+        [
+            ("elsewhere", moved.name.partition(":")[0]),
+            ("not-there", gone.name.partition(":")[0]),
+            ("no-intent", seen.name.partition(":")[0]),
+            ("no-intent", name),
+            ("no-intent", "0123.vedette"),
+        ]
+    )
+    # Each names what the ledger knows of it, so that `vedette explain` goes on from there.
+    (elsewhere,) = [f for f in told["targets"][0]["findings"] if f["code"] == "elsewhere"]
+    assert elsewhere["run"].startswith("run_")
+    # From an instant on: what happened before it is left out, a record without times is not.
+    code, told = audit(copied, "--since", _iso(since + 3_600_000_000), "mailbox")
+    assert (code, findings(told, "mailbox")) == (0, [])
+
+
+def _iso(at_us: int) -> str:
+    from vedette.clock import iso
+
+    return iso(at_us)
+
+
+def test_what_the_target_never_saw_is_listed(copied: Path) -> None:
+    (copied / "record.jsonl").write_text("")
+    code, told = audit(copied, "oncall")
+    ((found, key),) = findings(told, "oncall")
+    assert (code, found) == (1, "not-there")
+    assert len(key) > 20
+
+
+def test_a_record_is_asked_for_over_http(ran: Path, copied: Path) -> None:
+    """The live receiver's own listing instead of its file; by hand means by hand."""
+    toml = (copied / "vedette.toml").read_text()
+    url = next(line for line in toml.splitlines() if line.startswith("url"))[7:-6]
+    file = next(line for line in toml.splitlines() if line.startswith("record_file"))
+    (copied / "vedette.toml").write_text(toml.replace(file, f'record_url = "{url}/record"'))
+    assert audit(copied, "oncall")[0] == 0
+    request = urllib.request.Request(
+        f"{url}/hook", b"{}", {"Idempotency-Key": "curl", "Content-Length": "2"}
+    )
+    urllib.request.urlopen(request, timeout=10).close()
+    code, told = audit(copied, "oncall")
+    assert (code, findings(told, "oncall")) == (1, [("no-intent", "curl")])
+
+
+def test_a_target_without_a_record_is_said_to_be_left_out(copied: Path) -> None:
+    toml = (copied / "vedette.toml").read_text()
+    file = next(line for line in toml.splitlines() if line.startswith("record_file"))
+    (copied / "vedette.toml").write_text(toml.replace(file, ""))
+    code, told = audit(copied)
+    assert (code, [one["target"] for one in told["skipped"]]) == (0, ["oncall"])
+    for name in ("oncall", "nowhere"):
+        with pytest.raises(BadCommand):
+            audit(copied, name)
+
+
+# --- the comparison by itself ----------------------------------------------------------------
+
+
+def ledger_of(*claims: Claim) -> Ledger:
+    return Ledger({claim.key: claim for claim in claims})
+
+
+def claim(key: str, state: str = "done", at: int = 50, seq: int = 1, **more: Any) -> Claim:
+    named = {"target": "post", **more}
+    return Claim(
+        key, f"act_{key}", "gull", "run_1", "t.do", state=state, seq=seq, at_us=at, **named
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("items", "claims", "expected"),
+    [
+        ([Item("a", 50)], [claim("a")], []),
+        ([Item("a")], [claim("a", "failed")], ["despite"]),
+        ([Item("a")], [claim("a", "cancelled")], ["despite"]),
+        ([Item("a"), Item("a")], [claim("a")], ["twice"]),
+        ([Item("b", 50)], [], ["no-intent"]),
+        ([], [claim("a")], ["not-there"]),
+        ([], [claim("a", "unknown"), claim("b", "started"), claim("c", "failed")], []),
+        ([Item("a")], [claim("a", "unknown"), claim("b", "intended")], []),
+        # Before the time asked for, and done while the record was read already.
+        ([Item("b", 5)], [claim("a", at=5)], []),
+        ([], [claim("a", at=100)], []),
+        # At another target of ours: it has an intent.
+        ([Item("a")], [claim("a", target="other")], []),
+    ],
+)
+def test_keys_against_intents(items: list[Item], claims: list[Claim], expected: list[str]) -> None:
+    found = audit_keys(items, ledger_of(*claims), "post", since_us=10, read_us=100)
+    assert [one["code"] for one in found] == expected
+
+
+def did(key: str, state: str = "done", at: int = 50, seq: int = 1, **data: Any) -> Claim:
+    return claim(key, state, at, seq, data=data if state == "done" else None, args=data)
+
+
+@pytest.mark.parametrize(
+    ("mails", "claims", "expected"),
+    [
+        ([Mail("m", "INBOX", "")], [], []),
+        ([Mail("m", "A", "")], [did("a", message="m", folder="A")], []),
+        ([Mail("m", "A", "")], [did("a", "started", message="m", folder="A")], []),
+        ([Mail("m", "INBOX", "")], [did("a", "started", message="m", folder="A")], []),
+        ([Mail("m", "A", "")], [did("a", at=100, message="m", folder="A")], []),
+        ([Mail("m", "A", "")], [did("a", "failed", message="m", folder="A")], ["no-intent"]),
+        (
+            [Mail("m", "INBOX", "")],
+            [did("a", message="m", folder="A"), did("b", seq=2, message="m", folder="INBOX")],
+            [],
+        ),
+        (
+            [Mail("m", "INBOX", "")],
+            [did("a", seq=2, message="m", folder="A"), did("b", message="m", folder="INBOX")],
+            ["elsewhere"],
+        ),
+        ([Mail("m", "INBOX", "F")], [did("a", message="m", flag="important", set=True)], []),
+        ([Mail("m", "INBOX", "")], [did("a", message="m", flag="seen", set=True)], ["not-there"]),
+        (
+            [Mail("m", "INBOX", "")],
+            [
+                did("a", message="m", flag="seen", set=True),
+                did("b", seq=2, message="m", flag="seen", set=False),
+            ],
+            [],
+        ),
+        ([Mail("m", "INBOX", ""), Mail("m", "A", "")], [], ["twice", "no-intent"]),
+        ([Mail("m", "INBOX", "S")], [], ["no-intent"]),
+        ([Mail("m", "A", "S")], [], ["no-intent"]),
+        # Of ours: sent on by whoever sends, and taken away; a draft is missed.
+        ([Mail("k.vedette", "Sent", "S")], [did("k", message="k.vedette", folder="Outbox")], []),
+        ([], [did("k", message="k.vedette", folder="Outbox")], []),
+        ([], [did("k", message="k.vedette", folder="Drafts")], ["not-there"]),
+        ([Mail("k.vedette", "Drafts", "DS")], [claim("k", erased=True)], []),
+        ([Mail("k.vedette", "Drafts", "DS")], [claim("k", "failed", erased=True)], ["despite"]),
+    ],
+)
+def test_a_mailbox_against_intents(
+    mails: list[Mail], claims: list[Claim], expected: list[str]
+) -> None:
+    found = audit_mailbox(mails, ledger_of(*claims), "post", since_us=10, read_us=100)
+    assert [one["code"] for one in found] == expected
+
+
+# --- Pub/Sub and BigQuery, by their emulators ------------------------------------------------
+
+
+def test_a_topic_is_read_without_taking_anything_from_it(
+    pubsub_emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vedette.adapters.target_records.pubsub._WAIT_S", 0.5)
+    from google.pubsub_v1 import PubsubMessage
+    from google.pubsub_v1.services.publisher import PublisherClient
+    from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
+    from google.pubsub_v1.services.subscriber import SubscriberClient
+    from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+    from grpc import insecure_channel  # type: ignore[import-untyped]
+
+    project = pubsub_emulator.project()
+    topic, path = f"projects/{project}/topics/orders", f"projects/{project}/subscriptions/audit"
+    publisher = PublisherClient(
+        transport=PublisherGrpcTransport(channel=insecure_channel(pubsub_emulator.host))
+    )
+    subscriber = SubscriberClient(
+        transport=SubscriberGrpcTransport(channel=insecure_channel(pubsub_emulator.host))
+    )
+    publisher.create_topic(name=topic)
+    subscriber.create_subscription(name=path, topic=topic)
+    table = {
+        "kind": "pubsub",
+        "project": project,
+        "topic": "orders",
+        "record_subscription": "audit",
+    }
+    call = Call("t.publish", {}, "key1", "gull", "run_1", table, ("gull",), 1, 5_000_000)
+    for _ in range(2):  # a call that was repeated is one event
+        assert publish(call, {"x": 1}, type="t").state == "done"
+    publisher.publish(topic=topic, messages=[PubsubMessage(data=b"by hand")])
+    clients: list[Any] = [publisher, subscriber]
+    for client in clients:
+        client.transport.close()
+    for _ in range(2):  # and the next audit sees the same
+        items = list(read_record("topic", table, 0).items or ())
+        keys = sorted(item.key.partition(" ")[0] for item in items)
+        assert keys == ["key1", "message"]
+        assert all(item.at_us > 0 for item in items)
+    with pytest.raises(BadFleet, match="NotFound"):
+        list(read_record("topic", {**table, "record_subscription": "none"}, 0).items or ())
+
+
+def test_a_table_is_read_by_its_key_column(bigquery: Dataset) -> None:
+    bigquery.ask("CREATE TABLE `{d}.orders` (idempotency_key STRING, made TIMESTAMP, n INT64)")
+    row = "'{}', TIMESTAMP '2026-05-0{} 00:00:00+00', 1"
+    bigquery.insert(
+        "orders", "idempotency_key, made, n",
+        [row.format("old", 1), row.format("a", 3), row.format("b", 3), row.format("b", 4)],
+    )  # fmt: skip
+    project, dataset = bigquery.name.split(".")
+    table = {"kind": "bigquery", "project": project, "dataset": dataset, "table": "orders"}
+    items = [item.key for item in read_record("orders", table, 0).items or ()]
+    assert items == ["a", "b", "b", "old"]
+    since = 1_777_680_000_000_000  # 2026-05-02
+    found = read_record("orders", {**table, "time_column": "made"}, since).items or ()
+    timed = [item.key for item in found]
+    assert timed == ["a", "b", "b"]
+    with pytest.raises((BadFleet, Unavailable)):
+        list(read_record("orders", {**table, "key_column": "no_such"}, 0).items or ())
+
+
+def test_names_of_a_table_are_names() -> None:
+    table = {"project": "p-1", "dataset": "d", "table": "t"}
+    for name, value in (("table", "t` WHERE 1=1"), ("key_column", "k`"), ("project", "P;")):
+        with pytest.raises(BadFleet):
+            statement({**table, name: value}, "here", 0)
+
+
+def test_which_targets_keep_a_record() -> None:
+    assert keeps_record({"kind": "maildir", "path": "x"}) is None
+    assert "record_file" in (keeps_record({"kind": "webhook", "url": "x"}) or "")
+    assert "record_subscription" in (keeps_record({"kind": "pubsub"}) or "")
+    assert keeps_record({"kind": "fax"}) is not None
+
+
+async def test_what_was_erased_is_found_by_its_key_alone(tmp_path: Path) -> None:
+    async with _one_call(tmp_path) as fleet:
+        before = read_ledger(fleet.app.store, lambda agent, tool: "oncall")
+        (known,) = before.of("oncall")
+        assert (known.erased, known.args is None) == (False, False)
+        for key in {entry["event"] for entry in fleet.entries("event.accepted")}:
+            await fleet.app.commands.erase(fleet.order(), event=key)
+        after = read_ledger(fleet.app.store, lambda agent, tool: f"{agent}/{tool}")
+        claims = after.of("anomaly_detection/incident.notify")
+        assert [(c.key, c.erased, c.args, c.state) for c in claims] == [
+            (known.key, True, None, "done")
+        ]
+
+
+@asynccontextmanager
+async def _one_call(folder: Path) -> AsyncIterator[FleetHarness]:
+    record = receiver.Record(None)
+    server = receiver.Server("127.0.0.1", 0, record)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_address[1]}/hook"
+    try:
+        mailbox = {"kind": "maildir", "path": str(folder / "mail")}
+        targets = {"oncall": {"kind": "webhook", "url": url}, "mailbox": mailbox}
+        async with FleetHarness(folder, targets=targets) as one:
+            await sound(one)
+            yield one
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

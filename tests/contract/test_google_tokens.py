@@ -1,0 +1,209 @@
+"""Tokens for single calls, and published keys. A local server plays Google's part."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from joserfc.jwk import RSAKey
+from tests.googles import MASTER, FakeGoogle, fake_google
+from tests.remote import svid_tokens
+
+from vedette.adapters.google_tokens import IamCredentials, Metadata, TokenHands
+from vedette.adapters.jwt import FixedKeys, Jwks
+from vedette.effect import Call, Outcome, RowWrite
+from vedette.errors import BadFleet, Unavailable
+from vedette.ports.tokens import BadToken
+from vedette.tool import Tool
+
+SCOPES = ["https://www.googleapis.com/auth/pubsub"]
+CALL = Call("wire.send", {}, "k1", "sorter", "run_1", {}, (), 1, 1_000_000)
+TOOL: Any = object()
+
+
+@pytest.fixture
+async def google() -> AsyncIterator[FakeGoogle]:
+    async with fake_google() as fake:
+        yield fake
+
+
+class Hands:
+    """A performer that keeps what it was called with, and answers with all that it saw."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.raises = False
+
+    def rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
+        self.calls.append(call)
+        return []
+
+    async def perform(
+        self, tool: Tool, call: Call, may_start: Callable[[], bool]
+    ) -> Outcome | None:
+        if not may_start():
+            return None
+        self.calls.append(call)
+        token = str(call.target.get("token"))
+        if self.raises:
+            raise ValueError(f"the target said no to {token}")
+        data = {"echo": f"<{token}>", "deep": [{"n": (token, 1)}], token: 1}
+        return Outcome("done", data, f"sent with {token}")
+
+    async def ask(self, tool: Tool, call: Call) -> Outcome | None:
+        return await self.perform(tool, call, lambda: True)
+
+    def close(self) -> None: ...
+
+
+def hands(google: FakeGoogle) -> tuple[TokenHands, Hands]:
+    inner = Hands()
+    broker = IamCredentials(Metadata(google.host), base=google.base)
+    return TokenHands(inner, broker, lambda agent: f"{agent}@proj.example"), inner
+
+
+def to(**target: Any) -> Call:
+    return replace(CALL, target=target)
+
+
+async def test_a_call_gets_a_token_of_its_agent_for_its_scopes_only(google: FakeGoogle) -> None:
+    made, inner = hands(google)
+    for _ in range(2):
+        await made.perform(TOOL, to(google_scopes=SCOPES), lambda: True)
+    asked = [one for one in google.asked if one[0] == "generateAccessToken"]
+    wanted = ("generateAccessToken", "sorter@proj.example", {"scope": SCOPES, "lifetime": "300s"})
+    assert asked == [wanted, wanted], "one for each call: none is kept"
+    assert [call.target["token"] for call in inner.calls] == google.minted
+    assert len(set(google.minted)) == 2
+    assert MASTER not in str(inner.calls), "the gateway's own token is nobody else's"
+
+
+async def test_a_target_that_asks_for_an_audience_gets_an_id_token(google: FakeGoogle) -> None:
+    made, inner = hands(google)
+    await made.ask(TOOL, to(google_audience="https://run.example"))
+    assert google.asked[-1] == (
+        "generateIdToken",
+        "sorter@proj.example",
+        {"audience": "https://run.example", "includeEmail": True},
+    )
+    assert inner.calls[0].target["token"].count(".") == 2
+
+
+async def test_other_targets_get_none_and_nobody_is_asked(google: FakeGoogle) -> None:
+    made, inner = hands(google)
+    await made.perform(TOOL, to(url="x"), lambda: True)
+    made.rows(TOOL, to(google_scopes=SCOPES), None)
+    assert google.asked == []
+    assert all("token" not in call.target for call in inner.calls)
+
+
+async def test_what_comes_back_is_rid_of_the_token(google: FakeGoogle) -> None:
+    made, inner = hands(google)
+    outcome = await made.perform(TOOL, to(google_scopes=SCOPES), lambda: True)
+    (token,) = google.minted
+    assert outcome is not None
+    assert token not in repr(outcome)
+    assert outcome.data["echo"] == "<[token]>", "the control: it was there"
+    inner.raises = True
+    with pytest.raises(RuntimeError, match=r"no to \[token\]") as raised:
+        await made.perform(TOOL, to(google_scopes=SCOPES), lambda: True)
+    assert google.minted[-1] not in repr(raised.value)
+    assert raised.value.__cause__ is None
+
+
+async def test_what_may_not_start_is_not_called(google: FakeGoogle) -> None:
+    made, inner = hands(google)
+    assert await made.perform(TOOL, to(google_scopes=SCOPES), lambda: False) is None
+    assert inner.calls == []
+
+
+@pytest.mark.parametrize("status", [403, 404, 500])
+async def test_without_a_token_nothing_is_called(google: FakeGoogle, status: int) -> None:
+    made, inner = hands(google)
+    google.status = status
+    outcome = await made.perform(TOOL, to(google_scopes=SCOPES), lambda: True)
+    assert outcome is not None
+    assert (outcome.state, inner.calls) == ("retry", [])
+    assert "secret words" not in outcome.error
+    asked = await made.ask(TOOL, to(google_scopes=SCOPES))
+    assert asked is not None
+    assert asked.state == "unknown"
+
+
+async def test_the_metadata_server_is_known_by_its_flavor(google: FakeGoogle) -> None:
+    assert (await Metadata(google.host).id_token("aud")).count(".") == 2
+    google.flavored = False
+    for ask in (Metadata(google.host).id_token("aud"), Metadata(google.host).access_token()):
+        with pytest.raises(Unavailable, match="no metadata server"):
+            await ask
+
+
+async def test_the_gateways_own_token_is_kept_while_it_holds(google: FakeGoogle) -> None:
+    metadata = Metadata(google.host)
+    assert {await metadata.access_token() for _ in range(3)} == {MASTER}
+    assert [what for what, _, _ in google.asked] == ["token"]
+
+
+# --- published keys --------------------------------------------------------------------------
+
+
+async def test_keys_are_fetched_once_and_a_new_one_is_found(google: FakeGoogle) -> None:
+    at = [0]
+    keys = Jwks(f"{google.base}/certs", now_us=lambda: at[0])
+    for _ in range(3):
+        await keys.key("g1")
+    assert keys.fetches == 1
+    google.keys["g2"] = RSAKey.generate_key(2048)
+    with pytest.raises(BadToken):
+        await keys.key("g2")
+    assert keys.fetches == 1, "strangers may name any key: not asked again at once"
+    at[0] += 31_000_000
+    await keys.key("g2")
+    assert keys.fetches == 2
+
+
+async def test_the_last_good_keys_are_kept_and_dropped_ones_go(google: FakeGoogle) -> None:
+    at = [0]
+    keys = Jwks(f"{google.base}/certs", now_us=lambda: at[0], max_age_us=60_000_000)
+    await keys.key("g1")
+    google.status, at[0] = 500, 61_000_000
+    await keys.key("g1")
+    assert keys.fetches == 2
+    google.status, at[0] = 200, 130_000_000
+    google.keys["g2"] = google.keys.pop("g1")
+    with pytest.raises(BadToken) as error:
+        await keys.key("g1")
+    assert error.value.code == "unknown-key"
+
+
+async def test_without_any_keys_nobody_can_be_checked(google: FakeGoogle) -> None:
+    google.status = 500
+    keys = Jwks(f"{google.base}/certs", now_us=lambda: 0)
+    with pytest.raises(Unavailable, match="HTTP 500"):
+        await keys.key("g1")
+    google.status = 200
+    await keys.key("g1")
+
+
+@pytest.mark.parametrize("url", ["http://keys.example/certs", "file:///etc/keys", "keys"])
+def test_keys_are_not_fetched_in_the_clear(url: str) -> None:
+    with pytest.raises(BadFleet, match="plain HTTP"):
+        Jwks(url, now_us=lambda: 0)
+    Jwks("https://keys.example/certs", now_us=lambda: 0)
+
+
+async def test_fixed_keys_are_public_keys(tmp_path: Path, google: FakeGoogle) -> None:
+    pem = google.keys["g1"].as_pem(private=False)
+    jwk = google.keys["g1"].as_dict(private=True)
+    keys = FixedKeys({"pem": pem, "jwk": jwk})
+    assert (await keys.key("pem")).thumbprint() == (await keys.key("jwk")).thumbprint()
+    assert not (await keys.key("jwk")).is_private, "a private part is never kept"
+    for odd in ("nothing", {"kty": "oct", "k": "c2VjcmV0"}):
+        with pytest.raises(BadFleet):
+            FixedKeys({"odd": odd})
+    issuer, _ = svid_tokens(tmp_path)
+    signer = issuer.signer("a")
+    assert (await FixedKeys({"a": signer._key.as_pem(private=False)}).key("a")).key_type == "EC"

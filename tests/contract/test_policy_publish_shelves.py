@@ -1,0 +1,165 @@
+"""The Shelf port's contract, on a folder and on a bucket behind real HTTP with preconditions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.gcs import Gcs, serving
+
+from vedette.adapters.bundle_shelf import BucketShelf, DirectoryShelf, open_shelf
+from vedette.adapters.bundle_shelf.bucket import EMULATOR, HOST
+from vedette.errors import BadFleet, BadPolicy, Unavailable
+
+GZIP = b"\x1f\x8b\r\n\r\n--vedette-part-of-an-upload\r\n\x00\xff the end\r\n"
+
+
+@pytest.fixture
+def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gcs]:
+    with serving("policies") as served:
+        monkeypatch.setenv(EMULATOR, served.url)
+        yield served
+
+
+@pytest.fixture(params=["folder", "bucket", "bucket below a prefix"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "folder":
+        return str(tmp_path / "shelf")
+    request.getfixturevalue("gcs")
+    return "gs://policies/fleets/a b" if "prefix" in request.param else "gs://policies"
+
+
+@pytest.fixture
+def shelf(where: str) -> DirectoryShelf | BucketShelf:
+    return open_shelf(where)
+
+
+def test_nothing_is_there_before_it_is_put(shelf: DirectoryShelf) -> None:
+    assert shelf.get("harbour.tar.gz") is None
+    shelf.put("archives/abc.tar.gz", GZIP)
+    found = shelf.get("archives/abc.tar.gz")
+    assert found is not None
+    assert found[0] == GZIP
+    assert shelf.get("harbour.tar.gz") is None
+
+
+def test_what_was_put_stays_as_it_was(shelf: DirectoryShelf) -> None:
+    shelf.put("archives/abc.tar.gz", GZIP)
+    shelf.put("archives/abc.tar.gz", GZIP)
+    with pytest.raises(BadPolicy, match="other bytes than its name tells"):
+        shelf.put("archives/abc.tar.gz", b"something else")
+    found = shelf.get("archives/abc.tar.gz")
+    assert found is not None
+    assert found[0] == GZIP
+
+
+def test_a_file_changes_only_from_the_version_that_was_seen(shelf: DirectoryShelf) -> None:
+    assert not shelf.replace("harbour.tar.gz", b"one", "12345")
+    assert shelf.get("harbour.tar.gz") is None
+    assert shelf.replace("harbour.tar.gz", b"one", None)
+    assert not shelf.replace("harbour.tar.gz", b"two", None)
+    first = shelf.get("harbour.tar.gz")
+    assert first is not None
+    assert first[0] == b"one"
+    assert shelf.replace("harbour.tar.gz", b"two", first[1])
+    assert not shelf.replace("harbour.tar.gz", b"three", first[1])
+    second = shelf.get("harbour.tar.gz")
+    assert second is not None
+    assert (second[0], second[1] != first[1]) == (b"two", True)
+
+
+def test_of_many_writers_one_succeeds_each_time(where: str) -> None:
+    rounds, writers = 5, 4
+    shelves = [open_shelf(where) for _ in range(writers)]
+    gate = threading.Barrier(writers)
+
+    def write(at: int) -> int:
+        won = 0
+        for turn in range(rounds):
+            found = shelves[at].get("harbour.tar.gz")
+            gate.wait(10)  # all have seen the same version
+            version = found[1] if found else None
+            won += shelves[at].replace("harbour.tar.gz", b"%d by %d" % (turn, at), version)
+            gate.wait(10)
+        return won
+
+    with ThreadPoolExecutor(writers) as pool:
+        assert sum(pool.map(write, range(writers))) == rounds
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
+def test_a_bucket_that_refuses_is_not_there_now(gcs: Gcs, status: int) -> None:
+    shelf = open_shelf("gs://policies")
+    gcs.failing = status
+    for ask in (
+        lambda: shelf.get("a"), lambda: shelf.put("a", b"1"), lambda: shelf.replace("a", b"1", None)
+    ):  # fmt: skip
+        with pytest.raises(Unavailable, match=f"answered {status}"):
+            ask()
+    gcs.failing = 0
+    shelf.put("a", b"1")
+
+
+def test_a_bucket_that_does_not_exist_is_told(gcs: Gcs) -> None:
+    with pytest.raises(Unavailable, match="make the bucket"):
+        open_shelf("gs://elsewhere").put("a", b"1")
+    with pytest.raises(BadFleet, match="names no bucket"):
+        open_shelf("gs://")
+
+
+def test_an_answer_that_was_lost_is_no_answer(gcs: Gcs) -> None:
+    shelf = open_shelf("gs://policies")
+    gcs.losing = 1
+    with pytest.raises(Unavailable):
+        shelf.replace("harbour.tar.gz", b"one", None)
+    assert shelf.get("harbour.tar.gz") is not None
+
+
+@pytest.mark.parametrize("token", ["of-this-machine", "of-another"])
+def test_a_bucket_is_asked_with_the_machine_s_credentials(
+    gcs: Gcs, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    from google.oauth2.credentials import Credentials
+
+    asked: list[object] = []
+
+    def default(scopes: object) -> tuple[object, str]:
+        asked.append(scopes)
+        return Credentials(token), "a-project"  # type: ignore[no-untyped-call]
+
+    assert HOST.startswith("https://")
+    gcs.token = "of-this-machine"
+    monkeypatch.delenv(EMULATOR)
+    monkeypatch.setattr("google.auth.default", default)
+    shelf = BucketShelf("policies")
+    monkeypatch.setattr(shelf, "_base", gcs.url)
+    if token == gcs.token:
+        shelf.put("a", b"1")
+        assert gcs.buckets["policies"]["a"].raw == b"1"
+    else:
+        with pytest.raises(Unavailable):
+            shelf.put("a", b"1")
+        assert not gcs.buckets["policies"]
+    assert asked == [["https://www.googleapis.com/auth/devstorage.read_write"]]
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "shelf").write_text("a file is here")
+    with pytest.raises(Unavailable, match="cannot be used"):
+        open_shelf(str(tmp_path / "shelf")).put("a", b"1")
+
+
+def test_others_can_read_what_lies_in_a_folder_and_no_half_files_stay(tmp_path: Path) -> None:
+    shelf = open_shelf(str(tmp_path / "shelf"))
+    shelf.put("archives/a", b"1")
+    shelf.replace("b", b"2", None)
+    kept = {
+        path.relative_to(tmp_path / "shelf").as_posix(): path.stat().st_mode & 0o777
+        for path in (tmp_path / "shelf").rglob("*")
+        if path.is_file()
+    }
+    assert kept == {".lock": 0o600, "archives/a": 0o644, "b": 0o644}
+    assert [path.name for path in (tmp_path / "shelf" / "archives").iterdir()] == ["a"]

@@ -1,0 +1,415 @@
+"""Judges in workers that come to the gateway over a network: what they may do, and whose they are.
+
+Real connections, real processes, really killed. The contract of the Reasoner port itself is in
+test_reasoners.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psutil
+import pytest
+from tests.googles import fake_google, google_tokens
+from tests.remote import Gateway, gateway, now_us
+from tests.workers import CHARTER, EVERY, LIMITS, REGISTRY, alive, brief, until, write_judge
+from websockets.asyncio.client import unix_connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from vedette.adapters.google_tokens import Metadata
+from vedette.adapters.local_judges import LocalJudges
+from vedette.adapters.worker_pool import door, remote
+from vedette.adapters.worker_pool.asked import WorkerLost
+from vedette.adapters.worker_pool.relay import gateway_address
+from vedette.adapters.worker_pool.remote import KEPT
+from vedette.errors import BadCommand, Unavailable
+from vedette.load.folder import release_digest
+from vedette.load.modules import judge_of
+from vedette.moved import Superseded
+
+
+async def test_what_is_thought_crosses_the_network_unchanged(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as there:
+        there.host(url=str(there.door.address))
+        thought = await there.judges.reason(brief(value=0.1))
+        here = LocalJudges(lambda _: judge_of(there.agents / "worker", CHARTER, ()))
+        assert thought == await here.reason(brief(value=0.1))
+        assert (thought.detail["charter"], thought.detail["registry"]) == (CHARTER, REGISTRY)
+
+
+async def test_who_ends_its_process_is_charged_and_nobody_else(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as there:
+        there.host()
+        assert (await there.judges.reason(brief(key="early"))).label == "seen 1"
+        for do, why in (("exit", "exit code 3"), ("segfault", "SIGSEGV"), ("loop", "longer than")):
+            guilty = asyncio.create_task(there.judges.reason(brief(key=do, do=do)))
+            after = [asyncio.create_task(there.judges.reason(brief(key=f"{do}{n}"))) for n in "ab"]
+            with pytest.raises(WorkerLost, match=why):
+                await guilty
+            assert {t.label for t in await asyncio.gather(*after)} == {"seen 1"}
+        assert [agent for agent, _, _ in there.deaths] == ["worker"] * 3
+        assert there.pool.connected == {"worker": 1}, "the host itself was never hurt"
+
+
+async def test_state_is_restored_forgotten_folded_and_renewed(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as there:
+        with pytest.raises(Unavailable, match="no worker of worker is connected"):
+            there.judges.fold("worker", None, [])
+        there.host()
+        judges = there.judges
+        await judges.reason(brief(value=2))
+        judges.forget("worker", "k")
+        assert (await judges.reason(brief(2, 1))).needs_state
+        judges.restore("worker", "k", b"7 0.5", 1, [])
+        assert (await judges.reason(brief(2, 1))).label == "seen 8"
+        since = [(n, brief(n, value=0.5).event) for n in (3, 4)]
+        assert judges.fold("worker", b"2 1.0", since) == b"4 2.0"
+        judges.renew("worker")
+        assert (await judges.reason(brief(3, 2))).needs_state
+        assert there.deaths == []
+
+
+WAITING = """\
+import time
+from pathlib import Path
+from vedette.judging import Judge as Base, Judgement
+
+
+class Judge(Base):
+    def judge(self, seen, briefing):
+        gate = Path(briefing.event.data["gate"])
+        gate.with_suffix(".begun").touch()
+        while gate.exists():
+            time.sleep(0.01)
+        return Judgement("judged", 1.0)
+"""
+
+
+async def test_a_lost_connection_charges_nobody_and_the_next_worker_goes_on(
+    tmp_path: Path,
+) -> None:
+    """The worker is killed with judgements under way: the next one is asked the same again."""
+    write_judge(tmp_path / "agents", code=WAITING)
+    limits = replace(LIMITS, time_us=60_000_000)
+    async with gateway(tmp_path, limits=limits) as there:
+        gates = [tmp_path / f"gate{n}" for n in range(3)]
+        for gate in gates:
+            gate.touch()
+        process = there.process()
+        asked = [
+            asyncio.create_task(there.judges.reason(brief(key=gate.name, gate=str(gate))))
+            for gate in gates
+        ]
+        begun = gates[0].with_suffix(".begun")
+        await until(begun.exists)
+        judge = psutil.Process(process.pid).children(recursive=True)[-1]
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        await there.came(number=0)
+        await until(lambda: not alive(judge.pid))
+        begun.unlink()
+        there.host()
+        await until(begun.exists)
+        assert not any(task.done() for task in asked)
+        for gate in gates:
+            gate.unlink()
+        assert [thought.label for thought in await asyncio.gather(*asked)] == ["judged"] * 3
+
+
+async def test_a_host_that_is_stopped_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot be told anything, and another worker stands by."""
+    monkeypatch.setattr(remote, "_WAY_S", 0.2)
+    monkeypatch.setattr(door, "_HANG_S", 0.2)
+    async with gateway(tmp_path, limits=replace(LIMITS, time_us=500_000)) as there:
+        process = there.process()
+        assert (await there.judges.reason(brief())).label == "seen 1"
+        there.host()
+        await there.came(number=2)
+        os.kill(process.pid, signal.SIGSTOP)
+        with pytest.raises(WorkerLost, match="took longer than"):
+            await there.judges.reason(brief(key="guilty"))
+        assert (await there.judges.reason(brief(key="next"))).label == "seen 1"
+        await there.came(number=1)
+
+
+async def test_after_three_lost_connections_in_a_row_what_was_asked_first_is_charged(
+    tmp_path: Path,
+) -> None:
+    async with gateway(tmp_path) as there:
+        asked = asyncio.create_task(there.judges.reason(brief()))
+        for _ in range(3):
+            async with await _connect(there, "worker") as raw:
+                await raw.send(_hello(there))
+                assert "begin" in orjson.loads(await raw.recv())
+        with pytest.raises(WorkerLost, match="lost its connection"):
+            await asked
+
+
+# --- nobody is there -------------------------------------------------------------------------
+
+
+async def test_without_a_worker_a_few_wait_and_the_others_look_again_later(
+    tmp_path: Path,
+) -> None:
+    """So an agent whose worker is away takes no handler from anybody."""
+    async with gateway(tmp_path, "worker", "other") as there:
+        there.host("other")
+        asked = [asyncio.create_task(there.judges.reason(brief(key=f"k{n}"))) for n in range(50)]
+        told = await asyncio.gather(*asked[KEPT:], return_exceptions=True)
+        assert all(isinstance(t, Superseded) and t.wait_us == 1_000_000 for t in told)
+        assert not any(task.done() for task in asked[:KEPT])
+        assert (await there.judges.reason(brief(agent="other"))).label == "seen 1"
+        there.host()
+        assert {t.label for t in await asyncio.gather(*asked[:KEPT])} == {"seen 1"}
+
+
+async def test_runs_that_were_asked_when_the_worker_went_are_sent_away_too(
+    tmp_path: Path,
+) -> None:
+    async with gateway(tmp_path) as there:
+        host = there.host()
+        await there.judges.reason(brief(key="warm"))
+        slow = brief(key="slow", observe="slow")
+        asked = [asyncio.create_task(there.judges.reason(slow))]
+        asked += [asyncio.create_task(there.judges.reason(brief(key=f"k{n}"))) for n in range(40)]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(host.stop)
+        done = await asyncio.gather(*asked[KEPT + 1 :], return_exceptions=True)
+        assert all(isinstance(d, Superseded) or d.label == "seen 1" for d in done)  # type: ignore[union-attr]
+        there.host()
+        for task in asked[: KEPT + 1]:
+            assert isinstance(await _outcome(task), Superseded | str)
+
+
+async def _outcome(task: asyncio.Task[Any]) -> object:
+    try:
+        return (await task).label
+    except Superseded as error:
+        return error
+
+
+async def test_a_second_worker_stands_by_and_takes_over(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as there:
+        first = there.host()
+        await there.judges.reason(brief())
+        there.host()
+        await there.came(number=2)
+        assert (await there.judges.reason(brief(2, 1))).label == "seen 2", "the first one's state"
+        await asyncio.to_thread(first.stop)
+        assert (await there.judges.reason(brief(3, 2))).needs_state
+
+
+# --- whose it is -----------------------------------------------------------------------------
+
+
+def _hello(there: Gateway, agent: str = "worker") -> str:
+    told = {"v": 1, "release": release_digest(there.agents / agent)}
+    return orjson.dumps(told).decode()
+
+
+async def _connect(there: Gateway, agent: str, token: str | None = None) -> Any:
+    token = token or there.issuer.signer(agent).mint(now_us())
+    return unix_connect(
+        str(there.path), f"ws://localhost/v1/workers/{agent}", proxy=None,
+        additional_headers={"Authorization": f"Bearer {token}"},
+    )  # fmt: skip
+
+
+async def test_a_token_of_one_agent_is_not_taken_for_another(tmp_path: Path) -> None:
+    async with gateway(tmp_path, "worker", "other") as there:
+        stolen = there.issuer.signer("worker").mint(now_us())
+        with pytest.raises(InvalidStatus) as refused:
+            async with await _connect(there, "other", stolen):
+                pass
+        assert refused.value.response.status_code == 401
+        await until(lambda: bool(there.refused))
+        assert there.refused == [
+            ("other", "wrong-subject", "it is a token of worker, not of other")
+        ]
+        assert not any(stolen in part for told in there.refused for part in told)
+        # The control: it is taken for whose it is.
+        async with await _connect(there, "worker", stolen) as taken:
+            await taken.send(_hello(there))
+            await there.came()
+
+
+@pytest.mark.parametrize(
+    ("token", "code"), [("", "no-token"), ("a.b.c", "no-token"), ("x" * 7_000, "no-token")]
+)
+async def test_what_is_no_token_is_refused(tmp_path: Path, token: str, code: str) -> None:
+    async with gateway(tmp_path) as there:
+        with pytest.raises(InvalidStatus):
+            async with await _connect(there, "worker", token or " "):
+                pass
+        await until(lambda: bool(there.refused))
+        assert there.refused[0][:2] == ("worker", code)
+        assert there.pool.connected == {}
+
+
+async def test_an_agent_that_is_not_of_this_gateway_is_not_there(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as there:
+        with pytest.raises(InvalidStatus) as refused:
+            async with await _connect(there, "stranger"):
+                pass
+        assert refused.value.response.status_code == 404
+
+
+async def test_a_worker_of_another_release_is_refused(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as there:
+        host = there.host(release="0" * 64)
+        await until(lambda: bool(host.told))
+        assert "another release" in host.told[0]
+        assert there.refused[0][:2] == ("worker", "other-release")
+
+
+async def test_an_answer_to_what_it_was_not_given_is_refused(tmp_path: Path) -> None:
+    """Neither another agent's berth, nor a number that nobody asked, comes to anything."""
+    async with gateway(tmp_path, "worker", "other") as there:
+        there.host("other")
+        first = await there.judges.reason(brief(agent="other"))
+        asked = asyncio.create_task(there.judges.reason(brief()))
+        frame = bytes.fromhex("0000000000000000010000004078")
+        async with await _connect(there, "worker") as raw:
+            await raw.send(_hello(there))
+            begin = orjson.loads(await raw.recv())["begin"]
+            await raw.send((begin - 1).to_bytes(4, "little") + frame)
+            await raw.wait_closed()
+            assert raw.close_code == 4403
+        await until(lambda: bool(there.refused))
+        assert there.refused == [
+            ("worker", "not-given", "it answered what was asked of somebody else")
+        ]
+        assert not asked.done()
+        async with await _connect(there, "worker") as raw:
+            await raw.send(_hello(there))
+            begin = orjson.loads(await raw.recv())["begin"]
+            unasked = bytes.fromhex("0000000000000000ffff000040")
+            await raw.send(begin.to_bytes(4, "little") + unasked)
+            while "end" not in str(await raw.recv()):
+                pass
+        with pytest.raises(WorkerLost, match="an answer to what nobody asked"):
+            await asked
+        assert (await there.judges.reason(brief(2, 1, agent="other"))).label == "seen 2"
+        assert first.label == "seen 1"
+
+
+# --- tokens on a connection ------------------------------------------------------------------
+
+
+async def test_a_new_token_is_presented_before_the_old_one_expires(tmp_path: Path) -> None:
+    async with gateway(tmp_path, life_us=2_000_000) as there:
+        host = there.host()
+        await there.judges.reason(brief())
+        await asyncio.sleep(2.3)
+        assert (await there.judges.reason(brief(2, 1))).label == "seen 2", "never interrupted"
+        assert host.relay is not None
+        assert host.relay.connections == 1
+        assert there.refused == []
+
+
+async def test_a_connection_ends_with_its_token(tmp_path: Path) -> None:
+    """The control of the one above: a worker that presents no other is sent away."""
+    async with gateway(tmp_path, life_us=1_000_000) as there:
+        async with await _connect(there, "worker") as raw:
+            await raw.send(_hello(there))
+            with pytest.raises(ConnectionClosed):
+                await raw.recv()
+            assert raw.close_code == 4401
+        await until(lambda: bool(there.refused))
+        assert there.refused[0][:2] == ("worker", "expired")
+
+
+async def test_a_token_of_another_agent_is_not_taken_on_a_connection_either(
+    tmp_path: Path,
+) -> None:
+    async with gateway(tmp_path, "worker", "other") as there:
+        async with await _connect(there, "worker") as raw:
+            await raw.send(_hello(there))
+            other = there.issuer.signer("other").mint(now_us())
+            await raw.send(orjson.dumps({"token": other}).decode())
+            with pytest.raises(ConnectionClosed):
+                await raw.recv()
+            assert raw.close_code == 4401
+        await until(lambda: bool(there.refused))
+        assert there.refused[0][:2] == ("worker", "wrong-subject")
+
+
+async def test_who_is_revoked_is_sent_away_at_once(tmp_path: Path) -> None:
+    async with gateway(tmp_path) as there:
+        host = there.host()
+        await there.judges.reason(brief())
+        there.issuer.revoke("worker")
+        await there.came(number=0)
+        await until(lambda: any("revoked" in told for told in host.told))
+        assert ("worker", "revoked") in {told[:2] for told in there.refused}
+
+
+@pytest.mark.parametrize("url", ["http://gateway.example", "ftp://localhost", "gateway"])
+def test_a_token_does_not_travel_in_the_clear(url: str) -> None:
+    with pytest.raises(BadCommand):
+        gateway_address(url)
+    assert gateway_address("https://gateway.example:8443/x/")[0].startswith(
+        "wss://gateway.example:8443/x/v1/workers/"
+    )
+    assert gateway_address("unix:/run/w.sock")[1] == "/run/w.sock"
+    assert gateway_address("http://127.0.0.1:80")[0].startswith("ws://127.0.0.1:80/")
+
+
+async def test_decisions_after_lost_connections_equal_those_of_an_undisturbed_run(
+    tmp_path: Path,
+) -> None:
+    """State is taken up again by each next worker."""
+    async with gateway(tmp_path) as there:
+        host = there.host()
+        here = LocalJudges(
+            lambda _: judge_of(there.agents / "worker", CHARTER, ()), checkpoint_every=EVERY
+        )
+        seen: list[Any] = []
+        kept: tuple[bytes | None, int] = (None, 0)
+        for position in range(1, 61):
+            if position == 35:
+                await asyncio.to_thread(host.stop)
+                host = there.host()
+            asked = brief(position, position - 1, value=position / 7)
+            far = await there.judges.reason(asked)
+            if far.needs_state:
+                since = [(at, event) for at, event in seen if at > kept[1]]
+                there.judges.restore("worker", "k", kept[0], kept[1], since)
+                far = await there.judges.reason(asked)
+            near = await here.reason(asked)
+            assert replace(far, checkpoint=None) == replace(near, checkpoint=None)
+            seen.append((position, asked.event))
+            if far.checkpoint is not None:
+                kept = (far.checkpoint, position)
+        assert kept[1] > 0
+
+
+async def test_a_worker_with_googles_identity_comes_in(tmp_path: Path) -> None:
+    """Its token is the metadata server's (a local one, no real Google)."""
+    async with fake_google() as google:
+        there = Gateway(tmp_path)
+        metadata = Metadata(google.host)
+        google.own = "worker@proj.iam.gserviceaccount.com"
+        there.open("worker", "other", tokens=google_tokens(google, there.issuer))
+        try:
+
+            async def mint() -> str:
+                return await metadata.id_token(there.issuer.audience)
+
+            there.host(mint=mint)
+            assert (await there.judges.reason(brief())).label == "seen 1"
+            other = there.host("other", mint=mint)
+            await until(lambda: bool(other.told))
+            assert "wrong-subject" in other.told[0]
+            there.issuer.revoke("worker")
+            await there.came(number=0)
+        finally:
+            await there.close()

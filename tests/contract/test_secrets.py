@@ -1,0 +1,350 @@
+"""Secrets by reference: Secret Manager over real gRPC, and what targets get of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.alarm import sound
+
+from vedette.adapters.local_hands import LocalHands
+from vedette.adapters.secrets import SecretManager, wire, with_secrets
+from vedette.adapters.secrets.manager import EMULATOR, _crc32c
+from vedette.effect import Call, Outcome
+from vedette.errors import BadFleet, Unavailable
+from vedette.load.secrets import is_literal, is_version, read_secret, references
+from vedette.load.settings import StorePlan, read_settings
+from vedette.testing.harness import FleetHarness
+from vedette.tool import Tool
+
+VERSION = "projects/harbour/secrets/oncall/versions/latest"
+
+
+class Manager:
+    """A server that speaks Secret Manager's AccessSecretVersion; what it holds, a test sets."""
+
+    def __init__(self) -> None:
+        import grpc  # type: ignore[import-untyped]
+        from google.cloud.secretmanager_v1 import types
+
+        self.values: dict[str, bytes] = {VERSION: b"s3cret-of-the-manager\n"}
+        self.failing: Any = None
+        self.damaged = False
+        self.calls = 0
+
+        def access(asked: Any, context: Any) -> Any:
+            self.calls += 1
+            if self.failing is not None:
+                context.abort(self.failing, "as the test asks")
+            found = self.values.get(asked.name)
+            if found is None:
+                context.abort(grpc.StatusCode.NOT_FOUND, "no such version")
+            crc = _crc32c(found or b"") ^ (1 if self.damaged else 0)
+            payload = types.SecretPayload(data=found, data_crc32c=crc)
+            return types.AccessSecretVersionResponse(name=asked.name, payload=payload)
+
+        handler = grpc.unary_unary_rpc_method_handler(
+            access,
+            request_deserializer=types.AccessSecretVersionRequest.deserialize,
+            response_serializer=types.AccessSecretVersionResponse.serialize,
+        )
+        service = "google.cloud.secretmanager.v1.SecretManagerService"
+        self._server = grpc.server(ThreadPoolExecutor(2))
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(service, {"AccessSecretVersion": handler}),)
+        )
+        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        self._server.start()
+
+    def stop(self) -> None:
+        """Stop the server, and wait for it."""
+        self._server.stop(0).wait(5)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Manager]:
+    made = Manager()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def manager(server: Manager, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
+    monkeypatch.setenv(EMULATOR, f"127.0.0.1:{server.port}")
+    before = dict(server.values)
+    yield server
+    server.values, server.failing, server.damaged = before, None, False
+
+
+class Hand:
+    """A clock in a test's hand: seconds."""
+
+    at = 1000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def test_a_secret_is_fetched_once_and_again_when_it_is_old(manager: Manager) -> None:
+    clock = Hand()
+    reader = SecretManager(max_age_s=300, clock=clock)
+    assert reader.read(VERSION) == "s3cret-of-the-manager"
+    manager.values[VERSION] = b"rotated"
+    clock.at += 299
+    assert (reader.read(VERSION), reader.asked) == ("s3cret-of-the-manager", 1)
+    clock.at += 1
+    assert (reader.read(VERSION), reader.asked) == ("rotated", 2)
+
+
+def test_while_the_service_is_away_the_last_value_is_used_for_a_bounded_time(
+    manager: Manager,
+) -> None:
+    import grpc
+
+    clock = Hand()
+    reader = SecretManager(max_age_s=300, stale_s=3600, clock=clock)
+    reader.read(VERSION)
+    manager.failing = grpc.StatusCode.UNAVAILABLE
+    clock.at += 301
+    assert reader.read(VERSION) == "s3cret-of-the-manager"
+    clock.at += 3300
+    with pytest.raises(Unavailable, match="does not answer"):
+        reader.read(VERSION)
+
+
+def test_what_may_be_read_no_longer_is_not_used_though_it_is_known(manager: Manager) -> None:
+    import grpc
+
+    clock = Hand()
+    reader = SecretManager(max_age_s=300, clock=clock)
+    reader.read(VERSION)
+    manager.failing = grpc.StatusCode.PERMISSION_DENIED
+    clock.at += 301
+    with pytest.raises(BadFleet, match="may not be read"):
+        reader.read(VERSION)
+    manager.failing = grpc.StatusCode.UNAVAILABLE
+    with pytest.raises(Unavailable):
+        reader.read(VERSION)
+
+
+def test_what_is_missing_damaged_or_no_text_is_refused(manager: Manager) -> None:
+    reader = SecretManager()
+    with pytest.raises(BadFleet, match="there is no such secret"):
+        reader.read("projects/harbour/secrets/other/versions/1")
+    manager.values[VERSION] = b"\xff\xfe"
+    with pytest.raises(BadFleet, match="no text"):
+        reader.read(VERSION)
+    manager.damaged = True
+    with pytest.raises(Unavailable, match="damaged"):
+        reader.read(VERSION)
+
+
+def test_the_checksum_is_the_one_the_service_sends() -> None:
+    assert _crc32c(b"123456789") == 0xE3069283  # RFC 3720, and every catalogue of CRCs
+
+
+def test_a_stand_in_is_taken_on_this_machine_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(EMULATOR, "secrets.example:443")
+    with pytest.raises(BadFleet, match="not on this machine"):
+        SecretManager().read(VERSION)
+
+
+def test_every_reference_is_read_where_it_points(
+    manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire()
+    monkeypatch.setenv("A_URL", "postgresql://here")
+    (tmp_path / "url").write_text("postgresql://there\n")
+    manager.values[VERSION] = b"postgresql://beyond"
+    found = [
+        StorePlan("postgresql", url_env="A_URL").url(),
+        StorePlan("postgresql", url_file=str(tmp_path / "url")).url(),
+        StorePlan("postgresql", url_secret=VERSION).url(),
+    ]
+    assert found == ["postgresql://here", "postgresql://there", "postgresql://beyond"]
+    assert read_secret({}, "url", where="here") is None
+    for table, what in (
+        ({"url_env": "A_URL", "url_secret": VERSION}, "both given"),
+        ({"url_secret": "hunter2"}, "no version of a secret"),
+        ({"url_env": "NOT_SET_ANYWHERE"}, "is not set"),
+    ):
+        with pytest.raises(BadFleet, match=what):
+            read_secret(table, "url", where="here")
+
+
+def test_what_is_a_reference_and_what_is_a_secret_itself() -> None:
+    assert is_version(VERSION)
+    assert not is_version(VERSION + "\n")
+    assert is_literal("client_secret", "hunter2")
+    assert is_literal("token", VERSION)
+    assert not is_literal("token_secret", VERSION)
+    table = {
+        "url": "http://x", "record_file": "r.jsonl", "token_secret": VERSION, "api_key_env": "K",
+        "password_file": "p", "odd_secret": "hunter2",
+    }  # fmt: skip
+    assert references(table) == ["api_key", "password", "token"]
+
+
+SETTINGS = """
+fleet = "harbour"
+[[serve.senders]]
+name = "monitoring"
+token_secret = "projects/p/secrets/s/versions/3"
+[targets.oncall]
+kind = "webhook"
+url = "http://127.0.0.1:8099/hook"
+token_secret = "projects/p/secrets/s/versions/latest"
+"""
+
+
+PEOPLE = """
+fleet = "harbour"
+[people]
+issuer = "https://id.example"
+operator = ["ops"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "what"),
+    [
+        ("", "", ""),
+        ("https://id.example", "http://127.0.0.1:9", ""),
+        ("https:", "http:", "https"),
+        ('operator = ["ops"]', "", "nobody has a role"),
+        ("[people]", '[people]\naudience = "spiffe://harbour/gateway"', "same audience"),
+        ("[people]", '[tokens]\naudience = "vedette"\n[people]', "same audience"),
+    ],
+)
+def test_who_may_vouch_for_people(tmp_path: Path, before: str, after: str, what: str) -> None:
+    (tmp_path / "vedette.toml").write_text(PEOPLE.replace(before, after, 1))
+    settings, problems = read_settings(tmp_path / "vedette.toml")
+    assert (settings is not None) is (what == "")
+    assert not what or any(what in f"{p.field} {p.what} {p.mend}" for p in problems)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "what"),
+    [
+        ("", "", ""),
+        ('versions/3"', '"', "token_secret"),
+        ('token_secret = "projects/p/secrets/s/versions/latest"', 'token_secret = "abc"', "secret"),
+        ('url = "', 'token_env = "T"\nurl = "', "more than once"),
+        ('name = "m', 'token_env = "T"\nname = "m', "needs its token"),
+    ],
+)
+def test_the_settings_take_references_and_refuse_secrets(
+    tmp_path: Path, before: str, after: str, what: str
+) -> None:
+    (tmp_path / "vedette.toml").write_text(SETTINGS.replace(before, after, 1))
+    settings, problems = read_settings(tmp_path / "vedette.toml")
+    assert (settings is not None) is (what == "")
+    assert not what or any(what in f"{p.field} {p.what}" for p in problems)
+
+
+# --- targets ---------------------------------------------------------------------------------
+
+TOOL = Tool("t.call", "call", "thing", {}, (), "idempotent", "call_it", query="ask_it", target="x")
+
+
+def call_with(target: dict[str, Any]) -> Call:
+    return Call("t.call", {}, "key1", "gull", "run_1", target, ("gull",), 1, 5_000_000)
+
+
+def hands(seen: list[dict[str, Any]]) -> LocalHands:
+    def call_it(call: Call) -> Outcome:
+        seen.append(dict(call.target))
+        return Outcome("done", {"known": len(seen)})
+
+    module: Any = SimpleNamespace(call_it=call_it, ask_it=call_it)
+    return LocalHands(lambda name: module)
+
+
+async def test_a_target_is_given_its_secrets_for_the_call_alone(
+    manager: Manager, tmp_path: Path
+) -> None:
+    wire()
+    (tmp_path / "p").write_text("from a file")
+    target = {"kind": "webhook", "token_secret": VERSION, "password_file": str(tmp_path / "p")}
+    before = json.dumps(target)
+    seen: list[dict[str, Any]] = []
+    given = with_secrets(hands(seen), {"x": target})
+    outcome = await given.perform(TOOL, call_with(target), lambda: True)
+    assert outcome == Outcome("done", {"known": 1})
+    assert (seen[0]["token"], seen[0]["password"]) == ("s3cret-of-the-manager", "from a file")
+    await given.ask(TOOL, call_with(target))
+    assert seen[1]["token"] == "s3cret-of-the-manager"
+    assert json.dumps(target) == before
+    given.close()  # type: ignore[attr-defined]
+
+
+async def test_a_webhook_is_shown_its_token_from_a_process_that_cannot_look_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole way, tools in worker processes: the token goes there with the call alone."""
+    shown: list[str | None] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            shown.append(self.headers["Authorization"])
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hook)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    monkeypatch.setenv("ONCALL_TOKEN", "t0ken-of-the-webhook")
+    url = f"http://127.0.0.1:{server.server_address[1]}/hook"
+    targets = {
+        "oncall": {"kind": "webhook", "url": url, "token_env": "ONCALL_TOKEN"},
+        "mailbox": {"kind": "maildir", "path": str(tmp_path / "mail")},
+    }
+    try:
+        async with FleetHarness(tmp_path, targets=targets, workers=True) as fleet:
+            await sound(fleet)
+            assert shown == ["Bearer t0ken-of-the-webhook"]
+            # It is in no entry and in no body of what the ledger keeps.
+            for _, raw, _, data in fleet.app.store.walk():
+                assert b"t0ken" not in raw + (data or b"")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+async def test_without_its_secret_nothing_is_called_and_it_is_tried_again() -> None:
+    target = {"kind": "webhook", "token_env": "NOT_SET_ANYWHERE"}
+    assert "NOT_SET_ANYWHERE" not in os.environ
+    seen: list[dict[str, Any]] = []
+    given = with_secrets(hands(seen), {"x": target})
+    outcome = await given.perform(TOOL, call_with(target), lambda: True)
+    assert outcome is not None
+    assert (outcome.state, seen) == ("retry", [])
+    asked = await given.ask(TOOL, call_with(target))
+    assert asked is not None
+    assert (asked.state, seen) == ("unknown", [])
+    given.close()  # type: ignore[attr-defined]
+
+
+async def test_where_no_target_has_a_secret_the_hands_stay_what_they_were() -> None:
+    plain = hands([])
+    assert with_secrets(plain, {"x": {"kind": "webhook", "url": "http://x"}}) is plain
+    refused = await with_secrets(plain, {"x": {"token_env": "NOT_SET_ANYWHERE"}}).perform(
+        replace(TOOL, attempts=1), call_with({"kind": "webhook"}), lambda: False
+    )
+    assert refused is None
+    plain.close()

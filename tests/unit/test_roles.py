@@ -1,0 +1,49 @@
+"""Roles: the table is closed and complete, and no role is enough for everything."""
+
+from __future__ import annotations
+
+import pytest
+
+from vedette.errors import Forbidden
+from vedette.identity import ENGINE, Principal
+from vedette.roles import EVERY, NEEDS, READS, ROLES, WRITES, may, require
+from vedette.serve.operator_reads import READS as SERVED
+from vedette.serve.orders import VERBS
+
+
+def test_every_verb_and_read_that_is_served_has_its_roles_and_nothing_else_has() -> None:
+    assert set(NEEDS) == set(VERBS) | set(SERVED) | {"me", "status", "explain"}
+    assert not set(READS) & set(WRITES)
+
+
+def test_what_is_not_in_the_table_is_refused_to_everybody() -> None:
+    assert not may(EVERY, "launch")
+    with pytest.raises(Forbidden, match="nobody may 'launch'"):
+        require(Principal.owner("kim"), EVERY, "launch")
+
+
+def test_a_viewer_may_write_nothing_and_each_role_may_read() -> None:
+    assert not [verb for verb in WRITES if may({"viewer"}, verb)]
+    for role in ROLES:
+        assert all(may((role,), read) for read in READS)
+
+
+def test_no_single_role_may_do_everything_and_each_write_needs_exactly_one() -> None:
+    for role in ROLES:
+        assert any(not may((role,), verb) for verb in WRITES)
+    assert all(len(needed) == 1 for needed in WRITES.values())
+    # Whoever writes the policy does not answer what it holds.
+    assert not WRITES["policy_apply"] & WRITES["approve"]
+
+
+def test_a_principal_has_no_role_unless_told() -> None:
+    assert Principal("person", "kim").roles == frozenset()
+    assert ENGINE.roles == frozenset()
+    assert not [verb for verb in NEEDS if may(ENGINE.roles, verb)]
+    assert Principal.owner("kim").roles == EVERY
+
+
+def test_a_refusal_says_who_has_what_and_what_is_needed() -> None:
+    kim = Principal("person", "kim", frozenset({"viewer"}))
+    with pytest.raises(Forbidden, match="person:kim has viewer; approve needs approver"):
+        require(kim, kim.roles, "approve")
