@@ -2,7 +2,8 @@
 
 A backup is a folder: `store.db` and `memory.db` as of one moment each, `ledger.pub`, `witness.log`
 (the heads shown by then), `ledger.key` and `policy.key` only if asked for, and, written last,
-`backup.json` with the digest of every file and the head of the ledger. It is verified before it is called one.
+`backup.json` with the digest of every file and the head of the ledger. It is verified before it is
+called one.
 
 A restore takes the place of a lost store and says so in the ledger it goes on with: the entry
 `store.restored` names the heads that the witness saw beyond the backup, so that verification tells

@@ -17,9 +17,7 @@ from vedette.cli.common import as_json_option, program, say, settings_of
     type=click.Path(path_type=Path, file_okay=False),
     help="A new folder, best on another disk.",
 )
-@click.option(
-    "--with-keys", is_flag=True, help="With the private keys: keep such a backup secret."
-)
+@click.option("--with-keys", is_flag=True, help="With the private keys: keep such a backup secret.")
 @as_json_option
 @click.pass_context
 def backup(ctx: click.Context, to: Path, with_keys: bool, as_json: bool) -> None:
