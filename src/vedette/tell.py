@@ -1,18 +1,21 @@
 """Followers of the ledger that tell others of it: traces to a collector, log lines to stderr.
 
-Both read committed entries, so they tell of nothing that did not happen, and they cost the line
-nothing. Traces remember how far they got; log lines begin where this process began.
+Both read committed entries, on a connection and a thread of their own: they tell of nothing that
+did not happen, and the line waits for none of it. Traces remember how far they got; log lines
+begin where this process began. Of several workers on one store the one that leads tells.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, TextIO
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import orjson
 
-from vedette.errors import StoreFailed
+from vedette.errors import BadStore, StoreFailed
 from vedette.timeline.trace import ENDS, sampled, spans
 
 if TYPE_CHECKING:
@@ -22,13 +25,22 @@ if TYPE_CHECKING:
 TRACED = "traces_at"
 _EVERY_US = 500_000
 _RETRY_US = 5_000_000
+# How often it is made durable how far traces got: what was sent since is sent again after a crash.
+_MARK_US = 5_000_000
 _PAGE = 200
 _MOST_ENTRIES = 1000
+# Spans of one request, at most: collectors bound requests. Of one that is not taken half is tried.
+MOST_SPANS = 512
+# After so many refusals of one run alone the next one is tried: it may be this one that is too big.
+_REFUSALS = 3
 
 # What a log line leaves out of an entry: it is in its own place, or of use to proofs alone.
 _DULL = frozenset({"v", "body", "n", "seq", "at", "kind"})
-_ERRORS = frozenset({"run.dead", "effect.unknown", "policy.refused", "event.refused"})
-_WARNINGS = frozenset({"effect.failed", "action.refused", "budget.alerted", "stop.set"})
+_ERRORS = frozenset({"run.dead", "effect.unknown", "policy.refused"})
+_WARNINGS = frozenset(
+    {"effect.failed", "action.refused", "budget.alerted", "stop.set", "event.refused"}
+    | {"identity.refused"}
+)
 
 
 def tellers(app: App, err: TextIO) -> list[tuple[str, Coroutine[Any, Any, None]]]:
@@ -45,27 +57,122 @@ def tellers(app: App, err: TextIO) -> list[tuple[str, Coroutine[Any, Any, None]]
     return found
 
 
-async def _trace(app: App, send: Callable[[list[Span]], bool], share: float) -> None:
+# --- traces ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The spans of some ended runs, and the entry that everything was looked at up to."""
+
+    spans: Sequence[Span]
+    to: int
+    runs: int
+
+
+class Sending:
+    """Sends traces from an entry on, in batches that the collector takes.
+
+    `look` returns the next batch after an entry, with at most so many spans, but one run whole.
+    """
+
+    def __init__(
+        self, at: int, look: Callable[[int, int], Batch], send: Callable[[Sequence[Span]], bool]
+    ) -> None:
+        self.at = at
+        self.counts: dict[str, int] = {"spans": 0, "trace_failures": 0, "spans_dropped": 0}
+        self._look = look
+        self._send = send
+        self._most = MOST_SPANS
+        self._refused = 0
+
+    def step(self) -> Literal["idle", "more", "refused"]:
+        """Look once and send what there is. Blocks."""
+        batch = self._look(self.at, self._most)
+        if batch.to == self.at:
+            return "idle"
+        if not batch.spans or self._send(batch.spans):
+            self._taken(batch)
+            return "more"
+        self.counts["trace_failures"] += 1
+        if batch.runs > 1:
+            self._most = max(1, self._most // 2)
+            return "refused"
+        self._refused += 1
+        if self._refused >= _REFUSALS and self._pass_by(batch):
+            return "more"
+        return "refused"
+
+    def _taken(self, batch: Batch) -> None:
+        self.counts["spans"] += len(batch.spans)
+        self.at = batch.to
+        self._most = min(MOST_SPANS, self._most * 2)
+        self._refused = 0
+
+    def _pass_by(self, batch: Batch) -> bool:
+        """Give one run up if the collector takes the next: then it is not away."""
+        after = self._look(batch.to, 1)
+        if not (after.spans and self._send(after.spans)):
+            return False
+        self.counts["spans_dropped"] += len(batch.spans)
+        self._taken(after)
+        return True
+
+
+async def _trace(app: App, send: Callable[[Sequence[Span]], bool], share: float) -> None:
     """Send the traces of runs that end, for as long as the run lasts."""
     clock, known = app.line.clock, app.store.meta(TRACED)
     at = _opened(app) if known is None else int(known)
-    while True:
-        wait = _EVERY_US
-        try:
-            if app.store.leads:  # of several workers on one store, one tells
-                found, to = traces_after(app.store, at, share)
-                if to == at:
-                    pass
-                elif not found or await asyncio.to_thread(send, found):
-                    app.metrics.count("spans", len(found))
-                    await app.store.remember(TRACED, str(to))
-                    at, wait = to, 0
-                else:
-                    app.metrics.count("trace_failures")
-                    wait = _RETRY_US
-        except StoreFailed:
-            wait = _RETRY_US
-        await clock.sleep_until(clock.now_us() + wait)
+    with _Reader(app) as reader:
+        sending = Sending(
+            at, lambda after, most: traces_after(reader.store, after, share, most), send
+        )
+        told = dict(sending.counts)
+        marked, mark_us = at, clock.monotonic_us() + _MARK_US
+        while True:
+            came = "idle"
+            try:
+                if app.store.leads:
+                    came = await asyncio.to_thread(reader.alone, sending.step)
+                    for name, number in sending.counts.items():
+                        app.metrics.count(name, number - told[name])
+                    told = dict(sending.counts)
+                    late = clock.monotonic_us() >= mark_us
+                    if sending.at != marked and (late or came != "more"):
+                        await app.store.remember(TRACED, str(sending.at))
+                        marked, mark_us = sending.at, clock.monotonic_us() + _MARK_US
+            except (StoreFailed, BadStore):
+                came = "refused"
+            wait = {"idle": _EVERY_US, "more": 0, "refused": _RETRY_US}[came]
+            await clock.sleep_until(clock.now_us() + wait)
+
+
+class _Reader:
+    """A connection of its own to the record, for one thread at a time; closed when it is free."""
+
+    def __init__(self, app: App) -> None:
+        from vedette.stores import open_reading
+
+        self.store: Any = open_reading(app.settings)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def __enter__(self) -> _Reader:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._closed = True
+        # Whoever reads at this moment closes it.
+        if self._lock.acquire(blocking=False):
+            self.store.close()
+
+    def alone(self, work: Callable[[], Any]) -> Any:
+        """Read. What is asked for after the end, or goes wrong by it, is nobody's any more."""
+        with self._lock:
+            try:
+                return work()
+            finally:
+                if self._closed:
+                    self.store.close()
 
 
 def _opened(app: App) -> int:
@@ -74,15 +181,23 @@ def _opened(app: App) -> int:
     return latest[-1][0] if latest else app.store.head()
 
 
-def traces_after(store: Any, after: int, share: float) -> tuple[list[Span], int]:
-    """Return the spans of the runs that end in the next page of entries, and how far it goes."""
+def traces_after(store: Any, after: int, share: float, most: int = MOST_SPANS) -> Batch:
+    """Return the spans of the runs that end in the next page of entries, at most `most` of them.
+
+    One run is never cut, so its spans alone may be more.
+    """
     found: list[Span] = []
-    page = store.entries_after(after, _PAGE)
-    for _, raw in page:
+    runs, to = 0, after
+    for seq, raw in store.entries_after(after, _PAGE):
         entry = orjson.loads(raw)
         if entry["kind"] in ENDS and "run" in entry and sampled(entry["run"], share):
-            found += _of_run(store, entry)
-    return found, page[-1][0] if page else after
+            of_run = _of_run(store, entry)
+            if found and len(found) + len(of_run) > most:
+                break
+            found += of_run
+            runs += 1
+        to = seq
+    return Batch(found, to, runs)
 
 
 def _of_run(store: Any, end: Mapping[str, Any]) -> list[Span]:
@@ -96,18 +211,30 @@ def _of_run(store: Any, end: Mapping[str, Any]) -> list[Span]:
     return spans(orjson.loads(accepted[1]), until, sender if isinstance(sender, str) else None)
 
 
+# --- log lines -------------------------------------------------------------------------------
+
+
 async def _log(app: App, as_json: bool, err: TextIO) -> None:
     """Write a line for each entry from now on. Entries hold no content and no secret."""
     clock, at = app.line.clock, _opened(app)
-    while True:
-        try:
-            for seq, raw in app.store.entries_after(at, _PAGE):
-                err.write(line_of(orjson.loads(raw), as_json))
-                at = seq
+    with _Reader(app) as reader:
+
+        def write() -> tuple[int, bool]:
+            page = reader.store.entries_after(at, _PAGE)
+            err.write("".join(line_of(orjson.loads(raw), as_json) for _, raw in page))
             err.flush()
-        except (StoreFailed, OSError):
-            app.metrics.count("log_failures")
-        await clock.sleep_until(clock.now_us() + _EVERY_US)
+            return (page[-1][0] if page else at), len(page) == _PAGE
+
+        while True:
+            more = False
+            try:
+                if app.store.leads:
+                    at, more = await asyncio.to_thread(reader.alone, write)
+                else:
+                    at = app.store.head()
+            except (StoreFailed, BadStore, OSError):
+                app.metrics.count("log_failures")
+            await clock.sleep_until(clock.now_us() + (0 if more else _EVERY_US))
 
 
 def line_of(entry: Mapping[str, Any], as_json: bool) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import io
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,9 +21,10 @@ from vedette.effect import Outcome
 from vedette.event import Event
 from vedette.load.edges import TelemetryPlan
 from vedette.runner import Running
-from vedette.tell import TRACED, line_of, traces_after
+from vedette.tell import TRACED, Sending, line_of, traces_after
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, do, job, send, toy_fleet, until
+from vedette.timeline.trace import Span
 
 SECRET = "the-owl-sleeps-at-noon"
 SENDER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -91,13 +92,14 @@ def told(event: Event) -> Event:
 
 
 async def traced(fleet: FleetHarness, share: float = 1.0) -> list[Any]:
-    at, found = 0, []
+    at = 0
+    found: list[Any] = []
     while True:
-        page, to = traces_after(fleet.app.store, at, share)
-        found += page
-        if to == at:
+        batch = traces_after(fleet.app.store, at, share)
+        found += batch.spans
+        if batch.to == at:
             return found
-        at = to
+        at = batch.to
 
 
 async def test_event_decision_and_effect_are_one_trace(
@@ -206,6 +208,58 @@ async def test_what_a_collector_did_not_take_is_sent_again_and_once_only(
         assert len(ids) == len(set(ids)) > 3
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line[:1] == "{"]
     assert {"event.accepted", "action.decided", "effect.done"} <= {x["message"] for x in lines}
+
+
+class Picky:
+    """Takes at most so many spans a request, and none of the trace it cannot stand."""
+
+    def __init__(self, most: int, hates: str = "") -> None:
+        self.most, self.hates, self.away = most, hates, False
+        self.taken: list[Span] = []
+
+    def send(self, spans: Sequence[Span]) -> bool:
+        if self.away or len(spans) > self.most or any(s.trace == self.hates for s in spans):
+            return False
+        self.taken += spans
+        return True
+
+
+async def drained(fleet: FleetHarness, picky: Picky, steps: int) -> Sending:
+    sending = Sending(0, lambda at, most: traces_after(fleet.app.store, at, 1.0, most), picky.send)
+    for _ in range(steps):
+        sending.step()
+    return sending
+
+
+async def test_a_collector_that_bounds_requests_gets_everything_in_smaller_ones(
+    fleet: FleetHarness,
+) -> None:
+    for number in range(30):
+        await fleet.send(job(str(number), send("hello")))
+    await fleet.settle()
+    everything = await traced(fleet)
+    picky = Picky(20)
+    sending = await drained(fleet, picky, 60)
+    assert sending.step() == "idle"
+    assert [span.id for span in picky.taken] == [span.id for span in everything]
+    assert sending.counts["spans_dropped"] == 0
+
+
+async def test_one_trace_that_is_never_taken_stops_no_other(fleet: FleetHarness) -> None:
+    for number in range(5):
+        await fleet.send(job(str(number), send("hello")))
+    await fleet.settle()
+    everything = await traced(fleet)
+    hated = everything[0].trace
+    picky = Picky(1000, hated)
+    sending = await drained(fleet, picky, 40)
+    assert {s.id for s in picky.taken} == {s.id for s in everything if s.trace != hated}
+    assert sending.counts["spans_dropped"] == sum(s.trace == hated for s in everything)
+    # A collector that is away is no reason to give anything up.
+    away = Picky(1000)
+    away.away = True
+    sending = await drained(fleet, away, 40)
+    assert (sending.at, sending.counts["spans_dropped"]) == (0, 0)
 
 
 def test_a_log_line_is_one_line_of_json_or_text() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vedette.adapters.prometheus import METRICS
+from vedette.adapters.prometheus import METRICS, PrometheusMetrics
 from vedette.load.yaml_file import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,6 +75,15 @@ def test_every_expression_asks_for_what_there_is(expression: str) -> None:
 def test_a_wrong_expression_is_found(expression: str) -> None:
     """Negative control."""
     assert wrong(expression)
+
+
+def test_the_first_count_of_a_process_is_seen() -> None:
+    """`increase` over a series that was absent is nothing: it is there at 0, or looked for anew."""
+    body, _ = PrometheusMetrics().scrape()
+    there = set(re.findall(rb"^(vedette_\w+) 0.0$", body, re.MULTILINE))
+    for rule in rules():
+        for name in re.findall(r"increase\((vedette_\w+)", str(rule["expr"])):
+            assert name.encode() in there or f"unless {name}" in str(rule["expr"]), rule["alert"]
 
 
 def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:

@@ -53,6 +53,7 @@ METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "unshipped": ("gauge", "Entries that are still to be shipped there", ()),
     "ship_failures": ("counter", "Attempts to ship that failed; made again", ()),
     "trace_failures": ("counter", "Batches of spans that no collector took; sent again", ()),
+    "spans_dropped": ("counter", "Spans of runs that a collector never took", ()),
     "log_failures": ("counter", "Reads of the ledger for log lines that failed", ()),
     "series_dropped": ("counter", "Counts under one label set too many", ("metric",)),
     "pubsub_messages": ("counter", "Messages received by a pull", ("source",)),
@@ -141,6 +142,9 @@ class PrometheusMetrics:
                     if counted == name:
                         values = dict(at)
                         counter.add_metric([values.get(label, "") for label in labels], number)
+                if not labels and not counter.samples:
+                    # An increase is seen from something: of an absent series the first is none.
+                    counter.add_metric([], 0)
                 families.append(counter)
             elif kind == "gauge":
                 gauge = GaugeMetricFamily(f"vedette_{name}", told, labels=labels)

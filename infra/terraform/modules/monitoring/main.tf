@@ -16,7 +16,7 @@ locals {
     }
     dead_runs = {
       title    = "runs were given up"
-      query    = "sum by (agent) (increase(vedette_runs_total{state=\"dead\"}[10m])) > 0"
+      query    = "sum by (agent) (increase(vedette_runs_total{state=\"dead\"}[10m])) > 0 or sum by (agent) (vedette_runs_total{state=\"dead\"} unless vedette_runs_total{state=\"dead\"} offset 10m) > 0"
       for      = "0s"
       severity = "ERROR"
       mend     = "`vedette dead list` says why; mend it, then `vedette dead redrive`."
@@ -30,14 +30,14 @@ locals {
     }
     parked = {
       title    = "an agent was parked"
-      query    = "sum by (agent) (increase(vedette_parked_total[10m])) > 0"
+      query    = "sum by (agent) (increase(vedette_parked_total[10m])) > 0 or sum by (agent) (vedette_parked_total unless vedette_parked_total offset 10m) > 0"
       for      = "0s"
       severity = "ERROR"
       mend     = "It went over a ceiling. Look at what it did, then `vedette resume`."
     }
     budget = {
       title    = "a budget is nearly spent"
-      query    = "sum by (agent, unit, window) (increase(vedette_budget_alerts_total[10m])) > 0"
+      query    = "sum by (agent, unit, window) (increase(vedette_budget_alerts_total[10m])) > 0 or sum by (agent, unit, window) (vedette_budget_alerts_total unless vedette_budget_alerts_total offset 10m) > 0"
       for      = "0s"
       severity = "WARNING"
       mend     = "80 % of a limit are taken: `vedette budget`."

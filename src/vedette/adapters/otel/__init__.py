@@ -19,7 +19,7 @@ class OtlpSpans:
     Raises BadFleet if the exporter is not installed.
     """
 
-    def __init__(self, endpoint: str, fleet: str, *, timeout_s: float = 5.0) -> None:
+    def __init__(self, endpoint: str, fleet: str, *, timeout_s: float = 2.0) -> None:
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import Resource
