@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -9,6 +12,32 @@ import pytest
 from tests.bigquery import bigquery as bigquery
 from tests.bigquery import warehouse as warehouse
 from tests.pubsub import pubsub_emulator as pubsub_emulator
+
+from vedette.testing.faults import alone
+
+# Set for a test that was given a process of its own.
+OWN = "VEDETTE_TEST_OWN_PROCESS"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that forks in a process of its own where an earlier test has left a thread.
+
+    gRPC's asynchronous client keeps one for as long as the process lives.
+    """
+    forks = pyfuncitem.get_closest_marker("forks")
+    if forks is None or alone() or OWN in os.environ:
+        return None
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider",
+         pyfuncitem.nodeid],
+        cwd=pyfuncitem.config.rootpath, env={**kept, OWN: "1"}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "1 passed" in done.stdout, done.stdout[-2000:]
+    return True
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,11 @@ writers one is answered 412. With a `token` who does not show it is refused.
 from __future__ import annotations
 
 import json
+import socket
+import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -30,13 +32,16 @@ class Stored:
 class Gcs:
     """The buckets. `failing` is a status that every request is answered with, 0 for none.
 
-    `losing` is how many inserts are done and not answered: the connection is closed.
+    `losing` is how many inserts are done and not answered: the connection is closed. `breaking` is
+    how the content of an object breaks off in its midst: "cut" (the connection is closed), "reset"
+    or "stall" (nothing more comes), "" for not.
     """
 
     buckets: dict[str, dict[str, Stored]] = field(default_factory=dict)
     token: str | None = None
     failing: int = 0
     losing: int = 0
+    breaking: str = ""
     url: str = ""
     requests: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -92,7 +97,26 @@ class _Handler(BaseHTTPRequestHandler):
         if query.get("alt") != ["media"] or found is None:
             self._answer(404, b'{"error": {"code": 404}}')
             return
-        self._answer(200, found.raw, {"x-goog-generation": str(found.generation)})
+        told = {"x-goog-generation": str(found.generation)}
+        if self.store.breaking:
+            self._break_off(found.raw, told)
+        else:
+            self._answer(200, found.raw, told)
+
+    def _break_off(self, raw: bytes, told: dict[str, str]) -> None:
+        """Send the half of an answer."""
+        self.close_connection = True
+        self._head(200, len(raw), told)
+        self.wfile.write(raw[: len(raw) // 2])
+        if self.store.breaking == "stall":
+            self.connection.settimeout(5)
+            with suppress(OSError):
+                self.connection.recv(1)  # until the reader has had enough
+        elif self.store.breaking == "reset":
+            # A close that lingers for no time at all is a reset.
+            linger = struct.pack("ii", 1, 0)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self.connection.close()
 
     def do_POST(self) -> None:
         """Answer `objects.insert` with uploadType=multipart."""
@@ -138,12 +162,15 @@ class _Handler(BaseHTTPRequestHandler):
         return False
 
     def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
+        self._head(status, len(body), headers or {})
         self.wfile.write(body)
+
+    def _head(self, status: int, length: int, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""

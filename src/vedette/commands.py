@@ -372,6 +372,7 @@ def _told(done: Published) -> dict[str, Any]:
         "took_us": done.took_us,
         "trial_us": done.trial_us,
         "still_calling": done.still_calling,
+        "behind": list(done.behind),
         "archive": done.archive,
         "told": done.told,
         "findings": [str(finding) for finding in done.findings],

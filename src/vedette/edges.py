@@ -35,7 +35,9 @@ def edge_source(plan: EdgePlan, app: App, *, until_idle: bool) -> Source:
     if isinstance(plan, BigQueryPlan):
         from vedette.adapters.bigquery.source import BigQuerySource
 
-        return BigQuerySource(plan, app.line.clock, watch=not until_idle)
+        return BigQuerySource(
+            plan, app.line.clock, watch=not until_idle, leads=lambda: app.store.leads
+        )
     raise BadFleet(f"source {plan.name} cannot be made", where="vedette.toml")
 
 
@@ -61,9 +63,15 @@ def decoder(plan: PubsubPlan | PushPlan, app: App) -> Decoder:
         from vedette.adapters.pubsub.scheduled import Schedules
         from vedette.adapters.schedule_source import cron_walls
 
-        schedules = Schedules(app.line.fleet, cron_walls, app.line.clock.now_us)
-        scheduled = schedules.delivery
-    return Decoder(plan.name, type=plan.type, vouches=plan.vouches, scheduled=scheduled)
+        def known(event: str) -> bool:
+            return bool(app.store.runs_of_event(event))
+
+        clock = app.line.clock
+        scheduled = Schedules(app.line.fleet, cron_walls, clock.now_us, known).delivery
+    return Decoder(
+        plan.name, type=plan.type, vouches=plan.vouches, scheduled=scheduled,
+        max_bytes=app.settings.max_event_bytes,
+    )  # fmt: skip
 
 
 def followers(

@@ -39,15 +39,26 @@ class FolderSealer:
             bundle, number=number, key=key, signer=who, commit=commit, reason="", at_us=at_us
         )
 
-    def read(self, raw: bytes) -> tuple[int, str]:
-        """Return the number and bundle digest of an archive that this key signed."""
+    def public(self) -> str:
+        """Return the PEM of the public half of the key here, which is made if there is none."""
+        key = self._loaded(make=True)
+        assert key is not None
+        return key.public.decode("ascii")
+
+    def read(self, raw: bytes, public: str | None = None) -> tuple[int, str]:
+        """Return the number and bundle digest of an archive that a key signed: the one here.
+
+        `public` is the PEM of another. Raises BadPolicy, BadStore if the key here is none.
+        """
         from vedette.adapters.bundle_file import unpack
 
-        key = self._loaded(make=False)
-        if key is None:
-            mend = "copy policy.key of the worker that publishes into this state folder"
-            raise BadPolicy("there is no policy key to verify it with", mend=mend)
-        _, manifest = unpack(raw, key.public)
+        if public is None:
+            key = self._loaded(make=False)
+            if key is None:
+                mend = "copy policy.key of the worker that publishes into this state folder"
+                raise BadPolicy("there is no policy key to verify it with", mend=mend)
+            public = key.public.decode("ascii")
+        _, manifest = unpack(raw, public.encode("ascii"))
         return manifest.number, manifest.digest
 
     def _loaded(self, *, make: bool) -> PolicyKey | None:

@@ -18,10 +18,13 @@ from vedette.digest import canonical
 from vedette.entry import Body, Draft
 from vedette.errors import BadPolicy, Outrun
 from vedette.identity import Principal
-from vedette.ports import Finding, Metrics, PolicyEngine, PolicyStage, Store
+from vedette.ports import Finding, Metrics, PolicyEngine, PolicyStage, Store, Warming
 from vedette.shelving import TRIES, WAIT_S, Archive, Shelving
 
 _DRAIN_US = 2_000_000
+# A worker that died is waited for until its lease has run out (5 s unless set otherwise), one that
+# lives until its calls have ended, 2 s at most. What takes longer than this is told.
+PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Published:
     older, `trial_us` the part of it that the trial took; `still_calling` how many calls of older
     revisions had not ended when the bound for waiting was reached (0 is the rule). `archive` is
     the digest of the signed archive; `told` is what a person should know of it or of the shelf.
+    `behind` are workers that had not said in time that they start nothing older (none is the rule).
     """
 
     revision: Revision
@@ -57,6 +61,7 @@ class Published:
     trial_us: int = 0
     archive: str | None = None
     told: str | None = None
+    behind: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -84,6 +89,7 @@ class Rollout:
     _one_at_a_time: asyncio.Lock
     admits: Callable[[Bundle], Sequence[Finding]] = lambda bundle: ()
     shelving: Shelving | None = None
+    patience_s: float = PATIENCE_S
 
     async def publish(self, bundle: Bundle, wish: Wish, command: str | None = None) -> Published:
         """Make `bundle` live, or say why not; the last good one stays."""
@@ -105,7 +111,7 @@ class Rollout:
         tried = self.clock.monotonic_us() - began
         if findings:
             return await self._refused(bundle, findings, wish), None
-        engine = self.stage.load(bundle)
+        engine = await self._loaded(bundle)
         try:
             number, archive = await self._commit(bundle, engine, wish, command)
         except BadPolicy as error:  # what no archive can hold
@@ -116,13 +122,31 @@ class Rollout:
         self.store.adopt(number, 0)
         placing = self._show(archive)
         left = await self._drain(number)
-        await self.store.everywhere()
+        behind = await self._everywhere()
         took = self.clock.monotonic_us() - began
         self.metrics.count("policy_published")
         self.metrics.observe("publish_seconds", took / 1e6)
         digest = archive.digest if archive else None
-        done = Published(self.live, True, took, left, trial_us=tried, archive=digest)
+        done = Published(self.live, True, took, left, trial_us=tried, archive=digest, behind=behind)
         return done, placing
+
+    async def _loaded(self, bundle: Bundle) -> PolicyEngine:
+        """Make an engine, holding the event loop up no longer than the embedded one takes."""
+        if isinstance(self.stage, Warming):
+            await self.stage.warm(bundle)
+        return self.stage.load(bundle)
+
+    async def _everywhere(self) -> tuple[str, ...]:
+        """Wait for the other workers, within a bound; return those that were still behind.
+
+        The revision is live and durable without them: nothing that they decide under an older one
+        commits. Whoever publishes next must not wait for them too.
+        """
+        try:
+            await asyncio.wait_for(self.store.everywhere(), self.patience_s)
+        except TimeoutError:
+            return tuple(self.store.behind)
+        return ()
 
     async def _refused(self, bundle: Bundle, findings: Sequence[Finding], wish: Wish) -> Published:
         await self._refuse(bundle.digest, [str(finding) for finding in findings], wish.who)
@@ -191,7 +215,7 @@ class Rollout:
         async with self._one_at_a_time:
             if number <= self.live.number:
                 return
-            engine = self.stage.load(bundle)
+            engine = await self._loaded(bundle)
             # What this decides was made durable with the publication.
             self.prepare(engine, number)
             self.live = Revision(number, bundle.digest)

@@ -170,7 +170,7 @@ class Running:
         app = self.app
         await stack.enter_async_context(serve_local(app, app.settings.state, self._mind))
         self.address = await stack.enter_async_context(serve_http(app, self._mind))
-        await stack.enter_async_context(serve_workers(app))
+        await stack.enter_async_context(serve_workers(app, self.trouble))
 
     def stop(self) -> None:
         """Ask the run to end; what is not committed is found again by the next one."""

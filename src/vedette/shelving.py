@@ -10,104 +10,33 @@ never wrong; whoever leads the fleet next brings it up to the record.
 from __future__ import annotations
 
 import asyncio
-import base64
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-import orjson
 
 from vedette.bundle import Bundle
 from vedette.crashpoint import reach
-from vedette.digest import sha256_hex
 from vedette.errors import BadPolicy, BadStore, Unavailable, VedetteError
 from vedette.ports import Shelf
+from vedette.sealing import AHEAD, KEY, Archive, Record, Sealer
 
-# Under these names the record keeps the live revision's archive, and who signs.
-ARCHIVE, KEY = "policy_archive", "policy_key"
+__all__ = ["TRIES", "WAIT_S", "Archive", "Record", "Shelving", "on_shelf"]
 
 TRIES = 5
 # How long a publication waits for the shelf; what takes longer goes on without it.
 WAIT_S = 5.0
 RETRY_S = 5.0
 LEAD_S = 0.5
-
-
-class Record(Protocol):
-    """What of the store is needed here."""
-
-    def meta(self, name: str) -> str | None:
-        """Return a value kept under a name."""
-        ...
-
-    def remember(self, name: str, value: str) -> Awaitable[None]:
-        """Keep a value under a name."""
-        ...
-
-    def revision(self) -> tuple[int, str]:
-        """Return the live revision's number and digest."""
-        ...
-
-    def bundle(self, digest: str) -> Mapping[str, bytes] | None:
-        """Return the files of a recorded bundle."""
-        ...
-
-
-class Sealer(Protocol):
-    """Signs archives and reads them back."""
-
-    def key_id(self, *, make: bool) -> str | None:
-        """Return the id of the key here; None if there is none and none is to be made."""
-        ...
-
-    def pack(self, bundle: Bundle, number: int, who: str, commit: str | None, at_us: int) -> bytes:
-        """Return the signed archive of a bundle as a revision. Raises BadPolicy."""
-        ...
-
-    def read(self, raw: bytes) -> tuple[int, str]:
-        """Return the number and bundle digest that an archive of this key tells.
-
-        Raises BadPolicy for every other bytes.
-        """
-        ...
+# How long a look at the shelf may take before a publication: no longer than a trial does anyway.
+LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Archive:
-    """The signed archive of one revision; `digest` is the SHA-256 of its bytes."""
+class Foreign:
+    """What lies on the shelf, in this version, and neither the fleet's key nor ours signed."""
 
-    number: int
-    bundle: str
-    key: str
-    raw: bytes = field(repr=False)
-    digest: str = ""
-
-    @classmethod
-    def of(cls, number: int, bundle: str, key: str, raw: bytes) -> Archive:
-        """Return an archive with the digest of its bytes."""
-        return cls(number, bundle, key, raw, sha256_hex(raw))
-
-    def marks(self) -> dict[str, str]:
-        """Return what the record keeps of it, under its names."""
-        told = {
-            "number": self.number,
-            "bundle": self.bundle,
-            "key": self.key,
-            "raw": base64.b64encode(self.raw).decode("ascii"),
-        }
-        return {ARCHIVE: orjson.dumps(told).decode(), KEY: self.key}
-
-    @classmethod
-    def kept(cls, record: Record) -> Archive | None:
-        """Return what the record keeps, if it is the live revision's."""
-        mark = record.meta(ARCHIVE)
-        if mark is None:
-            return None
-        told: dict[str, Any] = orjson.loads(mark)
-        raw = base64.b64decode(told["raw"])
-        found = cls.of(told["number"], told["bundle"], told["key"], raw)
-        return found if (found.number, found.bundle) == record.revision() else None
+    version: str
+    why: str
 
 
 @dataclass(slots=True)
@@ -115,7 +44,8 @@ class Shelving:
     """Makes the archives of one fleet and brings them to its shelf, if it has one.
 
     `ahead` is the highest number seen on the shelf: after a restore the record may be behind it,
-    and the next revision goes above it. `live` is the archive of the live revision, None while
+    and the next revision goes above it. It is kept in the record too, as who is told to publish
+    again may do so in another process. `live` is the archive of the live revision, None while
     there is none that the fleet's key signed.
     """
 
@@ -134,11 +64,14 @@ class Shelving:
 
     def next_number(self, live: int) -> int:
         """Return the number of the next revision."""
-        return max(live, self.ahead) + 1
+        return max(live, self._ahead()) + 1
 
     def behind(self, live: int) -> bool:
         """Say whether the shelf has another revision of the live number, or a higher one."""
-        return self.ahead >= live
+        return self._ahead() >= live
+
+    def _ahead(self) -> int:
+        return max(self.ahead, int(self.record.meta(AHEAD) or 0))
 
     def unsigned(self) -> str | None:
         """Say why nothing can be signed here; None if it can. The first to ask makes the key."""
@@ -156,9 +89,20 @@ class Shelving:
         )
 
     async def warm(self) -> None:
-        """Load the key, or make it, before it is needed; what is wrong with it is told then."""
+        """Load the key, or make it, and see how far the shelf is, before both are needed.
+
+        What is wrong with either is told then, and a shelf that is slow is not waited for.
+        """
         with suppress(BadStore):
             await asyncio.to_thread(self.sealer.key_id, make=self.record.meta(KEY) is None)
+        if self.shelf is None:
+            return
+        last = Archive.last(self.record)
+        with suppress(VedetteError, TimeoutError):
+            async with asyncio.timeout(LOOK_S):
+                there = await asyncio.to_thread(self._lies, self.shelf, last.public if last else "")
+            if there is not None and self._unknown(there):
+                await self._note_ahead(there[0])
 
     def pack(
         self, bundle: Bundle, number: int, who: str, commit: str | None, *, new_key: bool = False
@@ -173,7 +117,7 @@ class Shelving:
         key = self.sealer.key_id(make=True)
         assert key is not None
         raw = self.sealer.pack(bundle, number, who, commit, self.now_us())
-        return Archive.of(number, bundle.digest, key, raw)
+        return Archive.of(number, bundle.digest, key, raw, self.sealer.public())
 
     # --- showing ----------------------------------------------------------------------------
 
@@ -218,29 +162,53 @@ class Shelving:
         """
         if self.shelf is None:
             return None
+        told = None
         try:
-            found, told = await asyncio.to_thread(self._place, self.shelf, archive)
+            found = await asyncio.to_thread(self._place, self.shelf, archive)
+            if isinstance(found, Foreign):
+                # Seen before we look here: whoever was faster is in the record by now.
+                if not self._stands(archive):
+                    return None
+                told = f"{self.name} on the shelf was none of ours and is replaced: {found.why}"
+                found = await asyncio.to_thread(self._place, self.shelf, archive, found.version)
+            if isinstance(found, Foreign):
+                raise Unavailable("somebody else keeps changing it", where=self.shelf.where)
+            if found == (archive.number, archive.bundle) or not self._unknown(found):
+                return told  # else another worker was faster with a newer one
+            await self._note_ahead(found[0])
         except VedetteError as error:
             self._wanted.set()
             return f"revision {archive.number} is not on the shelf yet: {error}"
-        if found == (archive.number, archive.bundle):
-            return told
-        number, _ = found
-        if archive.number < number <= self.record.revision()[0]:
-            return told  # another worker was faster with a newer one
-        self.ahead = max(self.ahead, number)
         return (
-            f"the shelf holds revision {number} with other content, and {archive.number} is live:"
-            " was the store restored? Publish again; it becomes a higher revision"
+            f"the shelf holds revision {found[0]} with other content, and {archive.number} is"
+            " live: was the store restored? Publish again; it becomes a higher revision"
         )
+
+    def _stands(self, archive: Archive) -> bool:
+        """Say whether an archive is still of the live revision and the fleet's key."""
+        live = self.record.revision()
+        return live == (archive.number, archive.bundle) and self.record.meta(KEY) == archive.key
+
+    def _unknown(self, there: tuple[int, str]) -> bool:
+        """Say whether the record knows nothing of a revision: it is behind, as after a restore."""
+        number, digest = self.record.revision()
+        return there[0] > number or (there[0] == number and there[1] != digest)
+
+    async def _note_ahead(self, number: int) -> None:
+        self.ahead = max(self.ahead, number)
+        if int(self.record.meta(AHEAD) or 0) < number:
+            await self.record.remember(AHEAD, str(number))
 
     async def keep(self, leads: Callable[[], bool], trouble: Callable[[str], None]) -> None:
         """Keep record and shelf whole for as long as the fleet runs; whoever leads it does."""
         self._wanted.set()
         while True:
-            await self._wanted.wait()
-            while not leads():  # noqa: ASYNC110 (a thread tells)
-                await asyncio.sleep(LEAD_S)
+            await self._led_elsewhere(leads)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_S):
+                    await self._wanted.wait()
+            if not (self._wanted.is_set() and leads()):
+                continue  # who led before may not any more
             self._wanted.clear()
             try:
                 told = await self.mend()
@@ -252,6 +220,25 @@ class Shelving:
             if self._wanted.is_set():
                 await asyncio.sleep(RETRY_S)
 
+    async def _led_elsewhere(self, leads: Callable[[], bool]) -> None:
+        """Return when this worker leads; until then show what another one signs."""
+        looked = asyncio.get_running_loop().time()
+        while not leads():
+            await asyncio.sleep(LEAD_S)
+            now = asyncio.get_running_loop().time()
+            if now - looked >= RETRY_S:
+                looked = now
+                # A revision may be live before it is signed, and nobody says when it is. A store
+                # that is away is looked at again.
+                with suppress(VedetteError):
+                    self._catch_up()
+
+    def _catch_up(self) -> None:
+        if self.live is None or self.live.number < self.record.revision()[0]:
+            archive = Archive.kept(self.record)
+            if archive is not None:
+                self.show(archive)
+
     async def mend(self) -> str | None:
         """See to it that the live revision has an archive and the shelf has that one.
 
@@ -262,50 +249,75 @@ class Shelving:
         if archive is None and number:
             if (why := self.unsigned()) is not None:
                 return f"revision {number} is {why}"
-            archive = await self._restate()
+            await self._restate()
+            # Looked up again: what was signed may not be live any more.
+            archive = Archive.kept(self.record)
         if archive is None:
             return None
         if self.live is None or self.live.number < archive.number:
             self.show(archive)
         return await self.place(archive)
 
-    async def _restate(self) -> Archive | None:
-        """Sign a live revision that has no archive: it was published before there were any."""
+    async def _restate(self) -> None:
+        """Sign a live revision that has no archive: it was published before there were any.
+
+        Another worker may publish meanwhile, or sign the same one; then nothing is kept of ours.
+        """
         for _ in range(TRIES):
             number, digest = self.record.revision()
-            files = self.record.bundle(digest)
-            if files is None:
-                return None
+            signing, files = self.record.meta(KEY), self.record.bundle(digest)
+            if files is None or Archive.kept(self.record) is not None:
+                return
             archive = self.pack(Bundle.of(files), number, "engine:vedette", None)
             if archive is None:
-                return None
-            for name, value in archive.marks().items():
-                await self.record.remember(name, value)
-            if self.record.revision() == (number, digest):
-                return archive
-        return None
+                return
+            if await self.record.mark_live(number, archive.marks(), KEY, signing):
+                return
 
-    def _place(self, shelf: Shelf, archive: Archive) -> tuple[tuple[int, str], str | None]:
-        """Return the number and bundle that lie on the shelf in the end, and what to tell."""
+    def _place(
+        self, shelf: Shelf, archive: Archive, over: str | None = None
+    ) -> tuple[int, str] | Foreign:
+        """Return the number and bundle that lie on the shelf in the end.
+
+        What none of our keys signed is returned, unless it has the version `over`; that one is
+        replaced. Raises Unavailable, BadPolicy.
+        """
         reach("bundle:before")
         shelf.put(f"archives/{archive.digest}.tar.gz", archive.raw)
         reach("bundle:after")
-        ours, told = (archive.number, archive.bundle), None
+        ours = (archive.number, archive.bundle)
         for _ in range(TRIES):
             found = shelf.get(self.name)
-            if found is not None:
+            if found is not None and found[0] == archive.raw:
+                return ours
+            if found is not None and found[1] != over:
                 try:
-                    there = self.sealer.read(found[0])
+                    there = self._read(found[0], archive.public)
                 except BadPolicy as error:
-                    told = f"{self.name} on the shelf was none of ours and is replaced: {error}"
-                else:
-                    if there[0] >= archive.number:
-                        return there, told
+                    return Foreign(found[1], str(error))
+                if there[0] >= archive.number:
+                    return there
             reach("shelf:before")
             if shelf.replace(self.name, archive.raw, found[1] if found else None):
                 reach("shelf:after")
-                return ours, told
+                return ours
         raise Unavailable("somebody else keeps changing it", where=f"{shelf.where}/{self.name}")
+
+    def _lies(self, shelf: Shelf, public: str) -> tuple[int, str] | None:
+        found = shelf.get(self.name)
+        return self._read(found[0], public) if found is not None else None
+
+    def _read(self, raw: bytes, public: str) -> tuple[int, str]:
+        """Return what an archive tells that the fleet's key signed, or ours. Raises BadPolicy.
+
+        Ours too: after a restore the record may have gone back to the key before it.
+        """
+        try:
+            return self.sealer.read(raw, public)
+        except BadPolicy:
+            with suppress(BadPolicy, BadStore):
+                return self.sealer.read(raw)
+            raise
 
 
 def on_shelf(shelf: Shelf, name: str, sealer: Sealer, seen: int) -> tuple[int, str] | None:

@@ -15,13 +15,16 @@ import pytest
 from click.testing import CliRunner
 from tests.remote import Host, connect_as, now_us
 
+from vedette.adapters.svid import Issuer
 from vedette.apart import Apart, apart, as_gateway, issuer_of, tokens_of, with_tokens
 from vedette.cli import cli
-from vedette.errors import BadFleet
-from vedette.load import Settings
+from vedette.errors import BadCommand, BadFleet, StoreFailed
+from vedette.load import Settings, load_settings
 from vedette.load.edges import Edges, GatewayPlan, TokensPlan
 from vedette.ports.tokens import BadToken
+from vedette.serve import workers
 from vedette.serve.workers import serve_workers, socket_path
+from vedette.storage.store import SqlStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send, toy_fleet, until
@@ -36,6 +39,7 @@ class Gate:
         self.fleet = fleet
         self.address = address
         self.hosts: list[Host] = []
+        self.troubles: list[str] = []
 
     def host(self, agent: str = "worker") -> Host:
         signer = issuer_of(self.fleet.app.settings, now_us).signer(agent)
@@ -53,9 +57,11 @@ class Gate:
 async def gate(folder: Path, world: World, clock: ManualClock | None = None) -> AsyncIterator[Gate]:
     fleet = toy_fleet(folder, world, agents=("worker", "other"), clock=clock)
     fleet._edges = FAR
-    async with fleet, serve_workers(fleet.app) as address:
+    troubles: list[str] = []
+    async with fleet, serve_workers(fleet.app, troubles.append) as address:
         assert address is not None
         made = Gate(fleet, address)
+        made.troubles = troubles
         try:
             yield made
         finally:
@@ -129,6 +135,94 @@ async def test_what_people_change_is_in_the_ledger_once(tmp_path: Path) -> None:
         assert fleet.body(second["seq"]) == {"reason": "stolen"}
         await asyncio.sleep(0.6)
         assert len(fleet.entries("identity.changed")) == 2
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the book of identities looked at often."""
+    monkeypatch.setattr(workers, "_LOOK_S", 0.02)
+
+
+def reasons(fleet: FleetHarness) -> list[str]:
+    """Return why identities were changed, by the ledger."""
+    bodies = [fleet.body(entry["seq"]) for entry in fleet.entries("identity.changed")]
+    return [body["reason"] for body in bodies if body is not None]
+
+
+async def test_the_record_goes_on_with_a_new_book_and_with_one_out_of_a_backup(
+    tmp_path: Path, often: None
+) -> None:
+    """The store outlives a state folder; both books count from numbers that the ledger has."""
+    async with gate(tmp_path, World()) as made:
+        fleet = made.fleet
+        folder = fleet.app.settings.state / "identities"
+        issuer = issuer_of(fleet.app.settings, now_us)
+        issuer.rotate("worker", reason="1")
+        backup = (folder / "issuer.json").read_bytes()
+        for reason in "23":
+            issuer.rotate("worker", reason=reason)
+        await until(lambda: reasons(fleet) == ["1", "2", "3"])
+        (folder / "issuer.json").write_bytes(backup)
+        issuer.revoke("worker", reason="stolen, after a restore")
+        await until(lambda: len(reasons(fleet)) == 4)
+        for file in folder.iterdir():
+            file.unlink()
+        issuer.revoke("worker", reason="stolen, on a new host")
+        told = ["1", "2", "3", "stolen, after a restore", "stolen, on a new host"]
+        await until(lambda: len(reasons(fleet)) == 5)
+        await asyncio.sleep(0.1)
+        assert reasons(fleet) == told, "and none of them twice"
+
+
+async def test_a_change_is_recorded_once_though_it_could_not_be_marked_so(
+    tmp_path: Path, often: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gate(tmp_path, World()) as made:
+        fleet = made.fleet
+        remember = SqlStore.remember
+        failed: list[str] = []
+
+        async def fails(store: SqlStore, name: str, value: str) -> None:
+            if name.startswith("identity_changes") and len(failed) < 3:
+                failed.append(value)
+                raise StoreFailed("the disk is full")
+            await remember(store, name, value)
+
+        monkeypatch.setattr(SqlStore, "remember", fails)
+        issuer = issuer_of(fleet.app.settings, now_us)
+        issuer.rotate("worker", reason="yearly")
+        await until(lambda: len(failed) == 3)
+        issuer.revoke("worker", reason="stolen")
+        await until(lambda: "stolen" in reasons(fleet))
+        assert reasons(fleet) == ["yearly", "stolen"]
+
+
+async def test_a_damaged_book_is_said_and_does_not_end_the_record(
+    tmp_path: Path, often: None
+) -> None:
+    async with gate(tmp_path, World()) as made:
+        fleet = made.fleet
+        issuer = issuer_of(fleet.app.settings, now_us)
+        issuer.rotate("worker", reason="yearly")
+        await until(lambda: len(reasons(fleet)) == 1)
+        book = fleet.app.settings.state / "identities" / "issuer.json"
+        kept = book.read_bytes()
+        book.write_bytes(b"{")
+        await until(lambda: bool(made.troubles))
+        await asyncio.sleep(0.1)
+        (told,) = made.troubles
+        assert "changes of identities are not recorded: BadFleet" in told
+        book.write_bytes(kept)
+        issuer.revoke("worker", reason="stolen")
+        await until(lambda: reasons(fleet) == ["yearly", "stolen"])
+
+
+def test_a_key_that_issue_makes_is_made_by_who_issued(tmp_path: Path) -> None:
+    issuer = Issuer(tmp_path, "harbour", now_us=now_us)
+    issuer.issue("worker", tmp_path / "w.id", actor="person:kim", reason="a new host")
+    _, changes = issuer.changes()
+    told = [(change["what"], change["actor"], change["reason"]) for change in changes]
+    assert told == [(what, "person:kim", "a new host") for what in ("made", "issued")]
 
 
 async def test_with_run_both_stay_on_one_host(tmp_path: Path) -> None:
@@ -212,7 +306,6 @@ async def test_issue_rotate_and_revoke(content: Path) -> None:
     first = await asyncio.to_thread(identity, content, "issue", "worker", "--out", str(file))
     assert oct(file.stat().st_mode & 0o777) == "0o600"
     from vedette.adapters.svid import Signer
-    from vedette.load import load_settings
 
     signer = Signer.of_file(file)
     assert (signer.kid, signer.identity.agent) == (first["key"], "worker")
@@ -241,6 +334,8 @@ async def test_issue_rotate_and_revoke(content: Path) -> None:
         (("issue", "nobody", "--out", "x.id"), "no agent 'nobody'"),
         (("issue", "worker", "--out", "there.id"), "such a file already"),
         (("revoke", "No Such!"), "no agent, no key"),
+        (("revoke", "wroker"), "no agent, no key"),
+        (("rotate", "wroker"), "no agent 'wroker'"),
         (("rotate", "No Such!"), "cannot name an agent"),
     ],
 )
@@ -253,6 +348,25 @@ def test_what_cannot_be_done_is_said(
     done = CliRunner().invoke(cli, ["identity", *given, "--reason", "a test"])
     assert told in str(done.exception)
     assert not (content / "x.id").exists()
+
+
+def test_what_is_not_known_is_revoked_only_where_that_is_meant(content: Path) -> None:
+    """A misspelt name would leave the one that is meant in force."""
+    issuer = issuer_of(load_settings(content / "vedette.toml"), now_us)
+    with pytest.raises(BadCommand, match="--unknown for an agent that was removed"):
+        identity(content, "revoke", "removed")
+    assert issuer.revoked_agents() == {}
+    assert identity(content, "revoke", "removed", "--unknown")["revoked"] == "removed"
+    # One of the fleet that has no key here (with Google's identities), one of the book alone, a
+    # token, and again what was revoked: all are known.
+    issuer.rotate("gone")
+    for name in ("worker", "gone", "token:j1", "removed"):
+        identity(content, "revoke", name)
+    assert set(issuer.revoked_agents()) == {"worker", "gone", "removed"}
+    # Nor does a key wait until the fleet's files are in order.
+    kid = issuer.rotate("other").key
+    (content / "agents" / "worker" / "agent.yaml").write_text("[")
+    assert identity(content, "revoke", kid)["keys"] == [kid]
 
 
 def test_a_worker_refuses_an_identity_that_is_not_its_own(

@@ -8,12 +8,14 @@ import json
 import shutil
 import subprocess
 import sys
+import traceback
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -24,12 +26,19 @@ from tests.pubsub import Emulator
 
 from vedette.adapters.maildir_source import MaildirSource
 from vedette.adapters.pubsub.sink import publish
-from vedette.adapters.target_records import keeps_record, read_record
+from vedette.adapters.target_records import (
+    TargetRecord,
+    keeps_record,
+    read_record,
+    same_place,
+)
 from vedette.adapters.target_records.bigquery import statement
 from vedette.cli import cli
+from vedette.cli.common import reading
 from vedette.clock import SystemClock
 from vedette.effect import Call
 from vedette.errors import BadCommand, BadFleet, Unavailable
+from vedette.load.settings import read_settings
 from vedette.testing.harness import FleetHarness, checkout
 from vedette.timeline.audit import Claim, Item, Ledger, Mail, audit_keys, audit_mailbox, read_ledger
 
@@ -181,6 +190,62 @@ def test_exactly_what_went_around_us_is_listed(copied: Path) -> None:
     assert (code, findings(told, "mailbox")) == (0, [])
 
 
+def test_the_key_of_another_target_is_no_intent(copied: Path) -> None:
+    """Both ways, from the whole verb: a known key does not open another target."""
+    with reading_of(copied) as ledger:
+        mailbox = next(one for one in ledger.of("mailbox") if one.state == "done").key
+        (oncall,) = (one.key for one in ledger.of("oncall"))
+    with (copied / "record.jsonl").open("a") as record:
+        record.write(json.dumps({"key": mailbox}) + "\n")
+    (copied / "mail/.Drafts/cur").mkdir(parents=True, exist_ok=True)
+    (copied / f"mail/.Drafts/cur/{oncall}.vedette:2,").write_text("Subject: not ours\n\n")
+    code, told = audit(copied)
+    assert code == 1
+    assert findings(told, "oncall") == [("no-intent", mailbox)]
+    assert findings(told, "mailbox") == [("no-intent", f"{oncall}.vedette")]
+    # The same record under two names, or under another one than then: nobody is accused.
+    toml = (copied / "vedette.toml").read_text()
+    (copied / "mail/.Drafts/cur" / f"{oncall}.vedette:2,").unlink()
+    (copied / "record.jsonl").write_text(json.dumps({"key": oncall}) + "\n")
+    assert audit(copied)[0] == 0
+    table = toml[toml.index("[targets.oncall]") :]
+    (copied / "vedette.toml").write_text(toml + table.replace("oncall", "pager"))
+    code, told = audit(copied)
+    assert (code, findings(told, "pager")) == (0, [])
+    (copied / "vedette.toml").write_text(toml.replace("[targets.oncall]", "[targets.pager]"))
+    code, told = audit(copied, "pager")
+    assert (code, findings(told, "pager")) == (0, [])
+    # The control: another place, and its old name is still that of a target.
+    other = table.replace("oncall", "pager").replace("/hook", "/other")
+    other = other.replace("record.jsonl", "other.jsonl")
+    (copied / "vedette.toml").write_text(toml + other)
+    (copied / "other.jsonl").write_text(json.dumps({"key": oncall}) + "\n")
+    code, told = audit(copied)
+    assert (code, findings(told, "pager")) == (1, [("no-intent", oncall)])
+
+
+def test_a_record_that_forgets_is_not_asked_for_more_than_it_keeps(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toml = (copied / "vedette.toml").read_text()
+    only = toml[: toml.index("[targets.mailbox]")] + toml[toml.index("[targets.oncall]") :]
+    (copied / "vedette.toml").write_text(only)
+    for keeps_us, expected in ((None, 1), (3_600_000_000, 1), (0, 0)):
+        empty = Mock(return_value=TargetRecord(items=(), keeps_us=keeps_us))
+        monkeypatch.setattr("vedette.adapters.target_records.read_record", empty)
+        code, told = audit(copied)
+        assert (code, len(findings(told, "oncall"))) == (expected, expected)
+        assert (told["targets"][0]["kept_since"] is None) is (keeps_us is None)
+
+
+@contextmanager
+def reading_of(folder: Path) -> Iterator[Ledger]:
+    settings, problems = read_settings(folder / "vedette.toml")
+    assert settings is not None, problems
+    with reading(settings) as store, store.snapshot():
+        yield read_ledger(store, lambda agent, tool: None)
+
+
 def _iso(at_us: int) -> str:
     from vedette.clock import iso
 
@@ -208,6 +273,29 @@ def test_a_record_is_asked_for_over_http(ran: Path, copied: Path) -> None:
     urllib.request.urlopen(request, timeout=10).close()
     code, told = audit(copied, "oncall")
     assert (code, findings(told, "oncall")) == (1, [("no-intent", "curl")])
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://kim:hunter2@127.0.0.1:1/record?token=hunter2#hunter2",
+        "http://127.0.0.1:1/a b?token=hunter2",
+        "http://127.0.0.1:99999/record?token=hunter2",
+        "http://[::1/record?token=hunter2",
+        "http://127.0.0.1:x/?token=hunter2",
+        "ftp://127.0.0.1/record?token=hunter2",
+        "record?token=hunter2",
+    ],
+)
+def test_what_is_wrong_with_a_record_url_is_said_without_its_query(url: str) -> None:
+    table = {"kind": "webhook", "record_url": url}
+    with pytest.raises((BadFleet, Unavailable)) as refused:
+        list(read_record("oncall", table, 0).items or ())
+    whole = "".join(traceback.format_exception(refused.value))
+    assert "hunter2" not in whole
+    assert "target oncall" in str(refused.value)
+    reached = url.startswith("http://kim")
+    assert ("http://127.0.0.1:1/record: its record cannot be had" in whole) is reached
 
 
 def test_a_target_without_a_record_is_said_to_be_left_out(copied: Path) -> None:
@@ -249,17 +337,50 @@ def claim(key: str, state: str = "done", at: int = 50, seq: int = 1, **more: Any
         # Before the time asked for, and done while the record was read already.
         ([Item("b", 5)], [claim("a", at=5)], []),
         ([], [claim("a", at=100)], []),
-        # At another target of ours: it has an intent.
-        ([Item("a")], [claim("a", target="other")], []),
+        # Meant for another target of ours, or for none: whoever put it here went around us.
+        ([Item("a", 50)], [claim("a", target="other")], ["no-intent"]),
+        ([Item("a")], [claim("a", "failed", target="other")], ["no-intent"]),
+        ([Item("a")], [claim("a", target=None)], ["no-intent"]),
+        # Where the decision is erased nobody knows any more what it was meant for.
+        ([Item("a")], [claim("a", target=None, erased=True)], []),
+        # Another name of this target.
+        ([Item("a")], [claim("a", target="was-post")], []),
     ],
 )
 def test_keys_against_intents(items: list[Item], claims: list[Claim], expected: list[str]) -> None:
-    found = audit_keys(items, ledger_of(*claims), "post", since_us=10, read_us=100)
+    ledger, names = ledger_of(*claims), {"was-post"}
+    found = audit_keys(items, ledger, "post", since_us=10, read_us=100, names=names)
     assert [one["code"] for one in found] == expected
 
 
-def did(key: str, state: str = "done", at: int = 50, seq: int = 1, **data: Any) -> Claim:
-    return claim(key, state, at, seq, data=data if state == "done" else None, args=data)
+def test_a_key_of_another_target_is_said_to_be_whose() -> None:
+    ledger = ledger_of(claim("a", target="other"))
+    (found,) = audit_keys([Item("a", 50, "call 1")], ledger, "post", since_us=0, read_us=100)
+    assert found["what"] == (
+        "'a' (call 1) has no intent here: it is the key of t.do of gull at other"
+    )
+    assert (found["run"], found["key"]) == ("run_1", "a")
+
+
+def test_what_a_record_may_have_forgotten_is_not_missed() -> None:
+    ledger = ledger_of(claim("old", began_us=19), claim("a", began_us=20))
+    times: dict[str, Any] = {"since_us": 10, "read_us": 100}
+    found = audit_keys([], ledger, "post", kept_us=20, **times)
+    assert [one["key"] for one in found] == ["a"]
+    found = audit_keys([], ledger, "post", **times)
+    assert [one["key"] for one in found] == ["old", "a"], "the control: a record that keeps all"
+    # What is still there is held against the ledger, however old.
+    ledger = ledger_of(claim("old", "failed", began_us=19))
+    assert [
+        one["code"] for one in audit_keys([Item("old", 50)], ledger, "post", kept_us=20, **times)
+    ] == ["despite"]
+
+
+def did(
+    key: str, state: str = "done", at: int = 50, seq: int = 1, target: str = "post", **data: Any
+) -> Claim:
+    answer = data if state == "done" else None
+    return claim(key, state, at, seq, target=target, data=answer, args=data)
 
 
 @pytest.mark.parametrize(
@@ -300,12 +421,20 @@ def did(key: str, state: str = "done", at: int = 50, seq: int = 1, **data: Any) 
         ([], [did("k", message="k.vedette", folder="Drafts")], ["not-there"]),
         ([Mail("k.vedette", "Drafts", "DS")], [claim("k", erased=True)], []),
         ([Mail("k.vedette", "Drafts", "DS")], [claim("k", "failed", erased=True)], ["despite"]),
+        # Named as if we had written it, by the key of an effect at another target.
+        ([Mail("k.vedette", "Drafts", "S")], [claim("k", target="other")], ["no-intent"]),
+        ([Mail("k.vedette", "Drafts", "S")], [claim("k", target="was-post")], []),
+        ([Mail("k.vedette", "Drafts", "S")], [claim("k", target=None, erased=True)], []),
+        # Filed when the mailbox went by another name; of a mailbox that is gone nothing is missed.
+        ([Mail("m", "A", "")], [did("a", message="m", folder="A", target="was-post")], []),
+        ([], [did("a", message="m", folder="A", target="was-post")], []),
     ],
 )
 def test_a_mailbox_against_intents(
     mails: list[Mail], claims: list[Claim], expected: list[str]
 ) -> None:
-    found = audit_mailbox(mails, ledger_of(*claims), "post", since_us=10, read_us=100)
+    ledger, names = ledger_of(*claims), {"was-post"}
+    found = audit_mailbox(mails, ledger, "post", since_us=10, read_us=100, names=names)
     assert [one["code"] for one in found] == expected
 
 
@@ -351,6 +480,19 @@ def test_a_topic_is_read_without_taking_anything_from_it(
         keys = sorted(item.key.partition(" ")[0] for item in items)
         assert keys == ["key1", "message"]
         assert all(item.at_us > 0 for item in items)
+    assert read_record("topic", table, 0).keeps_us == 7 * 86_400_000_000, "its default"
+    short = {
+        "name": f"{path}-short",
+        "topic": topic,
+        "message_retention_duration": {"seconds": 660},
+    }
+    again: Any = SubscriberClient(
+        transport=SubscriberGrpcTransport(channel=insecure_channel(pubsub_emulator.host))
+    )
+    again.create_subscription(request=short)
+    again.transport.close()
+    found = read_record("topic", {**table, "record_subscription": "audit-short"}, 0)
+    assert found.keeps_us == 660_000_000
     with pytest.raises(BadFleet, match="NotFound"):
         list(read_record("topic", {**table, "record_subscription": "none"}, 0).items or ())
 
@@ -386,6 +528,23 @@ def test_which_targets_keep_a_record() -> None:
     assert "record_file" in (keeps_record({"kind": "webhook", "url": "x"}) or "")
     assert "record_subscription" in (keeps_record({"kind": "pubsub"}) or "")
     assert keeps_record({"kind": "fax"}) is not None
+
+
+def test_which_targets_are_one_place() -> None:
+    hook = {"kind": "webhook", "url": "http://x/a", "record_file": "r"}
+    topic = {"kind": "pubsub", "project": "p", "topic": "t", "record_subscription": "s"}
+    for one, other, same in (
+        (hook, {"kind": "webhook", "url": "http://x/a"}, True),
+        (hook, {"kind": "webhook", "url": "http://x/b", "record_file": "r"}, True),
+        (hook, {"kind": "webhook", "url": "http://x/b"}, False),
+        ({"kind": "webhook", "url": "http://x/a"}, {"kind": "webhook", "url": "http://x/b"}, False),
+        (topic, {**topic, "record_subscription": None}, True),
+        (topic, {**topic, "topic": "u", "record_subscription": "v"}, False),
+        (topic, {**topic, "project": "q"}, False),
+        ({"kind": "maildir", "path": "r"}, {"kind": "webhook", "path": "r"}, False),
+        ({"kind": "fax", "path": "r"}, {"kind": "fax", "path": "r"}, False),
+    ):
+        assert same_place(one, other) is same
 
 
 async def test_what_was_erased_is_found_by_its_key_alone(tmp_path: Path) -> None:

@@ -626,7 +626,7 @@ restore(settings, folder / "backup", witness=folder / "elsewhere.log", key=None,
 """
 
 POINTS = [
-    ("restore:before", 1), ("restore:mid", 1), ("restore:mid", 4), ("restore:mid", 5),
+    ("restore:before", 1), ("restore:mid", 1), ("restore:mid", 6), ("restore:mid", 7),
     ("restore:after", 1), ("commit:before", 1), ("commit:mid", 2), ("commit:after", 1),
     ("key:mid", 1), ("restore:log", 1),
 ]  # fmt: skip
@@ -649,7 +649,7 @@ async def test_a_restore_that_is_killed_is_done_again(
     )
     assert await child.wait() == -signal.SIGKILL
     whole = (tmp_path / "state" / "store.db").exists()
-    assert whole is ((point, nth) in [("restore:mid", 5), ("restore:after", 1)])
+    assert whole is ((point, nth) in [("restore:mid", 7), ("restore:after", 1)])
     if whole or point in ("restore:mid", "restore:log"):
         assert not any((tmp_path / "state").glob("*.db-*")), "a log of what was there before"
     if not whole:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -147,6 +149,57 @@ async def test_the_gateways_own_token_is_kept_while_it_holds(google: FakeGoogle)
     assert [what for what, _, _ in google.asked] == ["token"]
 
 
+Answers = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def listening(answer: Answers) -> AsyncIterator[str]:
+    """Serve on a free port of this machine, below HTTP; ends once every connection has."""
+    tasks: set[asyncio.Task[Any]] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            with suppress(ConnectionError):
+                await answer(reader, writer)
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await asyncio.wait_for(asyncio.gather(*tasks), 10)
+
+
+def in_pieces(*parts: bytes) -> Answers:
+    """Answer as the metadata server, each piece once the one before is likely to be read."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = "HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\nContent-Length: {}\r\n\r\n"
+        writer.write(head.format(sum(map(len, parts))).encode())
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0.05)
+
+    return answer
+
+
+async def test_an_answer_that_comes_in_pieces_is_read_to_its_end() -> None:
+    first, second = b'{"access_token": "ya29.wh', b'ole", "expires_in": 9}'
+    async with listening(in_pieces(first, second)) as host:
+        assert await Metadata(host).access_token() == "ya29.whole"
+    async with listening(in_pieces(b"head.", b"body.", b"signature")) as host:
+        assert await Metadata(host).id_token("aud") == "head.body.signature"
+    async with listening(in_pieces(b"x" * 65_536, b"y")) as host:
+        with pytest.raises(Unavailable, match="over 65536 bytes"):
+            await Metadata(host).id_token("aud")
+
+
 # --- published keys --------------------------------------------------------------------------
 
 
@@ -181,11 +234,58 @@ async def test_the_last_good_keys_are_kept_and_dropped_ones_go(google: FakeGoogl
 
 async def test_without_any_keys_nobody_can_be_checked(google: FakeGoogle) -> None:
     google.status = 500
-    keys = Jwks(f"{google.base}/certs", now_us=lambda: 0)
+    at = [0]
+    keys = Jwks(f"{google.base}/certs", now_us=lambda: at[0])
     with pytest.raises(Unavailable, match="HTTP 500"):
         await keys.key("g1")
-    google.status = 200
+    google.status, at[0] = 200, 2_000_000
     await keys.key("g1")
+
+
+async def hanging(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Take a request and say nothing until whoever asked has gone."""
+    while await reader.read(65_536):
+        pass
+
+
+async def test_an_issuer_that_hangs_keeps_all_who_wait_for_one_try() -> None:
+    """Ten at once wait for one time limit, not one after the other for ten."""
+    at = [0]
+    async with listening(hanging) as host:
+        keys = Jwks(f"http://{host}/", now_us=lambda: at[0], timeout_s=0.2)
+
+        async def told(kid: str) -> str:
+            with pytest.raises(Unavailable) as refused:
+                await keys.key(kid)
+            return refused.value.what
+
+        said = await asyncio.gather(*(told(f"k{n}") for n in range(10)))
+        assert keys.fetches == 1
+        assert set(said) == {"the issuer's keys cannot be had: TimeoutError"}, "each is told why"
+        at[0] = 1_999_999
+        await told("k")
+        assert keys.fetches == 1
+        at[0] = 2_000_000
+        await told("k")
+        assert keys.fetches == 2
+
+
+async def test_who_gives_up_waiting_is_no_failed_try(google: FakeGoogle) -> None:
+    entered = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        entered.set()
+        await hanging(reader, writer)
+
+    async with listening(answer) as host:
+        keys = Jwks(f"http://{host}/", now_us=lambda: 0)
+        asking = asyncio.create_task(keys.key("g1"))
+        await asyncio.wait_for(entered.wait(), 10)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        keys._url = f"{google.base}/certs"
+        await keys.key("g1")
 
 
 @pytest.mark.parametrize("url", ["http://keys.example/certs", "file:///etc/keys", "keys"])

@@ -229,6 +229,7 @@ def test_a_key_that_is_damaged_or_not_its_halfs_is_refused(tmp_path: Path) -> No
         PolicyKey.of(tmp_path)
 
 
+@pytest.mark.forks
 @pytest.mark.parametrize("at", range(1, 7))
 def test_killed_while_the_key_is_made_it_is_made_whole(tmp_path: Path, at: int) -> None:
     in_child(lambda: PolicyKey.of(tmp_path), die_at=at)

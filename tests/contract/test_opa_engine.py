@@ -47,6 +47,7 @@ class Seen:
     def __init__(self) -> None:
         self.fallen: dict[str, int] = {}
         self.up = -1.0
+        self.ups: list[float] = []
 
     def count(self, name: str, amount: int = 1, **labels: str) -> None:
         assert name == "policy_fallbacks"
@@ -55,6 +56,7 @@ class Seen:
     def gauge(self, name: str, value: float, **labels: str) -> None:
         assert name == "policy_engine_up"
         self.up = value
+        self.ups.append(value)
 
     def observe(self, name: str, value: float, **labels: str) -> None:
         raise AssertionError(name)
@@ -357,6 +359,49 @@ def test_under_another_revision_it_is_left_alone_until_it_has_ours() -> None:
         server.serve = answer()
         wait_until(lambda: metrics.up == 1, within_s=PROBE_S * 40)
         assert engine.decide(ASKED) == STRANGER
+
+
+@pytest.mark.parametrize("bundles", [{}, {"authz": {"revision": "some other"}}])
+def test_with_no_bundle_of_ours_it_is_left_alone_until_it_has_ours(bundles: object) -> None:
+    with (
+        fake(answer(bundles=bundles)) as server,
+        engine_on(server.url) as (engine, metrics),
+    ):
+        for _ in range(20):
+            engine.decide(ASKED)
+        assert engine.name == EMBEDDED.name
+        assert not server.questions(), "it was known before that it serves none of ours"
+        assert metrics.fallen == {"down": 20}
+        assert set(metrics.ups) == {0}
+        server.serve = answer()
+        wait_until(lambda: metrics.up == 1, within_s=PROBE_S * 40)
+        assert engine.decide(ASKED) == STRANGER
+
+
+def test_it_is_up_only_under_the_live_bundle() -> None:
+    with fake(answer()) as server, engine_on(server.url) as (engine, metrics):
+        engine.decide(ASKED)
+        assert set(metrics.ups) == {1}
+        metrics.ups.clear()
+        server.serve = answer(bundles={})
+        for _ in range(5):
+            engine.decide(ASKED)
+        assert metrics.fallen == {"revision": 1, "down": 4}
+        assert set(metrics.ups) == {0}
+        assert len(server.questions()) == 2
+
+
+def test_a_server_that_nobody_heard_yet_is_asked() -> None:
+    """The other half: not to know is no reason to leave it alone."""
+    metrics = Seen()
+    with fake(answer()) as server:
+        link = OpaLink(server.url, token=None, timeout_us=LONG_US, metrics=metrics)
+        try:
+            assert link.ready(BUNDLE.digest)
+            assert OpaEngine(Nobody(), link, metrics, BUNDLE.digest).decide(ASKED) == STRANGER
+            assert metrics.up == 1
+        finally:
+            link.close()
 
 
 def test_a_closed_link_still_decides() -> None:

@@ -24,7 +24,7 @@ from vedette.adapters.bundle_file import PUBLIC_FILE, revision_text, unpack
 from vedette.adapters.bundle_file.tar import read_tar, write_tar
 from vedette.bundle import Bundle
 from vedette.errors import BadFleet
-from vedette.serve.bundles import CONTENT_TYPE, MOST_WAIT_S, Readers, _asked, routes
+from vedette.serve.bundles import CONTENT_TYPE, MOST_WAIT_S, PLAIN_TYPE, Readers, _asked, routes
 from vedette.shelving import Archive, Shelving
 from vedette.testing.harness import FleetHarness, copy_policies
 
@@ -169,7 +169,37 @@ async def test_too_many_who_wait_are_answered_at_once(monkeypatch: pytest.Monkey
     monkeypatch.setattr("vedette.serve.bundles.MOST_WAITING", 0)
     has = {"If-None-Match": f'"{FIRST.digest}"', "Prefer": "wait=60"}
     async with serving(shelving(FIRST)) as client:
-        assert (await asyncio.wait_for(client.get(PATH, headers=has), 5)).status_code == 304
+        answer = await asyncio.wait_for(client.get(PATH, headers=has), 5)
+        assert answer.status_code == 304
+        # OPA takes the other content type for a promise, and would ask again at once.
+        assert answer.headers["content-type"] == PLAIN_TYPE
+
+
+async def test_who_hangs_up_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vedette.serve.bundles.MOST_WAITING", 1)
+    held = shelving(FIRST)
+    has = {"If-None-Match": f'"{FIRST.digest}"', "Prefer": "wait=60"}
+    asked = {"If-None-Match": f'"{FIRST.digest}"'}
+    async with serving(held) as client:
+
+        async def room() -> bool:
+            return (await client.get(PATH, headers=asked)).headers["content-type"] == CONTENT_TYPE
+
+        async def until(there: bool) -> None:
+            async with asyncio.timeout(5):
+                while await room() != there:  # noqa: ASYNC110 (a server tells)
+                    await asyncio.sleep(0.01)
+
+        waiting = asyncio.create_task(client.get(PATH, headers=has))
+        await until(False)
+        waiting.cancel()  # which closes its connection
+        await asyncio.gather(waiting, return_exceptions=True)
+        await until(True)
+        # The place is of use: the next reader is held back in it, and answered.
+        waiting = asyncio.create_task(client.get(PATH, headers=has))
+        await until(False)
+        held.show(SECOND)
+        assert (await asyncio.wait_for(waiting, 5)).content == b"the second"
 
 
 async def test_without_a_signed_archive_the_reader_keeps_what_it_has() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -110,6 +111,40 @@ def test_a_bucket_that_does_not_exist_is_told(gcs: Gcs) -> None:
         open_shelf("gs://")
 
 
+@pytest.mark.parametrize("how", ["cut", "reset", "stall"])
+def test_an_answer_that_breaks_off_is_no_answer(
+    gcs: Gcs, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr("vedette.adapters.bundle_shelf.bucket.TIMEOUT_S", 0.2)
+    shelf = open_shelf("gs://policies")
+    for length in (1000, 200_000):  # in one part, and in several
+        raw = bytes(length)
+        shelf.put(f"archives/{length}", raw)
+        gcs.breaking = how
+        for ask in (shelf.get, lambda name, raw=raw: shelf.put(name, raw)):
+            with pytest.raises(Unavailable):
+                ask(f"archives/{length}")
+        gcs.breaking = ""
+        found = shelf.get(f"archives/{length}")
+        assert found is not None
+        assert found[0] == raw
+
+
+def test_a_bucket_that_sends_for_ever_is_not_read_for_ever(
+    gcs: Gcs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = open_shelf("gs://policies")
+    shelf.put("a", bytes(100_000))
+    monkeypatch.setattr("vedette.adapters.bundle_shelf.bucket.WHOLE_S", 0)
+    with pytest.raises(Unavailable, match="too slowly"):
+        shelf.get("a")
+    monkeypatch.undo()
+    monkeypatch.setenv(EMULATOR, gcs.url)
+    monkeypatch.setattr("vedette.adapters.bundle_shelf.bucket.MAX_BYTES", 99_999)
+    with pytest.raises(BadPolicy, match="is larger"):
+        shelf.get("a")
+
+
 def test_an_answer_that_was_lost_is_no_answer(gcs: Gcs) -> None:
     shelf = open_shelf("gs://policies")
     gcs.losing = 1
@@ -150,6 +185,25 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "shelf").write_text("a file is here")
     with pytest.raises(Unavailable, match="cannot be used"):
         open_shelf(str(tmp_path / "shelf")).put("a", b"1")
+
+
+def test_a_writer_that_hangs_does_not_keep_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vedette.adapters.bundle_shelf.directory.LOCK_S", 0.1)
+    shelf = open_shelf(str(tmp_path / "shelf"))
+    assert shelf.replace("b", b"1", None)
+    version = shelf.get("b")
+    assert version is not None
+    with ThreadPoolExecutor(1) as pool, (tmp_path / "shelf" / ".lock").open() as hanging:
+        fcntl.flock(hanging, fcntl.LOCK_EX)
+        waiting = pool.submit(shelf.replace, "b", b"2", version[1])
+        try:
+            with pytest.raises(Unavailable, match="another writer has held the shelf"):
+                waiting.result(5)
+        finally:
+            fcntl.flock(hanging, fcntl.LOCK_UN)
+    assert shelf.replace("b", b"2", version[1])
 
 
 def test_others_can_read_what_lies_in_a_folder_and_no_half_files_stay(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from vedette.adapters.pubsub.decode import Decoder
 from vedette.clock import from_iso
+from vedette.edges import decoder
 from vedette.event import ENVELOPE, Event
 from vedette.ports import Refused
 
@@ -162,6 +164,21 @@ def test_what_is_no_event_is_refused_with_the_reason(
     data: bytes, attributes: dict[str, str], type: str | None, told: str
 ) -> None:
     assert told in why(data, attributes, type=type)
+
+
+@pytest.mark.parametrize("attributes", [{}, BINARY, STRUCTURED])
+def test_data_beyond_the_limit_are_refused_unread(attributes: dict[str, str]) -> None:
+    told = why(b"{" * 1001, attributes, type="t", max_bytes=1000)
+    assert "event data is 1001 bytes, the limit is 1000" in told
+    # The control: what is not larger is read.
+    assert "JSON" in why(b"{" * 1000, attributes, type="t", max_bytes=1000)
+
+
+def test_a_fleets_own_limit_holds() -> None:
+    app: Any = SimpleNamespace(settings=SimpleNamespace(max_event_bytes=50))
+    plan: Any = SimpleNamespace(name="orders", type="t", vouches="envelope", schedules=False)
+    assert isinstance(decoder(plan, app).decode("m1", b"1" * 50, {}, "", AT_US), Event)
+    assert isinstance(decoder(plan, app).decode("m1", b"1" * 51, {}, "", AT_US), Refused)
 
 
 def test_a_refusal_keeps_a_bounded_part_and_is_found_by_its_ordering_key() -> None:

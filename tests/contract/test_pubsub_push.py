@@ -28,12 +28,15 @@ from vedette.adapters.pubsub.decode import Decoder
 from vedette.errors import StoreFailed
 from vedette.event import ENVELOPE
 from vedette.load.edges import PushPlan
+from vedette.ports.tokens import Claims
 from vedette.serve.http import application
 from vedette.serve.push import Door, PushLimits, push_routes, routes
 from vedette.testing.intake import ListIntake
 from vedette.testing.toy import World, toy_fleet
 
 NAME = "metrics"
+
+Stranger = asyncio.StreamReader
 
 
 class Pushing:
@@ -47,24 +50,43 @@ class Pushing:
         self.client: httpx.AsyncClient
         self.now_s: float | None = None
 
-    async def open(self, *, dead_letters: bool = False, **limits: Any) -> Pushing:
+    async def open(
+        self,
+        *,
+        dead_letters: bool = False,
+        verify: Any = None,
+        scheduled: Any = None,
+        **limits: Any,
+    ) -> Pushing:
         self.issuer = await self.stack.enter_async_context(issuing())
         verifier = Verifier(
             keys=Jwks(issuer=self.issuer.url, now_us=self._now_us), issuer=self.issuer.url,
             audience=AUDIENCE, now_us=self._now_us, algorithms=("RS256",),
         )  # fmt: skip
-        decoder = Decoder(NAME, type="point")
+        decoder = Decoder(NAME, type="point", scheduled=scheduled)
         door = Door(
-            NAME, SUBSCRIPTION, ACCOUNT, verifier.verify,
+            NAME, SUBSCRIPTION, ACCOUNT, verify or verifier.verify,
             lambda m: decoder.decode(m.id, m.data, m.attributes, m.ordering_key, m.published_us),
             dead_letters,
         )  # fmt: skip
-        app = Starlette(routes=routes(self.intake, [door], self.metrics, PushLimits(**limits)))
+        # The first token waits for what checks it to be loaded, for long on a busy machine.
+        made = PushLimits(**{"verify_seconds": 30.0, **limits})
+        app = Starlette(routes=routes(self.intake, [door], self.metrics, made))
         url = await self.stack.enter_async_context(serving(app))
         self.client = await self.stack.enter_async_context(
             httpx.AsyncClient(base_url=url, timeout=10, trust_env=False)
         )
         return self
+
+    async def stranger(self) -> Stranger:
+        """Open a request of 14 MB without a token, of which nothing but the head is sent."""
+        url = self.client.base_url
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        head = f"POST /v1/pubsub/{NAME} HTTP/1.1\r\nHost: x\r\nContent-Length: {14 << 20}\r\n\r\n"
+        writer.write(head.encode())
+        await writer.drain()
+        self.stack.callback(writer.close)
+        return reader
 
     def _now_us(self) -> int:
         return int((time.time() if self.now_s is None else self.now_s) * 1e6)
@@ -199,6 +221,18 @@ async def test_back_pressure_is_an_answer_not_a_queue(pushing: Pushing) -> None:
     assert len(pushing.intake.events) == 6
 
 
+async def test_a_store_that_is_away_while_a_tick_is_looked_up_is_asked_again(
+    pushing: Pushing,
+) -> None:
+    def away(*given: Any) -> Any:
+        raise StoreFailed("the server is away")
+
+    await pushing.open(scheduled=away)
+    answer = await pushing.post()
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert pushing.intake.batches == []
+
+
 async def test_bodies_are_bounded_one_by_one_and_together(pushing: Pushing) -> None:
     await pushing.open(max_body_bytes=4096, max_waiting_bytes=6000, wait_seconds=5)
     assert (await pushing.post(wrapped("1", "x" * 5000))).status_code == 413
@@ -211,12 +245,66 @@ async def test_bodies_are_bounded_one_by_one_and_together(pushing: Pushing) -> N
     assert (await first).status_code == 204
 
 
+async def test_strangers_do_not_keep_the_door_shut(pushing: Pushing) -> None:
+    """What they announce takes no room: eight times 14 MB is more than there is."""
+    await pushing.open()
+    for _ in range(8):
+        await pushing.stranger()
+    async with asyncio.timeout(5):
+        while pushing.metrics.total("push_requests") < 8:  # noqa: ASYNC110 (the server's)
+            await asyncio.sleep(0.001)
+    assert (await pushing.post()).status_code == 204
+    assert pushing.metrics.total("push_requests", outcome="unauthorised") == 8
+
+
+async def test_strangers_are_listened_to_in_bounds(
+    pushing: Pushing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = asyncio.Event()
+
+    async def listening(*given: Any) -> None:
+        await over.wait()
+
+    monkeypatch.setattr("vedette.serve.push._Push._drain", listening)
+    await pushing.open(max_draining=1)
+    first = asyncio.create_task((await pushing.stranger()).readline())
+    async with asyncio.timeout(5):
+        while not pushing.metrics.total("push_requests"):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        second = await (await pushing.stranger()).readline()
+        assert b" 401 " in second
+        assert not first.done(), "who is still listened to"
+        over.set()
+        assert b" 401 " in await first
+
+
+async def test_keys_that_do_not_come_are_waited_for_shortly_and_fetched_all_the_same(
+    pushing: Pushing,
+) -> None:
+    gate, asked = asyncio.Event(), []
+
+    async def verify(token: str) -> Claims:
+        asked.append("begun")
+        await gate.wait()
+        asked.append("done")
+        return Claims("i", "s", (), 0, 0, "", "", {"email": ACCOUNT, "email_verified": True})
+
+    await pushing.open(verify=verify, verify_seconds=0.1)
+    answer = await asyncio.wait_for(pushing.post(), 5)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    gate.set()
+    assert (await pushing.post()).status_code == 204
+    assert asked.count("done") == 2, "the first one was not broken off"
+
+
 async def test_without_the_issuers_keys_the_broker_is_asked_to_come_again(pushing: Pushing) -> None:
     await pushing.open()
+    pushing.now_s = time.time()
     pushing.issuer.up = False
     answer = await pushing.post()
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     pushing.issuer.up = True
+    pushing.now_s += 2
     assert (await pushing.post()).status_code == 204
 
 

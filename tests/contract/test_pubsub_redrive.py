@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.test_pubsub_settle import failing
 from tests.letters import Letters, dead_letters, jobs, pull_plan
 from tests.pubsub import Emulator
 
@@ -138,6 +139,40 @@ async def test_what_cannot_be_redriven_is_said(
     monkeypatch.setattr(admin, "_PATIENCE_S", 0.2)
     with pytest.raises(Unavailable):
         await source.redrive("jobs", 10, recorded)
+
+
+async def test_large_dead_letters_come_in_as_many_requests_as_they_need(letters: Letters) -> None:
+    """The broker takes 10 MB a request: together these are more, one by one they are not."""
+    big = b'"' + b"x" * 2_100_000 + b'"'
+    dead = f"{letters.base}/topics/jobs-dead"
+    for n in range(5):
+        message = letters.connection.message(big, {"event_id": f"{n}"})
+        await letters.connection.publish(dead, [message])
+    assert (await DeadLetters([letters.plan]).redrive("jobs", 100, kept([])))["redriven"] == 5
+    found = await letters.all_of("jobs", 5)
+    assert sorted(message.attributes["event_id"] for message in found) == list("01234")
+
+
+async def test_what_no_repeat_mends_is_not_called_to_be_repeated(letters: Letters) -> None:
+    dead = f"{letters.base}/topics/jobs-dead"
+    await letters.connection.publish(dead, [letters.connection.message(b"1", {})])
+    lost = replace(letters.plan, topic="never-made")
+    with pytest.raises(BadCommand, match="NOT_FOUND: Topic") as told:
+        await DeadLetters([lost]).redrive("jobs", 100, kept([]))
+    assert "mend what the broker names" in str(told.value)
+    assert "AioRpcError" not in str(told.value)
+    # It was given back; and the control is a status that passes.
+    assert (await DeadLetters([letters.plan]).redrive("jobs", 100, kept([])))["redriven"] == 1
+    passing = redrive._told(failing("UNAVAILABLE"), "s")
+    assert isinstance(passing, Unavailable)
+    assert "UNAVAILABLE: said" in str(passing)
+
+
+def kept(numbers: list[int]) -> redrive.Record:
+    async def record(number: int) -> None:
+        numbers.append(number)
+
+    return record
 
 
 class _Dead:

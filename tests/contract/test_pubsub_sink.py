@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from google.api_core.exceptions import DeadlineExceeded
 from tests.faults.sink_child import publishing_fleet
 from tests.pubsub import Emulator
 
+from vedette.adapters.pubsub import sink
 from vedette.adapters.pubsub.client import Connection, connect
 from vedette.adapters.pubsub.decode import Decoder
 from vedette.adapters.pubsub.sink import Flow
@@ -170,6 +172,59 @@ async def test_what_the_broker_says_becomes_an_outcome(
     assert time.monotonic() - began < 3
 
 
+def made_up(**more: Any) -> Call:
+    target = {"kind": "pubsub", "project": "p", "topic": "t"}
+    call = Call("wire.send", {}, "k", "worker", "run_1", target, ("worker",), 1, 5_000_000)
+    return replace(call, **more)
+
+
+def test_without_credentials_nothing_was_sent_and_it_may_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from google.auth.exceptions import DefaultCredentialsError
+
+    def none(*given: Any, **more: Any) -> Any:
+        raise DefaultCredentialsError("there are none yet")  # type: ignore[no-untyped-call]
+
+    monkeypatch.delenv("PUBSUB_EMULATOR_HOST", raising=False)
+    monkeypatch.setattr(sink, "_clients", {})
+    monkeypatch.setattr("google.auth.default", none)
+    found = publish(made_up(), 1, type="t")
+    assert found.state == "retry", found
+    assert "there are none yet" in (found.error or "")
+
+
+@pytest.mark.parametrize(("takes_s", "state"), [(0.1, "done"), (0.5, "retry")])
+def test_making_the_client_takes_of_the_calls_time(
+    takes_s: float, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond its end nothing is sent any more."""
+    given: list[float] = []
+    now_s = [100.0]
+
+    class Client:
+        def publish(self, *, timeout: float, **more: Any) -> Any:
+            given.append(timeout)
+            return SimpleNamespace(message_ids=["1"])
+
+    def slow(*, own: bool) -> Any:
+        now_s[0] += takes_s
+        return Client()
+
+    monkeypatch.setattr(sink, "_client", slow)
+    monkeypatch.setattr(sink, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    assert publish(made_up(timeout_us=400_000), 1, type="t").state == state
+    assert given == ([pytest.approx(0.3)] if state == "done" else [])
+
+
+async def test_a_target_may_give_its_topics_full_name(topic: Topic) -> None:
+    """As `vedette pubsub apply` takes it."""
+    target = {**topic.call().target, "topic": topic.path}
+    done = await asyncio.to_thread(publish, topic.call(target=target), 1, type="t")
+    assert done.state == "done", done
+    assert len(await topic.messages(1)) == 1
+
+
 def test_flow_bounds_messages_and_bytes_and_gives_up_in_time() -> None:
     flow = Flow(2, 100)
 
@@ -202,8 +257,6 @@ def test_flow_bounds_messages_and_bytes_and_gives_up_in_time() -> None:
 
 
 async def test_a_full_publisher_did_nothing(topic: Topic) -> None:
-    from vedette.adapters.pubsub import sink
-
     call = topic.call(target={**topic.call().target, "max_messages": 1}, timeout_us=200_000)
     flow = sink._flow(topic.path, call.target)
     with flow.room(1, 0):

@@ -187,6 +187,8 @@ async def test_runs_that_were_asked_when_the_worker_went_are_sent_away_too(
         there.host()
         for task in asked[: KEPT + 1]:
             assert isinstance(await _outcome(task), Superseded | str)
+        lost = ("worker", "judge", "lost its connection")
+        assert there.deaths == [lost], "the next worker was asked nothing that was given up"
 
 
 async def _outcome(task: asyncio.Task[Any]) -> object:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Semaphore, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -134,6 +134,75 @@ def test_what_may_be_read_no_longer_is_not_used_though_it_is_known(manager: Mana
     manager.failing = grpc.StatusCode.UNAVAILABLE
     with pytest.raises(Unavailable):
         reader.read(VERSION)
+
+
+def test_an_outage_is_asked_about_now_and_then_only(manager: Manager) -> None:
+    import grpc
+
+    clock = Hand()
+    reader = SecretManager(max_age_s=300, stale_s=3600, clock=clock)
+    manager.failing = grpc.StatusCode.UNAVAILABLE
+    for _ in range(3):
+        with pytest.raises(Unavailable, match="does not answer"):
+            reader.read(VERSION)
+    assert reader.asked == 1
+    # Without a value to go by it is soon asked again, and what is there then is used.
+    clock.at += 2
+    manager.failing = None
+    assert (reader.read(VERSION), reader.asked) == ("s3cret-of-the-manager", 2)
+    manager.failing = grpc.StatusCode.UNAVAILABLE
+    clock.at += 301
+    for _ in range(3):
+        assert reader.read(VERSION) == "s3cret-of-the-manager"
+    clock.at += 29
+    assert (reader.read(VERSION), reader.asked) == ("s3cret-of-the-manager", 3)
+    clock.at += 1
+    manager.failing, manager.values[VERSION] = None, b"rotated"
+    assert (reader.read(VERSION), reader.asked) == ("rotated", 4)
+
+
+def test_nobody_waits_for_another_secret_nor_for_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service hangs; a request of it takes as long as this test likes."""
+    clock = Hand()
+    reader = SecretManager(max_age_s=300, stale_s=3600, clock=clock)
+    asked, go = Semaphore(0), Event()
+    hanging: set[str] = set()
+
+    def ask(version: str) -> str:
+        if version not in hanging:
+            return f"value of {version}"
+        asked.release()
+        assert go.wait(10)
+        raise Unavailable("Secret Manager does not answer: DeadlineExceeded")
+
+    monkeypatch.setattr(reader, "_ask", ask)
+    reader.read("a")
+    clock.at += 301
+    reader.read("b")
+    hanging.add("a")
+    with ThreadPoolExecutor(8) as threads:
+        try:
+            first = threads.submit(reader.read, "a")
+            assert asked.acquire(timeout=10)
+            assert threads.submit(reader.read, "b").result(5) == "value of b", "b is fresh"
+            assert threads.submit(reader.read, "c").result(5) == "value of c", "c is fetched"
+            # At the first time nobody knows yet: those who want the same wait for one answer.
+            same = [threads.submit(reader.read, "a") for _ in range(3)]
+            assert not first.done()
+            go.set()
+            assert {one.result(5) for one in (first, *same)} == {"value of a"}
+            assert not asked.acquire(blocking=False), "one request for all of them"
+            # Later on one of them finds out whether it is back, and the others do not wait.
+            go.clear()
+            clock.at += 31
+            later = threads.submit(reader.read, "a")
+            assert asked.acquire(timeout=10)
+            others = [threads.submit(reader.read, "a") for _ in range(3)]
+            assert {one.result(5) for one in others} == {"value of a"}
+            assert not later.done()
+        finally:
+            go.set()
+        assert later.result(5) == "value of a"
 
 
 def test_what_is_missing_damaged_or_no_text_is_refused(manager: Manager) -> None:
@@ -285,6 +354,72 @@ async def test_a_target_is_given_its_secrets_for_the_call_alone(
     assert seen[1]["token"] == "s3cret-of-the-manager"
     assert json.dumps(target) == before
     given.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("ask", [False, True])
+async def test_what_a_tool_tells_of_its_secrets_is_recorded_without_them(
+    monkeypatch: pytest.MonkeyPatch, ask: bool
+) -> None:
+    monkeypatch.setenv("A_TOKEN", "hunter2-of-a")
+    monkeypatch.setenv("A_PASSWORD", "hunter2")
+    monkeypatch.setenv("A_RECORD_TOKEN", "for-the-audit")
+    target = {
+        "token_env": "A_TOKEN", "password_env": "A_PASSWORD", "record_token_env": "A_RECORD_TOKEN",
+    }  # fmt: skip
+    raises = False
+
+    def call_it(call: Call) -> Outcome:
+        header = f"Bearer {call.target['token']}".encode()
+        if raises:
+            raise ValueError(f"Invalid header value {header!r}")
+        data = {"sent": [header.decode()], "with": call.target["password"], "to": "for-the-audit"}
+        return Outcome("failed", data, f"refused: {header!r}")
+
+    module: Any = SimpleNamespace(call_it=call_it, ask_it=call_it)
+    given = with_secrets(LocalHands(lambda name: module), {"x": target})
+
+    async def made() -> Outcome | None:
+        call = call_with(target)
+        return await (given.ask(TOOL, call) if ask else given.perform(TOOL, call, lambda: True))
+
+    outcome = await made()
+    assert outcome is not None
+    assert dict(outcome.data) == {
+        "sent": ["Bearer [secret]"], "with": "[secret]", "to": "for-the-audit",
+    }  # fmt: skip
+    assert outcome.error == "refused: b'Bearer [secret]'"
+    raises = True
+    with pytest.raises(RuntimeError) as raised:
+        await made()
+    assert str(raised.value) == "ValueError: Invalid header value b'Bearer [secret]'"
+    given.close()  # type: ignore[attr-defined]
+
+
+async def test_a_secret_of_several_lines_is_refused_and_not_shown(
+    manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No header can carry it: http.client says so, with the header."""
+    wire()
+    (tmp_path / "token").write_text("hunter2\nhunter3\n")
+    monkeypatch.setenv("A_TOKEN", "hunter2\r")
+    manager.values["projects/harbour/secrets/two/versions/1"] = b"hunter2\nhunter3\n"
+    for table in (
+        {"token_file": str(tmp_path / "token")},
+        {"token_env": "A_TOKEN"},
+        {"token_secret": "projects/harbour/secrets/two/versions/1"},
+    ):
+        with pytest.raises(BadFleet, match="several lines") as refused:
+            read_secret(table, "token", where="here")
+        assert "hunter" not in str(refused.value)
+    seen: list[dict[str, Any]] = []
+    target = {"token_file": str(tmp_path / "token")}
+    given = with_secrets(hands(seen), {"x": target})
+    outcome = await given.perform(TOOL, call_with(target), lambda: True)
+    assert outcome is not None
+    assert (outcome.state, seen) == ("retry", [])
+    given.close()  # type: ignore[attr-defined]
+    (tmp_path / "token").write_text("hunter2\n")
+    assert read_secret(target, "token", where="here") == "hunter2"
 
 
 async def test_a_webhook_is_shown_its_token_from_a_process_that_cannot_look_it_up(

@@ -280,8 +280,10 @@ async def test_a_publication_waits_until_no_other_worker_calls_under_the_old(
     await until(lambda: not two.holds(epoch))
     await asyncio.sleep(0.3)
     assert not published.done()
+    assert one.behind == [two.leases.worker]
     calling.clear()
     await asyncio.wait_for(published, 5)
+    assert one.behind == []
     # It goes on once it has taken the revision up.
     assert not two.holds(epoch)
     two.adopt(number, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 import time
@@ -17,12 +18,13 @@ from vedette.adapters.opa_wasm import WasmEngine, WasmStage, build
 from vedette.adapters.opa_wasm import find_opa as find
 from vedette.adapters.rego.engine import RegorusEngine
 from vedette.bundle import Bundle
+from vedette.engines import close_stage
 from vedette.errors import BadFleet, BadPolicy, EngineFailed
 from vedette.load.edges import Edges, PolicyPlan
 from vedette.ports import Finding
 from vedette.replay import replay
 from vedette.testing.harness import TrustingStage
-from vedette.testing.toy import World, job, send, toy_fleet
+from vedette.testing.toy import World, job, send, toy_fleet, until
 
 GATEWAY = "vedette/gateway/decide.rego"
 TIMEOUT_US = 100_000
@@ -157,6 +159,51 @@ async def test_what_was_tried_out_is_compiled_once(opa: str) -> None:
     stage.close()
     with pytest.raises(EngineFailed):
         engine.decide(b"{}")
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_opa_is_told_nothing_of_this_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORE_PASSWORD", "s3cret")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    told = tmp_path / "told"
+    with pytest.raises(BadPolicy, match="does not compile"):
+        build(script(tmp_path / "opa", f"env > {told}; exit 1"), bundle("decision := 1"))
+    lines = told.read_text().splitlines()
+    assert not [each for each in lines if "s3cret" in each]
+    assert f"TMPDIR={tmp_path}" in lines
+
+
+async def test_what_another_worker_published_is_compiled_beside_the_event_loop(
+    opa: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler here ends only when the event loop has done something meanwhile."""
+    monkeypatch.setattr(sys.modules[build.__module__], "DEADLINE_S", 10.0)
+    began, go = tmp_path / "began", tmp_path / "go"
+    slow = f'touch {began}; while [ ! -e {go} ]; do sleep 0.02; done; exec {opa} "$@"'
+    async with toy_fleet(tmp_path / "fleet", World()) as fleet:
+        rollout = fleet.app.rollout
+        rollout.stage = WasmStage(
+            TrustingStage(), script(tmp_path / "opa", slow), timeout_us=2_000_000
+        )
+        files = fleet.app.store.bundle(rollout.live.digest)
+        assert files is not None
+        held = Bundle.of({**files, "vedette/more.rego": b"package vedette.more\n\none := 1\n"})
+        number = rollout.live.number + 1
+        following = asyncio.create_task(rollout.follow(held, number))
+        await until(began.exists)
+        assert rollout.live.number == number - 1
+        go.touch()
+        await asyncio.wait_for(following, 30)
+        assert (rollout.live.number, rollout.live.digest) == (number, held.digest)
+        assert fleet.app.line.gateway.policy_rev == number
+        close_stage(rollout.stage)
 
 
 async def test_a_fleet_decides_by_wasm_and_replays_by_the_embedded_engine(

@@ -19,7 +19,7 @@ from tests.faults.scenario import dump, lay_stage, plan, play
 from tests.pg import find_bin
 
 from vedette.crashpoint import reach
-from vedette.testing.faults import alone, in_child
+from vedette.testing.faults import in_child
 
 SEED = 20
 
@@ -91,14 +91,13 @@ def test_a_power_cut_under_a_weaker_mode_does_cost_something() -> None:
 # --- the kit ----------------------------------------------------------------------------------
 
 
+@pytest.mark.forks
 def test_a_child_dies_at_the_pass_that_it_is_told_and_at_no_other(tmp_path: Path) -> None:
     def work() -> None:
         for name in ("a", "b", "c"):
             reach(f"{name}:before")
             (tmp_path / name).touch()
 
-    if not alone():
-        pytest.skip("another thread runs in this process: it must not be forked")
     ended = in_child(work, die_at=2)
     assert (ended.killed, ended.passes, ended.at) == (True, 2, "b:before")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]

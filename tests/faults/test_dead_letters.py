@@ -27,7 +27,7 @@ EVENT = job("1", note("x"), send(), **FAILS)
 # No more schedules than this are tried of all that there are, evenly spread.
 MOST = 5
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.forks, pytest.mark.timeout(300)]
 
 
 def fleet_at(folder: Path, base: Path) -> FleetHarness:

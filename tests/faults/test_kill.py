@@ -23,8 +23,8 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
     start = datetime(2026, 3, 2, tzinfo=UTC)
     for number in range(SERIES):
         values = generate(
-            {"n": 1250, "seed": 100 + number, "base": 3.2, "noise": 0.04}
-            | {"shift_at": 1000 + 9 * number, "shift_until": 1060 + 9 * number, "shift": -1.3}
+            {"n": 800, "seed": 100 + number, "base": 3.2, "noise": 0.04}
+            | {"shift_at": 600 + 9 * number, "shift_until": 660 + 9 * number, "shift": -1.3}
         )
         lines = [
             f"{start + timedelta(minutes=row):%Y-%m-%dT%H:%M:%SZ},{value}"

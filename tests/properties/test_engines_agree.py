@@ -19,7 +19,7 @@ from vedette.adapters.rego.golden import golden, must_deny
 from vedette.bundle import Bundle
 from vedette.load.policy_data import mount
 
-MANY = 2000
+MANY = 800
 
 
 @pytest.fixture(scope="module")

@@ -70,13 +70,16 @@ def _audit(settings: Settings, names: Sequence[str], since_us: int, now_us: int)
         record = read_record(name, settings.targets[name], since_us)
         # All of it now: whatever it holds has its intent in the ledger that is read afterwards.
         records[name] = record, None if record.items is None else list(record.items)
+    # What a record forgot while it was read counts as forgotten, too.
+    over_us = SystemClock().now_us()
     with reading(settings) as store, store.snapshot():
         ledger = read_ledger(store, _targets(settings))
     if ledger.cut:
         since_us = max(since_us, ledger.first_us)
     read_us = now_us - (_APART_US if settings.store.kind == "postgresql" else 0)
+    times = {"since_us": since_us, "read_us": read_us}
     targets = [
-        _one(name, record, items, ledger, since_us, read_us)
+        _one(name, record, items, ledger, over_us, _names(name, settings, ledger), times)
         for name, (record, items) in records.items()
     ]
     return {
@@ -89,18 +92,39 @@ def _audit(settings: Settings, names: Sequence[str], since_us: int, now_us: int)
     }
 
 
+def _names(name: str, settings: Settings, ledger: Ledger) -> frozenset[str]:
+    """Return the names under which the ledger may know a target.
+
+    Its own, those of targets that are the same place, and those that no target has any more: it
+    may have been called so.
+    """
+    from vedette.adapters.target_records import same_place
+
+    here = settings.targets[name]
+    same = {other for other, table in settings.targets.items() if same_place(here, table)}
+    known = {claim.target for claim in ledger.claims.values() if claim.target is not None}
+    return frozenset({name} | same | (known - set(settings.targets)))
+
+
 def _one(
-    name: str, record: Any, items: Any, ledger: Ledger, since_us: int, read_us: int
+    name: str,
+    record: Any,
+    items: Any,
+    ledger: Ledger,
+    over_us: int,
+    names: frozenset[str],
+    times: Mapping[str, int],
 ) -> dict[str, Any]:
     from vedette.timeline.audit import audit_keys, audit_mailbox
 
-    times = {"since_us": since_us, "read_us": read_us}
+    given: dict[str, Any] = {**times, "names": names}
+    kept_us = 0 if record.keeps_us is None else over_us + _APART_US - record.keeps_us
     if record.mails is not None:
         seen = record.mails
-        found = audit_mailbox(seen, ledger, name, emptied=record.emptied, **times)
+        found = audit_mailbox(seen, ledger, name, emptied=record.emptied, **given)
     else:
         seen = items
-        found = audit_keys(seen, ledger, name, **times)
+        found = audit_keys(seen, ledger, name, kept_us=kept_us, **given)
     claims = ledger.of(name)
     return {
         "target": name,
@@ -109,6 +133,7 @@ def _one(
         "done": sum(claim.state == "done" for claim in claims),
         "open": sum(claim.open for claim in claims),
         "erased": sum(claim.erased for claim in claims),
+        "kept_since": kept_us or None,
         "findings": found,
     }
 
@@ -160,6 +185,8 @@ def _text(told: Mapping[str, Any]) -> str:
         )
         if target["erased"]:
             lines.append(f"  of {target['erased']:,} intents the content is erased")
+        if target["kept_since"]:
+            lines.append(f"  its record begins at {shown_time(target['kept_since'])}")
         lines += [f"  FOUND {one['code']}: {plain(one['what'])}" for one in found[:_SHOWN]]
         if len(found) > _SHOWN:
             lines.append(f"  … and {len(found) - _SHOWN:,} more (--json has all)")

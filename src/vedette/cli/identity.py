@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from vedette.cli.common import as_json_option, say, settings_of, shown_time, table
+from vedette.identity import valid_name
 
 if TYPE_CHECKING:
     from vedette.adapters.svid import Issuer
@@ -37,12 +38,30 @@ def _actor() -> str:
     return str(this_person())
 
 
+def _refuse_unknown(ctx: click.Context, issuer: Issuer, name: str, told: str, mend: str) -> None:
+    """Raise BadCommand for what is neither in the book nor an agent of the fleet.
+
+    The fleet is read only if need be, and what is wrong with it is not looked at: a key has to be
+    revoked beside a folder that is broken as well.
+    """
+    if issuer.knows(name):
+        return
+    from vedette.errors import BadCommand
+    from vedette.load.fleet import read_fleet
+
+    settings = settings_of(ctx)
+    agents, _, _ = read_fleet(settings.root, settings)
+    if name not in agents:
+        raise BadCommand(told.format(name), mend=mend)
+
+
 @click.group()
 def identity() -> None:
     """Give agents their keys, rotate them, and revoke them at once.
 
     Keys lie in the state folder of the gateway. With `[tokens] kind = "google"` an agent's
-    identity is its service account; revoking an agent here holds for that too.
+    identity is its service account; revoking an agent here holds for that too, where this state
+    folder is read and for as long as it is there: disable the account as well.
     """
 
 
@@ -112,6 +131,8 @@ def issue(ctx: click.Context, agent: str, out: Path, reason: str, as_json: bool)
 def rotate(ctx: click.Context, agent: str, reinstate: bool, reason: str, as_json: bool) -> None:
     """Give an agent a new key; the present one holds for two more lives of a token."""
     issuer = _issuer(ctx)
+    if valid_name(agent):
+        _refuse_unknown(ctx, issuer, agent, "there is no agent {!r}", "see `vedette check`")
     fresh = issuer.rotate(agent, reinstate=reinstate, actor=_actor(), reason=reason)
     until = max(
         (one.until_us for one in issuer.listed() if one.agent == agent and not one.revoked_us),
@@ -124,14 +145,20 @@ def rotate(ctx: click.Context, agent: str, reinstate: bool, reason: str, as_json
 
 @identity.command()
 @click.argument("what", metavar="AGENT|KEY|token:JTI")
+@click.option("--unknown", is_flag=True, help="Also an agent that is not (or no more) known here.")
 @_reasoned
 @as_json_option
 @click.pass_context
-def revoke(ctx: click.Context, what: str, reason: str, as_json: bool) -> None:
+def revoke(ctx: click.Context, what: str, unknown: bool, reason: str, as_json: bool) -> None:
     """Refuse an agent with all its keys, one key, or one token, from now on.
 
-    A connected worker is sent away within a second.
+    A connected worker is sent away within a second. A name that is neither among the keys nor in
+    the fleet is refused, since it may be misspelt; `--unknown` takes it as it is.
     """
-    keys = _issuer(ctx).revoke(what, actor=_actor(), reason=reason)
+    issuer = _issuer(ctx)
+    if not unknown and not what.startswith("token:"):
+        mend = "see `vedette identity list`; --unknown for an agent that was removed"
+        _refuse_unknown(ctx, issuer, what, "{!r} is no agent, no key and no token:JTI", mend)
+    keys = issuer.revoke(what, actor=_actor(), reason=reason)
     text = f"{what} is revoked" + "".join(f"\nkey {kid} is refused" for kid in keys)
     say(as_json, {"revoked": what, "keys": keys}, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,18 +134,28 @@ def _published(
         stays = f"; revision {done['revision']} stays" if done["revision"] else ""
         say(as_json, done, "\n".join([f"refused{stays}:", *done["findings"]]))
         return 1
+    say(as_json, done, told_of(done))
+    return 0
+
+
+def told_of(done: Mapping[str, Any]) -> str:
+    """Return what a person is told of a publication that succeeded."""
     text = f"revision {done['revision']} ({done['digest'][:12]}) is live"
     if not done["changed"]:
         text += " already; that is what it says"
     else:
-        text += f" everywhere after {done['took_us'] / 1000:.0f} ms"
+        where = "" if done["behind"] else " everywhere"
+        text += f"{where} after {done['took_us'] / 1000:.0f} ms"
         text += f" ({done['trial_us'] / 1000:.0f} ms of them its trial)"
     if done["still_calling"]:
         text += f"; {done['still_calling']} calls of older revisions have not ended yet"
+    if done["behind"]:
+        # Their names are made by the workers themselves.
+        names = plain(", ".join(done["behind"]))
+        text += f"\nnote: not known to be in force at worker {names}: see whether it lives"
     if done["told"]:
         text += f"\nnote: {plain(done['told'])}"
-    say(as_json, done, text)
-    return 0
+    return text
 
 
 @policy.command("status")

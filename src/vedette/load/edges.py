@@ -76,6 +76,7 @@ class BigQueryPlan:
     method: str
     location: str | None
     begin: str = "now"
+    vouches: str = "columns"
 
 
 EdgePlan = PubsubPlan | PushPlan | BigQueryPlan
@@ -218,7 +219,7 @@ def edge_source(table: Any) -> EdgePlan:
         table.name, table.project, table.dataset, table.table, table.type, table.time_column,
         table.id_column, table.subject_column, duration_us(table.every),
         duration_us(table.overlap), duration_us(table.behind), table.method, table.location,
-        table.begin,
+        table.begin, table.vouches,
     )  # fmt: skip
 
 

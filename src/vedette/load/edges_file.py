@@ -88,6 +88,10 @@ class BigQueryFile(Part):
         default="now", description="where it begins that was never here: now, or the first row"
     )
     location: str | None = None
+    vouches: Literal["columns", "envelope"] = Field(
+        default="columns",
+        description="envelope: an id or a subject of a column is trusted, as its writers are",
+    )
 
 
 class PolicyFile(Part):

@@ -61,8 +61,8 @@ def references(table: Mapping[str, Any]) -> list[str]:
 def read_secret(table: Mapping[str, Any], name: str, *, where: str) -> str | None:
     """Return the secret that `NAME_env`, `NAME_file` or `NAME_secret` of a table refers to.
 
-    None if none of them is there. Raises BadFleet if what is named is not there or empty, or if
-    two are named; Unavailable if Secret Manager cannot be asked now.
+    None if none of them is there. Raises BadFleet if what is named is not there, empty or of
+    several lines, or if two are named; Unavailable if Secret Manager cannot be asked now.
     """
     given = [kind for kind in _KINDS if table.get(f"{name}_{kind}")]
     if not given:
@@ -70,7 +70,13 @@ def read_secret(table: Mapping[str, Any], name: str, *, where: str) -> str | Non
     if len(given) > 1:
         what = f"{name}_{given[0]} and {name}_{given[1]} are both given"
         raise BadFleet(what, where=where, mend="leave one")
-    return _READ[given[0]](str(table[f"{name}_{given[0]}"]), where)
+    named = f"{name}_{given[0]}"
+    found = _READ[given[0]](str(table[named]), where)
+    if "\r" in found or "\n" in found:
+        # No header and no URL can carry it, and whoever tries may print it in pieces.
+        mend = "leave one line there, the secret alone"
+        raise BadFleet(f"what {named} names has several lines", where=where, mend=mend)
+    return found
 
 
 def _of_environment(variable: str, where: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from vedette.bundle import Bundle
 from vedette.question import Decided, Situation
@@ -59,4 +59,16 @@ class PolicyStage(Protocol):
 
     def load(self, bundle: Bundle) -> PolicyEngine:
         """Make an engine of an admitted bundle. Raises BadPolicy."""
+        ...
+
+
+@runtime_checkable
+class Warming(Protocol):
+    """A PolicyStage whose `load` would wait for something: another program, a server."""
+
+    async def warm(self, bundle: Bundle) -> None:
+        """Wait for it beside the event loop, so that `load` of this bundle need not.
+
+        Raises BadPolicy.
+        """
         ...

@@ -98,6 +98,11 @@ class Store(Protocol):
         ...
 
     @property
+    def behind(self) -> Sequence[str]:
+        """Return the workers that `everywhere` would wait for; this one if it sees no others."""
+        ...
+
+    @property
     def epoch(self) -> int:
         """Return the epoch of this worker."""
         ...

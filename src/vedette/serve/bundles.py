@@ -11,6 +11,7 @@ the loopback only.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import re
 from dataclasses import dataclass
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 
     from vedette.app import App
 
-# By this content type OPA knows that we answer late when asked to.
+# By this content type OPA knows that we answer late when asked to; by any other that we do not,
+# and then it polls at its interval.
 CONTENT_TYPE = "application/vnd.openpolicyagent.bundles"
+PLAIN_TYPE = "application/gzip"
 MIN_TOKEN = 16
 # No answer is held back for longer, and of so many readers only.
 MOST_WAIT_S = 300
@@ -102,8 +105,8 @@ def bundle_routes(app: App) -> list[Route]:
 def routes(shelving: Shelving, readers: Readers, name: str) -> list[Route]:
     """Return the route of one bundle.
 
-    200 with the archive, 304 if the reader has it (late, if it asks us to wait), 401 or 403 who
-    may not read, 503 while the live revision has no signed archive.
+    200 with the archive, 304 if the reader has it (late, if it asks us to wait and there is room),
+    401 or 403 who may not read, 503 while the live revision has no signed archive.
     """
     from starlette.routing import Route
 
@@ -130,13 +133,27 @@ class _Bundles:
             return JSONResponse({"error": error}, status, headers)
         has = request.headers.get("if-none-match", "")
         wait_s = _asked(request.headers.get("prefer", ""))
-        if wait_s and self._same(has) and self._waiting < MOST_WAITING:
+        late = self._waiting < MOST_WAITING
+        if wait_s and late and self._same(has):
             self._waiting += 1
             try:
-                await self._shelving.changed(wait_s)
+                await self._changed(request, wait_s)
             finally:
                 self._waiting -= 1
-        return self._answer(has)
+        return self._answer(has, late=late and not self._shelving.closing)
+
+    async def _changed(self, request: Request, within_s: float) -> None:
+        """Return when there is another archive, after a while, or when the reader hangs up."""
+        waits = {
+            asyncio.ensure_future(self._shelving.changed(within_s)),
+            asyncio.ensure_future(_gone(request)),
+        }
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     def _etag(self) -> str | None:
         live = self._shelving.live
@@ -146,7 +163,11 @@ class _Bundles:
         etag = self._etag()
         return etag is not None and etag in [each.strip() for each in has.split(",")]
 
-    def _answer(self, has: str) -> Response:
+    def _answer(self, has: str, *, late: bool) -> Response:
+        """Answer; `late` says whether a reader may count on our answering late.
+
+        One who was told so and is answered at once asks again at once, without end.
+        """
         from starlette.responses import JSONResponse, Response
 
         live, etag = self._shelving.live, self._etag()
@@ -159,7 +180,7 @@ class _Bundles:
             }
             return JSONResponse({"error": error}, 503, {"Retry-After": "5"})
         headers = {
-            "Content-Type": CONTENT_TYPE,
+            "Content-Type": CONTENT_TYPE if late else PLAIN_TYPE,
             "ETag": etag,
             "Cache-Control": "no-cache",
             "Vedette-Revision": f"{live.number} {live.bundle}",
@@ -167,6 +188,12 @@ class _Bundles:
         if self._same(has):
             return Response(None, 304, headers)
         return Response(live.raw, 200, headers)
+
+
+async def _gone(request: Request) -> None:
+    """Return when a reader has hung up. A GET has no body that could come before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _asked(prefer: str) -> int:

@@ -18,7 +18,8 @@ from __future__ import annotations
 import asyncio
 from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -71,12 +72,20 @@ class Door:
 
 @dataclass(frozen=True, slots=True)
 class PushLimits:
-    """What may be here at a time. A message has at most 10 MB, which is 13.4 MB in Base64."""
+    """What may be here at a time. A message has at most 10 MB, which is 13.4 MB in Base64.
+
+    `max_waiting` and `max_waiting_bytes` are for those who have shown the broker's token. Whoever
+    is refused may go on sending for a second, so that he reads why: `max_draining` of them.
+    `verify_seconds` is for the token: the first one waits for the issuer's keys, and for what
+    checks it to be loaded, and a start should cost no attempt.
+    """
 
     max_body_bytes: int = 14 << 20
     max_waiting: int = 64
     max_waiting_bytes: int = 64 << 20
+    max_draining: int = 64
     read_seconds: float = 10.0
+    verify_seconds: float = 5.0
     wait_seconds: float = 1.0
     retry_after_seconds: int = 1
 
@@ -141,6 +150,8 @@ class _Push:
         self._limits = limits
         self._waiting = 0
         self._bytes = 0
+        self._draining = 0
+        self._asking: set[asyncio.Future[Claims]] = set()
         self._refused: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     async def post(self, request: Request) -> Response:
@@ -150,15 +161,26 @@ class _Push:
         door = self._doors.get(request.path_params["name"])
         if door is None:
             return JSONResponse({"error": {"what": "no such push subscription"}}, 404)
-        octets = self._octets(request)
-        self._waiting += 1
-        self._bytes += octets
         try:
-            status = await self._take(door, request)
-            return Response(status_code=status)
+            # Room is for those who may push, and only while they do: or strangers, who need not
+            # even send what they announce, would keep the door shut.
+            await self._authenticate(door, request)
+            with self._room(self._octets(request)):
+                return Response(status_code=await self._take(door, request))
         except _Refusal as refusal:
             self._metrics.count("push_requests", source=door.name, outcome=refusal.outcome)
             return await self._answer(request, refusal)
+
+    @contextmanager
+    def _room(self, octets: int) -> Iterator[None]:
+        """Hold room for one request. Raises _Refusal if there is none."""
+        self._waiting += 1
+        self._bytes += octets
+        try:
+            most = self._limits
+            if self._waiting > most.max_waiting or self._bytes > most.max_waiting_bytes:
+                raise _Refusal(429, "overloaded", "more is being pushed than is taken in at a time")
+            yield
         finally:
             self._waiting -= 1
             self._bytes -= octets
@@ -172,7 +194,12 @@ class _Push:
     async def _answer(self, request: Request, refusal: _Refusal) -> Response:
         from starlette.responses import JSONResponse
 
-        await self._drain(request)
+        if self._draining < self._limits.max_draining:
+            self._draining += 1
+            try:
+                await self._drain(request)
+            finally:
+                self._draining -= 1
         headers = {"Connection": "close"}
         if refusal.status in (429, 503):
             headers["Retry-After"] = str(self._limits.retry_after_seconds)
@@ -198,14 +225,14 @@ class _Push:
     # --- who, what, and to whom -----------------------------------------------------------------
 
     async def _take(self, door: Door, request: Request) -> int:
-        if self._waiting > self._limits.max_waiting or self._bytes > self._limits.max_waiting_bytes:
-            raise _Refusal(429, "overloaded", "more is being pushed than is taken in at a time")
-        await self._authenticate(door, request)
         pushed = _unwrap(door, await self._body(request))
         key = (door.name, pushed.id)
         if key in self._refused:
             return self._over(door)
-        delivery = door.decode(pushed)
+        try:
+            delivery = door.decode(pushed)
+        except Temporary as error:
+            raise _Refusal(503, "unavailable", error.what) from error
         receipt = await self._accept(delivery)
         self._metrics.count("push_requests", source=door.name, outcome=receipt.status)
         if receipt.status != "refused":
@@ -223,14 +250,28 @@ class _Push:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
             raise _Refusal(401, "unauthorised", "the request has no bearer token")
+        # The wait is bounded, and not the work: keys that took longer to fetch are there for the
+        # next request.
+        asking = asyncio.ensure_future(door.verify(token.strip()))
+        self._asking.add(asking)
+        asking.add_done_callback(self._asked)
         try:
-            said = (await door.verify(token.strip())).all
+            async with asyncio.timeout(self._limits.verify_seconds):
+                said = (await asyncio.shield(asking)).all
+        except TimeoutError as error:
+            raise _Refusal(503, "unavailable", "the issuer's keys do not come") from error
         except Temporary as error:
             raise _Refusal(503, "unavailable", error.what) from error
         except BadToken as error:
             raise _Refusal(401, "unauthorised", error.what) from error
         if said.get("email") != door.service_account or said.get("email_verified") is not True:
             raise _Refusal(403, "forbidden", "the token is another account's")
+
+    def _asked(self, asking: asyncio.Future[Claims]) -> None:
+        """Let go of a check; what it raised is told to whoever still waits for it."""
+        self._asking.discard(asking)
+        if not asking.cancelled():
+            asking.exception()
 
     async def _body(self, request: Request) -> bytes:
         from starlette.requests import ClientDisconnect

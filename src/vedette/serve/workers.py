@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from vedette.apart import Apart, issuer_of, tokens_of
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
-from vedette.errors import BadFleet, StoreFailed
+from vedette.errors import AlreadyDone, BadFleet, StoreFailed
 from vedette.serve.endpoint import MAX_PATH_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from vedette.adapters.svid import Issuer
     from vedette.app import App
 
 SOCKET = "workers.sock"
 # One entry for an agent and a code within so long; how often it happened is in the next.
 EVERY_US = 10_000_000
-# Up to which change the ledger has what was changed among the identities.
-CHANGES = "identity_changes"
+# Up to which change of a book of identities (by its id) the ledger has what was changed.
+CHANGES = "identity_changes:"
 _LOOK_S = 0.5
 
 
@@ -64,29 +65,56 @@ class Refusals:
         await asyncio.gather(*self._writing, return_exceptions=True)
 
 
-async def record_changes(app: App) -> None:
+async def record_changes(app: App, trouble: Callable[[str], None]) -> None:
     """Put into the ledger what people change among the identities; goes on until cancelled.
 
     `vedette identity` works beside the gateway, and without one: what it did is found here.
     """
     issuer = issuer_of(app.settings, app.line.clock.now_us)
+    said = ""
     while True:
-        with suppress(StoreFailed):  # found again when the store is back
-            done = int(app.store.meta(CHANGES) or 0)
-            changes = issuer.changes(done) if app.store.leads else []
-            for change in changes:
-                fields = {name: change[name] for name in ("what", "agent", "key", "actor")}
-                body = Body(canonical({"reason": change["reason"]}))
-                await app.store.note([Draft("identity.changed", fields, body=body)])
-                await app.store.remember(CHANGES, str(change["n"]))
+        told = ""
+        try:
+            await _record(app, issuer)
+        except StoreFailed:
+            told = said  # found again when the store is back, which others speak of
+        except Exception as error:
+            # A book can be mended: what is in it by then is recorded by then.
+            told = f"changes of identities are not recorded: {type(error).__name__}: {error}"
+        if told and told != said:
+            trouble(told)
+        said = told
         await asyncio.sleep(_LOOK_S)
 
 
+async def _record(app: App, issuer: Issuer) -> None:
+    """Record what the book has since it was looked at last, each change once.
+
+    The store may outlive the book (a new host's state folder, one that was restored) and be shared
+    by several gateways with a book each: so a change goes by its book, number and instant, and one
+    that is recorded already is refused as done, also after a crash before it was marked so.
+    """
+    book, changes = issuer.changes()
+    done = app.store.meta(CHANGES + book)
+    marks = [f"{change['n']}:{change['at']}" for change in changes]
+    for n in range(marks.index(done) + 1 if done in marks else 0, len(marks)):
+        change = changes[n]
+        fields = {name: change[name] for name in ("what", "agent", "key", "actor")}
+        body = Body(canonical({"reason": change["reason"]}))
+        draft = Draft("identity.changed", fields, body=body)
+        with suppress(AlreadyDone):
+            await app.store.note([draft], command=f"identity:{book}:{marks[n]}")
+        await app.store.remember(CHANGES + book, marks[n])
+
+
 @asynccontextmanager
-async def serve_workers(app: App) -> AsyncIterator[str | None]:
+async def serve_workers(
+    app: App, trouble: Callable[[str], None] = lambda told: None
+) -> AsyncIterator[str | None]:
     """Let workers in for as long as the context lasts; yields the HTTP address, None without one.
 
-    Does nothing unless the app is a gateway's. Raises BadFleet if the port is taken.
+    Does nothing unless the app is a gateway's. `trouble` is told what a person should see. Raises
+    BadFleet if it cannot listen: the port is taken, or so.
     """
     judges = app.line.reasoners.get("judge")
     if not isinstance(judges, Apart):
@@ -116,7 +144,7 @@ async def serve_workers(app: App) -> AsyncIterator[str | None]:
     )
     door.open()
     pool.opened(door)
-    recording = asyncio.create_task(record_changes(app), name="identity changes")
+    recording = asyncio.create_task(record_changes(app, trouble), name="identity changes")
     try:
         yield door.address
     finally:

@@ -64,6 +64,15 @@ class Orders:
         """Keep a value under a name."""
         self._database.run(META, (name, str(value)))
 
+    def mark_live(self, number: int, marks: Mapping[str, str], name: str, was: str | None) -> bool:
+        """Keep values if `number` is live and `name` still holds `was`; say whether it was so."""
+        rows = self._database.rows("SELECT value FROM meta WHERE name=?", (name,))
+        if self._fences.policy_rev != number or (rows[0][0] if rows else None) != was:
+            return False
+        for mark, value in marks.items():
+            self.set_meta(mark, value)
+        return True
+
     def note(self, drafts: Sequence[Draft], bundle: Bundle | None = None) -> int:
         """Write entries that belong to no run; return the seq of the last."""
         if bundle is not None:

@@ -173,6 +173,11 @@ class SqlStore(Keeping):
     async def everywhere(self) -> None:
         """Return once no other worker starts a call under anything older than what is live."""
 
+    @property
+    def behind(self) -> Sequence[str]:
+        """Return the workers that `everywhere` would wait for; this one if it sees no others."""
+        return ()
+
     def close(self) -> None:
         """Commit what is queued and close the connections."""
         self.writer.close()
@@ -287,6 +292,16 @@ class SqlStore(Keeping):
     async def remember(self, name: str, value: str) -> None:
         """Keep a value of the runner's own under a name; `meta` reads it."""
         await self.writer.submit(lambda: self._orders.set_meta(name, value))
+
+    async def mark_live(
+        self, number: int, marks: Mapping[str, str], name: str, was: str | None
+    ) -> bool:
+        """Keep values in one commit if revision `number` is live and `name` still holds `was`.
+
+        Returns whether it was so: another worker may have published meanwhile.
+        """
+        orders = self._orders
+        return await self.writer.submit(lambda: orders.mark_live(number, marks, name, was))
 
     async def keep_state(self, agent: str, key: str, position: int, blob: bytes) -> None:
         """Keep a checkpoint of a judge's state, unless a newer one is there."""

@@ -8,7 +8,7 @@ Pure: the readers of records are adapters (`vedette.adapters.target_records`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +34,8 @@ INBOX = "INBOX"
 class Claim:
     """What the ledger says of one effect at a target. `at_us` is when its last entry was written.
 
-    `args` are those that were decided and `data` what the tool answered; both None once erased.
+    `began_us` is when its first was. `args` are those that were decided and `data` what the tool
+    answered; both None once erased.
     """
 
     key: str
@@ -46,6 +47,7 @@ class Claim:
     state: str = ""
     seq: int = 0
     at_us: int = 0
+    began_us: int = 0
     args: Mapping[str, Any] | None = None
     data: Mapping[str, Any] | None = None
     erased: bool = False
@@ -54,6 +56,10 @@ class Claim:
     def open(self) -> bool:
         """Say whether it is not known yet whether it happened."""
         return self.state in _OPEN
+
+    def at(self, names: Collection[str]) -> bool:
+        """Say whether it was meant for a target of one of these names, as far as is known."""
+        return self.target in names or (self.target is None and self.erased)
 
     def told(self, name: str) -> Any:
         """Return what it says of the target: as answered, else as asked for."""
@@ -94,9 +100,9 @@ class Ledger:
     first_us: int = 0
     cut: bool = False
 
-    def of(self, target: str) -> list[Claim]:
+    def of(self, *names: str) -> list[Claim]:
         """Return the effects at one target, in the order in which they came to where they are."""
-        found = [claim for claim in self.claims.values() if claim.target == target]
+        found = [claim for claim in self.claims.values() if claim.target in names]
         return sorted(found, key=lambda claim: claim.seq)
 
 
@@ -145,6 +151,7 @@ def _claim(
     agent, tool = str(entry.get("agent")), str(entry.get("tool"))
     args, target = asked
     claim = Claim(action.removeprefix("act_"), action, agent, str(entry.get("run")), tool)
+    claim.began_us = int(entry.get("at") or 0)
     claim.args, claim.erased = args, args is None
     claim.target = target_of(agent, tool) if claim.erased else target
     return claim
@@ -162,13 +169,23 @@ def _move(claim: Claim, seq: int, entry: Mapping[str, Any], data: bytes | None) 
 
 
 def audit_keys(
-    items: Iterable[Item], ledger: Ledger, target: str, *, since_us: int, read_us: int
+    items: Iterable[Item],
+    ledger: Ledger,
+    target: str,
+    *,
+    since_us: int,
+    read_us: int,
+    names: Collection[str] = (),
+    kept_us: int = 0,
 ) -> list[dict[str, Any]]:
     """Hold a record of keys against the ledger; `read_us` is when its reading began.
 
-    Both from `since_us` on; what carries no time in the record counts as being in it.
+    Both from `since_us` on; what carries no time in the record counts as being in it. An effect
+    that was meant for another target is no intent here; `names` are other names of this one. What
+    began before `kept_us` the record may have forgotten, so it is not missed.
     """
     found: list[dict[str, Any]] = []
+    here = {target, *names}
     times: dict[str, int] = {}
     for item in items:
         times[item.key] = times.get(item.key, 0) + 1
@@ -178,6 +195,9 @@ def audit_keys(
         shown = f"{item.key!r}" + (f" ({item.what})" if item.what else "")
         if claim is None:
             found.append(finding("no-intent", target, f"{shown} has no intent", key=item.key))
+        elif not claim.at(here):
+            what = f"{shown} has no intent here: {_whose(claim)}"
+            found.append(finding("no-intent", target, what, claim=claim))
         elif claim.state in ("failed", "cancelled"):
             what = f"{shown} is there, and the ledger says that it {_said(claim.state)}"
             found.append(finding("despite", target, what, claim=claim))
@@ -186,7 +206,8 @@ def audit_keys(
             what = f"{key!r} took effect {number} times"
             found.append(finding("twice", target, what, key=key, claim=ledger.claims.get(key)))
     for claim in ledger.of(target):
-        if claim.key not in times and _due(claim, since_us, read_us):
+        kept = claim.began_us >= kept_us
+        if claim.key not in times and kept and _due(claim, since_us, read_us):
             what = f"{claim.tool} of {claim.agent} was done; the target does not know it"
             found.append(finding("not-there", target, what, claim=claim))
     return found
@@ -194,6 +215,11 @@ def audit_keys(
 
 def _said(state: str) -> str:
     return "failed" if state == "failed" else "was cancelled"
+
+
+def _whose(claim: Claim) -> str:
+    to = f" at {claim.target}" if claim.target is not None else ""
+    return f"it is the key of {claim.tool} of {claim.agent}{to}"
 
 
 def _due(claim: Claim, since_us: int, read_us: int) -> bool:
@@ -211,17 +237,19 @@ def audit_mailbox(
     *,
     since_us: int,
     read_us: int,
+    names: Collection[str] = (),
     emptied: frozenset[str] = frozenset({"Outbox"}),
 ) -> list[dict[str, Any]]:
     """Hold where mails lie and how they are flagged against what the ledger did to them.
 
     A mail comes into the INBOX without a flag; from there on each move and flag has an intent:
     one whose answer names `message` and `folder`, or `message`, `flag` and `set`. What others
-    take out of the folders `emptied` is not missed.
+    take out of the folders `emptied` is not missed. `names` are other names of this mailbox.
     """
     found: list[dict[str, Any]] = []
+    here = {target, *names}
     of: dict[str, list[Claim]] = {}
-    for claim in ledger.of(target):
+    for claim in ledger.of(*here):
         message = claim.told("message")
         # A mail that we wrote ourselves goes by its key, even once all else is erased.
         writes = _written(claim)
@@ -233,10 +261,10 @@ def audit_mailbox(
             found.append(finding("twice", target, what, message=mail.name))
         seen[mail.name] = mail
         if not mail.at_us or mail.at_us >= since_us:
-            found += _mail(mail, _claims_on(mail, of, ledger), target, read_us)
+            found += _mail(mail, _claims_on(mail, of, ledger, here), target, read_us)
     for name, claims in of.items():
         last = next((c for c in reversed(claims) if _due(c, since_us, read_us)), None)
-        if not name or name in seen or last is None:
+        if not name or name in seen or last is None or last.target != target:
             continue
         moving = any(claim.open or claim.at_us >= read_us for claim in claims)
         if moving or last.told("folder") in emptied:
@@ -253,12 +281,14 @@ def _written(claim: Claim) -> str | None:
     return name if named == name or (claim.data is None and claim.told("to")) else None
 
 
-def _claims_on(mail: Mail, of: Mapping[str, list[Claim]], ledger: Ledger) -> list[Claim]:
+def _claims_on(
+    mail: Mail, of: Mapping[str, list[Claim]], ledger: Ledger, here: Collection[str]
+) -> list[Claim]:
     claims = of.get(mail.name, [])
     if claims or not mail.name.endswith(".vedette"):
         return claims
     ours = ledger.claims.get(mail.name.removesuffix(".vedette"))
-    return [ours] if ours is not None else []
+    return [ours] if ours is not None and ours.at(here) else []
 
 
 def _mail(mail: Mail, claims: list[Claim], target: str, read_us: int) -> list[dict[str, Any]]:

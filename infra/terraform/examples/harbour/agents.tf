@@ -13,39 +13,41 @@ locals {
   #   - on: metric.point
   #     source: pubsub:night-watch
   # where night-watch is none of the shared streams. It is made on the topic of the stream that
-  # carries the trigger's type. (An `on` without quotes is the boolean true to YAML 1.1, and so to
-  # yamldecode: as a key it reads "true".)
-  wanted = merge([
-    for name, agent in local.agents : {
-      for trigger in agent.triggers : trimprefix(try(flatten([trigger.source])[0], ""), "pubsub:") => {
-        agent = name
-        type  = try(flatten([trigger["true"]])[0], flatten([trigger.on])[0], "")
-      }
-      if try(startswith(flatten([trigger.source])[0], "pubsub:"), false)
-      && !try(strcontains(flatten([trigger.source])[0], "*"), false)
-      && !contains(keys(var.streams), trimprefix(try(flatten([trigger.source])[0], ""), "pubsub:"))
-    }
-  ]...)
+  # carries the trigger's types, all of them: a subscription has one topic. (An `on` without quotes
+  # is the boolean true to YAML 1.1, and so to yamldecode: as a key it reads "true".)
+  wishes = flatten([
+    for name, agent in local.agents : [
+      for trigger in agent.triggers : [
+        for source in flatten([try(trigger.source, [])]) : {
+          agent = name
+          name  = trimprefix(source, "pubsub:")
+          types = flatten([try(trigger["true"], trigger.on, [])])
+        }
+        if startswith(source, "pubsub:") && !strcontains(source, "*")
+        && !contains(keys(var.streams), trimprefix(source, "pubsub:"))
+      ]
+    ]
+  ])
+  wanted = { for wish in local.wishes : wish.name => wish... }
   carriers = {
-    for name, wish in local.wanted : name => sort([
-      for stream, told in var.streams : stream if contains(told.types, wish.type)
+    for name, wishes in local.wanted : name => sort([
+      for stream, told in var.streams : stream
+      if length(setsubtract(flatten(wishes[*].types), told.types)) == 0
     ])
   }
-  own = {
-    for name, wish in local.wanted : wish.agent => {
-      name    = "${var.fleet}-own-${name}"
-      source  = name
-      stream  = local.carriers[name][0]
-      type    = var.streams[local.carriers[name][0]].type
-      ordered = var.streams[local.carriers[name][0]].ordered
-    } if length(local.carriers[name]) > 0
-  }
-}
+  # What cannot be made: the output `agents` refuses the plan for it.
+  uncarried = sort([for name, streams in local.carriers : name if length(streams) == 0])
+  shared    = sort([for name, wishes in local.wanted : name if length(distinct(wishes[*].agent)) > 1])
+  several   = sort([for agent, _ in local.agents : agent if length(distinct([for wish in local.wishes : wish.name if wish.agent == agent])) > 1])
 
-check "every_wish_has_a_stream" {
-  assert {
-    condition     = alltrue([for name, streams in local.carriers : length(streams) > 0])
-    error_message = "An agent names a pubsub: source of its own, and no stream carries the type that it waits for: add it to `streams`."
+  own = {
+    for agent, names in { for wish in local.wishes : wish.agent => wish.name... } : agent => {
+      name    = "${var.fleet}-own-${names[0]}"
+      source  = names[0]
+      stream  = local.carriers[names[0]][0]
+      type    = var.streams[local.carriers[names[0]][0]].type
+      ordered = var.streams[local.carriers[names[0]][0]].ordered
+    } if !contains(local.uncarried, names[0])
   }
 }
 

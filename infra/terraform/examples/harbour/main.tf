@@ -5,11 +5,12 @@ locals {
 
   # Ticks come from Cloud Scheduler alone.
   streams = merge(
-    { for name, stream in var.streams : name => { publishers = stream.publishers, ordered = stream.ordered } },
+    { for name, stream in var.streams : name => { publishers = stream.publishers, ordered = stream.ordered, redriven = true } },
     {
       ticks = {
         publishers = ["serviceAccount:service-${data.google_project.fleet.number}@gcp-sa-cloudscheduler.iam.gserviceaccount.com"]
         ordered    = false
+        redriven   = false # which tick a message means follows from when it was published
       }
     },
   )
@@ -21,7 +22,7 @@ data "google_project" "fleet" {
 
 resource "google_project_service" "api" {
   for_each = toset([
-    "aiplatform", "artifactregistry", "bigquery", "cloudresourcemanager", "cloudscheduler", "compute", "iam", "iamcredentials", "monitoring", "pubsub", "run",
+    "aiplatform", "artifactregistry", "bigquery", "bigquerydatatransfer", "cloudresourcemanager", "cloudscheduler", "compute", "iam", "iamcredentials", "monitoring", "pubsub", "run",
     "secretmanager", "servicenetworking", "sqladmin", "storage",
   ])
 
@@ -44,6 +45,7 @@ module "gateway" {
   secrets_version     = var.secrets_version
   target_secrets      = var.target_secrets
   mailbox             = var.mailbox
+  availability_type   = var.availability_type
   model               = length(local.judged) < length(local.agents)
   deletion_protection = var.deletion_protection
 
@@ -57,7 +59,6 @@ module "streams" {
   project_number = data.google_project.fleet.number
   fleet          = var.fleet
   gateway        = module.gateway.service_account
-  operators      = var.operators
   regions        = [var.region]
   streams        = local.streams
 }

@@ -82,12 +82,6 @@ variable "people" {
   default = null
 }
 
-variable "operators" {
-  description = "Who may redrive dead letters, for example group:operations@example.org."
-  type        = list(string)
-  default     = []
-}
-
 variable "readers" {
   description = "Who may query the shipped ledger, for example group:compliance@example.org."
   type        = list(string)
@@ -115,6 +109,12 @@ variable "cloud_scheduler" {
   description = "Whether Cloud Scheduler's jobs fire. The engine's own scheduler always does; both together make each tick once."
   type        = bool
   default     = true
+}
+
+variable "availability_type" {
+  description = "REGIONAL: the database stands in two zones; ZONAL: in one, for half the price."
+  type        = string
+  default     = "REGIONAL"
 }
 
 variable "deletion_protection" {

@@ -54,14 +54,15 @@ resource "google_cloud_run_v2_worker_pool" "agent" {
       }
     }
 
-    # All traffic goes into a network without a way out: the gateway and Google's APIs are all
-    # that agent code can reach.
+    # All traffic goes into a network without a way out, and the tag bars the private addresses in
+    # it (database, mailbox): the gateway and Google's APIs are all that agent code can reach.
     vpc_access {
       egress = "ALL_TRAFFIC"
 
       network_interfaces {
         network    = var.network.network
         subnetwork = var.network.subnetwork
+        tags       = [var.network.agent_tag]
       }
     }
   }

@@ -87,3 +87,15 @@ resource "google_pubsub_subscription_iam_member" "gateway_pulls" {
   role         = "roles/pubsub.subscriber"
   member       = local.gateway_member
 }
+
+# `vedette pubsub redrive` of this subscription: the gateway takes the dead letter, and publishes it
+# again to the topic. That second role comes with the topic (modules/streams gives it): two
+# resources for one grant would take it from each other when one of them goes.
+resource "google_pubsub_subscription_iam_member" "gateway_takes_dead" {
+  for_each = local.own
+
+  project      = var.project
+  subscription = google_pubsub_subscription.dead[each.key].name
+  role         = "roles/pubsub.subscriber"
+  member       = local.gateway_member
+}

@@ -43,10 +43,11 @@ variable "gateway" {
 }
 
 variable "network" {
-  description = "The fleet's own network, which has no way out to the internet."
+  description = "The fleet's own network, which has no way out to the internet, and the tag that its firewall keeps from private addresses."
   type = object({
     network    = string
     subnetwork = string
+    agent_tag  = string
   })
 }
 
@@ -74,7 +75,7 @@ variable "worker" {
 }
 
 variable "subscription" {
-  description = "A subscription of the agent's own, which the gateway pulls; null is the shared one."
+  description = "A subscription of the agent's own, which the gateway pulls; null is the shared one. The gateway publishes to `topic` when it redrives: whoever makes the topic gives it that role."
   type = object({
     name                  = string
     topic                 = string

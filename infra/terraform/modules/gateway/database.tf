@@ -10,7 +10,7 @@ resource "google_sql_database_instance" "store" {
   settings {
     tier                        = var.database_tier
     edition                     = "ENTERPRISE"
-    availability_type           = "REGIONAL"
+    availability_type           = var.availability_type
     disk_type                   = "PD_SSD"
     disk_autoresize             = true
     deletion_protection_enabled = var.deletion_protection

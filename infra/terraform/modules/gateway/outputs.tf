@@ -14,11 +14,19 @@ output "service" {
 }
 
 output "network" {
-  description = "The fleet's own network."
+  description = "The fleet's own network, and the tag of what may reach no private address in it."
   value = {
     network    = google_compute_network.fleet.id
     subnetwork = google_compute_subnetwork.fleet.id
+    agent_tag  = local.agent_tag
   }
+
+  # No agent's process starts before the rules hold.
+  depends_on = [
+    google_compute_firewall.agents_reach_no_private_address,
+    google_compute_firewall.agents_reach_google,
+    google_compute_firewall.agents_reach_nothing_else,
+  ]
 }
 
 output "bundles" {

@@ -101,6 +101,17 @@ variable "database_version" {
   }
 }
 
+variable "availability_type" {
+  description = "REGIONAL: the database stands in two zones; ZONAL: in one, for half the price."
+  type        = string
+  default     = "REGIONAL"
+
+  validation {
+    condition     = contains(["REGIONAL", "ZONAL"], var.availability_type)
+    error_message = "REGIONAL or ZONAL."
+  }
+}
+
 variable "subnet" {
   description = "The addresses of the fleet's own network."
   type        = string

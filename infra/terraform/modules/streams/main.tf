@@ -9,11 +9,7 @@ locals {
       for who in stream.publishers : "${name} ${who}" => { stream = name, member = who }
     }
   ]...)
-  redrives = merge([
-    for name, _ in var.streams : {
-      for who in var.operators : "${name} ${who}" => { stream = name, member = who }
-    }
-  ]...)
+  redriven = { for name, stream in var.streams : name => stream if stream.redriven }
 }
 
 resource "google_pubsub_schema" "stream" {
@@ -141,21 +137,22 @@ resource "google_pubsub_topic_iam_member" "publishes" {
   member  = each.value.member
 }
 
-# `vedette pubsub redrive`: take a dead letter, publish it again.
-resource "google_pubsub_subscription_iam_member" "operator_takes_dead" {
-  for_each = local.redrives
+# `vedette pubsub redrive`: take a dead letter, publish it again. A person gives the order (role
+# operator of the gateway's own doors) and has no role here: the gateway carries it out.
+resource "google_pubsub_subscription_iam_member" "gateway_takes_dead" {
+  for_each = local.redriven
 
   project      = var.project
-  subscription = google_pubsub_subscription.dead[each.value.stream].name
+  subscription = google_pubsub_subscription.dead[each.key].name
   role         = "roles/pubsub.subscriber"
-  member       = each.value.member
+  member       = "serviceAccount:${var.gateway}"
 }
 
-resource "google_pubsub_topic_iam_member" "operator_publishes_again" {
-  for_each = local.redrives
+resource "google_pubsub_topic_iam_member" "gateway_publishes_again" {
+  for_each = local.redriven
 
   project = var.project
-  topic   = google_pubsub_topic.stream[each.value.stream].name
+  topic   = google_pubsub_topic.stream[each.key].name
   role    = "roles/pubsub.publisher"
-  member  = each.value.member
+  member  = "serviceAccount:${var.gateway}"
 }

@@ -14,14 +14,8 @@ variable "fleet" {
 }
 
 variable "gateway" {
-  description = "The gateway's service account, which pulls; an e-mail."
+  description = "The gateway's service account, which pulls and redrives; an e-mail."
   type        = string
-}
-
-variable "operators" {
-  description = "Who may redrive dead letters, for example group:operations@example.org."
-  type        = list(string)
-  default     = []
 }
 
 variable "regions" {
@@ -35,7 +29,7 @@ variable "regions" {
 }
 
 variable "streams" {
-  description = "A topic, its shared subscription and its dead letters, by name. One per trust class: `publishers` are whom the gateway trusts for an event's envelope."
+  description = "A topic, its shared subscription and its dead letters, by name. One per trust class: `publishers` are whom the gateway trusts for an event's envelope. `redriven`: the gateway may publish its dead letters again."
   type = map(object({
     publishers            = optional(list(string), [])
     schema                = optional(object({ type = string, definition = string, encoding = string }))
@@ -45,6 +39,7 @@ variable "streams" {
     exactly_once          = optional(bool, false)
     ack_deadline_seconds  = optional(number, 60)
     max_delivery_attempts = optional(number, 5)
+    redriven              = optional(bool, true)
   }))
 
   validation {

@@ -1,4 +1,7 @@
-# The gateway appends rows and asks how far it is. It cannot make, alter or drop a table.
+# The gateway adds rows and asks how far it is. It can neither make nor drop a table, but it can
+# delete and rewrite rows: BigQuery has no permission to append alone (tables.updateData carries
+# DML), and asking takes a query job. So the shipped table is a copy and no witness against the
+# gateway; the snapshots of witness.tf are.
 
 locals {
   gateway = "serviceAccount:${var.gateway}"

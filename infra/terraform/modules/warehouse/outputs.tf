@@ -12,3 +12,8 @@ output "views" {
   description = "Its views."
   value       = sort(keys(local.views))
 }
+
+output "witness" {
+  description = "The dataset of the nightly snapshots, where the gateway has no role."
+  value       = google_bigquery_dataset.witness.dataset_id
+}

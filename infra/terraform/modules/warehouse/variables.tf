@@ -49,6 +49,12 @@ variable "sources" {
   default     = {}
 }
 
+variable "witness_schedule" {
+  description = "When the shipped tables are snapshotted, in UTC, as BigQuery's scheduled queries have it."
+  type        = string
+  default     = "every day 03:30"
+}
+
 variable "deletion_protection" {
   description = "Refuse to delete the tables."
   type        = bool

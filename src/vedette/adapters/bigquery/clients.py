@@ -25,6 +25,9 @@ TIMEOUT_S = 20.0
 # What a gRPC message may hold; an append is cut far below (tables.MOST_BYTES).
 _MESSAGE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
+# Reasons that the service gives for a request that stays wrong.
+_WRONG = frozenset({"invalidQuery", "invalid", "invalidParameter", "parseError", "required"})
+
 
 def query_client(
     project: str, location: str | None = None, environ: Mapping[str, str] = os.environ
@@ -82,8 +85,13 @@ def may_pass(error: BaseException) -> bool:
     """Say whether the same request may succeed later: everything but what the service calls wrong.
 
     A table that is not there and a right that is not given may come; a query that is not SQL, or
-    names a column that is not there, stays wrong until somebody changes a file.
+    names a column that is not there, stays wrong until somebody changes a file. The status alone
+    does not tell: jobs that failed for the moment are answered with 400, too. Reasons:
+    https://cloud.google.com/bigquery/docs/error-messages
     """
     from google.api_core import exceptions
 
-    return not isinstance(error, exceptions.BadRequest)
+    if not isinstance(error, exceptions.BadRequest):
+        return True
+    told = error.errors[0] if error.errors else None
+    return not (isinstance(told, Mapping) and told.get("reason") in _WRONG)

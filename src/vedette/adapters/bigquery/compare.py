@@ -14,6 +14,8 @@ from vedette.digest import sha256_hex
 
 SHOWN = 20
 PAGE = 1000
+# Entries that one query compares: it sorts them, and its answer comes as a whole.
+SLICE = 1_000_000
 
 # The table beside the view that leaves out what a restore replaced. An entry that was shipped
 # twice is there twice.
@@ -21,12 +23,12 @@ _SHIPPED = """\
 SELECT t.seq, t.digest, {content} AS content
 FROM `{place}` AS t
 JOIN `{entries}` AS e ON e.fleet = t.fleet AND e.history = t.history AND e.seq = t.seq
-WHERE t.fleet = @fleet AND t.seq <= @last
+WHERE t.fleet = @fleet AND t.seq > @after AND t.seq <= @last
 ORDER BY t.seq"""
 _LEDGER = """\
 SELECT t.seq, t.digest, TO_HEX(SHA256(t.entry)) AS content
 FROM `{entries}` AS t
-WHERE t.fleet = @fleet AND t.seq <= @last
+WHERE t.fleet = @fleet AND t.seq > @after AND t.seq <= @last
 ORDER BY t.seq"""
 
 
@@ -52,19 +54,24 @@ def differences(
         text = text.format(
             content="t.digest", place=warehouse.place(table), entries=warehouse.place("entries")
         )
-        rows = (
-            (int(row["seq"]), str(row["digest"]), str(row["content"]))
-            for row in warehouse.ask(text, fleet=fleet, last=last)
-            if row["seq"] >= first
-        )
-        found[table] = _compared(_local(reader, kinds, last), rows)
+        rows = _shipped(warehouse, text, fleet, first, last)
+        found[table] = _compared(_local(reader, kinds, first, last), rows)
     return found
 
 
-def _local(
-    reader: Reader, kinds: frozenset[str] | None, last: int
+def _shipped(
+    warehouse: Warehouse, text: str, fleet: str, first: int, last: int
 ) -> Iterator[tuple[int, str, str]]:
-    at = 0
+    for after in range(first - 1, last, SLICE):
+        upto = min(after + SLICE, last)
+        for row in warehouse.ask(text, fleet=fleet, after=after, last=upto):
+            yield int(row["seq"]), str(row["digest"]), str(row["content"])
+
+
+def _local(
+    reader: Reader, kinds: frozenset[str] | None, first: int, last: int
+) -> Iterator[tuple[int, str, str]]:
+    at = first - 1
     while at < last and (page := reader.entries_after(at, PAGE)):
         for seq, raw in page:
             if seq <= last and (kinds is None or orjson.loads(raw)["kind"] in kinds):

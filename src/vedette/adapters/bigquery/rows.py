@@ -24,13 +24,27 @@ class Maker:
     `id_column` tells rows apart: the event's id is the table and its value, so a row that was
     written twice is one event, however far apart the two are. Without it the id is the hash of
     the whole row, its instant included.
+
+    Whoever writes rows chooses what is in them. So with `vouches` "columns" an id or a subject that
+    comes from a column is as untrusted as the data; "envelope" is for a trusted writer. The instant
+    is vouched for: a row is not read before it, and a restore asks for no more.
     """
 
     def __init__(
-        self, source: str, table: str, type: str, id_column: str | None, subject: str | None
+        self,
+        source: str,
+        table: str,
+        type: str,
+        id_column: str | None,
+        subject: str | None,
+        *,
+        vouches: str = "columns",
     ) -> None:
         self._source, self._table, self._type = source, table, type
         self._id, self._subject = id_column, subject
+        chosen = {"id": id_column, "subject": subject}
+        given = {name for name, column in chosen.items() if column is not None}
+        self._vouched = ENVELOPE if vouches == "envelope" else ENVELOPE - given
 
     def event_id(self, row: Mapping[str, Any]) -> str:
         """Return the id of a row's event."""
@@ -57,7 +71,7 @@ class Maker:
             subject=None if subject is None else str(subject),
             time=iso(row[AT]),
             data=data,
-            vouched=ENVELOPE,
+            vouched=self._vouched,
         )
 
     def _of(self, data: Mapping[str, Any], column: str) -> Any:

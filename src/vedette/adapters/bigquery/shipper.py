@@ -284,6 +284,10 @@ async def follow(
                 metrics.count("shipped", await shipper.ship())
                 metrics.gauge("unshipped", head() - shipper.shipped)
                 tries = 0
+            except asyncio.CancelledError:
+                # Else the loop's end waits for a query that takes long.
+                asyncio.get_running_loop().run_in_executor(None, shipper.warehouse.let_go)
+                raise
             except Exception as error:
                 tries += 1
                 metrics.count("ship_failures")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vedette.adapters.bigquery.clients import TIMEOUT_S, query_client, write_client
+from vedette.adapters.bigquery.query import Query, RunningError
 from vedette.adapters.bigquery.sql import dataset_name
 from vedette.adapters.bigquery.tables import (
     CLUSTERED,
@@ -53,6 +54,7 @@ class Warehouse:
         self._project, self._short = project, dataset
         self._make_queries = queries or (lambda: query_client(project, location))
         self._make_writes = writes or write_client
+        self._under_way: Query | None = None
         self._queries: Client | None = None
         self._writes: BigQueryWriteClient | None = None
 
@@ -190,20 +192,29 @@ class Warehouse:
         return int(count), int(last), str(digest)
 
     def ask(self, text: str, **values: str | int) -> Iterator[Mapping[str, Any]]:
-        """Yield the rows of a query; `values` are its parameters."""
-        from google.cloud.bigquery import QueryJobConfig, ScalarQueryParameter
-
-        given = [
-            ScalarQueryParameter(name, "STRING" if isinstance(value, str) else "INT64", value)
-            for name, value in values.items()
-        ]
-        config = QueryJobConfig(query_parameters=given)
-        rows = (
-            self._asking()
-            .query(text, job_config=config, job_retry=None, **_ONCE)
-            .result(job_retry=None, **_ONCE)
+        """Wait for a query as long as it runs; yield its rows. `values` are its parameters."""
+        query = Query(
+            text,
+            [
+                (name, "STRING" if isinstance(value, str) else "INT64", value)
+                for name, value in values.items()
+            ],
         )
-        return (dict(row.items()) for row in rows)
+        self._under_way = query
+        try:
+            while True:
+                try:
+                    return query.rows(self._asking())
+                except RunningError:
+                    if query.given_up:
+                        raise
+        finally:
+            self._under_way = None
+
+    def let_go(self) -> None:
+        """End the query that another thread waits for, if any, so that it comes back."""
+        if (query := self._under_way) is not None:
+            query.give_up()
 
     def close(self) -> None:
         """Let go of the connections."""

@@ -8,6 +8,9 @@ none), so of two writers one is told that it came second. Source: Cloud Storage 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -20,9 +23,12 @@ HOST = "https://storage.googleapis.com"
 EMULATOR = "STORAGE_EMULATOR_HOST"
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 TIMEOUT_S = 10.0
+# A whole object, however slowly its parts come.
+WHOLE_S = 30.0
 MAX_BYTES = 32 << 20
 
 _GENERATION = "x-goog-generation"
+_PART = 64 << 10
 _LIMIT = "vedette-part-of-an-upload"
 
 
@@ -59,9 +65,7 @@ class BucketShelf:
             if answer.status_code == 404:
                 return None
             self._expect(answer, name, 200)
-            raw = answer.raw.read(MAX_BYTES + 1, decode_content=False)
-        if len(raw) > MAX_BYTES:
-            raise BadPolicy(f"is larger than {MAX_BYTES >> 20} MiB", where=self._told(name))
+            raw = self._whole(answer, name)
         generation = answer.headers.get(_GENERATION, "")
         if not generation.isdigit():
             raise Unavailable("what answers there is no Cloud Storage", where=self._told(name))
@@ -113,15 +117,43 @@ class BucketShelf:
     # --- the wire ---------------------------------------------------------------------------
 
     def _ask(self, method: str, path: str, name: str, **more: Any) -> Any:
-        import requests
-        from google.auth.exceptions import GoogleAuthError
-
-        try:
+        with self._away(name):
             session = self._opened()
             return session.request(
                 method, self._base + path, timeout=TIMEOUT_S, allow_redirects=False, **more
             )
-        except (requests.RequestException, GoogleAuthError) as error:
+
+    def _whole(self, answer: Any, name: str) -> bytes:
+        """Return the body of an answer as it came over the wire, and nothing less than all of it.
+
+        A part of an archive would read as one that somebody changed.
+        """
+        raw, end = bytearray(), time.monotonic() + WHOLE_S
+        with self._away(name):
+            while part := answer.raw.read(_PART, decode_content=False):
+                raw += part
+                if len(raw) > MAX_BYTES:
+                    what = f"is larger than {MAX_BYTES >> 20} MiB"
+                    raise BadPolicy(what, where=self._told(name))
+                if time.monotonic() > end:
+                    raise Unavailable("Cloud Storage sends too slowly", where=self._told(name))
+        length = answer.headers.get("Content-Length")
+        chunked = answer.headers.get("Transfer-Encoding", "").lower() == "chunked"
+        if not chunked and str(len(raw)) != length:
+            what = f"Cloud Storage sent {len(raw)} bytes of {length or 'no length'}"
+            raise Unavailable(what, where=self._told(name))
+        return bytes(raw)
+
+    @contextmanager
+    def _away(self, name: str) -> Iterator[None]:
+        """Raise Unavailable for what goes wrong on the way; requests hides not all of urllib3."""
+        import requests
+        from google.auth.exceptions import GoogleAuthError
+        from urllib3.exceptions import HTTPError
+
+        try:
+            yield
+        except (requests.RequestException, GoogleAuthError, HTTPError, OSError) as error:
             raise Unavailable(
                 f"Cloud Storage cannot be asked: {type(error).__name__}: {error}",
                 where=self._told(name),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +15,9 @@ from vedette.digest import sha256_hex
 from vedette.errors import BadPolicy, Unavailable
 
 LOCK = ".lock"
+# How long another writer is waited for; it holds the lock for as long as one file takes.
+LOCK_S = 3.0
+_AGAIN_S = 0.02
 MAX_BYTES = 32 << 20
 
 
@@ -78,10 +82,29 @@ class DirectoryShelf:
         self._folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._take(lock)
             yield
         finally:
             os.close(lock)
+
+    def _take(self, lock: int) -> None:
+        """Take the lock. Raises Unavailable: one that hangs with it must not keep us as well."""
+        end = time.monotonic() + LOCK_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    where = str(self._folder / LOCK)
+                    mend = "see which process holds it (fuser), and end it if it hangs"
+                    raise Unavailable(
+                        f"another writer has held the shelf for {LOCK_S:g} s",
+                        where=where,
+                        mend=mend,
+                    ) from None
+                time.sleep(_AGAIN_S)
+            else:
+                return
 
     @contextmanager
     def _told(self, path: Path) -> Iterator[None]:

@@ -57,7 +57,13 @@ async def _ask(
             # Anything else on this address (a captive portal, a proxy) is not the metadata server.
             if flavor and answer.headers.get("Metadata-Flavor") != "Google":
                 raise Unavailable("is no metadata server", where=where)
-            return await answer.content.read(_MOST_BYTES)
+            # To its end: `read(n)` would return what happens to be there.
+            body = bytearray()
+            async for chunk in answer.content.iter_any():
+                body += chunk
+                if len(body) > _MOST_BYTES:
+                    raise Unavailable(f"answered with over {_MOST_BYTES} bytes", where=where)
+            return bytes(body)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise Unavailable(type(error).__name__, where=where) from error
 

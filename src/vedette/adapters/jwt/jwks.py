@@ -2,7 +2,8 @@
 
 The set is fetched anew once it is old, or when a token names a key that is not in it: an issuer
 that rotates its keys is followed at once. Strangers can name keys that do not exist, so the second
-happens at most every 30 s. A fetch that fails keeps the last good set.
+happens at most every 30 s. A fetch that fails keeps the last good set; while there is none, those
+who waited for it are told so, and the next try is 2 s later at the earliest.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from vedette.ports.tokens import BadToken
 DISCOVERY = "/.well-known/openid-configuration"
 MOST_BYTES = 1_048_576
 _AGAIN_US = 30_000_000
+_FIRST_AGAIN_US = 2_000_000
 
 
 class Jwks:
@@ -53,7 +55,9 @@ class Jwks:
         self._timeout_s = timeout_s
         self._keys: dict[str, Any] = {}
         self._fetched_us: int | None = None
+        # When the last try began, and when the last that failed ended.
         self._tried_us: int | None = None
+        self._failed_us: int | None = None
         self._why = ""
         self._lock = asyncio.Lock()
         self.fetches = 0
@@ -78,8 +82,10 @@ class Jwks:
 
     def _may_try(self) -> bool:
         if self._fetched_us is None:
-            return True  # there is nothing to go by: whoever asks waits for it
-        return self._tried_us is None or not 0 <= self._now_us() - self._tried_us < _AGAIN_US
+            # There is nothing to go by, so whoever asks waits for it: for one try, not for one
+            # after the other.
+            return not _within(_FIRST_AGAIN_US, self._failed_us, self._now_us())
+        return not _within(_AGAIN_US, self._tried_us, self._now_us())
 
     async def _fetch(self) -> None:
         import aiohttp
@@ -95,6 +101,7 @@ class Jwks:
             keys = _set_of(told)
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
             self._why = str(error) or type(error).__name__
+            self._failed_us = self._now_us()
             return
         self._keys, self._fetched_us = keys, self._now_us()
 
@@ -107,6 +114,10 @@ class Jwks:
         if not isinstance(url, str) or not safe(url):
             raise ValueError("its discovery document names no safe place of its keys")
         return url
+
+
+def _within(span_us: int, then_us: int | None, now_us: int) -> bool:
+    return then_us is not None and 0 <= now_us - then_us < span_us
 
 
 def safe(url: str) -> bool:

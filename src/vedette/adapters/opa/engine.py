@@ -7,6 +7,7 @@ gateway turns into a deny.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import orjson
@@ -57,6 +58,7 @@ class OpaEngine:
                     why = "revision"
                     self._link.missed(self.digest)
                 elif answer.result is None or _exact(answer.result):
+                    self._metrics.gauge("policy_engine_up", 1)
                     self._last.name = f"opa/{answer.version} server"
                     return answer.result
                 else:
@@ -89,6 +91,10 @@ class OpaStage:
     async def try_out(self, bundle: Bundle) -> list[Finding]:
         """Return what is wrong with the bundle; an empty list admits it."""
         return await self._within.try_out(bundle)
+
+    async def warm(self, bundle: Bundle) -> None:
+        """Connect, if nothing did so yet: waits for the server 5 s at most."""
+        await asyncio.to_thread(self._link.open, bundle.digest)
 
     def load(self, bundle: Bundle) -> PolicyEngine:
         """Make an engine of an admitted bundle. Raises BadPolicy.

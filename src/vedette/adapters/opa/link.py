@@ -80,7 +80,9 @@ class OpaLink:
         self._client: Any = None
         self._probing: Future[None] | None = None
         self._reachable = True
+        # None: no bundle of ours, which is not the same as not having heard yet.
         self._serves: str | None = None
+        self._heard = False
         self._wanted = ""
         self._closed = False
 
@@ -90,7 +92,7 @@ class OpaLink:
         Without it the first questions would be late: loading the client takes 0.4 s.
         """
         if self._loop is None:
-            first = self._begin(self._first())
+            first = self._begin(self._first(digest))
             try:
                 first.result(_OPEN_S)
             except Exception:
@@ -98,8 +100,8 @@ class OpaLink:
                 self.away(digest)
 
     def ready(self, digest: str) -> bool:
-        """Say whether it is worth asking: as far as is known the server serves this bundle."""
-        return self._reachable and self._serves in (None, digest)
+        """Say whether it is worth asking: the server serves this bundle, or was never heard."""
+        return self._reachable and (not self._heard or self._serves == digest)
 
     def ask(self, question: bytes) -> Answer:
         """Put a question (JSON) to the server. Raises NoAnswer, at the latest at the deadline."""
@@ -113,8 +115,7 @@ class OpaLink:
             raise
         except Exception as error:  # whatever the vendor breaks by must not end a decision
             raise NoAnswer("unreachable", f"{type(error).__name__}: {error}") from error
-        self._serves, self._reachable = answer.digest, True
-        self._metrics.gauge("policy_engine_up", 1)
+        self._hear(answer)
         return answer
 
     def missed(self, digest: str) -> None:
@@ -197,11 +198,14 @@ class OpaLink:
         await client._init_session()
         return client
 
-    async def _first(self) -> None:
+    def _hear(self, answer: Answer) -> None:
+        self._serves, self._heard, self._reachable = answer.digest, True, True
+
+    async def _first(self, digest: str) -> None:
         self._client = await self._connected()
         answer = await self._ask(b"{}")
-        self._serves = answer.digest
-        self._metrics.gauge("policy_engine_up", 1)
+        self._hear(answer)
+        self._metrics.gauge("policy_engine_up", int(answer.digest == digest))
 
     async def _probe(self) -> None:
         while not self._closed:
@@ -210,7 +214,7 @@ class OpaLink:
             except NoAnswer:
                 self._reachable = False
             else:
-                self._serves, self._reachable = answer.digest, True
+                self._hear(answer)
                 if answer.digest == self._wanted:
                     self._metrics.gauge("policy_engine_up", 1)
                     return

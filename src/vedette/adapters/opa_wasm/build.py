@@ -18,6 +18,8 @@ from vedette.errors import BadFleet, BadPolicy
 from vedette.load.policy_data import mount
 
 DEADLINE_S = 30.0
+# What a program needs to start; no secret of this process is among it.
+_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TMPDIR")
 
 _PLACE = re.compile(r"(?P<file>[^\s:]+\.rego):(?P<line>\d+): (?P<what>.+)")
 
@@ -61,7 +63,12 @@ def build(opa: str, bundle: Bundle) -> bytes:
         command = [opa, "build", "-t", "wasm", "-e", entry, "-b", ".", "-o", str(out)]
         try:
             done = subprocess.run(  # noqa: S603 - the opa that the settings lead to
-                command, cwd=folder, capture_output=True, timeout=DEADLINE_S, check=False
+                command,
+                cwd=folder,
+                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+                capture_output=True,
+                timeout=DEADLINE_S,
+                check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise BadPolicy(f"opa build did not end well: {error}") from error

@@ -246,6 +246,11 @@ class PostgresStore(OwnRuns, SqlStore):
         while self.leases.behind(policy_rev, stop_epoch):  # noqa: ASYNC110 (a thread tells)
             await asyncio.sleep(0.005)
 
+    @property
+    def behind(self) -> Sequence[str]:
+        """Return the workers that `everywhere` would wait for; this one if it sees no others."""
+        return self.leases.behind(self.policy_rev, self.stop_epoch)
+
     # --- orders that every worker must hear of -----------------------------------------------
 
     async def publish(

@@ -40,8 +40,10 @@ Scheduled = Callable[[Mapping[str, str], bytes, int, str], Event | Refused]
 class Decoder:
     """Turns the messages of one source into events; pure.
 
-    `type` is that of bare data, None where there is none. `vouches` is "envelope" or "none". With
-    `scheduled` the messages are a scheduler's: it says which tick each of them stands for.
+    `type` is that of bare data, None where there is none. `vouches` is "envelope" or "none". Data
+    of more than `max_bytes` are refused unread: strict JSON of a message of 10 MB takes a second.
+    With `scheduled` the messages are a scheduler's: it says which tick each of them stands for,
+    and may raise StoreFailed.
     """
 
     def __init__(
@@ -50,11 +52,13 @@ class Decoder:
         *,
         type: str | None = None,
         vouches: str = "envelope",
+        max_bytes: int = 262_144,
         scheduled: Scheduled | None = None,
     ) -> None:
         self.source = f"pubsub:{name}"
         self._type = type
         self._vouched = ENVELOPE if vouches == "envelope" else frozenset[str]()
+        self._max_bytes = max_bytes
         self._scheduled = scheduled
 
     def decode(
@@ -70,6 +74,11 @@ class Decoder:
             where = f"{self.source} message {id}"
             return self._scheduled(attributes, data, published_us, where)
         try:
+            if len(data) > self._max_bytes:
+                raise BadEvent(
+                    f"event data is {len(data)} bytes, the limit is {self._max_bytes}",
+                    mend="send a reference instead of the content, or raise max_event_bytes",
+                )
             event = self._event(id, data, attributes, ordering_key, published_us)
             claimed = cloudevents.reserved(event, own=event.source == self.source)
             if claimed is not None:

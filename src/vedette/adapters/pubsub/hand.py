@@ -26,6 +26,9 @@ from vedette.ports import Intake, Metrics, Receipt, Refused
 # What is handed over at once; the intake makes parts of it where others wait.
 BATCH = 256
 
+# Strict JSON of so much takes tens of milliseconds, in which nothing else runs.
+_BREATH_BYTES = 1 << 20
+
 _STORE_FIRST_S, _STORE_LAST_S = 0.1, 5.0
 
 
@@ -80,6 +83,9 @@ class Hand:
         Raises StoreFailed if the store fails and another worker leads.
         """
         while not self.inbox.ending:
+            # The broker says that it keeps an order with what it sends first: who asked before
+            # something has come would not know of it.
+            await self.inbox.come()
             if self.inbox.ordered:
                 async with turn:
                     await self._hand_over()
@@ -87,7 +93,7 @@ class Hand:
                 await self._hand_over()
 
     async def _hand_over(self) -> None:
-        batch = await self.inbox.batch(BATCH)
+        batch = self.inbox.batch(BATCH)
         if not batch:
             return
         try:
@@ -105,7 +111,7 @@ class Hand:
             fresh = [each for each in batch if each.message.message_id not in known]
         good = fresh
         if fresh:
-            receipts = await self._durable([self._decode(each.message) for each in fresh])
+            receipts = await self._durable(fresh)
             if receipts is None:
                 self.inbox.nack(batch)
                 return
@@ -120,12 +126,15 @@ class Hand:
         if poison:
             self._refuse(poison)
 
-    async def _durable(self, deliveries: Sequence[Event | Refused]) -> list[Receipt] | None:
+    async def _durable(self, batch: Sequence[Delivery]) -> list[Receipt] | None:
         """Make a batch durable, however often the store fails; None if it ends before that."""
+        deliveries: list[Event | Refused] | None = None
         wait_s = _STORE_FIRST_S
         told = False
         while True:
             try:
+                if deliveries is None:
+                    deliveries = await self._decoded(batch)
                 return await self._intake.accept(deliveries)
             except StoreFailed as error:
                 if not self._leads():
@@ -138,6 +147,17 @@ class Hand:
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _STORE_LAST_S)
 
+    async def _decoded(self, batch: Sequence[Delivery]) -> list[Event | Refused]:
+        """Decode a batch, and let others run after each part of it. Raises StoreFailed."""
+        found, octets = [], 0
+        for each in batch:
+            found.append(self._decode(each.message))
+            octets += len(each.message.data)
+            if octets >= _BREATH_BYTES:
+                octets = 0
+                await asyncio.sleep(0)
+        return found
+
     def _decode(self, message: Any) -> Event | Refused:
         published = message.publish_time
         try:
@@ -148,6 +168,8 @@ class Hand:
                 message.ordering_key,
                 published.seconds * MICROS + published.nanos // 1000,
             )
+        except StoreFailed:
+            raise  # a scheduler's message asks the store; that it is away is not the message's
         except Exception as error:
             # Whatever somebody may publish must not end the source, or it comes for ever.
             where = f"{self._decoder.source} message {message.message_id}"

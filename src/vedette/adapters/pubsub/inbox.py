@@ -1,7 +1,8 @@
 """What a source has received of its subscription and not settled: a queue, leases, answers.
 
 What is queued, in hand or not yet acknowledged counts against the source's bounds, in messages and
-in bytes, and its leases are extended until the broker has been told what became of it.
+in bytes, and its leases are extended until the broker has been told what became of it. What is
+queued or in hand counts without a lease, too: leases end while the store is away for long.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ class Inbox:
         came = response.received_messages
         for each in came:
             message = each.message
-            self.leases.take(each.ack_id, message.ByteSize(), now_us)
+            octets = message.ByteSize()
+            self.leases.take(each.ack_id, octets, now_us)
+            self.leases.keep((self._era, each.ack_id), octets)
             self._queue.append(Delivery(each.ack_id, message, each.delivery_attempt, self._era))
         if came:
             self._metrics.count("pubsub_messages", len(came), source=self._source)
@@ -94,7 +97,8 @@ class Inbox:
         """Count the end of a stream, and forget ack ids that mean nothing any more.
 
         A subscription that is gone may be made again. An emulator that died numbers its ack ids
-        from one again: an old one would acknowledge another message.
+        from one again: an old one would acknowledge another message. What is here is handed over
+        all the same, since nobody may have it but us.
         """
         self._metrics.count("pubsub_streams_ended", source=self._source, code=code)
         if code == "NOT_FOUND" or (self._connection.emulated and code == "UNAVAILABLE"):
@@ -104,9 +108,12 @@ class Inbox:
 
     # --- out ------------------------------------------------------------------------------------
 
-    async def batch(self, most: int) -> list[Delivery]:
-        """Return what is queued, up to `most`, once there is something; nothing at the end."""
+    async def come(self) -> None:
+        """Return when something is queued, or at the end."""
         await self._come.wait()
+
+    def batch(self, most: int) -> list[Delivery]:
+        """Return what is queued, up to `most`. Each has to be acknowledged or given back once."""
         queue = self._queue
         found = [queue.popleft() for _ in range(min(most, len(queue)))]
         if not queue and not self.ending:
@@ -115,11 +122,20 @@ class Inbox:
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
         """Acknowledge: the broker may forget them."""
-        self.settler.ack([each.ack_id for each in deliveries if each.era == self._era])
+        self.settler.ack(self._let_go(deliveries))
 
     def nack(self, deliveries: Iterable[Delivery]) -> None:
         """Give back: the broker delivers them again, or to its dead letters."""
-        self.settler.nack([each.ack_id for each in deliveries if each.era == self._era])
+        self.settler.nack(self._let_go(deliveries))
+
+    def _let_go(self, deliveries: Iterable[Delivery]) -> list[str]:
+        """Let go of messages; return the ack ids of those that the broker still knows by them."""
+        found = []
+        for each in deliveries:
+            self.leases.let_go((each.era, each.ack_id))
+            if each.era == self._era:
+                found.append(each.ack_id)
+        return found
 
     def end(self) -> None:
         """Give back what is queued; from now on batches are empty."""
@@ -133,7 +149,8 @@ class Inbox:
     async def extend(self, deadline_us: int, longest_us: int) -> None:
         """Extend leases, until cancelled: each is asked for again by two thirds of its time.
 
-        What came more than `longest_us` ago is left to the broker.
+        What came more than `longest_us` ago is left to the broker; it stays here, too, and is
+        known to the store when it comes again.
         """
         third_us, seconds = deadline_us // 3, deadline_us // MICROS
 

@@ -20,13 +20,17 @@ class Leases:
     """Deliveries by ack id. A delivery that came again under another id counts again.
 
     `most` and `most_octets` are how many and how many bytes may be out before nothing more is
-    read; one delivery is always let in, however large.
+    read; one delivery is always let in, however large. `held` are those whose leases are ours,
+    `kept` the bytes of those whose messages are in memory: each is bounded by itself, since a
+    lease may outlast its message and a message its lease.
     """
 
     most: int
     most_octets: int
     octets: int = 0
     held: dict[str, Held] = field(default_factory=dict)
+    kept: dict[tuple[int, str], int] = field(default_factory=dict)
+    kept_octets: int = 0
     _room: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -38,7 +42,7 @@ class Leases:
             return
         self.held[ack_id] = Held(octets, now_us, now_us)
         self.octets += octets
-        if len(self.held) >= self.most or self.octets >= self.most_octets:
+        if not self._fits():
             self._room.clear()
 
     def drop(self, ack_id: str) -> None:
@@ -47,14 +51,38 @@ class Leases:
         if gone is None:
             return
         self.octets -= gone.octets
-        if len(self.held) < self.most and self.octets < self.most_octets:
+        if self._fits():
             self._room.set()
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Let go of all leases."""
         self.held.clear()
         self.octets = 0
-        self._room.set()
+        if self._fits():
+            self._room.set()
+
+    def keep(self, delivery: tuple[int, str], octets: int) -> None:
+        """Count a message that is in memory, by the broker's life and the ack id."""
+        if delivery in self.kept:
+            return
+        self.kept[delivery] = octets
+        self.kept_octets += octets
+        if not self._fits():
+            self._room.clear()
+
+    def let_go(self, delivery: tuple[int, str]) -> None:
+        """Count a message no more; it may be gone already."""
+        self.kept_octets -= self.kept.pop(delivery, 0)
+        if self._fits():
+            self._room.set()
+
+    def _fits(self) -> bool:
+        return (
+            len(self.held) < self.most
+            and len(self.kept) < self.most
+            and self.octets < self.most_octets
+            and self.kept_octets < self.most_octets
+        )
 
     @property
     def full(self) -> bool:

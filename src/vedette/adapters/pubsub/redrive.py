@@ -16,12 +16,15 @@ from vedette import crashpoint
 from vedette.adapters.pubsub.admin import patient
 from vedette.adapters.pubsub.client import Connection, connect, topic_path
 from vedette.adapters.pubsub.declared import dead_letter_subscription
+from vedette.adapters.pubsub.settle import PASSING
 from vedette.errors import BadCommand, Unavailable
 from vedette.load.edges import PubsubPlan, PushPlan
 
 MOST = 10_000
 MOST_BYTES = 64 << 20
 _AT_ONCE = 100
+# The broker takes requests of 10 MB; the attributes that are added need some of it.
+_AT_ONCE_BYTES = 9_000_000
 # A pull waits for something to come. What is there comes with the first; what does not come soon
 # after that is not there.
 _FIRST_S, _NEXT_S = 5.0, 1.0
@@ -111,14 +114,20 @@ async def _pull(connection: Connection, subscription: str, most: int) -> tuple[l
 
 
 def _batches(found: Sequence[Any]) -> list[list[Any]]:
-    """Return messages in batches of one ordering key each, as the broker wants them."""
+    """Return messages in batches of one ordering key each, as the broker wants them.
+
+    One request has at most _AT_ONCE of them and _AT_ONCE_BYTES; a larger message goes alone.
+    """
     batches: list[list[Any]] = []
+    octets = 0
     for one in sorted(found, key=lambda one: one.message.ordering_key):
-        last = batches[-1] if batches else []
-        full = len(last) >= _AT_ONCE
+        last, size = batches[-1] if batches else [], one.message.ByteSize()
+        full = len(last) >= _AT_ONCE or octets + size > _AT_ONCE_BYTES
         if not last or full or last[0].message.ordering_key != one.message.ordering_key:
             batches.append([])
+            octets = 0
         batches[-1].append(one)
+        octets += size
     return batches
 
 
@@ -159,12 +168,21 @@ def _told(error: Exception, subscription: str) -> Exception:
     """Return the broker's error as one of ours, and any other one as it is."""
     from google.api_core.exceptions import GoogleAPICallError, RetryError
     from google.api_core.exceptions import NotFound as Gone
-    from grpc import RpcError  # type: ignore[import-untyped]
+    from grpc.aio import AioRpcError  # type: ignore[import-untyped]
 
     if isinstance(error, Gone):
         mend = "make it: vedette pubsub apply"
         return BadCommand("there is no such subscription", where=subscription, mend=mend)
-    if isinstance(error, GoogleAPICallError | RpcError | RetryError):
-        what = f"the broker failed: {str(error).splitlines()[0][:300]}"
+    if isinstance(error, RetryError):
+        code, said = "UNAVAILABLE", str(error)
+    elif isinstance(error, GoogleAPICallError):
+        code, said = getattr(error.grpc_status_code, "name", "UNKNOWN"), error.message
+    elif isinstance(error, AioRpcError):
+        code, said = error.code().name, error.details() or ""
+    else:
+        return error
+    what = f"the broker failed: {code}: {' '.join(said.split())[:300]}"
+    if code in PASSING:
         return Unavailable(what, where=subscription, mend="repeat it: nothing is lost")
-    return error
+    mend = "mend what the broker names, then repeat it: nothing is lost"
+    return BadCommand(what, where=subscription, mend=mend)

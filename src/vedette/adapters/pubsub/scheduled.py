@@ -45,14 +45,20 @@ class Schedules:
     """The schedules of a fleet, by the id that a message names: `AGENT/NAME`."""
 
     def __init__(
-        self, fleet: Fleet, walls: Callable[[str], NextWall], now_us: Callable[[], int]
+        self,
+        fleet: Fleet,
+        walls: Callable[[str], NextWall],
+        now_us: Callable[[], int],
+        known: Callable[[str], bool],
     ) -> None:
         """Plan all schedules. `walls` matches a cron expression's wall-clock times.
 
+        `known` says whether an event was accepted, by its key; it may raise StoreFailed.
         Raises BadFleet naming the agent and the schedule.
         """
         self._fleet = fleet.name
         self._now_us = now_us
+        self._known = known
         self._planned = {
             f"{agent.name}/{schedule.name}": _plan(agent.name, schedule, walls)
             for agent in fleet.agents.values()
@@ -65,7 +71,7 @@ class Schedules:
         """Return the tick that a message stands for, or why it stands for none.
 
         `where` names the message. A tick that is late is handled as `missed` of its schedule says
-        of the embedded scheduler's.
+        of the embedded scheduler's; one that ran in time and comes again late is itself again.
         """
         try:
             named = named_schedule(attributes, data)
@@ -79,9 +85,11 @@ class Schedules:
         if tick is None:
             why = f"{named} had no tick in the time before {iso(published_us)}"
             return Refused(where, why, data[:_RAW])
-        if why_not := _missed(plan, tick, self._now_us()):
+        event = tick.event(self._fleet)
+        why_not = _missed(plan, tick, self._now_us())
+        if why_not and not self._known(event.key):
             return Refused(where, why_not, data[:_RAW])
-        return tick.event(self._fleet)
+        return event
 
 
 def named_schedule(attributes: Mapping[str, str], data: bytes) -> str:

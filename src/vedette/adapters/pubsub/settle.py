@@ -27,9 +27,9 @@ _TRIES = 10
 Send = Callable[[Sequence[str]], Awaitable[None]]
 
 
-def passing(error: Any) -> bool:
-    """Say whether what a grpc.aio.AioRpcError tells may pass by itself."""
-    return error.code().name in {
+# The statuses of what may pass by itself.
+PASSING = frozenset(
+    {
         "ABORTED",
         "CANCELLED",
         "DEADLINE_EXCEEDED",
@@ -38,6 +38,12 @@ def passing(error: Any) -> bool:
         "UNAVAILABLE",
         "UNKNOWN",
     }
+)
+
+
+def passing(error: Any) -> bool:
+    """Say whether what a grpc.aio.AioRpcError tells may pass by itself."""
+    return error.code().name in PASSING
 
 
 def failures(error: Any) -> dict[str, str]:

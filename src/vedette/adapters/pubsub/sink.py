@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vedette import crashpoint
+from vedette.adapters.pubsub.client import topic_path
 from vedette.effect import Call, Outcome
 from vedette.event import HOPS, LINEAGE
 
@@ -60,7 +61,7 @@ def publish(
     target = call.target
     try:
         message = _message(call, data, type, subject, source, ordering_key)
-        topic = f"projects/{_text(target, 'project')}/topics/{_text(target, 'topic')}"
+        topic = topic_path(_text(target, "project"), _text(target, "topic"))
     except ValueError as error:
         return Outcome("failed", error=str(error))
     end = time.monotonic() + call.timeout_us / 1e6
@@ -71,7 +72,7 @@ def publish(
     with flow.room(octets, end) as fits:
         if not fits:
             return Outcome("retry", error=f"more is on its way to {topic} than may be")
-        return _send(call, topic, message, max(0.001, end - time.monotonic()))
+        return _send(call, topic, message, end)
 
 
 def _message(
@@ -111,13 +112,22 @@ def _text(target: Mapping[str, Any], name: str) -> str:
     return found
 
 
-def _send(call: Call, topic: str, message: Mapping[str, Any], seconds: float) -> Outcome:
+def _send(call: Call, topic: str, message: Mapping[str, Any], end: float) -> Outcome:
+    """Publish until `end` (monotonic seconds)."""
     from google.api_core.exceptions import GoogleAPICallError
+    from google.auth.exceptions import GoogleAuthError
 
     # Where the gateway minted a token for this call, it is this call's alone.
     token = call.target.get("token")
-    client = _client(own=bool(token))
     metadata = (("authorization", f"Bearer {token}"),) if token else ()
+    try:
+        client = _client(own=bool(token))
+    except GoogleAuthError as error:
+        # Credentials may yet come, as a metadata server that starts late; nothing was sent.
+        return Outcome("retry", error=f"{topic}: no credentials for Pub/Sub: {error}"[:500])
+    seconds = end - time.monotonic()
+    if seconds <= 0:
+        return Outcome("retry", error=f"{topic}: the call's time was over before it was sent")
     try:
         crashpoint.reach("publish:before")
         answer = client.publish(

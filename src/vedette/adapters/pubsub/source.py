@@ -30,7 +30,7 @@ HANDS = 4
 
 # The shortest deadline that a stream may have.
 _SHORTEST_S = 10
-# How long the broker may take to end a stream that is finished.
+# How long the broker may take to hear that a stream is finished, and then to end it.
 _FINISH_S = 0.5
 
 
@@ -130,12 +130,18 @@ class PubsubSource:
             for part in done:
                 part.result()
         finally:
-            for pull in pulls:
-                await pull.finish()
-            await asyncio.wait(streams, timeout=_FINISH_S)
-            await _cancelled(streams)
-            await self._drain(inbox, hands)
-            await _cancelled(cares)
+            # Whatever goes wrong with one part, the others come to their end, too.
+            try:
+                await asyncio.gather(*(pull.finish(_FINISH_S) for pull in pulls))
+                await asyncio.wait(streams, timeout=_FINISH_S)
+            finally:
+                try:
+                    await _cancelled(streams)
+                finally:
+                    try:
+                        await self._drain(inbox, hands)
+                    finally:
+                        await _cancelled(cares)
 
     async def _drain(self, inbox: Inbox, hands: list[asyncio.Task[None]]) -> None:
         """Give back what nobody took, finish what is on its way, and tell the broker both."""

@@ -75,18 +75,18 @@ class PullStream:
         self._call: Any = None
         self._last = asyncio.Event()
 
-    async def finish(self) -> None:
-        """Let `run` end when the broker has ended the stream, which it is asked to.
+    async def finish(self, within_s: float) -> None:
+        """Let `run` end when the broker has ended the stream, which it is asked to. Never raises.
 
         A stream that is only cancelled may be sent more for a while, and what it is sent is lost
-        until its lease runs out.
+        until its lease runs out. A broker that cannot be reached is not waited for: on a channel
+        that still connects, gRPC would take its 20 s and then fail in ways of its own.
         """
-        import grpc  # type: ignore[import-untyped]
-
         self._last.set()
         if self._call is not None:
-            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                await self._call.done_writing()
+            with suppress(Exception):
+                async with asyncio.timeout(within_s):
+                    await self._call.done_writing()
 
     async def run(self) -> None:
         """Read until cancelled, or until the stream that is finished has ended."""
@@ -117,7 +117,7 @@ class PullStream:
 
     async def _once(self) -> None:
         """Read one stream to its end. Raises Ended."""
-        import grpc
+        import grpc  # type: ignore[import-untyped]
 
         call = self._call = self._connection.pull()
         heart: asyncio.Task[None] | None = None

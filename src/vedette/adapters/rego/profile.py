@@ -11,23 +11,29 @@ from typing import Any
 
 from vedette.adapters.rego.syntax import Fault, Module, Ref, Rule, gather, ref_of
 from vedette.adapters.rego.undefined import kept_undefined
+from vedette.digest import SAFE_INTEGER
 
 Known = Mapping[tuple[str, ...], set[str]]
 At = Callable[..., Fault]
+
+# A safe integer times this is within 64 bits; what is beyond comes rounded out of the compiled
+# program, and OPA takes no right absolute value of it.
+FACTOR = 1000
 
 PROOFS = ("identity", "grant", "origins", "limits", "holds")
 
 # Pure functions that OPA, regorus' interpreter and its compiled programs all have, and agree on.
 # Not here because they were seen to differ: base64.* (padding), to_number ("1_000"), indexof of "",
-# upper of "ß", object.subset of other types, bits.lsh and bits.rsh by a large count (OPA panics).
+# upper of "ß", lower of "ΑΣ", object.subset of other types, bits.lsh and bits.rsh by a large count
+# (OPA panics), regex.match and glob.match (two dialects each), net.cidr_contains (IPv4 in IPv6),
+# sort (sets among other values), product (beyond 64 bits).
 BUILTINS = frozenset(
     """abs array.concat array.reverse array.slice bits.and bits.negate bits.or bits.xor concat
-    contains count endswith format_int glob.match intersection is_array is_boolean is_null
-    is_number is_object
-    is_set is_string lower max min net.cidr_contains object.filter object.get object.keys
-    object.remove object.union product regex.match replace sort split sprintf
-    startswith strings.any_prefix_match strings.any_suffix_match substring sum trim
-    trim_left trim_prefix trim_right trim_space trim_suffix type_name union""".split()  # noqa: SIM905 - a list of 60 lines says no more
+    contains count endswith format_int intersection is_array is_boolean is_null is_number
+    is_object is_set is_string max min object.filter object.get object.keys object.remove
+    object.union replace split sprintf startswith strings.any_prefix_match
+    strings.any_suffix_match substring sum trim trim_left trim_prefix trim_right trim_space
+    trim_suffix type_name union""".split()  # noqa: SIM905 - a list of 50 lines says no more
 )
 
 # Functions that tests may use besides: they run on the interpreter and on OPA only.
@@ -61,13 +67,11 @@ def _rule(module: Module, rule: Rule, known: Known, data: Mapping[str, Any]) -> 
     if "Var" not in rule.head["refr"]:
         mend = "name the rule with one word; collect objects with {key: value | …}"
         yield at(rule.line, f"rule {rule.name} has a reference as its head", mend)
-    for number in rule.nodes["Number"]:
-        if not isinstance(number["value"], int):
-            what = f"{number['value']} is not a whole number"
-            yield at(number["span"]["line"], what, "use a smaller unit")
-    for operation in rule.nodes["ArithExpr"]:
-        if operation["op"] == "Div":
-            yield at(operation["span"]["line"], "division makes fractions", "multiply")
+    yield from _numbers(module, rule, data, at)
+    for membership in rule.nodes["Membership"]:
+        if membership["key"] is not None:
+            mend = "write collection[key] == value, or `some key, value in collection`"
+            yield at(membership["span"]["line"], "`key, value in` looks at the value only", mend)
     if not module.test:
         yield from _outside_tests(module, rule, at)
         for kept in kept_undefined(rule.node):
@@ -76,6 +80,46 @@ def _rule(module: Module, rule: Rule, known: Known, data: Mapping[str, Any]) -> 
         yield from _call(module, call, known, at)
     for each in _checked_refs(module, rule):
         yield from _leads_somewhere(module, each, known, data, at)
+
+
+def _numbers(module: Module, rule: Rule, data: Mapping[str, Any], at: At) -> Iterator[Fault]:
+    """Find numbers that engines would not tell alike: fractions, and all beyond 64 bits."""
+    for number in rule.nodes["Number"]:
+        value, line = number["value"], number["span"]["line"]
+        if not isinstance(value, int):
+            yield at(line, f"{value} is not a whole number", "use a smaller unit")
+        elif abs(value) > SAFE_INTEGER + 1:
+            yield at(line, f"{value} is beyond what every reader holds", "use a larger unit")
+    for operation in rule.nodes["ArithExpr"]:
+        line = operation["span"]["line"]
+        if operation["op"] == "Div":
+            yield at(line, "division makes fractions", "multiply the other side")
+        elif operation["op"] == "Mul" and not _small_product(module, operation, data):
+            what = "a product may be beyond 64 bits, where engines differ"
+            mend = f"multiply a field, input.… or data.…, by a literal of at most {FACTOR}"
+            yield at(line, what, mend)
+
+
+def _small_product(module: Module, operation: Any, data: Mapping[str, Any]) -> bool:
+    """Say whether a product is that of a small literal and a number of the question or the data.
+
+    A name might hold a product itself, and so on.
+    """
+    for factor, other in (("lhs", "rhs"), ("rhs", "lhs")):
+        literal = operation[factor].get("Number")
+        if literal is None or not isinstance(literal["value"], int):
+            continue
+        if abs(literal["value"]) > FACTOR:
+            continue
+        if "Number" in operation[other]:
+            return True
+        field = ref_of(operation[other])
+        if field is None:
+            continue
+        path = expand(module, field)
+        if field.root == "input" or (path and lost(path, {}, data) is None):
+            return True
+    return False
 
 
 def _outside_tests(module: Module, rule: Rule, at: At) -> Iterator[Fault]:
@@ -111,8 +155,9 @@ def _call(module: Module, call: Any, known: Known, at: At) -> Iterator[Fault]:
     if not function.steps and function.root in known.get(module.package, set()):
         return
     if name == "sprintf" and not module.test and not _plain_format(call):
-        what = "sprintf with another format than a literal text of %v"
-        yield at(function.line, what, "write %v: engines differ on what the other verbs refuse")
+        what = "sprintf with another format than a literal text of %v, one for each value listed"
+        mend = 'write sprintf("%v …", [value, …]): engines differ on all other verbs and counts'
+        yield at(function.line, what, mend)
     if name not in (TEST_BUILTINS if module.test else BUILTINS):
         yield at(
             function.line,
@@ -122,10 +167,15 @@ def _call(module: Module, call: Any, known: Known, at: At) -> Iterator[Fault]:
 
 
 def _plain_format(call: Any) -> bool:
-    """Say whether a call of sprintf has a literal format, of which every verb is %v."""
-    literal = call["params"][0] if call["params"] else {}
+    """Say whether sprintf has a literal format of %v only, and a literal list of as many values."""
+    if len(call["params"]) != 2:
+        return False
+    literal, values = call["params"]
     text = (literal.get("String") or literal.get("RawString") or {}).get("value")
-    return isinstance(text, str) and "%" not in text.replace("%%", "").replace("%v", "")
+    if not isinstance(text, str) or "Array" not in values:
+        return False
+    verbs = text.replace("%%", "")
+    return verbs.count("%") == verbs.count("%v") == len(values["Array"]["items"])
 
 
 def _checked_refs(module: Module, rule: Rule) -> Iterator[Ref]:

@@ -74,6 +74,7 @@ KINDS = (
     "SomeVars",
     "Every",
     "AssignExpr",
+    "Membership",
 )
 _DULL = frozenset({"span", "eidx", "sidx", "qidx", "op", "field"})
 

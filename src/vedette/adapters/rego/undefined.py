@@ -2,9 +2,10 @@
 
 For OPA, and for regorus' interpreter, an undefined value fails whatever it stands in. The compiled
 program (regorus 0.13) goes on in three places, each of which would make a rule hold that OPA does
-not: an assignment (`x := input.missing` is true as long as nothing asks for `x`), an argument whose
-parameter has no name (`_`), and a term that is collected (`contains`, comprehensions: the text
-`<undefined>` is collected). What may stand there is therefore what is certainly defined.
+not: an assignment (`x := input.missing` is true while nothing asks for `x`, and for `_` nothing
+does), an argument whose parameter has no name (`_`), and a term that is collected (`contains`,
+comprehensions: the text `<undefined>` is collected). What may stand there is therefore what is
+certainly defined.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Kept(NamedTuple):
 
 
 _ASK = "ask for {0} beside it, for example by is_string({0}) or {0} != null"
+_NAME = "give it a name and ask for that (is_string, != null), or leave the assignment out"
 _COLLECT = "assign it to a name, ask for that name (is_string, != null), and collect the name"
 
 
@@ -37,7 +39,7 @@ def kept_undefined(node: Mapping[str, Any]) -> Iterator[Kept]:
         return
     shape, head = next(iter(rule["head"].items()))
     args = head.get("args") or []
-    params = frozenset(name for name in map(_var, args) if name is not None)
+    params = frozenset(name for name in map(_var, args) if name not in (None, "_"))
     names = params
     for body in rule["bodies"] or [None]:
         known = _Query(body["query"]["stmts"] if body else [], outer=params)
@@ -69,6 +71,7 @@ class _Query:
         self.assigned: dict[str, Node] = {}
         self.looped: set[str] = set(outer)
         self.asked: set[str] = set()
+        self.thrown: list[Node] = []
         for stmt in stmts:
             self._read(stmt["literal"])
         # What an asked-for assignment is made of is asked for by it.
@@ -90,7 +93,9 @@ class _Query:
         elif kind == "Expr":
             expr = inner["expr"]
             target = _assigned(expr)
-            if target is not None:
+            if target == "_":
+                self.thrown.append(expr["AssignExpr"]["rhs"])
+            elif target is not None:
                 self.assigned[target] = expr["AssignExpr"]["rhs"]
             else:
                 self.asked |= _names(expr)
@@ -103,6 +108,8 @@ class _Query:
         return frozenset(self.looped | self.asked)
 
     def faults(self) -> Iterator[Kept]:
+        for value in self.thrown:
+            yield Kept(_line(value, None), "what is assigned to _ is never asked for", _NAME)
         for name, value in self.assigned.items():
             if name not in self.asked and not self.certain(value):
                 what = f"{name} may be undefined, and nothing beside asks for it"
@@ -141,7 +148,7 @@ def _assigned(expr: Node) -> str | None:
 
 
 def _var(node: Node) -> str | None:
-    return str(node["Var"]["value"]) if "Var" in node and node["Var"]["value"] != "_" else None
+    return str(node["Var"]["value"]) if "Var" in node else None
 
 
 def _names(node: Node) -> set[str]:

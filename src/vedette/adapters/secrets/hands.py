@@ -2,18 +2,20 @@
 
 Agents' code runs without our environment, so it cannot look a secret up. What `NAME_env`,
 `NAME_file` or `NAME_secret` of a target refers to is read here, after the permit and just before
-the call, and the tool finds it as `call.target["NAME"]`: in that one call, and nowhere else.
+the call, and the tool finds it as `call.target["NAME"]`: in that one call, and nowhere else. What
+the tool answers, and what it raises, is rid of it before it is recorded.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from vedette.effect import Call, Outcome, RowWrite
 from vedette.errors import VedetteError
+from vedette.hiding import Hiding
 from vedette.load.secrets import read_secret, references
 from vedette.ports import Performer
 from vedette.tool import Tool
@@ -39,27 +41,26 @@ class SecretHands:
     ) -> Outcome | None:
         """Call the tool once. Without its secrets nothing was called: it is tried again."""
         try:
-            given = await _given(call)
+            given, secrets = await _given(call)
         except VedetteError as error:
             return Outcome("retry", error=f"not called, a secret is missing: {error}")
-        outcome: Outcome | None = await self._hands.perform(tool, given, may_start)
-        return outcome
+        return await Hiding(secrets).answer(self._hands.perform(tool, given, may_start))
 
     async def ask(self, tool: Tool, call: Call) -> Outcome | None:
         """Ask the target; without its secrets nothing can be known of it."""
         try:
-            given = await _given(call)
+            given, secrets = await _given(call)
         except VedetteError as error:
             return Outcome("unknown", error=f"not asked, a secret is missing: {error}")
-        outcome: Outcome | None = await self._hands.ask(tool, given)
-        return outcome
+        return await Hiding(secrets).answer(self._hands.ask(tool, given))
 
 
-async def _given(call: Call) -> Call:
+async def _given(call: Call) -> tuple[Call, Collection[str]]:
+    """Return a call with the secrets of its target, and these."""
     # What the audit reads a target's record with is no business of its tools.
     names = [name for name in references(call.target) if not name.startswith("record_")]
     if not names:
-        return call
+        return call, ()
     where = f"target {call.target.get('kind', '')} of {call.agent}"
 
     def read() -> dict[str, str]:
@@ -67,4 +68,5 @@ async def _given(call: Call) -> Call:
         return {name: value for name, value in found if value is not None}
 
     # Secret Manager and a file may both keep whoever asks waiting; the line does not.
-    return replace(call, target={**call.target, **await asyncio.to_thread(read)})
+    found = await asyncio.to_thread(read)
+    return replace(call, target={**call.target, **found}), found.values()

@@ -18,11 +18,17 @@ from vedette.errors import BadFleet, Unavailable
 EMULATOR = "SECRET_MANAGER_EMULATOR_HOST"
 
 
+# Once the service was away it is not asked for that version for so long, while there is a last
+# value to go by; and without one, so that a call's few tries are not over before it is back.
+_AWAY_S, _AWAY_BARE_S = 30.0, 2.0
+
+
 class SecretManager:
     """Reads secrets. A value is asked for again after `max_age_s`.
 
     While the service is away a value that it gave no more than `stale_s` ago is still used; one
-    that it refuses is not. Times are monotonic seconds. Safe across threads.
+    that it refuses is not. Times are monotonic seconds. Safe across threads: nobody waits for
+    another version's request, nor for anyone's while the service is known to be away.
     """
 
     def __init__(
@@ -37,9 +43,12 @@ class SecretManager:
         self._stale_s = stale_s
         self._timeout_s = timeout_s
         self._clock = clock
-        self._lock = threading.Lock()
         self._client: Any = None
+        self._connecting = threading.Lock()
         self._known: dict[str, tuple[float, str]] = {}
+        # Not to be asked for before an instant, and why.
+        self._away: dict[str, tuple[float, str]] = {}
+        self._asking: dict[str, threading.Lock] = {}
         self.asked = 0
 
     def read(self, version: str) -> str:
@@ -48,21 +57,51 @@ class SecretManager:
         Raises BadFleet if it is not there, may not be read, is no text, or came damaged;
         Unavailable if the service cannot be asked now.
         """
-        with self._lock:
-            known = self._known.get(version)
-            if known is not None and self._clock() - known[0] < self._max_age_s:
-                return known[1]
-            try:
-                value = self._ask(version)
-            except Unavailable:
-                if known is not None and self._clock() - known[0] < self._stale_s:
-                    return known[1]
-                raise
-            except BadFleet:
-                self._known.pop(version, None)
-                raise
-            self._known[version] = (self._clock(), value)
-            return value
+        found = self._value(version, self._max_age_s)
+        if found is not None:
+            return found
+        asking = self._asking.setdefault(version, threading.Lock())
+        # While it is away, whoever asks again asks for all.
+        if not asking.acquire(blocking=version not in self._away):
+            return self._last(version)
+        try:
+            # Whoever had the lock before may have fetched it, or found the service away.
+            found = self._value(version, self._max_age_s)
+            if found is not None:
+                return found
+            away = self._away.get(version)
+            if away is not None and self._clock() < away[0]:
+                return self._last(version)
+            return self._fetched(version)
+        finally:
+            asking.release()
+
+    def _fetched(self, version: str) -> str:
+        try:
+            value = self._ask(version)
+        except Unavailable as error:
+            wait_s = _AWAY_BARE_S if self._value(version, self._stale_s) is None else _AWAY_S
+            self._away[version] = (self._clock() + wait_s, error.what)
+            return self._last(version)
+        except BadFleet:
+            self._known.pop(version, None)
+            self._away.pop(version, None)
+            raise
+        self._known[version] = (self._clock(), value)
+        self._away.pop(version, None)
+        return value
+
+    def _last(self, version: str) -> str:
+        """Return what it gave last, if that is not too old. Raises Unavailable."""
+        found = self._value(version, self._stale_s)
+        if found is None:
+            away = self._away.get(version)
+            raise Unavailable(away[1] if away else "is being asked for", where=version)
+        return found
+
+    def _value(self, version: str, age_s: float) -> str | None:
+        known = self._known.get(version)
+        return known[1] if known is not None and self._clock() - known[0] < age_s else None
 
     def _ask(self, version: str) -> str:
         client = self._connected()
@@ -70,7 +109,7 @@ class SecretManager:
 
         self.asked += 1
         try:
-            # Not the library's own retries: they would go on for a minute under our lock.
+            # Not the library's own retries: they would go on for a minute, and others wait for it.
             answer = client.access_secret_version(
                 name=version, timeout=self._timeout_s, retry=None
             )  # fmt: skip
@@ -86,19 +125,20 @@ class SecretManager:
         return _text(version, answer.payload)
 
     def _connected(self) -> Any:
-        if self._client is None:
-            try:
-                from google.cloud import secretmanager_v1
-            except ImportError as error:
-                mend = "install vedette[google]"
-                raise BadFleet("secrets of Secret Manager need its client", mend=mend) from error
-            emulator = os.environ.get(EMULATOR, "")
-            self._client = (
-                _emulated(secretmanager_v1, emulator)
-                if emulator
-                else _real(secretmanager_v1)
-            )  # fmt: skip
-        return self._client
+        with self._connecting:
+            if self._client is None:
+                self._client = _connect()
+            return self._client
+
+
+def _connect() -> Any:
+    try:
+        from google.cloud import secretmanager_v1
+    except ImportError as error:
+        mend = "install vedette[google]"
+        raise BadFleet("secrets of Secret Manager need its client", mend=mend) from error
+    emulator = os.environ.get(EMULATOR, "")
+    return _emulated(secretmanager_v1, emulator) if emulator else _real(secretmanager_v1)
 
 
 def _real(library: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -107,12 +108,15 @@ class Issuer:
 
     # --- for people -------------------------------------------------------------------------
 
-    def signer(self, agent: str) -> Signer:
+    def signer(self, agent: str, *, actor: str = "", reason: str = "") -> Signer:
         """Return an agent's signer; its key is made if it has none. Raises BadToken if revoked."""
         self._look()
         if agent in self._told["agents"]:
             raise BadToken("revoked", f"agent {agent} is revoked")
-        key = self._private(agent) or self._private(self.rotate(agent, first=True).agent)
+        key = self._private(agent)
+        if key is None:
+            self.rotate(agent, first=True, actor=actor, reason=reason)
+            key = self._private(agent)
         assert key is not None
         return Signer(self.fleet, agent, self.audience, key, life_us=self.life_us)
 
@@ -121,7 +125,7 @@ class Issuer:
 
         Raises BadToken if the agent is revoked, BadCommand if the file is there already.
         """
-        signer = self.signer(agent)
+        signer = self.signer(agent, actor=actor, reason=reason)
         key = self._private(agent)
         assert key is not None
         content = identity_file(self.fleet, agent, self.audience, key, self.life_us)
@@ -203,10 +207,21 @@ class Issuer:
             self._note(book, "revoked", agent, key, actor, reason)
             return found
 
-    def changes(self, after: int) -> list[dict[str, Any]]:
-        """Return what people changed since change number `after`, as far back as it is kept."""
+    def knows(self, name: str) -> bool:
+        """Say whether the book has an agent or a key of this name."""
         self._look()
-        return [change for change in self._told["changes"] if change["n"] > after]
+        keys: dict[str, Any] = self._told["keys"]
+        mine = any(known["agent"] == name for known in keys.values())
+        return mine or name in keys or name in self._told["agents"]
+
+    def changes(self) -> tuple[str, list[dict[str, Any]]]:
+        """Return the book's id and what people changed, as far back as it is kept.
+
+        A change is known by number and instant: a book out of a backup counts on from an older
+        number, and a new one from 1.
+        """
+        self._look()
+        return self._told["id"], list(self._told["changes"])
 
     def _note(
         self,
@@ -329,7 +344,8 @@ def _tidy(book: dict[str, Any], now_us: int) -> None:
 
 def _blank(fleet: str) -> dict[str, Any]:
     parts: dict[str, Any] = {"keys": {}, "agents": {}, "tokens": {}}
-    return {"v": 1, "fleet": fleet, **parts, "number": 0, "changes": []}
+    book = secrets.token_hex(8)
+    return {"v": 1, "id": book, "fleet": fleet, **parts, "number": 0, "changes": []}
 
 
 def _read(path: Path, fleet: str) -> dict[str, Any]:
@@ -340,6 +356,7 @@ def _read(path: Path, fleet: str) -> dict[str, Any]:
         parts = parts and isinstance(told["changes"], list) and isinstance(told["number"], int)
         if told["v"] != 1 or told["fleet"] != fleet or not parts:
             raise ValueError("another fleet's, or of another version")
+        told.setdefault("id", "")  # of one that was begun before books had ids
     except (OSError, ValueError, KeyError, TypeError) as error:
         mend = "restore it from a backup"
         raise BadFleet(f"is no book of identities: {error}", where=str(path), mend=mend) from error

@@ -15,11 +15,15 @@ from vedette.timeline.audit import Item, Mail
 
 @dataclass(frozen=True, slots=True)
 class TargetRecord:
-    """What one target says: effects by key, or the mails of a mailbox."""
+    """What one target says: effects by key, or the mails of a mailbox.
+
+    `keeps_us` is for how long it keeps what it has, in microseconds; None if for good.
+    """
 
     items: Iterable[Item] | None = None
     mails: list[Mail] | None = None
     emptied: frozenset[str] = frozenset()
+    keeps_us: int | None = None
 
 
 def read_record(name: str, table: Mapping[str, Any], since_us: int) -> TargetRecord:
@@ -38,9 +42,10 @@ def read_record(name: str, table: Mapping[str, Any], since_us: int) -> TargetRec
 
         return TargetRecord(items=read_calls(table, where))
     if kind == "pubsub":
-        from vedette.adapters.target_records.pubsub import read_messages
+        from vedette.adapters.target_records.pubsub import read_messages, retention_us
 
-        return TargetRecord(items=read_messages(table, where))
+        keeps_us = retention_us(table, where)
+        return TargetRecord(items=read_messages(table, where), keeps_us=keeps_us)
     if kind == "bigquery":
         from vedette.adapters.target_records.bigquery import read_rows
 
@@ -48,15 +53,36 @@ def read_record(name: str, table: Mapping[str, Any], since_us: int) -> TargetRec
     raise BadFleet(f"nothing here reads the record of a {kind}", where=where)
 
 
+# What names the record of a target; the first that is there does.
+_RECORDS: Mapping[str, tuple[str, ...]] = {
+    "maildir": ("path",),
+    "webhook": ("record_file", "record_url"),
+    "pubsub": ("record_subscription",),
+    "bigquery": ("table",),
+}
+
+
+# What says that two targets are one place: all of any row.
+_PLACES: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "maildir": (("path",),),
+    "webhook": (("url",), ("record_file",), ("record_url",)),
+    "pubsub": (("project", "topic"), ("project", "record_subscription")),
+    "bigquery": (("project", "dataset", "table"),),
+}
+
+
+def same_place(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Say whether what was done to one target may stand in the record of the other."""
+    if one.get("kind") != other.get("kind"):
+        return False
+    rows = _PLACES.get(str(one.get("kind")), ())
+    return any(all(one.get(n) and one.get(n) == other.get(n) for n in row) for row in rows)
+
+
 def keeps_record(table: Mapping[str, Any]) -> str | None:
     """Return why a target cannot be audited as it is declared; None if it can."""
     kind = table.get("kind")
-    needs = {
-        "maildir": ("path",),
-        "webhook": ("record_file", "record_url"),
-        "pubsub": ("record_subscription",),
-        "bigquery": ("table",),
-    }.get(str(kind))
+    needs = _RECORDS.get(str(kind))
     if needs is None:
         return f"nothing here reads the record of a {kind}"
     if not any(table.get(name) for name in needs):

@@ -1,14 +1,16 @@
 """The messages on a Pub/Sub topic, by a subscription that is there for the audit alone.
 
 `record_subscription` names it: on the target's topic, with the longest retention, and pulled by
-nobody else. What is read is not acknowledged, so the next audit sees it again, until it expires.
+nobody else. What is read is not acknowledged, so the next audit sees it again, until it expires:
+how long that takes is asked of the subscription (`pubsub.subscriptions.get`, as in
+roles/pubsub.viewer).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from vedette.errors import BadFleet, Unavailable
@@ -18,6 +20,24 @@ _HOST = "PUBSUB_EMULATOR_HOST"
 # Messages for one request; and how long one may stay ours, in seconds (the longest there is).
 _AT_ONCE, _OURS_S = 1000, 600
 _WAIT_S, _EMPTY = 3.0, 2
+_ASK_S = 10.0
+# https://cloud.google.com/pubsub/docs/subscription-properties#message_retention_duration
+_DEFAULT_US = 7 * 86_400_000_000
+
+
+def retention_us(table: Mapping[str, Any], where: str) -> int:
+    """Return for how long a message stays on the subscription, in microseconds.
+
+    Raises BadFleet, Unavailable.
+    """
+    path = _path(table, where)
+    client = _client()
+    try:
+        with _told("looked at", "roles/pubsub.viewer", f"{where}: {path}"):
+            found = client.get_subscription(subscription=path, timeout=_ASK_S, retry=None)
+            return int(found.message_retention_duration.total_seconds() * 1e6) or _DEFAULT_US
+    finally:
+        client.transport.close()
 
 
 def read_messages(table: Mapping[str, Any], where: str) -> Iterator[Item]:
@@ -25,33 +45,48 @@ def read_messages(table: Mapping[str, Any], where: str) -> Iterator[Item]:
 
     Raises BadFleet, Unavailable.
     """
-    subscription = table.get("record_subscription")
-    if not subscription:
-        raise BadFleet("its record is not named", where=where, mend="add record_subscription")
-    path = f"projects/{table.get('project')}/subscriptions/{subscription}"
-    from google.api_core import exceptions
-
+    path = _path(table, where)
     client = _client()
     held: list[str] = []
     seen: set[str] = set()
     try:
-        for message in _pulled(client, path, held):
-            key = message.attributes.get("ce-id") or f"message {message.message_id}"
-            if key not in seen:
-                seen.add(key)
-                at_us = int(message.publish_time.timestamp() * 1e6)
-                yield Item(key, at_us, f"message {message.message_id}")
-    except (exceptions.NotFound, exceptions.PermissionDenied) as error:
-        what = f"cannot be pulled: {type(error).__name__}"
-        raise BadFleet(what, where=f"{where}: {path}", mend="mend record_subscription") from error
-    except exceptions.GoogleAPICallError as error:
-        what = f"Pub/Sub does not answer: {type(error).__name__}"
-        raise Unavailable(what, where=f"{where}: {path}") from error
+        with _told("pulled", "roles/pubsub.subscriber", f"{where}: {path}"):
+            for message in _pulled(client, path, held):
+                key = message.attributes.get("ce-id") or f"message {message.message_id}"
+                if key not in seen:
+                    seen.add(key)
+                    at_us = int(message.publish_time.timestamp() * 1e6)
+                    yield Item(key, at_us, f"message {message.message_id}")
     finally:
+        from google.api_core.exceptions import GoogleAPICallError
+
         # Back at once, and if not, by themselves when their time is over.
-        with suppress(exceptions.GoogleAPICallError):
+        with suppress(GoogleAPICallError):
             _keep(client, path, held, 0)
         client.transport.close()
+
+
+def _path(table: Mapping[str, Any], where: str) -> str:
+    subscription = table.get("record_subscription")
+    if not subscription:
+        raise BadFleet("its record is not named", where=where, mend="add record_subscription")
+    return f"projects/{table.get('project')}/subscriptions/{subscription}"
+
+
+@contextmanager
+def _told(done: str, role: str, where: str) -> Iterator[None]:
+    """Raise what goes wrong inside as BadFleet or Unavailable."""
+    from google.api_core import exceptions
+
+    try:
+        yield
+    except (exceptions.NotFound, exceptions.PermissionDenied) as error:
+        what = f"cannot be {done}: {type(error).__name__}"
+        mend = f"mend record_subscription, or give this identity {role} on it"
+        raise BadFleet(what, where=where, mend=mend) from error
+    except exceptions.GoogleAPICallError as error:
+        what = f"Pub/Sub does not answer: {type(error).__name__}"
+        raise Unavailable(what, where=where) from error
 
 
 def _pulled(client: Any, path: str, held: list[str]) -> Iterator[Any]:

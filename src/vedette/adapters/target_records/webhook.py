@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from vedette.clock import from_iso
 from vedette.errors import BadFleet, Unavailable
@@ -77,14 +77,13 @@ def _of_file(path: Path, where: str) -> Iterator[Any]:
 def _of_url(url: str, token: str | None, where: str) -> list[Any]:
     import http.client
 
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadFleet(f"{url!r} is no URL", where=where, mend="mend record_url")
+    parts, host, port = _place(url, where)
+    where = f"{where}: {_shown(parts, host, port)}"
     secure = parts.scheme == "https"
-    if token and not secure and not _here(parts.hostname):
+    if token and not secure and not _here(host):
         raise BadFleet("a token is not sent over plain HTTP", where=where, mend="use https")
     kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    connection = kind(parts.hostname, parts.port, timeout=_TIMEOUT_S)
+    connection = kind(host, port, timeout=_TIMEOUT_S)
     headers = {"Accept": "application/json"} | (
         {"Authorization": f"Bearer {token}"} if token else {}
     )
@@ -99,12 +98,33 @@ def _of_url(url: str, token: str | None, where: str) -> list[Any]:
         told = json.loads(raw)
     except (OSError, http.client.HTTPException, ValueError) as error:
         what = f"its record cannot be had: {type(error).__name__}"
-        raise Unavailable(what, where=f"{where}: {url}") from error
+        # Some of these errors print the whole address.
+        raise Unavailable(what, where=where) from None
     finally:
         connection.close()
     if not isinstance(told, list):
-        raise BadFleet("its record is no JSON list", where=f"{where}: {url}")
+        raise BadFleet("its record is no JSON list", where=where)
     return told
+
+
+def _place(url: str, where: str) -> tuple[SplitResult, str, int | None]:
+    """Return a URL's parts, its host and its port."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        # It says what is wrong by printing it.
+        host = None
+    if not host or parts.scheme not in ("http", "https"):
+        mend = "write https://HOST[:PORT]/PATH, the port at most 65535"
+        raise BadFleet("record_url is no URL", where=where, mend=mend)
+    return parts, host, port
+
+
+def _shown(parts: SplitResult, host: str, port: int | None) -> str:
+    # Neither the user nor the query: either may hold a secret.
+    name = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{name}{'' if port is None else f':{port}'}{parts.path}"
 
 
 def _here(host: str) -> bool:

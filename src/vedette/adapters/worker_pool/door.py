@@ -45,7 +45,8 @@ _HELLO_S = 10.0
 _LOOK_S = 0.2
 # How long a worker that is let go may take to be told so before its connection is cut.
 _HANG_S = 2.0
-_MOST_GUESTS = 1024
+# Of one agent fewer, or its workers could keep all others out.
+_MOST_GUESTS, _MOST_OF_ONE = 1024, 16
 
 
 class Guest:
@@ -104,11 +105,11 @@ class Door:
     # --- life -------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Begin to listen. Raises BadFleet if the port is taken."""
+        """Begin to listen. Raises BadFleet if that cannot be done: the port is taken, or so."""
         self._thread.start()
         self._ready.wait()
         if self._failure is not None:
-            what = f"workers cannot be let in: {self._failure}"
+            what = f"workers cannot be let in: {type(self._failure).__name__}: {self._failure}"
             raise BadFleet(what, where="vedette.toml: gateway.listen", mend="use another port")
 
     def close(self) -> None:
@@ -120,7 +121,9 @@ class Door:
     def _run(self) -> None:
         try:
             self._loop.run_until_complete(self._serve())
-        except OSError as error:
+        except Exception as error:
+            if self._ready.is_set():
+                raise  # too late for `open` to say so: whoever minds threads does
             self._failure = error
         finally:
             self._ready.set()
@@ -219,8 +222,6 @@ class Door:
         agent = request.path.removeprefix(PATH)
         if not request.path.startswith(PATH) or agent not in self._releases:
             return connection.respond(HTTPStatus.NOT_FOUND, "no such agent lives here\n")
-        if len(self._guests) >= _MOST_GUESTS:
-            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many workers\n")
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         try:
             if scheme.lower() != "bearer":
@@ -234,6 +235,9 @@ class Door:
         except (Unavailable, BadFleet) as error:
             # Whoever cannot be checked is not let in; a worker tries again.
             return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, f"{error.what}\n")
+        mine = sum(guest.agent == agent for guest in self._guests.values())
+        if len(self._guests) >= _MOST_GUESTS or mine >= _MOST_OF_ONE:
+            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many workers\n")
         self._guests[connection] = Guest(agent, claims)
         return None
 

@@ -258,11 +258,11 @@ class RemoteJudges(WorkerJudges):
     ) -> bytes | None:
         """Return the checkpoint after `since`, as `WorkerJudges.fold` does.
 
-        Raises Unavailable if no worker of the agent is connected: the loop would wait for it.
+        Raises Unavailable if no worker of the agent is connected, or if it goes and no other one
+        comes within a second: the loop waits for it.
         """
         if not self._remote.connected.get(agent):
-            mend = f"start one (vedette worker --agent {agent}) and do this again"
-            raise Unavailable(f"no worker of {agent} is connected", mend=mend)
+            raise _no_worker(agent)
         return super().fold(agent, checkpoint, since)
 
 
@@ -282,27 +282,55 @@ class RemoteSeat(_JudgeSeat):
             return
         super().watch(now)
 
+    def fold(self, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]) -> bytes | None:
+        """Return the checkpoint after `since`; others may have waited for a worker for longer."""
+        self._unborn_at = time.monotonic()
+        return super().fold(checkpoint, since)
+
+    def forget(self, key: str) -> None:
+        """Drop a key's state, if there is a worker that may hold it.
+
+        The next one begins with none, and nobody reads a vacant berth: words would pile up there.
+        """
+        self._given.pop(key, None)
+        if self.born_at:
+            super().forget(key)
+
     def overdue(self, now: float) -> str:
         """Say why the worker is to be let go now. Its note comes over the network, and so late."""
         over = self.stuck(now) > self.seconds + _WAY_S
         return f"took longer than {self.seconds:g} s" if over else ""
 
     def _send_away(self) -> None:
-        """Have all but a few runs look again later; their states are asked for anew then."""
+        """Have all but a few runs look again later; their states are asked for anew then.
+
+        A fold is not made, however few wait: the loop waits for it, and with it every agent.
+        """
         asked = list(self.pending.values())
-        if len(asked) <= KEPT:
-            return
-        kept = {one.key for one in [a for a in asked if a.kind == wire.REASON][:KEPT]}
-        for one in asked:
-            if one.key not in kept and one.kind in (wire.REASON, wire.RESTORE):
-                del self.pending[one.number]
-                self._given.pop(one.key, None)
-                if one.kind == wire.REASON:
-                    one.fail(away(self.agent))
-                else:
-                    one.settle(None)
+        gone = [one for one in asked if one.kind == wire.FOLD]
+        if len(asked) > KEPT:
+            kept = {one.key for one in [a for a in asked if a.kind == wire.REASON][:KEPT]}
+            gone += [a for a in asked if a.kind != wire.FOLD and a.key not in kept]
+        for one in gone:
+            del self.pending[one.number]
+            self._given.pop(one.key, None)
+            if one.kind == wire.FOLD:
+                one.fail(_no_worker(self.agent))
+            elif one.kind == wire.REASON:
+                one.fail(away(self.agent))
+            else:
+                one.settle(None)
+        if gone:
+            # They are written in the vacant berth, and whoever came to sit there would answer
+            # what nobody asks any more. The next berth has the kept ones only.
+            self.kill("nobody came", charge=False, quiet=True)
 
 
 def away(agent: str) -> Superseded:
     """Return what has a run look again later: its agent's worker is not here."""
     return Superseded(f"no worker of {agent} is connected", wait_us=LOOK_AGAIN_US)
+
+
+def _no_worker(agent: str) -> Unavailable:
+    mend = f"start one (vedette worker --agent {agent}) and do this again"
+    return Unavailable(f"no worker of {agent} is connected", mend=mend)

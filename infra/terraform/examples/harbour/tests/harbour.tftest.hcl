@@ -34,7 +34,18 @@ run "fleet" {
 
 run "with_people_and_a_mailbox" {
   variables {
-    mailbox = { server = "10.0.0.2", path = "/mail" }
+    mailbox        = { server = "10.0.0.2", path = "/mail" }
+    readers        = ["group:compliance@harbourlights.example"]
+    target_secrets = ["oncall-token"]
+    streams = {
+      metrics = {
+        types      = ["metric.point"]
+        type       = "metric.point"
+        ordered    = true
+        publishers = ["serviceAccount:collector@harbour-lights.iam.gserviceaccount.com"]
+      }
+      tides = { types = ["metric.point", "tide.point"] }
+    }
     people = {
       issuer   = "https://login.example.org"
       audience = "vedette"

@@ -20,10 +20,11 @@ variables {
     audience        = "https://harbour.vedette.internal"
     service_account = "harbour-gateway@p.iam.gserviceaccount.com"
   }
-  network = { network = "n", subnetwork = "s" }
+  network = { network = "n", subnetwork = "s", agent_tag = "harbour-agent" }
 }
 
-run "identity_and_least_iam" {
+run "an_agent" {
+  # Identity and least access.
   assert {
     condition     = google_service_account.agent.account_id == "agent-night-watch"
     error_message = "Each agent has a service account of its own."
@@ -47,9 +48,8 @@ run "identity_and_least_iam" {
     ])
     error_message = "The worker is told its agent, its gateway and whose token it presents; nothing else."
   }
-}
 
-run "no_credential_and_no_way_out" {
+  # No credential and no way out.
   assert {
     condition     = length(google_cloud_run_v2_worker_pool.agent[0].template[0].containers[0].env) == 0
     error_message = "A worker's environment holds nothing of ours."
@@ -63,12 +63,15 @@ run "no_credential_and_no_way_out" {
     error_message = "All that a worker sends goes into the closed network."
   }
   assert {
+    condition     = contains(google_cloud_run_v2_worker_pool.agent[0].template[0].vpc_access[0].network_interfaces[0].tags, "harbour-agent")
+    error_message = "A worker carries the tag that the firewall keeps from private addresses."
+  }
+  assert {
     condition     = google_cloud_run_v2_worker_pool.agent[0].deletion_protection
     error_message = "The worker pool is not deleted by accident."
   }
-}
 
-run "shared_subscription_by_default" {
+  # Shared subscription by default.
   assert {
     condition = (
       length(google_pubsub_subscription.own) == 0 && length(google_pubsub_topic.dead) == 0
@@ -119,9 +122,19 @@ run "own_subscription_has_dead_letters" {
     )
     error_message = "Order as declared, and a silent month deletes no subscription."
   }
+  assert {
+    condition = (
+      google_pubsub_subscription_iam_member.gateway_takes_dead["night-watch"].subscription == "night-watch-dead"
+      && google_pubsub_subscription_iam_member.gateway_takes_dead["night-watch"].role == "roles/pubsub.subscriber"
+      && google_pubsub_subscription_iam_member.gateway_takes_dead["night-watch"].member == "serviceAccount:harbour-gateway@p.iam.gserviceaccount.com"
+    )
+    error_message = "A redrive is carried out by the gateway."
+  }
 }
 
 run "no_judge_no_worker" {
+  command = plan
+
   variables {
     worker = false
   }

@@ -24,7 +24,8 @@ variables {
   policy_key        = "c2VlZGVkLXBvbGljeQ=="
 }
 
-run "no_public_access" {
+run "a_gateway" {
+  # No public access.
   assert {
     condition     = google_cloud_run_v2_service.gateway.ingress == "INGRESS_TRAFFIC_INTERNAL_ONLY"
     error_message = "Nobody on the internet reaches the gateway."
@@ -49,9 +50,37 @@ run "no_public_access" {
     condition     = !google_compute_network.fleet.auto_create_subnetworks && google_compute_subnetwork.fleet.private_ip_google_access
     error_message = "The fleet's network is its own, and reaches Google's APIs from private addresses."
   }
-}
 
-run "kept" {
+  # Agents reach no private address.
+  assert {
+    condition = alltrue([
+      for range in ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"] :
+      contains(google_compute_firewall.agents_reach_no_private_address.destination_ranges, range)
+    ])
+    error_message = "The database, the mailbox and all other private addresses are barred."
+  }
+  assert {
+    condition = alltrue([
+      for bar in [google_compute_firewall.agents_reach_no_private_address, google_compute_firewall.agents_reach_nothing_else] :
+      bar.direction == "EGRESS" && one(bar.deny).protocol == "all" && length(bar.allow) == 0 && !coalesce(bar.disabled, false)
+      && join(",", bar.target_tags) == output.network.agent_tag && bar.network == google_compute_network.fleet.id
+    ])
+    error_message = "Both bars hold for what carries the agents' tag, for all protocols."
+  }
+  assert {
+    condition = (
+      google_compute_firewall.agents_reach_no_private_address.priority < google_compute_firewall.agents_reach_google.priority
+      && google_compute_firewall.agents_reach_google.priority < google_compute_firewall.agents_reach_nothing_else.priority
+      && join(",", one(google_compute_firewall.agents_reach_google.allow).ports) == "443"
+    )
+    error_message = "What is allowed, HTTPS to Google, stands after the private addresses and before the rest."
+  }
+  assert {
+    condition     = length(coalesce(google_cloud_run_v2_service.gateway.template[0].vpc_access[0].network_interfaces[0].tags, [])) == 0
+    error_message = "The gateway itself reaches the database: it has no tag of agents."
+  }
+
+  # Kept.
   assert {
     condition = (
       google_storage_bucket.bundles.versioning[0].enabled
@@ -83,9 +112,8 @@ run "kept" {
     )
     error_message = "The store is backed up, and stands in two zones."
   }
-}
 
-run "least_iam" {
+  # Least access.
   assert {
     condition     = join(",", sort(keys(google_project_iam_member.gateway))) == "roles/monitoring.metricWriter"
     error_message = "On the project: write metrics; no other role."
@@ -116,9 +144,8 @@ run "least_iam" {
     condition     = google_cloud_run_v2_service.gateway.template[0].service_account == google_service_account.gateway.email
     error_message = "The gateway runs as itself, not as the project's default account."
   }
-}
 
-run "secrets_by_reference" {
+  # Secrets by reference.
   assert {
     condition = (
       google_sql_user.store.password_wo_version == 1
@@ -140,9 +167,8 @@ run "secrets_by_reference" {
     condition     = google_secret_manager_secret_version.ledger_key.is_secret_data_base64 && google_secret_manager_secret_version.policy_key.is_secret_data_base64
     error_message = "Keys are stored as the bytes they are."
   }
-}
 
-run "always_on" {
+  # Always on.
   assert {
     condition = (
       google_cloud_run_v2_service.gateway.template[0].scaling[0].min_instance_count == 1
@@ -153,6 +179,8 @@ run "always_on" {
 }
 
 run "further_secrets_are_named" {
+  command = plan
+
   variables {
     target_secrets = ["oncall-token"]
   }
@@ -167,6 +195,8 @@ run "further_secrets_are_named" {
 }
 
 run "no_sidecar_no_role" {
+  command = plan
+
   variables {
     metrics_image = null
   }
@@ -178,6 +208,16 @@ run "no_sidecar_no_role" {
     )
     error_message = "Who writes no metrics has no role for it."
   }
+}
+
+run "half_a_zone" {
+  command = plan
+
+  variables {
+    availability_type = "NONE"
+  }
+
+  expect_failures = [var.availability_type]
 }
 
 run "too_old_a_database" {

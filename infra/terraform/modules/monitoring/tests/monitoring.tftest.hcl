@@ -12,7 +12,8 @@ variables {
   dead_subscriptions = ["harbour-mails-dead", "harbour-metrics-dead"]
 }
 
-run "alarms_reach_somebody" {
+run "alarms" {
+  # Alarms reach somebody.
   assert {
     condition = alltrue([
       for alarm in concat(
@@ -26,9 +27,8 @@ run "alarms_reach_somebody" {
     condition     = alltrue([for alarm in google_monitoring_alert_policy.metric : length(alarm.documentation[0].content) > 20])
     error_message = "Every alarm says what to do."
   }
-}
 
-run "what_telemetry_md_names" {
+  # What docs/telemetry.md names.
   assert {
     condition = alltrue([
       for metric in ["vedette_store_failures_total", "vedette_runs_total", "vedette_policy_refused_total", "vedette_parked_total",
@@ -44,9 +44,8 @@ run "what_telemetry_md_names" {
     condition     = strcontains(google_monitoring_alert_policy.metric["silent"].conditions[0].condition_prometheus_query_language[0].query, "absent(")
     error_message = "Silence is an alarm too."
   }
-}
 
-run "dead_letters" {
+  # Dead letters.
   assert {
     condition = alltrue([
       for name in ["harbour-mails-dead", "harbour-metrics-dead"] :
@@ -55,9 +54,8 @@ run "dead_letters" {
     ])
     error_message = "One dead letter is an alarm, whichever stream it comes from."
   }
-}
 
-run "objective" {
+  # Objective.
   assert {
     condition     = google_monitoring_slo.runs[0].goal == 0.999 && google_monitoring_slo.runs[0].rolling_period_days == 28
     error_message = "999 of 1,000 runs over 28 days."
@@ -69,20 +67,8 @@ run "objective" {
     )
     error_message = "Good is done, bad is dead."
   }
-}
 
-run "before_the_first_metric" {
-  variables {
-    objective = false
-  }
-
-  assert {
-    condition     = length(google_monitoring_slo.runs) == 0 && length(google_monitoring_alert_policy.burning) == 0 && length(google_monitoring_alert_policy.metric) > 0
-    error_message = "The objective waits for its metric; alarms do not."
-  }
-}
-
-run "dashboard" {
+  # Dashboard.
   assert {
     condition = (
       length(jsondecode(google_monitoring_dashboard.fleet.dashboard_json).mosaicLayout.tiles) == 12
@@ -92,6 +78,19 @@ run "dashboard" {
       ])
     )
     error_message = "Twelve charts, none of them outside the dashboard."
+  }
+}
+
+run "before_the_first_metric" {
+  command = plan
+
+  variables {
+    objective = false
+  }
+
+  assert {
+    condition     = length(google_monitoring_slo.runs) == 0 && length(google_monitoring_alert_policy.burning) == 0 && length(google_monitoring_alert_policy.metric) > 0
+    error_message = "The objective waits for its metric; alarms do not."
   }
 }
 

@@ -25,7 +25,8 @@ variables {
   }
 }
 
-run "cron_lines_of_agent_yaml" {
+run "jobs" {
+  # Cron lines of agent.yaml.
   assert {
     condition = output.jobs == {
       "night_watch/rounds" = { cron = "*/5 * * * mon-fri", zone = "Europe/London" }
@@ -40,9 +41,8 @@ run "cron_lines_of_agent_yaml" {
     condition     = output.left_to_the_engine == tolist(["tide_table/odd", "tide_table/quick"])
     error_message = "What no cron line says is left to the engine, and said."
   }
-}
 
-run "only_the_name_is_sent" {
+  # Only the name is sent.
   assert {
     condition = alltrue([
       for id, job in google_cloud_scheduler_job.schedule :
@@ -63,6 +63,8 @@ run "only_the_name_is_sent" {
 }
 
 run "paused_for_a_migration" {
+  command = plan
+
   variables {
     paused = true
   }
@@ -74,6 +76,8 @@ run "paused_for_a_migration" {
 }
 
 run "no_schedules_no_jobs" {
+  command = plan
+
   variables {
     agents = { night_watch = { triggers = [{ on = "metric.point" }] } }
   }

@@ -6,7 +6,6 @@ variables {
   fleet          = "harbour"
   gateway        = "harbour-gateway@p.iam.gserviceaccount.com"
   regions        = ["europe-west1"]
-  operators      = ["group:operations@example.org"]
   streams = {
     metrics = {
       publishers   = ["serviceAccount:collector@p.iam.gserviceaccount.com"]
@@ -15,10 +14,12 @@ variables {
       schema       = { type = "AVRO", definition = "{}", encoding = "JSON" }
     }
     mails = {}
+    ticks = { redriven = false }
   }
 }
 
-run "dead_letters" {
+run "streams" {
+  # Dead letters.
   assert {
     condition = alltrue([
       for name in ["metrics", "mails"] :
@@ -48,9 +49,8 @@ run "dead_letters" {
     ])
     error_message = "Without these two roles the broker drops the dead-letter policy silently."
   }
-}
 
-run "as_declared" {
+  # As declared.
   assert {
     condition = (
       google_pubsub_subscription.stream["metrics"].enable_message_ordering
@@ -76,15 +76,14 @@ run "as_declared" {
     ])
     error_message = "Messages lie in the named regions only."
   }
-}
 
-run "least_iam" {
+  # Least access.
   assert {
     condition = alltrue([
       for pull in google_pubsub_subscription_iam_member.gateway_pulls :
       pull.role == "roles/pubsub.subscriber" && pull.member == "serviceAccount:harbour-gateway@p.iam.gserviceaccount.com"
     ])
-    error_message = "The gateway pulls, and may do nothing else."
+    error_message = "The gateway pulls."
   }
   assert {
     condition = (
@@ -94,12 +93,26 @@ run "least_iam" {
     )
     error_message = "Only whom the stream names may publish."
   }
+
+  # The gateway redrives.
   assert {
     condition = (
-      length(google_pubsub_subscription_iam_member.operator_takes_dead) == 2
-      && alltrue([for take in google_pubsub_subscription_iam_member.operator_takes_dead : endswith(take.subscription, "-dead")])
+      join(",", sort(keys(google_pubsub_subscription_iam_member.gateway_takes_dead))) == "mails,metrics"
+      && join(",", sort(keys(google_pubsub_topic_iam_member.gateway_publishes_again))) == "mails,metrics"
     )
-    error_message = "Operators take dead letters, and no others."
+    error_message = "A redrive takes both roles, for each stream that is redriven and for no other."
+  }
+  assert {
+    condition = alltrue([
+      for name in ["mails", "metrics"] :
+      google_pubsub_subscription_iam_member.gateway_takes_dead[name].subscription == "harbour-${name}-dead"
+      && google_pubsub_subscription_iam_member.gateway_takes_dead[name].role == "roles/pubsub.subscriber"
+      && google_pubsub_subscription_iam_member.gateway_takes_dead[name].member == "serviceAccount:harbour-gateway@p.iam.gserviceaccount.com"
+      && google_pubsub_topic_iam_member.gateway_publishes_again[name].topic == "harbour-${name}"
+      && google_pubsub_topic_iam_member.gateway_publishes_again[name].role == "roles/pubsub.publisher"
+      && google_pubsub_topic_iam_member.gateway_publishes_again[name].member == "serviceAccount:harbour-gateway@p.iam.gserviceaccount.com"
+    ])
+    error_message = "The gateway takes dead letters off their subscription and publishes them to the stream's topic."
   }
 }
 

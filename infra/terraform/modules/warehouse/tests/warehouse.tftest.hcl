@@ -1,6 +1,6 @@
 mock_provider "google" {
-  mock_resource "google_project_iam_custom_role" {
-    defaults = { name = "projects/p/roles/vedette_harbour_ships" }
+  mock_resource "google_service_account" {
+    defaults = { email = "harbour-witness@p.iam.gserviceaccount.com" }
   }
 }
 
@@ -13,7 +13,8 @@ variables {
   readers     = ["group:compliance@example.org"]
 }
 
-run "tables_as_the_engine_ships_them" {
+run "a_warehouse" {
+  # Tables as the engine ships them.
   assert {
     condition     = join(",", sort(keys(google_bigquery_table.table))) == "decisions,ledger"
     error_message = "The tables are those of the engine."
@@ -38,9 +39,8 @@ run "tables_as_the_engine_ships_them" {
     condition     = !google_bigquery_dataset.ledger.delete_contents_on_destroy
     error_message = "A dataset that holds a ledger is not destroyed."
   }
-}
 
-run "views" {
+  # Views.
   assert {
     condition     = contains(keys(google_bigquery_table.first), "entries") && google_bigquery_table.first["entries"].view[0].use_legacy_sql == false
     error_message = "The ledger as it stands is a view on the table."
@@ -58,9 +58,8 @@ run "views" {
     )) == 0
     error_message = "There is a view for each question that operators ask."
   }
-}
 
-run "least_iam" {
+  # Least access.
   assert {
     condition = (
       length(setintersection(google_project_iam_custom_role.ships.permissions, [
@@ -69,7 +68,7 @@ run "least_iam" {
       && google_bigquery_dataset_iam_member.gateway_ships.role == google_project_iam_custom_role.ships.name
       && google_bigquery_dataset_iam_member.gateway_ships.dataset_id == "vedette_harbour"
     )
-    error_message = "The gateway writes rows; it can neither make, alter nor drop a table."
+    error_message = "The gateway can neither make, alter nor drop a table (rows it can: see witness.tf)."
   }
   assert {
     condition     = google_project_iam_member.gateway_queries.role == "roles/bigquery.jobUser"
@@ -82,9 +81,44 @@ run "least_iam" {
     )
     error_message = "Readers read."
   }
+
+  # A witness that the gateway cannot reach.
+  assert {
+    condition = (
+      join(",", sort(keys(google_bigquery_data_transfer_config.witness))) == join(",", sort(keys(google_bigquery_table.table)))
+      && alltrue([
+        for table, config in google_bigquery_data_transfer_config.witness :
+        strcontains(config.params.query, "CREATE SNAPSHOT TABLE IF NOT EXISTS `p.vedette_harbour_witness.${table}_\",")
+        && strcontains(config.params.query, "CLONE `p.vedette_harbour.${table}`")
+        && config.service_account_name == google_service_account.witness.email
+        && config.data_source_id == "scheduled_query" && !coalesce(config.disabled, false)
+      ])
+    )
+    error_message = "Every night a snapshot of each shipped table, in the witness dataset."
+  }
+  assert {
+    condition = alltrue([
+      for grant in concat(
+        [google_bigquery_dataset_iam_member.witness_adds, google_bigquery_dataset_iam_member.gateway_ships, google_bigquery_dataset_iam_member.witness_reads],
+        values(google_bigquery_dataset_iam_member.reads), values(google_bigquery_dataset_iam_member.reads_witness),
+      ) : grant.dataset_id != google_bigquery_dataset.witness.dataset_id || grant.member != "serviceAccount:${var.gateway}"
+    ])
+    error_message = "The gateway has no role in the witness dataset."
+  }
+  assert {
+    condition = (
+      join(",", sort(google_project_iam_custom_role.witnesses.permissions)) == "bigquery.datasets.get,bigquery.tables.create,bigquery.tables.updateData"
+      && google_bigquery_dataset_iam_member.witness_adds.role == google_project_iam_custom_role.witnesses.name
+      && google_bigquery_dataset_iam_member.witness_reads.role == "roles/bigquery.dataViewer"
+      && !google_bigquery_dataset.witness.delete_contents_on_destroy
+    )
+    error_message = "Who makes snapshots can delete none, and reads the ledger only."
+  }
 }
 
 run "sources_are_read_only" {
+  command = plan
+
   variables {
     sources = { bookings = { dataset = "office", table = "bookings" } }
   }

@@ -1,0 +1,121 @@
+"""Sealing: a revision's signed archive, as the record keeps it beside the live revision.
+
+Who signs and where it is kept are ports; what is done with archives is `shelving`.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import orjson
+
+from vedette.bundle import Bundle
+from vedette.digest import sha256_hex
+
+# Under these names the record keeps the live revision's archive, who signs, and the highest
+# number that was seen on the shelf and not in the record.
+ARCHIVE, KEY, AHEAD = "policy_archive", "policy_key", "policy_ahead"
+
+
+class Record(Protocol):
+    """What of the store is needed here."""
+
+    def meta(self, name: str) -> str | None:
+        """Return a value kept under a name."""
+        ...
+
+    def remember(self, name: str, value: str) -> Awaitable[None]:
+        """Keep a value under a name."""
+        ...
+
+    def mark_live(
+        self, number: int, marks: Mapping[str, str], name: str, was: str | None
+    ) -> Awaitable[bool]:
+        """Keep values if a revision is still live and a name still holds what it did."""
+        ...
+
+    def revision(self) -> tuple[int, str]:
+        """Return the live revision's number and digest."""
+        ...
+
+    def bundle(self, digest: str) -> Mapping[str, bytes] | None:
+        """Return the files of a recorded bundle."""
+        ...
+
+
+class Sealer(Protocol):
+    """Signs archives and reads them back."""
+
+    def key_id(self, *, make: bool) -> str | None:
+        """Return the id of the key here; None if there is none and none is to be made."""
+        ...
+
+    def pack(self, bundle: Bundle, number: int, who: str, commit: str | None, at_us: int) -> bytes:
+        """Return the signed archive of a bundle as a revision. Raises BadPolicy."""
+        ...
+
+    def public(self) -> str:
+        """Return the PEM of the public half of the key here, which is made if there is none."""
+        ...
+
+    def read(self, raw: bytes, public: str | None = None) -> tuple[int, str]:
+        """Return the number and bundle digest that an archive of a key tells.
+
+        `public` is its PEM; without it, it is the key here. Raises BadPolicy for all other bytes.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """The signed archive of one revision; `digest` is the SHA-256 of its bytes.
+
+    `public` is the PEM of the key that signed it. It is kept with it, so that a worker without
+    that key knows what else the key signed.
+    """
+
+    number: int
+    bundle: str
+    key: str
+    raw: bytes = field(repr=False)
+    digest: str = ""
+    public: str = field(default="", repr=False)
+
+    @classmethod
+    def of(cls, number: int, bundle: str, key: str, raw: bytes, public: str = "") -> Archive:
+        """Return an archive with the digest of its bytes."""
+        return cls(number, bundle, key, raw, sha256_hex(raw), public)
+
+    def marks(self) -> dict[str, str]:
+        """Return what the record keeps of it, under its names."""
+        told = {
+            "number": self.number,
+            "bundle": self.bundle,
+            "key": self.key,
+            "public": self.public,
+            "raw": base64.b64encode(self.raw).decode("ascii"),
+        }
+        return {ARCHIVE: orjson.dumps(told).decode(), KEY: self.key}
+
+    @classmethod
+    def kept(cls, record: Record) -> Archive | None:
+        """Return what the record keeps, if it is the live revision's."""
+        found = cls.last(record)
+        if found is None or (found.number, found.bundle) != record.revision():
+            return None
+        return found
+
+    @classmethod
+    def last(cls, record: Record) -> Archive | None:
+        """Return what the record keeps: the archive of the last revision that was signed."""
+        mark = record.meta(ARCHIVE)
+        if mark is None:
+            return None
+        told: dict[str, Any] = orjson.loads(mark)
+        if "public" not in told:
+            return None  # of a version that did not keep it; a leader with the key signs anew
+        raw = base64.b64decode(told["raw"])
+        return cls.of(told["number"], told["bundle"], told["key"], raw, told["public"])

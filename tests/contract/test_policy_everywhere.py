@@ -1,0 +1,53 @@
+"""A publication ends though another worker does not say that it has heard, and tells which."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from vedette.cli.policy import told_of
+from vedette.storage.store import SqlStore
+from vedette.testing.harness import FleetHarness, copy_policies
+
+
+def edited(folder: Path, words: str) -> Path:
+    to = copy_policies(folder / words)
+    denies = to / "denies" / "data.yaml"
+    denies.write_text(denies.read_text() + f"# {words}\n")
+    return to
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the store wait for a worker that never answers."""
+
+    async def for_ever(store: SqlStore) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(SqlStore, "everywhere", for_ever)
+    monkeypatch.setattr(SqlStore, "behind", ["quay-2"])
+
+
+@pytest.mark.usefixtures("silent")
+async def test_who_is_behind_is_told_and_the_next_publication_goes_on(tmp_path: Path) -> None:
+    async with FleetHarness(tmp_path / "fleet") as fleet:
+        commands, fleet.app.rollout.patience_s = fleet.app.commands, 0.05
+        for number, words in enumerate(("one", "two"), start=2):
+            applied = commands.policy_apply(fleet.order("it must be"), edited(tmp_path, words))
+            done = await asyncio.wait_for(applied, 30)
+            assert (done["ok"], done["revision"], done["behind"]) == (True, number, ["quay-2"])
+            assert fleet.app.line.gateway.policy_rev == number
+            said = told_of(done)
+            assert "not known to be in force at worker quay-2" in said
+            assert "everywhere" not in said
+
+
+async def test_where_all_have_heard_nobody_is_named(tmp_path: Path) -> None:
+    """The control."""
+    async with FleetHarness(tmp_path / "fleet") as fleet:
+        order = fleet.order("it must be")
+        done = await fleet.app.commands.policy_apply(order, edited(tmp_path, "one"))
+        assert (done["ok"], done["behind"]) == (True, [])
+        assert "is live everywhere after" in told_of(done)

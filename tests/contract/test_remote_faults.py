@@ -1,0 +1,181 @@
+"""A gateway whose workers go, or crowd in: what it keeps, whom it charges, how long it waits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from tests.remote import Gateway, connect_as, gateway, now_us, svid_tokens
+from tests.workers import LIMITS, brief, until, write_judge
+from websockets.asyncio.client import unix_connect
+from websockets.sync.client import unix_connect as connect_here
+
+from vedette.adapters.worker_pool import judges, remote
+from vedette.adapters.worker_pool.door import Door
+from vedette.adapters.worker_pool.remote import KEPT
+from vedette.errors import BadFleet, Unavailable
+from vedette.load.folder import release_digest
+from vedette.moved import Superseded
+
+LOST = ("worker", "judge", "lost its connection")
+WAITING = """\
+import time
+from pathlib import Path
+from vedette.judging import Judge as Base, Judgement
+
+
+class Judge(Base):
+    def judge(self, seen, briefing):
+        gate = Path(briefing.event.data["gate"])
+        gate.with_suffix(".begun").touch()
+        while gate.exists():
+            time.sleep(0.01)
+        return Judgement("judged", 1.0)
+"""
+
+
+def _hello(there: Gateway, agent: str = "worker") -> str:
+    told = {"v": 1, "release": release_digest(there.agents / agent)}
+    return orjson.dumps(told).decode()
+
+
+def _bearer(there: Gateway, agent: str = "worker") -> dict[str, Any]:
+    token = there.issuer.signer(agent).mint(now_us())
+    return {"additional_headers": {"Authorization": f"Bearer {token}"}}
+
+
+async def test_a_worker_that_comes_back_is_asked_only_what_is_still_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was sent away meanwhile was in the berth already; its answer would be nobody's."""
+    monkeypatch.setattr(remote, "_KEEP_S", 0.1)
+    write_judge(tmp_path / "agents", code=WAITING)
+    async with gateway(tmp_path, limits=replace(LIMITS, time_us=60_000_000)) as there:
+        gate = tmp_path / "gate"
+        gate.touch()
+        host = there.host()
+        await there.came()
+        asked = [
+            asyncio.create_task(there.judges.reason(brief(key=f"k{n}", gate=str(gate))))
+            for n in range(20)
+        ]
+        await until(gate.with_suffix(".begun").exists)
+        await asyncio.to_thread(host.stop)
+        sent = await asyncio.gather(*asked[KEPT:], return_exceptions=True)
+        assert all(isinstance(told, Superseded) for told in sent)
+        gate.unlink()
+        there.host()
+        kept = await asyncio.gather(*asked[:KEPT])
+        assert [thought.label for thought in kept] == ["judged"] * KEPT
+        assert (await there.judges.reason(brief(key="k19", gate=str(gate)))).label == "judged"
+        assert there.deaths == [LOST], "the one that came back did nothing wrong"
+
+
+async def test_what_is_to_be_forgotten_does_not_pile_up_while_nobody_is_there(
+    tmp_path: Path,
+) -> None:
+    async with gateway(tmp_path) as there:
+        asked = [asyncio.create_task(there.judges.reason(brief(key=f"k{n}"))) for n in range(KEPT)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        seat = there.judges._seats["worker"]
+        assert seat.worker, "there is a berth, and nobody sits in it"
+        for n in range(20_000):
+            there.judges.forget("worker", f"some-key-{n:08d}")
+        assert seat._out == []
+        await asyncio.sleep(0)
+        assert seat._rest == b""
+        there.host()
+        assert {thought.label for thought in await asyncio.gather(*asked)} == {"seen 1"}
+        # The control: one that is there is told, and has no state of this key any more.
+        assert (await there.judges.reason(brief(2, 1, key="k0"))).label == "seen 2"
+        there.judges.forget("worker", "k0")
+        assert (await there.judges.reason(brief(3, 2, key="k0"))).needs_state
+
+
+async def test_a_fold_whose_worker_goes_is_given_up_within_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole gateway waits for it. Nor does the next worker answer it to nobody."""
+    monkeypatch.setattr(judges, "START_S", 20.0)  # so long, were it waited for
+    since = [(n, brief(n, value=0.5).event) for n in range(1, 5)]
+    async with gateway(tmp_path) as there:
+        hello, headers = _hello(there), _bearer(there)
+
+        def leaves() -> None:
+            url = "ws://localhost/v1/workers/worker"
+            with connect_here(str(there.path), url, **headers) as raw:
+                raw.send(hello)
+                assert "begin" in orjson.loads(raw.recv())
+
+        guest = threading.Thread(target=leaves)
+        guest.start()
+        await there.came()
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match="no worker of worker is connected"):
+            there.judges.fold("worker", None, since)
+        assert time.monotonic() - began < 10.0
+        await asyncio.to_thread(guest.join)
+        await until(lambda: there.pool.connected["worker"] == 0)
+        there.host()
+        await there.came()
+        assert there.judges.fold("worker", None, since) == b"4 2.0"
+        assert there.deaths == [LOST]
+
+
+async def test_one_agents_workers_do_not_keep_others_out(tmp_path: Path) -> None:
+    async with gateway(tmp_path, "worker", "other") as there:
+        url = "ws://localhost/v1/workers/worker"
+        async with AsyncExitStack() as stack:
+            for _ in range(16):
+                opened = unix_connect(str(there.path), url, proxy=None, **_bearer(there))
+                raw = await stack.enter_async_context(opened)
+                await raw.send(_hello(there))
+            token = there.issuer.signer("worker").mint(now_us())
+            assert await asyncio.to_thread(connect_as, there.path, "worker", token) == 503
+            other = there.issuer.signer("other").mint(now_us())
+            assert await asyncio.to_thread(connect_as, there.path, "other", other) == 101
+            assert there.refused == []
+        await there.came(number=0)
+        assert await asyncio.to_thread(connect_as, there.path, "worker", token) == 101
+
+
+def _door(tmp_path: Path, host: str) -> Door:
+    _, tokens = svid_tokens(tmp_path)
+    return Door(
+        tokens=tokens, releases={}, say=lambda *_: None, now_us=now_us, listen=(host, 0)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("host", ["x" * 64, "no\0host"])
+def test_a_door_that_cannot_be_opened_says_so_whatever_it_is(tmp_path: Path, host: str) -> None:
+    """A name that cannot be looked up is no OSError."""
+    with pytest.raises(BadFleet, match=r"workers cannot be let in: (UnicodeError|ValueError)"):
+        _door(tmp_path, host).open()
+
+
+def test_a_door_that_breaks_later_is_its_threads_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runner minds threads; `open` has returned by then."""
+    door = _door(tmp_path, "127.0.0.1")
+    told: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+
+    async def breaks() -> None:
+        assert door._ready.is_set()
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(door._stop, "wait", breaks)
+    door.open()
+    door.close()
+    (args,) = told
+    assert str(args.exc_value) == "broken"
+    assert args.thread.name == "vedette-door"
