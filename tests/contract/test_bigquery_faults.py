@@ -290,7 +290,9 @@ async def test_rows_of_a_lost_lead_are_not_handed_over() -> None:
     answers = [True, True, False]
     service, intake = Service([("a", T0)]), ListIntake()
     clock, plan = ManualClock(T0 + 100 * SECOND), plan_of("d")
-    source = BigQuerySource(plan, clock, leads=lambda: answers.pop(0), client=service.client)
+    source = BigQuerySource(
+        plan, clock, watch=False, leads=lambda: answers.pop(0), client=service.client
+    )
     service.turns = 3
     with pytest.raises(StoreFailed, match="another worker leads"):
         await source.deliver(intake)
@@ -298,7 +300,9 @@ async def test_rows_of_a_lost_lead_are_not_handed_over() -> None:
     assert service.cancelled == list(service.begun)
     quick = Service([("a", T0)])
     answers = [True, False]
-    source = BigQuerySource(plan, clock, leads=lambda: answers.pop(0), client=quick.client)
+    source = BigQuerySource(
+        plan, clock, watch=False, leads=lambda: answers.pop(0), client=quick.client
+    )
     with pytest.raises(StoreFailed, match="another worker leads"):
         await source.deliver(intake)
     assert not intake.events
@@ -317,7 +321,7 @@ async def test_a_long_query_is_waited_for_and_asked_once() -> None:
 async def test_a_try_that_failed_is_taken_up_again() -> None:
     """Whether the answer to its beginning was lost, or one while it was waited for."""
     service, intake = (
-        Service([("a", T0)], lost=1, answers=[wrong("backendError", 503)]),
+        Service([("a", T0)], turns=2, lost=1, answers=[wrong("backendError", 503)]),
         ListIntake(),
     )
     source = asking(service)
@@ -395,7 +399,10 @@ async def test_a_fleet_that_stops_does_not_wait_for_the_shipper_s_query() -> Non
     task = asyncio.create_task(work)
     await until(lambda: bool(service.begun))
     task.cancel()
-    await until(lambda: bool(service.cancelled))
+    try:
+        await until(lambda: bool(service.cancelled))
+    finally:
+        service.turns = 0  # so that the thread ends, whatever came of it
 
 
 # --- one asking of many rows ------------------------------------------------------------------
