@@ -19,8 +19,7 @@ def edited(folder: Path, words: str) -> Path:
     return to
 
 
-@pytest.fixture
-def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the store wait for a worker that never answers."""
 
     async def for_ever(store: SqlStore) -> None:
@@ -30,9 +29,12 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SqlStore, "behind", ["quay-2"])
 
 
-@pytest.mark.usefixtures("silent")
-async def test_who_is_behind_is_told_and_the_next_publication_goes_on(tmp_path: Path) -> None:
+async def test_who_is_behind_is_told_and_the_next_publication_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with FleetHarness(tmp_path / "fleet") as fleet:
+        # Not before: the first publication would wait with a patience of its own.
+        silence(monkeypatch)
         commands, fleet.app.rollout.patience_s = fleet.app.commands, 0.05
         for number, words in enumerate(("one", "two"), start=2):
             applied = commands.policy_apply(fleet.order("it must be"), edited(tmp_path, words))
