@@ -8,22 +8,18 @@ everything in memory: `kill` and `start` give the same addresses and nothing els
 
 from __future__ import annotations
 
-import atexit
 import functools
 import itertools
 import os
 import shutil
-import signal
 import socket
-import subprocess
-import tempfile
-import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.guarded import Guarded
 
 from vedette.adapters.bigquery.clients import GRPC, REST, query_client
 from vedette.adapters.bigquery.warehouse import Warehouse
@@ -32,10 +28,6 @@ ROOT = Path(__file__).parents[1]
 LAUNCHER = Path(__file__).with_name("bqemulator_launcher.py")
 PROJECT = "test-project"
 
-_GUARD = (
-    '"$@" >"$0" 2>&1 & pid=$!; echo $pid; exec >/dev/null 2>&1; cat; kill -KILL $pid; wait $pid;'
-    " true"
-)
 _NUMBERS = itertools.count(1)
 
 
@@ -52,94 +44,41 @@ def find_python(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> s
     pytest.skip("bqemulator is not here; make setup installs it")
 
 
-class Emulator:
-    """One emulator. `rest` and `grpc` are its addresses; they are the same after a restart."""
+class Emulator(Guarded):
+    """One emulator: REST and gRPC."""
+
+    within_s = 90.0
 
     def __init__(self, python: str) -> None:
         """Start it. Raises RuntimeError with what it said."""
         self._python = python
-        self._folder = Path(tempfile.mkdtemp(prefix="vedette-bigquery-"))
-        self._guard: subprocess.Popen[bytes] | None = None
-        self.pid = 0
-        atexit.register(self.close)
-        for _ in range(5):
-            # Another process may take a port before the emulator does.
-            self._ports = _free_ports(2)
-            if self._started():
-                return
-        raise RuntimeError(f"the emulator did not start: {self._said()}")
+        super().__init__("bigquery", 2)
 
     @property
     def environ(self) -> dict[str, str]:
         """Return the variables that name it to a client."""
-        rest, grpc = self._ports
+        rest, grpc = self.ports
         return {REST: f"127.0.0.1:{rest}", GRPC: f"127.0.0.1:{grpc}"}
 
     def dataset(self) -> str:
         """Return the name of a dataset that nobody used yet: tests share one server."""
         return f"test_{os.getpid()}_{next(_NUMBERS)}"
 
-    def start(self) -> None:
-        """Start it again on the same ports, with nothing in it. Raises RuntimeError."""
-        self.kill()
-        if not self._started():
-            raise RuntimeError(f"the emulator did not start again: {self._said()}")
-
-    def kill(self) -> None:
-        """Kill it as kill -9 does: it forgets all. Once is enough."""
-        guard, self._guard = self._guard, None
-        if guard is None:
-            return
-        assert guard.stdin is not None
-        assert guard.stdout is not None
-        if guard.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
-        guard.stdin.close()
-        guard.stdout.close()
-        guard.wait(30)
-
-    def close(self) -> None:
-        """Kill it and remove its folder."""
-        self.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
     def cpu_s(self) -> float:
         """Return the seconds of a core that it has used."""
         parts = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
 
-    def _started(self) -> bool:
-        """Start it and wait; False if it ended (a port may have been taken meanwhile)."""
-        rest, grpc = self._ports
-        log = self._folder / "log"
-        self._guard = subprocess.Popen(
-            ["sh", "-c", _GUARD, str(log), self._python, str(LAUNCHER), "start",
-             "--rest-port", str(rest), "--grpc-port", str(grpc), "--log-level", "warning"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/",
-        )  # fmt: skip
-        assert self._guard.stdout is not None
-        self.pid = int(self._guard.stdout.readline())
-        end = time.monotonic() + 90
-        while time.monotonic() < end and _alive(self.pid):
-            if _answers(rest) and _listens(grpc):
-                return True
-            time.sleep(0.05)
-        self.kill()
-        return False
+    def command(self) -> list[str]:
+        """Return what runs it."""
+        rest, grpc = map(str, self.ports)
+        ports = ["--rest-port", rest, "--grpc-port", grpc]
+        return [self._python, str(LAUNCHER), "start", *ports, "--log-level", "warning"]
 
-    def _said(self) -> str:
-        log = self._folder / "log"
-        return log.read_text(errors="replace")[-2000:] if log.exists() else "nothing"
-
-
-def _alive(pid: int) -> bool:
-    """Say whether the process runs; one that ended but was not waited for does not."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    stat = Path(f"/proc/{pid}/stat")
-    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    def ready(self, log: bytes) -> bool:
+        """Say whether both doors are open."""
+        rest, grpc = self.ports
+        return _answers(rest) and _listens(grpc)
 
 
 def _answers(port: int) -> bool:
@@ -154,17 +93,6 @@ def _answers(port: int) -> bool:
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 @functools.cache

@@ -10,17 +10,12 @@ It keeps everything in memory: `kill` and `start` give the same address and noth
 from __future__ import annotations
 
 import asyncio
-import atexit
 import functools
 import itertools
 import json
 import os
 import random
 import shutil
-import signal
-import socket
-import subprocess
-import tempfile
 import time
 import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -29,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.guarded import Guarded
 
 from vedette.adapters.pubsub.client import Connection, connect, subscription_path, topic_path
 from vedette.adapters.pubsub.settle import Settler
@@ -36,10 +32,6 @@ from vedette.event import Event
 
 HOST_VARIABLE = "PUBSUB_EMULATOR_HOST"
 
-_GUARD = (
-    '"$@" >"$0" 2>&1 & pid=$!; echo $pid; exec >/dev/null 2>&1; cat; '
-    "kill -KILL $pid; wait $pid; true"
-)
 _STARTED = b"Server started, listening"
 _JAR = "platform/pubsub-emulator/lib/cloud-pubsub-emulator-*-all.jar"
 _PROJECTS = itertools.count(1)
@@ -74,99 +66,30 @@ def _jars(environ: Mapping[str, str]) -> Iterator[Path]:
         yield from sorted(Path(gcloud).resolve().parents[1].glob(_JAR), reverse=True)
 
 
-class Emulator:
+class Emulator(Guarded):
     """One emulator. `host` is what clients connect to; it is the same after a restart."""
 
     def __init__(self, command: list[str]) -> None:
         """Start it. Raises RuntimeError with what it said."""
         self._command = command
-        self._folder = Path(tempfile.mkdtemp(prefix="vedette-pubsub-"))
-        self._guard: subprocess.Popen[bytes] | None = None
-        self.pid = 0
-        atexit.register(self.close)
-        for _ in range(5):
-            # Another process may take the port before the emulator does.
-            self.port = _free_port()
-            if self._started():
-                return
-        raise RuntimeError(f"the emulator did not start: {self._said()}")
+        super().__init__("pubsub", 1)
 
     @property
     def host(self) -> str:
         """Return its address, as PUBSUB_EMULATOR_HOST wants it."""
-        return f"127.0.0.1:{self.port}"
+        return f"127.0.0.1:{self.ports[0]}"
 
     def project(self) -> str:
         """Return the id of a project that nobody used yet: tests share one server."""
         return f"test-{os.getpid()}-{next(_PROJECTS)}"
 
-    def start(self) -> None:
-        """Start it again on the same port, with nothing in it. Raises RuntimeError."""
-        self.kill()
-        if not self._started():
-            raise RuntimeError(f"the emulator did not start again: {self._said()}")
+    def command(self) -> list[str]:
+        """Return what runs it."""
+        return [*self._command, "--host=127.0.0.1", f"--port={self.ports[0]}"]
 
-    def kill(self) -> None:
-        """Kill it as kill -9 does: it forgets all. Once is enough."""
-        guard, self._guard = self._guard, None
-        if guard is None:
-            return
-        assert guard.stdin is not None
-        assert guard.stdout is not None
-        if guard.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
-        guard.stdin.close()
-        guard.stdout.close()
-        guard.wait(30)
-
-    def close(self) -> None:
-        """Kill it and remove its folder."""
-        self.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _started(self) -> bool:
-        """Start it and wait; False if it ended (the port may have been taken meanwhile)."""
-        log = self._folder / "log"
-        log.unlink(missing_ok=True)
-        self._guard = subprocess.Popen(
-            ["sh", "-c", _GUARD, str(log), *self._command, "--host=127.0.0.1",
-             f"--port={self.port}"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/",
-        )  # fmt: skip
-        assert self._guard.stdout is not None
-        self.pid = int(self._guard.stdout.readline())
-        end = time.monotonic() + 60
-        while time.monotonic() < end and _alive(self.pid):
-            if log.exists() and _STARTED in log.read_bytes():
-                return True
-            time.sleep(0.02)
-        self.kill()
-        return False
-
-    def _said(self) -> str:
-        log = self._folder / "log"
-        return log.read_text(errors="replace")[-2000:] if log.exists() else "nothing"
-
-
-def _alive(pid: int) -> bool:
-    """Say whether the process runs; one that ended but was not waited for does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        if Path("/proc/self/stat").exists():
-            return False
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
-    return state != "Z"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    def ready(self, log: bytes) -> bool:
+        """Say whether it has said so."""
+        return _STARTED in log
 
 
 @functools.cache
