@@ -37,7 +37,7 @@ from vedette.rollout import Rollout, Wish
 from vedette.standing import take_over
 from vedette.stop import Stops
 from vedette.stores import is_there, open_reading, open_store
-from vedette.upkeep import Upkeep
+from vedette.upkeep import Letters, Upkeep
 
 if TYPE_CHECKING:
     from vedette.adapters.prometheus import PrometheusMetrics
@@ -96,26 +96,18 @@ async def open_app(
     refused or cannot be read, the last good revision stays and `App.troubles` says so; without
     one nothing is opened. Raises BadFleet, BadPolicy, StoreBusy, BadStore.
     """
-    from vedette.adapters.keys import KeyFolder, ledger_key
+    from vedette.adapters.keys import KeyFolder
     from vedette.adapters.prometheus import PrometheusMetrics
-    from vedette.adapters.pubsub.redrive import DeadLetters
     from vedette.adapters.rego.stage import read_bundle
     from vedette.adapters.secrets import wire, with_secrets
     from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.load import load_fleet
-    from vedette.storage.lock import LOCK, own
 
     wire()
     clock = clock or SystemClock()
     loaded = load_fleet(settings.root, settings, now_us=clock.now_us())
-    fleet = loaded.fleet
-    key_name = f"vedette/{fleet.name}"
-    settings.state.mkdir(parents=True, exist_ok=True)
-    # Under the lock: a runner that rotates the key now must not have it mended under its hands.
-    # The store takes the lock again, and refuses a key that was rotated away in between.
-    with own(settings.state / LOCK):
-        key = ledger_key(settings.state, key_name, lambda: key_in_force(settings))
-    store = open_store(settings, fleet=fleet.name, key=key, key_name=key_name, now_us=clock.now_us)
+    fleet, key_name = loaded.fleet, f"vedette/{loaded.fleet.name}"
+    store = _own_store(settings, fleet.name, key_name, clock)
     metrics, pool = PrometheusMetrics(), None
     try:
         banks = SqliteBank(settings.state / "memory.db")
@@ -130,12 +122,10 @@ async def open_app(
         line.in_hand = in_hand(settings, fleet, pool)
         rollout, troubles = await _roll_out(settings, store, line, stage, lessons)
         refuse_unbounded(line)
-        read: list[Draft] = []
-        if lessons.policy_rev != rollout.live.number:
-            readable, read = lessons.decide(line.gateway, clock.now_us())
-            lessons.take(readable, rollout.live.number)
+        read = lessons.catch_up(line.gateway, rollout.live.number, clock.now_us())
         store.adopt(rollout.live.number, line.stops.epoch)
-        await store.note([_opened(store), _loaded(loaded, versions), *read])
+        opened = Draft("store.opened", {"epoch": store.epoch})
+        await store.note([opened, _loaded(loaded, versions), *read])
     except BaseException:
         store.close()
         if pool is not None:
@@ -145,14 +135,38 @@ async def open_app(
         troubles.append("[store] survives = kill: a power cut may take the last answered commits")
     dispatcher = Dispatcher(line)
     intake = LineIntake(line, dispatcher, max_event_bytes=settings.max_event_bytes)
-    letters = DeadLetters(settings.sources)
-    upkeep = Upkeep(line, store, KeyFolder(settings.state, key_name), letters)
+    keys = KeyFolder(settings.state, key_name)
+    upkeep = Upkeep(line, store, keys, _letters(settings))
     await upkeep.finish_trimming()
     commands = Commands(line, intake, rollout, read_bundle, upkeep)
     return App(
         settings, loaded, line, store, banks, metrics, commands, intake, dispatcher, rollout,
         troubles, pool,
     )  # fmt: skip
+
+
+def _letters(settings: Settings) -> Letters | None:
+    """Return what publishes a broker's dead letters again; nothing is loaded without a broker."""
+    from vedette.load.edges import PubsubPlan, PushPlan
+
+    if not any(isinstance(plan, PubsubPlan | PushPlan) for plan in settings.sources):
+        return None
+    from vedette.adapters.pubsub.redrive import DeadLetters
+
+    return DeadLetters(settings.sources)
+
+
+def _own_store(settings: Settings, fleet: str, key_name: str, clock: Clock) -> SqlStore:
+    """Open the store with the key that signs its ledger. Raises StoreBusy, BadStore."""
+    from vedette.adapters.keys import ledger_key
+    from vedette.storage.lock import LOCK, own
+
+    settings.state.mkdir(parents=True, exist_ok=True)
+    # Under the lock: a runner that rotates the key now must not have it mended under its hands.
+    # The store takes the lock again, and refuses a key that was rotated away in between.
+    with own(settings.state / LOCK):
+        key = ledger_key(settings.state, key_name, lambda: key_in_force(settings))
+    return open_store(settings, fleet=fleet, key=key, key_name=key_name, now_us=clock.now_us)
 
 
 def _line(
@@ -378,10 +392,6 @@ def _restore_counts(line: Line, store: SqlStore) -> None:
     now = line.clock.now_us()
     for agent, unit, minute, amount in store.spent(window_start(now, DAY_US) // MINUTE_US):
         line.gateway.counts.add(agent, unit, minute * MINUTE_US, amount)
-
-
-def _opened(store: SqlStore) -> Draft:
-    return Draft("store.opened", {"epoch": store.epoch})
 
 
 def _loaded(loaded: Loaded, versions: Any) -> Draft:

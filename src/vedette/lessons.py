@@ -60,6 +60,17 @@ class Lessons:
         self._readable, self.policy_rev = readable, policy_rev
         return changed
 
+    def catch_up(self, gate: Gate, live: int, now_us: int) -> list[Draft]:
+        """Put in force what a live revision says, unless it is; return the entries of what it read.
+
+        A revision that was published by this process is in force already.
+        """
+        if self.policy_rev == live:
+            return []
+        readable, drafts = self.decide(gate, now_us)
+        self.take(readable, live)
+        return drafts
+
     def of(self, agent: str, now_us: int) -> list[Memory]:
         """Return all active memories of the scopes that the agent may read."""
         return [

@@ -13,6 +13,7 @@ from vedette.digest import sha256_hex
 from vedette.errors import BadEvent, BadFleet, Temporary
 from vedette.event import ENVELOPE, Event, check_event
 from vedette.ports import Intake
+from vedette.serve.leftover import discard
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -115,7 +116,8 @@ class _Ingest:
         try:
             receipts = await self._accept(request)
         except _Refusal as refusal:
-            await self._discard(request)
+            most = DRAINED * self._limits.max_body_bytes
+            await discard(request, most, self._limits.read_seconds)
             return self._refused(refusal)
         except BadEvent as error:
             return JSONResponse({"error": error.to_json()}, 400)
@@ -129,24 +131,6 @@ class _Ingest:
         # A server that keeps the connection would go on reading a body that has no end.
         close = {"Connection": "close"}
         return JSONResponse({"error": refusal.error}, refusal.status, close | refusal.headers)
-
-    async def _discard(self, request: Request) -> None:
-        """Read what is still coming, within bounds, so that the client reads our answer.
-
-        Most clients read nothing before they have sent everything; and to close a connection on
-        unread bytes resets it, and the answer is lost on the way.
-        """
-        from starlette.requests import ClientDisconnect
-
-        left = DRAINED * self._limits.max_body_bytes
-        try:
-            async with asyncio.timeout(self._limits.read_seconds):
-                async for chunk in request.stream():
-                    left -= len(chunk)
-                    if left < 0:
-                        return
-        except (TimeoutError, ClientDisconnect, RuntimeError):
-            return  # RuntimeError: the stream was read to its end before
 
     async def _accept(self, request: Request) -> list[dict[str, Any]]:
         headers = request.headers.items()

@@ -29,6 +29,7 @@ from vedette.errors import BadEvent, Temporary
 from vedette.event import Event
 from vedette.ports import Intake, Metrics, Receipt, Refused
 from vedette.ports.tokens import BadToken, Claims
+from vedette.serve.leftover import discard
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 # How many refused messages are remembered, so that each is recorded once.
 _REMEMBERED = 4096
+# What is still read of a request that was refused.
+DRAINED_BYTES, DRAINED_S = 1 << 20, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +200,7 @@ class _Push:
         if self._draining < self._limits.max_draining:
             self._draining += 1
             try:
-                await self._drain(request)
+                await discard(request, DRAINED_BYTES, DRAINED_S)
             finally:
                 self._draining -= 1
         headers = {"Connection": "close"}
@@ -207,20 +210,6 @@ class _Push:
             headers["WWW-Authenticate"] = "Bearer"
         told = {"error": {"code": refusal.outcome, "what": refusal.what}}
         return JSONResponse(told, refusal.status, headers)
-
-    async def _drain(self, request: Request) -> None:
-        """Read a little of what still comes, so that the client reads our answer."""
-        from starlette.requests import ClientDisconnect
-
-        left = 1 << 20
-        try:
-            async with asyncio.timeout(1.0):
-                async for chunk in request.stream():
-                    left -= len(chunk)
-                    if left < 0:
-                        return
-        except (TimeoutError, ClientDisconnect, RuntimeError):
-            return  # RuntimeError: the stream was read to its end before
 
     # --- who, what, and to whom -----------------------------------------------------------------
 
