@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,6 +72,15 @@ def alone() -> bool:
     return threading.active_count() == 1
 
 
+def _settled(within_s: float) -> bool:
+    """Wait until this process may fork: a pool that was let go needs a moment to end."""
+    until = time.monotonic() + within_s
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, until - time.monotonic()))
+    return alone()
+
+
 def in_child(
     work: Callable[[], object], *, die_at: int | str | None = None, within_s: int = 60
 ) -> Ended:
@@ -78,9 +88,9 @@ def in_child(
 
     A name instead of a number is the first pass of that point.
 
-    Raises RuntimeError if this process has other threads.
+    Raises RuntimeError if this process has other threads that do not end within three seconds.
     """
-    if not alone():
+    if not _settled(3.0):
         names = sorted(thread.name for thread in threading.enumerate())
         raise RuntimeError(f"cannot fork beside other threads: {', '.join(names)}")
     heard, tell = os.pipe()
