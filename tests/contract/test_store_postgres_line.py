@@ -134,11 +134,11 @@ async def test_nothing_older_starts_anywhere_once_a_publication_returned(
     one, other = two
     slowly(world, 0.2)
     await one.send(*(job(f"j{n}", send(f"t{n}"), key=f"k{n}") for n in range(600)))
-    await until(lambda: len(world.calls) > 20, 60)
+    await until(lambda: len(world.calls) > 20, 100)
     revision = await deny_sending(one, tmp_path / "denying")
     calls = len(world.calls)
     assert calls < 600, "the test needs calls that were still to come"
-    await until(lambda: ready(one) == 0, 60)
+    await until(lambda: ready(one) == 0, 100)
     assert len(world.calls) == calls
     assert other.app.line.gateway.policy_rev == revision
     counts = one.app.store.counts()["worker"]

@@ -66,7 +66,7 @@ async def through(fleet: FleetHarness, clock: ManualClock, guilty: Event) -> Non
         fleet.app.dispatcher.wake()
         return all(run.state in ("done", "dead") for run in fleet.runs(guilty))
 
-    await until(over, 60)
+    await until(over, 110)
     await fleet.settle()
 
 

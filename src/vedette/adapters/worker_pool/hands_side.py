@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from vedette.adapters.worker_pool import wire
@@ -99,19 +100,24 @@ class _HandsWorker:
         with self._writing:
             self._line.sendall(data)
 
+    def _answer(self, data: bytes) -> None:
+        # An engine that is gone is told nothing; whoever reads its words finds out and ends this.
+        with suppress(ConnectionError):
+            self._send(data)
+
     # --- on the loop ------------------------------------------------------------------------
 
     def _begin(self, frame: Frame) -> None:
         number, kind = frame.number, frame.kind
         if kind == wire.PING:
-            self._send(pack(number, wire.PONG))
+            self._answer(pack(number, wire.PONG))
         elif kind == wire.CANCEL:
             task = self._tasks.get(number)
             if task is not None:
                 task.cancel()
         elif kind in (wire.MAKE, wire.ROWS):
             self._note.begin(number)
-            self._send(self._at_once(number, kind, frame.plain))
+            self._answer(self._at_once(number, kind, frame.plain))
         else:
             task = asyncio.ensure_future(self._work(number, kind, frame.plain))
             self._tasks[number] = task
@@ -143,7 +149,7 @@ class _HandsWorker:
             answer = failed(number, error)
         except BaseException as error:
             answer = failed(number, error)
-        self._send(answer)
+        self._answer(answer)
 
     # --- the permit -------------------------------------------------------------------------
 
