@@ -9,7 +9,7 @@ ARGS ?=
 
 .PHONY: help setup run test check fast faults lock replay-real kill-real bench-line bench-start \
   bench-latency bench-standing bench-stop bench-peers bench-publish soak wheel clean \
-  bench-pubsub replay-pubsub bench-bigquery bench-opa diff-engines
+  eval-real session show-imap bench-pubsub replay-pubsub bench-bigquery bench-opa diff-engines
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +19,9 @@ setup: ## Make .venv from requirements.lock and install the pinned opa (quick wh
 	@tools/opa
 	@tools/oidc/install
 	@tools/bqemulator
+	@tools/aiosmtpd
+	@tools/dovecot
+	@tools/prometheus
 	@tools/terraform-provider
 
 run: ## Run the sample fleet on this machine until Ctrl-C; ARGS go to `vedette run`
@@ -52,6 +55,10 @@ faults: ## Every crash point, 10,000 pairs, power cuts and their controls (10 mi
 replay-real: ## Replay the real data of VEDETTE_DATA through the whole line; ARGS go to the tool
 	@tools/setup
 	@$(BIN)/python -m tools.replay_real $(ARGS)
+
+eval-real: ## Score the judges on the data of VEDETTE_DATA beside baselines (30 min; ARGS=--quick: 5 min)
+	@tools/setup
+	@$(BIN)/python -m tools.eval_real $(ARGS)
 
 kill-real: ## Kill -9 a replay of the real data of VEDETTE_DATA twenty times and compare; ARGS go to pytest
 	@tools/setup
@@ -110,6 +117,14 @@ bench-pubsub: ## Pub/Sub emulator, 20 subscriptions: events/s and CPU from recei
 replay-pubsub: ## The replay over a Pub/Sub emulator on PostgreSQL; ARGS=--real: the data of VEDETTE_DATA
 	@tools/setup
 	@$(BIN)/python -m tests.bench.pubsub_replay $(ARGS)
+
+show-imap: ## A new agent at an IMAP mailbox of 1,000 mails: observe, ask, act on one folder (2 min)
+	@tools/setup
+	@$(BIN)/python -m tests.acceptance.show_imap $(ARGS)
+
+session: ## Record the session that the README shows: docs/session.svg, from the real program
+	@tools/setup
+	@$(BIN)/python -m tools.record_session $(ARGS)
 
 wheel: ## Build the wheel into dist/
 	@tools/setup

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 _GUARD = (
@@ -63,7 +64,9 @@ class Guarded:
         assert guard.stdin is not None
         assert guard.stdout is not None
         if guard.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+            # It may have ended by itself, a moment before its guard does.
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
         guard.stdin.close()
         guard.stdout.close()
         guard.wait(30)

@@ -31,7 +31,7 @@ from vedette.testing.harness import FleetHarness
 from vedette.testing.intake import ListIntake
 
 PAGE = ROOT / "docs" / "one-event.md"
-MESSAGE = "1777606421.M0056.harbour"
+MESSAGE = "1778324478.M0063.harbour"
 SERIES = "pump_pressure"
 ALARM = "pump_pressure:0001102"
 NOW_US = 1_780_300_800_000_000  # 2026-06-01T08:00:00Z
@@ -81,6 +81,7 @@ async def page(work: Path) -> str:
                 "address": "desk@harbourlights.example",
             },
             "oncall": {"kind": "webhook", "url": hook},
+            "board": {"kind": "board", "path": str(work / "board.db")},
         }
         async with FleetHarness(work / "fleet", clock=clock, targets=targets) as fleet:
             source = MaildirSource("sample", work / "mailbox", clock=clock, copy_from=mailbox)
@@ -220,6 +221,7 @@ def incident_part(told: Told, row: dict[str, Any], calls: list[dict[str, Any]], 
 def cut(data: dict[str, Any]) -> dict[str, Any]:
     """Return a mail's data with what is empty left out and its text cut."""
     kept = {name: value for name, value in data.items() if value not in (None, [], False, "")}
+    kept["facts"] = {name: value for name, value in kept["facts"].items() if value != 0}
     kept["text"] = kept["text"][:62] + "…"
     return kept
 

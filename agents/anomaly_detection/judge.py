@@ -10,11 +10,12 @@ from typing import Any
 from vedette.judging import Briefing, Event, Judgement, Memory, Proposal, Ref
 from vedette.judging import Judge as Base
 from vedette.judging.calibration import Curve
-from vedette.judging.ranks import CALM_ROWS, PAUSE, VIEWS, WARM_UP, Ranks, Reading
+from vedette.judging.ranks import CALM_ROWS, PAUSE, VIEWS, WARM_UP, Ranks, Reading, hour_of
 
 SERIES = Ref("/event/subject")
 AT = Ref("/event/time")
 ONCALL = Ref("/registry/webhooks/oncall")
+EARLIER = b"VRK1"
 
 
 class Judge(Base):
@@ -35,27 +36,31 @@ class Judge(Base):
         self.quiet = _number(charter, "confidence_quiet")
 
     def blank(self) -> Ranks:
-        return Ranks()
+        return Ranks(self.threshold)
 
     def observe(self, state: Ranks, event: Event) -> Reading | None:
         value = value_of(event)
-        return None if value is None else state.observe(value)
+        return None if value is None else state.observe(value, hour_of(event.time))
 
     def dump(self, state: Ranks) -> bytes:
         return state.dump()
 
     def load(self, blob: bytes) -> Ranks:
-        return Ranks.load(blob)
+        # What an earlier form of the judge knew does not fit: the series warms up again.
+        return self.blank() if blob.startswith(EARLIER) else Ranks.load(blob, self.threshold)
 
     def judge(self, seen: Reading | None, briefing: Briefing) -> Judgement:
         if seen is None or not briefing.event.subject or not briefing.event.time:
             return Judgement("unreadable", 1.0, detail={"why": _unreadable(seen, briefing.event)})
         row = briefing.row if briefing.row.get("state") == "open" else {}
-        alarm = seen.alarm(self.threshold)
-        if alarm and not row:
+        if seen.alarm and not row:
             return self._opened(seen, briefing)
-        if alarm and seen.score > float(row["peak"]):
+        if seen.alarm and seen.score > float(row["peak"]):
             return self._stronger(seen, briefing)
+        if row and seen.rows <= max(WARM_UP, CALM_ROWS):
+            # A state that was lost or is of an earlier form: who does not know the series cannot
+            # say that it is calm again.
+            return self._say(seen, briefing, "warming up", 1.0)
         if row and seen.calm_peak < self.calm_below:
             return self._ended(seen, briefing, row)
         if row:
@@ -66,7 +71,7 @@ class Judge(Base):
 
     def _opened(self, seen: Reading, briefing: Briefing) -> Judgement:
         confidence = self.curve.at(seen.score)
-        if seen.peak >= self.threshold and self._step(seen.score) == self._step(seen.peak):
+        if seen.last and self._step(seen.score) == self._step(seen.last):
             # Asked for within the pause and not opened: a person has it, or said no.
             return self._say(seen, briefing, "asked already", confidence)
         why = self._why(seen)
@@ -101,7 +106,7 @@ class Judge(Base):
     def _why(self, seen: Reading) -> str:
         first = max(range(len(VIEWS)), key=lambda view: seen.surprises[view])
         return (
-            f"value {seen.value:.6g}, score {seen.score:.2f} at threshold {self.threshold:g}, "
+            f"value {seen.value:.6g}, score {seen.score:.2f} at threshold {seen.needed:.2f}, "
             f"most by its {VIEWS[first]} "
             f"({seen.ranks[first]} of {seen.compared[first]} rows as extreme)"
         )
@@ -115,7 +120,7 @@ class Judge(Base):
         proposals: tuple[Proposal, ...] = (),
     ) -> Judgement:
         return Judgement(
-            label, confidence, proposals, seen.score, self.threshold, self._detail(seen, briefing)
+            label, confidence, proposals, seen.score, seen.needed, self._detail(seen, briefing)
         )
 
     def _detail(self, seen: Reading, briefing: Briefing) -> dict[str, Any]:
@@ -132,6 +137,10 @@ class Judge(Base):
             "value": seen.value,
             "views": views,
             "rows": seen.rows,
+            "threshold": {
+                "plain": self.threshold,
+                "raised": round(seen.needed - self.threshold, 4),
+            },
             "highest_before": {"rows": PAUSE, "score": round(seen.peak, 4)},
             "calm": {"rows": CALM_ROWS, "highest": round(seen.calm_peak, 4)},
             "memories": [memory.cite() for memory in briefing.memories],

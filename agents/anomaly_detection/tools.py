@@ -61,6 +61,21 @@ def close_incident(call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
     return [_write(call, {**row, **closed})]
 
 
+def withdraw_incident(call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
+    """Take the opening of an incident back: the series' row is as it was before.
+
+    Raises ValueError if another incident was opened since: that one is not to be lost.
+    """
+    was = call.args.get("was")
+    if was is None:
+        raise ValueError("it is not said what the series had before")
+    if was.get("state") == "open":
+        return []  # it was open already, and the opening opened nothing
+    if row is None or row.get("before") != was.get("incident"):
+        raise ValueError("the incident that was opened is not the one the series has now")
+    return [RowWrite(COLLECTION, call.args["series"], dict(was) or None)]
+
+
 def notify(call: Call) -> Outcome:
     """POST the state of an incident to the on-call webhook; the key makes a repeat harmless.
 

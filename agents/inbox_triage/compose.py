@@ -51,23 +51,22 @@ def forward(call: Call, original: bytes) -> bytes:
     return _join(head, kind + b"".join(parts))
 
 
+def message_id(call: Call) -> str:
+    """Return the Message-ID of the mail that a call writes: the same each time. Raises Refused."""
+    sender = str(call.target.get("address", ""))
+    if sender and not _ADDRESS.fullmatch(sender):
+        raise Refused(f"address {sender!r} of the target is not one plain address")
+    return f"<{call.key}@{sender.rpartition('@')[2] or 'vedette.invalid'}>"
+
+
 def _head(call: Call, original: bytes, subject: str) -> list[tuple[str, str]]:
     to = str(call.args["to"])
     if not _ADDRESS.fullmatch(to):
         raise Refused(f"recipient {to!r} is not one plain address")
+    name = message_id(call)
     sender = str(call.target.get("address", ""))
-    domain = "vedette.invalid"
-    head: list[tuple[str, str]] = []
-    if sender:
-        if not _ADDRESS.fullmatch(sender):
-            raise Refused(f"address {sender!r} of the target is not one plain address")
-        domain = sender.rsplit("@", 1)[1]
-        head.append(("From", sender))
-    head += [
-        ("To", to),
-        ("Subject", _encoded(subject[:_SUBJECT])),
-        ("Message-ID", f"<{call.key}@{domain}>"),
-    ]
+    head: list[tuple[str, str]] = [("From", sender)] if sender else []
+    head += [("To", to), ("Subject", _encoded(subject[:_SUBJECT])), ("Message-ID", name)]
     answered = _MESSAGE_ID.search(_header(original, "Message-ID"))
     if answered:
         head += [("In-Reply-To", answered[0]), ("References", answered[0])]

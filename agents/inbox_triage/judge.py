@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from vedette.judging import Briefing, Judgement, Memory, Proposal, Ref
 from vedette.judging import Judge as BaseJudge
-from vedette.judging.examples import ExampleBank, Prediction
+from vedette.judging.binary import Chance
+from vedette.judging.examples import Example, ExampleBank, Prediction
+from vedette.judging.features import Lexicon
+from vedette.judging.spam import SPAM, SpamBank, mail_words
 
 from .intent import Request, asks, requests
 
@@ -16,6 +20,8 @@ from .intent import Request, asks, requests
 _REQUEST_CONFIDENCE = 0.9
 # What the List headers add to the score of "newsletter"; scores run from 0 to 1.
 _LIST_EVIDENCE = 0.15
+# A mail that looks like spam, but less than the examples support, is for a person to look at.
+_BELOW_BAR = 0.5
 _FLAGGED = frozenset({"alert", "legal", "question", "booking"})
 _ANSWERED = frozenset({"question", "booking"})
 _MESSAGE = Ref("/event/subject")
@@ -27,7 +33,8 @@ class Judge(BaseJudge):
     def __init__(self, charter: Mapping[str, Any], lessons: Sequence[Memory]) -> None:
         super().__init__(charter, lessons)
         examples = [lesson for lesson in lessons if lesson.kind == "example" and lesson.label]
-        self._bank = ExampleBank.of(examples, charter.get("about")) if examples else None
+        self._bank = ExampleBank.of(examples, charter.get("about"), curve=0.0) if examples else None
+        self._spam = _spam_bank(examples, self._bank.lexicon) if self._bank else None
 
     def judge(self, seen: Any, briefing: Briefing) -> Judgement:
         """Label the mail and propose what the label and the requests in it call for."""
@@ -37,9 +44,9 @@ class Judge(BaseJudge):
         data = briefing.event.data if isinstance(briefing.event.data, Mapping) else {}
         subject, body = str(data.get("subject") or ""), str(data.get("text") or "")
         evidence = {"newsletter": _LIST_EVIDENCE} if data.get("list") else {}
-        found = self._bank.predict(
-            f"Subject: {subject or '(no subject)'}\n\n{body}", evidence=evidence
-        )
+        found = self._bank.predict(mail_words(data), evidence=evidence)
+        chance = self._spam.chance(data) if self._spam else None
+        found = replace(found, confidence=self._sure(found, chance))
         sender = str(data.get("from") or "")
         ignore = frozenset({str(self.charter.get("desk", "")).lower(), sender.lower()})
         wanted = requests(f"{subject}\n\n{body}", ignore)
@@ -53,8 +60,27 @@ class Judge(BaseJudge):
             confidence=found.confidence,
             proposals=tuple(proposals),
             score=found.scores[0][1],
-            detail=_detail(found, wanted, contacts, evidence),
+            detail={
+                **_detail(found, wanted, contacts, evidence),
+                "spam": {"chance": round(chance.chance, 4), "bar": round(self._spam.bar, 4)}
+                if chance and self._spam
+                else {},
+            },
         )
+
+    def _sure(self, found: Prediction, chance: Chance | None) -> float:
+        """Return how sure the label is, once asked apart whether the mail is spam.
+
+        Ham in the junk folder costs more than spam in the inbox: the folder is only sure where
+        both agree, and junk only above the bar that the examples support.
+        """
+        if chance is None or self._spam is None:
+            return found.confidence
+        if found.label != SPAM:
+            doubted = chance.chance > 0.5
+            return min(found.confidence, 1 - chance.chance) if doubted else found.confidence
+        least = 1.0 if chance.chance >= self._spam.bar else _BELOW_BAR
+        return min(found.confidence, chance.chance, least)
 
     def _by_label(
         self,
@@ -139,6 +165,14 @@ class Judge(BaseJudge):
     def _letter(self, kind: str, facts: Sequence[str]) -> str:
         body = [str(self.charter.get("replies", {}).get(kind, "")), *facts]
         return "\n\n".join([*(part for part in body if part), self.charter.get("signature", "")])
+
+
+def _spam_bank(examples: Sequence[Memory], lexicon: Lexicon) -> SpamBank | None:
+    """Return the bank that asks for spam only, or None without an example of either kind."""
+    told = [Example(one.id, one.label or "", one.text) for one in examples]
+    if len({one.label == SPAM for one in told}) < 2:
+        return None
+    return SpamBank(told, lexicon)
 
 
 def _contacts(registry: Mapping[str, Any]) -> dict[str, str]:

@@ -10,16 +10,21 @@ gives the mail another name.)
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import stat
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 _FOLDER = re.compile(r"[A-Za-z0-9_-](?:[A-Za-z0-9 _-]{0,62}[A-Za-z0-9_-])?")
 _UNIQUE = re.compile(r"[^/:\x00-\x1f\x7f.][^/:\x00-\x1f\x7f]{0,239}")
 _INFO = ":2,"
+_NOTES = "vedette-was"
+_KEPT_S = 7 * 86_400
 MAX_MAIL = 32 * 1024 * 1024  # bytes
 
 
@@ -66,14 +71,45 @@ class Maildir:
 
     def move(self, found: Found, folder: str) -> bool:
         """Move a mail to a folder under the same file name; False if it is no longer there."""
-        self._make(folder)
+        self.make(folder)
         return self._rename(found, Found(folder, found.place, found.file))
 
-    def flag(self, found: Found, flags: str) -> bool:
-        """Give a mail exactly these flags; False if it is no longer there. It leaves `new`."""
+    def flag(self, found: Found, flags: str, *, new: bool = False) -> bool:
+        """Give a mail exactly these flags; False if it is no longer there.
+
+        It leaves `new`, unless it has no flags and is to be `new` again.
+        """
         unique = found.file.split(":", 1)[0]
+        if new and not flags:
+            return self._rename(found, Found(found.folder, "new", unique))
         file = unique + _INFO + "".join(sorted(set(flags)))
         return self._rename(found, Found(found.folder, "cur", file))
+
+    def before(self, name: str, found: Found) -> dict[str, str]:
+        """Return how a mail lay before the call of that name touched it.
+
+        The first try of a call writes it down before it changes anything: after a crash the mail
+        alone no longer tells. The notes lie beside the folders, where no mail reader looks; one
+        that is a week old belongs to a call that was answered long ago, and is removed.
+        """
+        notes = self._root / _NOTES
+        path = notes / name
+        with suppress(FileNotFoundError, ValueError):
+            known: dict[str, str] = json.loads(path.read_bytes())
+            return known
+        was = {"flags": found.flags, "folder": found.folder, "place": found.place}
+        notes.mkdir(mode=0o700, exist_ok=True)
+        # A note that was cut short by a crash is written anew: nothing was done before it stood.
+        path.write_text(json.dumps(was), encoding="ascii")
+        if name.startswith("00"):
+            _drop_old(notes)
+        return was
+
+    def remove(self, found: Found) -> None:
+        """Remove a mail, unless it is no longer there."""
+        path = self._path(found.folder, found.place)
+        (path / found.file).unlink(missing_ok=True)
+        _sync(path)
 
     def read(self, found: Found) -> bytes | None:
         """Return the bytes of a mail; None if it is no longer there. Raises Refused."""
@@ -97,7 +133,7 @@ class Maildir:
         The file is whole and durable under a name in `tmp` before it is linked: a reader sees
         all of it or nothing.
         """
-        self._make(folder)
+        self.make(folder)
         staging = self._path(folder, "tmp")
         unique = file.split(":", 1)[0]
         temporary = staging / f"{unique}.{os.getpid()}.{os.urandom(4).hex()}"
@@ -122,6 +158,22 @@ class Maildir:
         _sync(target.parent)
         for leftover in sorted(staging.glob(f"{unique}.*")):
             leftover.unlink(missing_ok=True)
+
+    def make(self, folder: str) -> None:
+        """Make a folder, unless it is there. Raises Refused for what cannot be the name of one."""
+        if not folder:
+            return
+        check_folder(folder)
+        base = self._root / f".{folder}"
+        if (base / "cur").is_dir() and (base / "new").is_dir() and (base / "tmp").is_dir():
+            return
+        base.mkdir(mode=0o700, exist_ok=True)
+        for place in ("tmp", "new", "cur"):
+            (base / place).mkdir(mode=0o700, exist_ok=True)
+        # Maildir++ marks its folders with this empty file.
+        (base / "maildirfolder").touch(mode=0o600)
+        _sync(base)
+        _sync(self._root)
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -157,21 +209,6 @@ class Maildir:
         """Make durable that the mail lies where it was found: an earlier try may have died."""
         _sync(self._path(found.folder, found.place))
 
-    def _make(self, folder: str) -> None:
-        if not folder:
-            return
-        check_folder(folder)
-        base = self._root / f".{folder}"
-        if (base / "cur").is_dir() and (base / "new").is_dir() and (base / "tmp").is_dir():
-            return
-        base.mkdir(mode=0o700, exist_ok=True)
-        for place in ("tmp", "new", "cur"):
-            (base / place).mkdir(mode=0o700, exist_ok=True)
-        # Maildir++ marks its folders with this empty file.
-        (base / "maildirfolder").touch(mode=0o600)
-        _sync(base)
-        _sync(self._root)
-
     def _path(self, folder: str, place: str) -> Path:
         return self._root / (f".{folder}" if folder else "") / place
 
@@ -196,6 +233,14 @@ def _names(path: Path) -> list[str]:
             return [entry.name for entry in entries]
     except FileNotFoundError:
         return []
+
+
+def _drop_old(notes: Path) -> None:
+    oldest = time.time() - _KEPT_S
+    for entry in os.scandir(notes):
+        with suppress(FileNotFoundError):
+            if entry.stat(follow_symlinks=False).st_mtime < oldest:
+                Path(entry.path).unlink()
 
 
 def _sync(path: Path) -> None:

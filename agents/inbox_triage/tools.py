@@ -1,13 +1,14 @@
-"""Performs the mail tools on a Maildir. All are idempotent by the call's key.
+"""Performs the mail tools on a Maildir or an IMAP server, idempotent by the call's key.
 
-An outgoing mail waits in `.Outbox/new` for a mail transfer agent, which is to move it on (to
+A mail is sent through the relay that the target names (`sending.py`). A Maildir without one keeps
+it: an outgoing mail waits in `.Outbox/new` for a mail transfer agent, which is to move it on (to
 `.Sent`, say) under the same file name: a mail found anywhere in the Maildir is not written again.
 Beyond that its Message-ID is the same each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from vedette.effect import Call, Outcome
 
@@ -20,37 +21,133 @@ _TRIES = 8  # looks for a mail that moves while we look
 
 def file_mail(call: Call) -> Outcome:
     """Move a mail of the INBOX into a folder."""
+    if _on_imap(call):
+        from . import imap
+
+        return imap.file_mail(call)
     return _guarded(lambda box: _move(box, call, "", check_folder(str(call.args["folder"]))), call)
 
 
 def unfile_mail(call: Call) -> Outcome:
     """Move a mail from a folder back into the INBOX."""
+    if _on_imap(call):
+        from . import imap
+
+        return imap.unfile_mail(call)
     return _guarded(lambda box: _move(box, call, check_folder(str(call.args["folder"])), ""), call)
 
 
 def flag_mail(call: Call) -> Outcome:
     """Set a flag of a mail, wherever it lies: `important` or `seen`."""
+    if _on_imap(call):
+        from . import imap
+
+        return imap.flag_mail(call)
     return _guarded(lambda box: _flag(box, call, on=True), call)
 
 
 def unflag_mail(call: Call) -> Outcome:
     """Take a flag from a mail, wherever it lies."""
+    if _on_imap(call):
+        from . import imap
+
+        return imap.unflag_mail(call)
     return _guarded(lambda box: _flag(box, call, on=False), call)
 
 
 def draft_mail(call: Call) -> Outcome:
     """Write an answer into `.Drafts`, where a person may send it."""
+    if _on_imap(call):
+        from . import imap
+
+        return imap.draft_mail(call)
     return _guarded(lambda box: _write(box, call, "Drafts", "cur", ":2,DS", compose.reply), call)
 
 
 def send_mail(call: Call) -> Outcome:
-    """Put an answer into the outgoing spool."""
-    return _guarded(lambda box: _write(box, call, "Outbox", "new", "", compose.reply), call)
+    """Send an answer through the target's relay; without one put it into the outgoing spool."""
+    return _send(call, compose.reply)
 
 
 def forward_mail(call: Call) -> Outcome:
-    """Put a mail that carries the original into the outgoing spool."""
-    return _guarded(lambda box: _write(box, call, "Outbox", "new", "", compose.forward), call)
+    """Send a mail that carries the original, as an answer is sent."""
+    return _send(call, compose.forward)
+
+
+def sent_mail(call: Call) -> Outcome | None:
+    """Say what came of a mail that was to be sent; None if it was never handed over."""
+    if _on_imap(call):
+        from . import imap
+
+        return imap.sent(call)
+    found: list[Outcome | None] = []
+
+    def ask(box: Maildir) -> Outcome:
+        if call.target.get("smtp_host"):
+            from . import sending
+
+            found.append(sending.sent(_Out(box, call), call))
+        else:
+            name = f"{call.key}.vedette"
+            told = {"message": name, "folder": "Outbox", "to": call.args["to"]}
+            found.append(Outcome("done", told) if box.find(name) else None)
+        return Outcome("done")
+
+    said = _guarded(ask, call)
+    # Without a look into the mailbox nothing can be known of it.
+    return found[0] if found else Outcome("unknown", error=said.error)
+
+
+def _send(call: Call, write: Callable[[Call, bytes], bytes]) -> Outcome:
+    if _on_imap(call):
+        from . import imap
+
+        return imap.send(call, write)
+    if call.target.get("smtp_host"):
+        from . import sending
+
+        return _guarded(lambda box: sending.send(_Out(box, call), call, write), call)
+    return _guarded(lambda box: _write(box, call, "Outbox", "new", "", write), call)
+
+
+class _Out:
+    """Where a mail is kept that is on its way: in `.Sending`, then in `.Sent`."""
+
+    def __init__(self, box: Maildir, call: Call) -> None:
+        self._box, self._call, self._name = box, call, f"{call.key}.vedette"
+
+    def is_sent(self) -> bool:
+        found = self._box.find(self._name)
+        return found is not None and found.folder != "Sending"
+
+    def is_begun(self) -> bool:
+        found = self._box.find(self._name)
+        return found is not None and found.folder == "Sending"
+
+    def original(self) -> bytes | None:
+        return self._box.read(_find(self._box, self._call))
+
+    def ready(self) -> None:
+        self._box.make("Sending")
+        self._box.make("Sent")
+
+    def begin(self, mail: bytes) -> None:
+        self._box.put("Sending", "cur", f"{self._name}:2,S", mail)
+
+    def drop(self) -> None:
+        found = self._box.find(self._name)
+        if found is not None:
+            self._box.remove(found)
+
+    def finish(self) -> None:
+        found = self._box.find(self._name)
+        if found is not None:
+            self._box.move(found, "Sent")
+
+
+def _on_imap(call: Call) -> bool:
+    # What acts there is loaded where a target needs it: a fleet on a Maildir loads no network code.
+    return call.target.get("kind") == "imap"
 
 
 def _guarded(act: Callable[[Maildir], Outcome], call: Call) -> Outcome:
@@ -78,17 +175,36 @@ def _shown(folder: str) -> str:
     return folder or "INBOX"
 
 
+def _was(call: Call) -> Mapping[str, str] | None:
+    """Return what the effect that is taken back found before it; None if none is taken back."""
+    was = call.args.get("was")
+    if was is None:
+        return None
+    if not isinstance(was, Mapping) or not all(isinstance(v, str) for v in was.values()):
+        raise Refused("`was` is not what a tool of this mailbox answered")
+    return was
+
+
+def _told(before: Mapping[str, str]) -> dict[str, str]:
+    return {**before, "folder": _shown(before["folder"])}
+
+
 def _move(box: Maildir, call: Call, source: str, target: str) -> Outcome:
+    was = _was(call)
+    # What is taken back found the mail where it was to put it, and left it there: so do we.
+    stays = was is not None and was.get("folder") == _shown(source)
     for _ in range(_TRIES):
         found = _find(box, call)
-        if found.folder == target:
+        before = box.before(f"{call.key}.{'file' if target else 'unfile'}", found)
+        if found.folder == target or stays:
             box.sync(found)
         elif found.folder != source:
             # Somebody put it elsewhere. That was a decision; it is not ours to undo.
             raise Refused(f"message lies in {_shown(found.folder)}, not in {_shown(source)}")
         elif not box.move(found, target):
             continue
-        return Outcome("done", {"message": call.args["message"], "folder": _shown(target)})
+        told = {"message": call.args["message"], "folder": _shown(source if stays else target)}
+        return Outcome("done", {**told, "was": _told(before)})
     return Outcome("retry", error="the message keeps moving")
 
 
@@ -97,14 +213,22 @@ def _flag(box: Maildir, call: Call, *, on: bool) -> Outcome:
     flag = _FLAGS.get(name)
     if flag is None:
         raise Refused(f"flag {name!r} is not one of {', '.join(sorted(_FLAGS))}")
+    was = _was(call)
+    note = f"{call.key}.{'flag' if on else 'unflag'}"
+    if was is not None:
+        # Taking back: the flag is to be as it was found, whoever had set it then.
+        on = flag in was.get("flags", "")
+    new = was is not None and was.get("place") == "new"
     for _ in range(_TRIES):
         found = _find(box, call)
-        wanted = found.flags + flag if on else found.flags.replace(flag, "")
-        if (flag in found.flags) is on:
+        before = box.before(note, found)
+        wanted = found.flags.replace(flag, "") + (flag if on else "")
+        if (flag in found.flags) is on and not (new and not wanted and found.place == "cur"):
             box.sync(found)
-        elif not box.flag(found, wanted):
+        elif not box.flag(found, wanted, new=new):
             continue
-        return Outcome("done", {"message": call.args["message"], "flag": name, "set": on})
+        told = {"message": call.args["message"], "flag": name, "set": on}
+        return Outcome("done", {**told, "was": _told(before)})
     return Outcome("retry", error="the message keeps moving")
 
 

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from vedette.budget import Budget
 from vedette.ceiling import Ceilings
-from vedette.event import Event
+from vedette.event import UNDONE, Event
 from vedette.identity import Identity
 from vedette.tool import Tool
-from vedette.trigger import TICK_TYPE, Schedule, Subscription
+from vedette.trigger import TICK_TYPE, UNDO_TYPE, Schedule, Subscription
 
 Mode = Literal["observe", "ask", "act"]
 
@@ -65,7 +65,12 @@ class Agent:
     limits: Limits = field(default_factory=Limits)
 
     def key_of(self, event: Event) -> str:
-        """Return the key under which this agent orders the event."""
+        """Return the key under which this agent orders the event.
+
+        What takes an effect back belongs to the key that the effect belonged to.
+        """
+        if event.type == UNDO_TYPE and isinstance(event.data, Mapping):
+            return str(event.data.get("key") or "")
         return getattr(event, self.order_by) or ""
 
 
@@ -93,7 +98,7 @@ class Fleet:
 
     def wakes(self, event: Event) -> tuple[str, ...]:
         """Return the names of the agents that the event wakes."""
-        if event.lineage or event.hops or event.type == TICK_TYPE:
+        if event.lineage or event.hops or event.type in (TICK_TYPE, UNDO_TYPE):
             return tuple(match.agent for match in self.match(event) if match.wakes)
         known = (event.type, event.source, event.subject)
         found = self._wakes.get(known)
@@ -111,6 +116,10 @@ class Fleet:
         if event.type == TICK_TYPE:
             mine = event.source == schedule_source(self.name, agent.name)
             return Match(agent.name, mine, "its own tick" if mine else "the tick of another agent")
+        if event.type == UNDO_TYPE:
+            # Only the engine vouches for data: what somebody else sends under this type is nothing.
+            mine = event.source == undo_source(self.name, agent.name) and UNDONE in event.vouched
+            return Match(agent.name, mine, "takes its effect back" if mine else "not its effect")
         whys = [subscription.why_not(event) for subscription in agent.subscriptions]
         if any(why is None for why in whys):
             return Match(agent.name, True, f"subscribed to {event.type}")
@@ -120,3 +129,8 @@ class Fleet:
 def schedule_source(fleet: str, agent: str) -> str:
     """Return the CloudEvents source of an agent's ticks."""
     return f"vedette://{fleet}/schedule/{agent}"
+
+
+def undo_source(fleet: str, agent: str) -> str:
+    """Return the CloudEvents source of what takes an agent's effects back."""
+    return f"vedette://{fleet}/undo/{agent}"

@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from vedette.agent import Agent, Fleet
 from vedette.apart import apart, close_apart, with_tokens
 from vedette.budget import DAY_US, MINUTE_US, Budgets, read_budgets, window_start
 from vedette.bundle import Bundle, Revision
 from vedette.clock import Clock, SystemClock
 from vedette.commands import Commands
+from vedette.curating import Curating, feed
 from vedette.dispatch import Dispatcher
 from vedette.engines import close_stage, policy_stage
 from vedette.entry import Draft
@@ -30,6 +29,7 @@ from vedette.intake import LineIntake
 from vedette.isolation import in_hand, judges, open_pool, performer
 from vedette.lessons import Lessons, Readable
 from vedette.line import Line
+from vedette.modes import POLICY_FOLDER
 from vedette.ports import Finding, Performer, PolicyEngine, PolicyStage, Reasoner
 from vedette.publishing import shelving
 from vedette.recall import Recall
@@ -138,7 +138,9 @@ async def open_app(
     keys = KeyFolder(settings.state, key_name)
     upkeep = Upkeep(line, store, keys, _letters(settings))
     await upkeep.finish_trimming()
-    commands = Commands(line, intake, rollout, read_bundle, upkeep)
+    commands = Commands(line, intake, rollout, read_bundle, upkeep, settings.policies)
+    commands.curating = Curating(line, lessons)
+    upkeep.unlearn = commands.curating.unlearn
     return App(
         settings, loaded, line, store, banks, metrics, commands, intake, dispatcher, rollout,
         troubles, pool,
@@ -198,10 +200,6 @@ def _line(
     line.doubt, line.since = store.doubt(), store.head()
     _restore_counts(line, store)
     return line
-
-
-# The digest of the policy folder as it was last offered.
-POLICY_FOLDER = "policy_folder"
 
 
 class _NoPolicy:
@@ -308,8 +306,12 @@ async def _offer(settings: Settings, store: SqlStore, rollout: Rollout) -> list[
             raise
         await rollout.refuse(error, ENGINE)
         return [f"{stays}: {error}"]
-    if rollout.live.number and offered.digest == store.meta(POLICY_FOLDER):
-        # The folder says what it said before; what a person applied since stays live.
+    if rollout.live.number and (
+        settings.store.visit or offered.digest == store.meta(POLICY_FOLDER)
+    ):
+        # The folder says what it said before; what a person applied since stays live. And who
+        # comes for one command publishes under that person's name, or nothing: the next `run`
+        # takes up what a person left there.
         return []
     published = await rollout.publish(offered, Wish(ENGINE, "found in the policy folder at start"))
     await store.remember(POLICY_FOLDER, offered.digest)
@@ -319,28 +321,6 @@ async def _offer(settings: Settings, store: SqlStore, rollout: Rollout) -> list[
     if not rollout.live.number:
         raise BadPolicy(first.what, where=f"{first.file}:{first.line}", mend=first.mend or None)
     return [f"{stays}: {first}"]
-
-
-def feed(banks: SqliteBank, store: SqlStore, after: int = 0) -> int:
-    """Bring candidates of committed steps into their banks; one that is there already stays.
-
-    Those whose content was erased go: the runner may have been killed between the two, or another
-    worker may have erased it. Returns up to which entry this was done.
-    """
-    head = store.head()
-    if after and any(True for _ in store.walk(("body.erased",), after)):
-        after = 0
-    from vedette.memory import Candidate
-
-    erased: set[str] = set()
-    for _, raw, _, data in store.walk(("memory.proposed",), after):
-        entry = orjson.loads(raw)
-        if data is None:
-            erased.add(entry["event"])
-            continue
-        banks.propose(Candidate.told(entry, orjson.loads(data)), entry["at"])
-    banks.forget(erased, store.candidates(erased))
-    return head
 
 
 def key_in_force(settings: Settings) -> str | None:

@@ -79,7 +79,8 @@ async def try_target(
     tool, agent = action.tool, case.agent.name
     breaker = breaker_of(line, agent, tool)
     target = line.targets.get(tool.target or "", {})
-    call = performing.call_of(action, case.agent, case.event, target, row.tries + 1)
+    person = row.approver is not None and row.rule == "permit.approved"
+    call = performing.call_of(action, case.agent, case.event, target, row.tries + 1, person=person)
     outcome: Outcome | None
 
     def may_begin() -> bool:

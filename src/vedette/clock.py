@@ -50,6 +50,26 @@ def iso(at_us: int) -> str:
     return datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{micros:06d}Z"
 
 
+def utc_second(at_us: int) -> str:
+    """Write an instant in UTC to the second."""
+    return f"{iso(at_us)[:19]}Z"
+
+
+def local(at_us: int) -> str:
+    """Write an instant to the second in this machine's time zone, with its offset.
+
+    Where that is UTC, or has no such day, it reads as `utc_second` writes it.
+    """
+    try:
+        moment = datetime.fromtimestamp(at_us // MICROS, UTC).astimezone()
+    except OverflowError:
+        # At either end of the calendar a zone's offset leads out of it.
+        return utc_second(at_us)
+    if not moment.utcoffset():
+        return utc_second(at_us)
+    return moment.isoformat(sep=" ", timespec="seconds")
+
+
 def from_iso(text: str) -> int:
     """Read an RFC 3339 instant; without an offset it is taken as UTC. Raises ValueError."""
     moment = datetime.fromisoformat(text)

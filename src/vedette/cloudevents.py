@@ -31,7 +31,10 @@ INT32 = 2**31
 
 # Sources that adapters of this process make events under. Whoever else could use one would decide
 # which of the adapter's ids are known already, and so which of its events are never handled.
-LOCAL_SOURCES = ("csv:", "jsonl:", "maildir:", "host:", "pubsub:", "bigquery:")
+LOCAL_SOURCES = (
+    "csv:", "jsonl:", "maildir:", "host:", "pubsub:", "bigquery:", "sql:", "prometheus:",
+    "alertmanager:",
+)  # fmt: skip
 
 # Ticks are made by the engine alone; nobody else may claim the instant it is.
 ENGINE_SOURCES, ENGINE_TYPES = "vedette:", "vedette."

@@ -6,18 +6,20 @@ and not done again. A command is refused with BadCommand or Forbidden and then c
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from vedette.approval import HoldState
 from vedette.budget import ACTIONS, DAY_US, FLEET, THINKING, UNITS, Budget, Cap, Raise
 from vedette.bundle import Bundle
+from vedette.curating import Curating
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
-from vedette.errors import BadCommand, Forbidden
+from vedette.errors import BadCommand, Forbidden, NotFound
 from vedette.event import PRINCIPAL, REASON, Event
 from vedette.hold import EXPIRES_US
 from vedette.identity import Principal
@@ -65,6 +67,9 @@ class Commands:
     rollout: Rollout
     read_bundle: Callable[[Path], Bundle]
     upkeep: Upkeep | None = None
+    policies: Path | None = None
+    folder_alone: asyncio.Lock = field(default_factory=asyncio.Lock)
+    curating: Curating | None = None
 
     # --- events -----------------------------------------------------------------------------
 
@@ -119,7 +124,7 @@ class Commands:
         action = f"act_{hold.removeprefix('hold_').removeprefix('act_')}"
         held = self.line.store.action(action)
         if held is None or held.hold is None:
-            raise BadCommand(f"there is no hold {hold!r}", mend="see `vedette hold list`")
+            raise NotFound(f"there is no hold {hold!r}", mend="see `vedette hold list`")
         if digest is not None and digest != held.digest:
             raise BadCommand(
                 f"hold {hold} is for the action {held.digest[:12]}, not {digest[:12]}",
@@ -232,10 +237,10 @@ class Commands:
     def _known(self, scope: str, name: str) -> None:
         agents = self.line.fleet.agents
         if scope == "agent" and name not in agents:
-            raise BadCommand(f"there is no agent {name!r}", mend=f"one of: {', '.join(agents)}")
+            raise NotFound(f"there is no agent {name!r}", mend=f"one of: {', '.join(agents)}")
         tools = sorted({tool for agent in agents.values() for tool in agent.tools})
         if scope == "tool" and name not in tools:
-            raise BadCommand(f"there is no tool {name!r}", mend=f"one of: {', '.join(tools)}")
+            raise NotFound(f"there is no tool {name!r}", mend=f"one of: {', '.join(tools)}")
 
     # --- budgets ----------------------------------------------------------------------------
 
@@ -314,7 +319,7 @@ class Commands:
             raise BadCommand(f"{commit!r} names no commit", mend="for example --commit 3f9c2ab")
         bundle: Bundle = self.read_bundle(folder)
         wish = Wish(order.principal, order.reason, commit, new_key=new_key)
-        return _told(await self.rollout.publish(bundle, wish, order.command_id))
+        return told_of(await self.rollout.publish(bundle, wish, order.command_id))
 
     async def policy_rollback(self, order: Order, number: int) -> dict[str, Any]:
         """Publish the content of an earlier revision again, as a new one, through its trial."""
@@ -324,7 +329,7 @@ class Commands:
         if files is None:
             raise BadCommand(f"there was no revision {number}", mend="see `vedette policy history`")
         wish = Wish(order.principal, order.reason, back_to=number)
-        return _told(await self.rollout.publish(Bundle.of(files), wish, order.command_id))
+        return told_of(await self.rollout.publish(Bundle.of(files), wish, order.command_id))
 
     # --- content ----------------------------------------------------------------------------
 
@@ -353,6 +358,8 @@ class Commands:
             event=event, subject=subject, entry=entry, draft=draft, command=order.command_id
         )
         self.line.recall.banks.forget(erased.events, store.candidates(erased.events))
+        if self.curating is not None:
+            self.curating.unlearn()
         return {"erased": list(erased.digests), "scrubbed": erased.scrubbed}
 
     def _may(self, order: Order, verb: str) -> None:
@@ -363,7 +370,7 @@ class Commands:
             raise BadCommand("a reason is missing", mend="add --reason 'why'")
 
 
-def _told(done: Published) -> dict[str, Any]:
+def told_of(done: Published) -> dict[str, Any]:
     return {
         "ok": done.ok,
         "revision": done.revision.number,

@@ -1,4 +1,4 @@
-"""Wiring of the edges of a deployment: the sources of Google Cloud, made of their plans."""
+"""Wiring of the edges of a deployment: sources beyond this machine, made of their plans."""
 
 from __future__ import annotations
 
@@ -21,10 +21,28 @@ if TYPE_CHECKING:
 
 def edge_source(plan: EdgePlan, app: App, *, until_idle: bool) -> Source:
     """Make one source of its table. Raises BadFleet for one that is not served here."""
+    from vedette.load.at_hand import AlertmanagerPlan, PrometheusPlan, SqlPlan
     from vedette.load.edges import BigQueryPlan, PubsubPlan, PushPlan
+    from vedette.load.imap import ImapPlan
 
-    if isinstance(plan, PushPlan):
+    clock, leads = app.line.clock, lambda: app.store.leads
+    if isinstance(plan, PushPlan | AlertmanagerPlan):
         return Pushed(plan.name)
+    if isinstance(plan, ImapPlan):
+        from vedette.adapters.imap_source import ImapSource
+
+        return ImapSource(plan, clock, watch=not until_idle, leads=leads)
+    if isinstance(plan, SqlPlan):
+        from vedette.adapters.sql_source.source import SqlSource
+
+        return SqlSource(
+            plan, clock, watch=not until_idle, leads=leads,
+            max_bytes=app.settings.max_event_bytes,
+        )  # fmt: skip
+    if isinstance(plan, PrometheusPlan):
+        from vedette.adapters.prometheus_source.source import PrometheusSource
+
+        return PrometheusSource(plan, clock, app.line.metrics, watch=not until_idle, leads=leads)
     if isinstance(plan, PubsubPlan):
         from vedette.adapters.pubsub.source import PubsubSource
 
@@ -42,7 +60,7 @@ def edge_source(plan: EdgePlan, app: App, *, until_idle: bool) -> Source:
 
 
 class Pushed:
-    """A push subscription as a source: it brings nothing by itself, `serve.push` takes it in."""
+    """What is sent to us, as a source: it brings nothing itself, a route of `serve` takes it."""
 
     finite = False
 
@@ -88,6 +106,10 @@ def followers(
         from vedette.tell import tellers
 
         found += tellers(app, sys.stderr)
+    if app.settings.notify.to:
+        from vedette.notify import follow as tell_people
+
+        found.append(("notices", tell_people(app, trouble)))
     if app.settings.edges.audit.dataset is not None:
         from vedette.adapters.bigquery.shipper import follow
 

@@ -42,12 +42,14 @@ class Outcome:
     """What came of a call.
 
     `done` with data, `failed` for good, `retry` (the target said that nothing happened), or
-    `unknown` (no answer: it may or may not have happened).
+    `unknown` (no answer: it may or may not have happened). With `retry_after_us` the target said
+    how long it wants to be left alone.
     """
 
     state: Literal["done", "failed", "retry", "unknown"]
     data: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
+    retry_after_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,8 @@ class Call:
     """One call of a tool: exact arguments, the idempotency key, and where to (the target).
 
     `lineage` names the agents whose effects led here, the calling agent last; a tool passes it on
-    with what it sends (`vedettelineage`), so that an agent's own effects never wake it.
+    with what it sends (`vedettelineage`), so that an agent's own effects never wake it. `person`
+    says that a person approved this very action; without it policy alone permitted it.
     """
 
     tool: str
@@ -67,6 +70,7 @@ class Call:
     lineage: tuple[str, ...]
     attempt: int
     timeout_us: int
+    person: bool = False
 
     @property
     def traceparent(self) -> str:

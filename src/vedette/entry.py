@@ -35,13 +35,20 @@ KINDS = frozenset(
         "hold.approved",  # a person; body: reason
         "hold.denied",
         "hold.expired",
-        "memory.proposed",  # a candidate; body: text
+        "hold.claimed",  # a person looks at it until an instant; nobody is kept from answering
+        "hold.noted",  # a person noted something about it; body: note
+        "memory.proposed",  # a candidate, `what` is its id; body: text, and what it rests on
+        "memory.promoted",  # a person made a candidate a memory; body: reason
+        "memory.rejected",
+        "memory.retired",  # a person took a memory back: it is not recalled
+        "memory.restored",
         "budget.reserved",  # the worst case of a turn, before it begins; `spend` by unit
         "budget.settled",  # what the turn spent of it
         "budget.refused",  # no room for a turn or an action: it waits
         "budget.alerted",  # most of a limit is taken; once in a window
         "budget.raised",  # a person gave more room until an instant; body: reason
         "run.closed",
+        "run.corrected",  # a person said what should have been; body: should, was, note, reason
         "run.dead",  # dead letter; body: reason
         "run.redriven",  # a person had a dead letter taken up again; body: reason
         "run.dropped",  # a person closed a dead letter for good; body: reason

@@ -10,13 +10,22 @@ from __future__ import annotations
 class VedetteError(Exception):
     """Something went wrong that a person can be told about.
 
-    `code` is stable and may be matched on; `where` names a file, line or field; `mend` says
-    what to change. All three are part of the message.
+    `code` is stable and may be matched on (`vedette explain-error CODE` tells more of it);
+    `where` names a file, line or field; `mend` says what to change.
     """
 
     code = "error"
 
-    def __init__(self, what: str, *, where: str | None = None, mend: str | None = None) -> None:
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        mend: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        if code is not None:
+            self.code = code
         self.what = what
         self.where = where
         self.mend = mend
@@ -46,10 +55,22 @@ class BadFleet(Permanent):
     code = "bad-fleet"
 
 
+class NoFleetHere(BadFleet):
+    """There is no settings file where one was looked for."""
+
+    code = "no-fleet-here"
+
+
 class BadPolicy(Permanent):
     """A policy folder cannot become the live bundle."""
 
     code = "bad-policy"
+
+
+class NoPolicy(BadPolicy):
+    """There is no policy folder, or nothing in it."""
+
+    code = "no-policy"
 
 
 class EngineFailed(Permanent):
@@ -74,6 +95,12 @@ class BadCommand(Permanent):
     """A person asked for something that cannot be done as asked."""
 
     code = "bad-command"
+
+
+class NotFound(BadCommand):
+    """What a command or a question names is not in the record."""
+
+    code = "not-found"
 
 
 class AlreadyDone(BadCommand):

@@ -2,14 +2,15 @@
 
 Events go in; out comes which actions the live rules permit, hold and deny. Rows that permitted
 transactional tools write are kept from event to event, as in the line; calling tools are not
-called: nothing outside is touched.
+called: nothing outside is touched. Cases say what an agent would do in mode act, so that they hold
+whatever mode it is in.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -164,11 +165,19 @@ class _Going:
                 continue
             cited = [(memory.cite(), memory.trust) for memory in briefing.memories]
             situation = Situation(agent, briefing.event, 1, self.trial.now_us, cited, permits)
-            decision = self.gateway.decide(action, situation).decision
-            self.rules.append((tool.name, decision.outcome, decision.rule))
-            if decision.outcome == "permit":
+            outcome, rule = self._acting(action, situation)
+            self.rules.append((tool.name, outcome, rule))
+            if outcome == "permit":
                 permits += 1
                 self._write(action, briefing)
+
+    def _acting(self, action: Action, situation: Situation) -> tuple[str, str]:
+        """Return outcome and rule as they would be in mode act, by what policy says of observe."""
+        decision = self.gateway.decide(action, situation).decision
+        if "mode.ask" in decision.reasons:
+            observing = replace(situation, agent=replace(situation.agent, requested_mode="observe"))
+            decision = self.gateway.decide(action, observing).decision
+        return decision.would or decision.outcome, decision.rule
 
     def _write(self, action: Action, briefing: Briefing) -> None:
         if action.tool.settles != "transactional":

@@ -14,6 +14,9 @@ ENVELOPE = frozenset({"source", "id", "type", "subject", "time"})
 
 # What the engine alone vouches for, and only in the ticks that it makes itself: their payload.
 DATA = "data"
+# In an undo, which the engine makes of the record, it vouches for single places of the payload:
+# for the action that is taken back, and for the values that were trusted when it was decided.
+UNDONE = "data/action"
 
 # CloudEvents extension attributes that carry lineage between fleets and their targets.
 HOPS = "vedettehops"

@@ -18,12 +18,13 @@ from vedette.entry import Body, Draft
 from vedette.errors import Permanent
 from vedette.event import Event, subject_of
 from vedette.line import Line
-from vedette.memory import Briefing
+from vedette.memory import Briefing, Memory
 from vedette.moved import Fenced, OverBudget, Superseded
 from vedette.ports import Thought
 from vedette.reserve import reserve
 from vedette.run import Answer, Lease, Run, Step
 from vedette.turn import abandon, bind_all, compose, tell
+from vedette.undo import is_undo, undo_thought
 
 
 async def handle(
@@ -95,7 +96,7 @@ async def take_turn(line: Line, case: Case, sent: Callable[[], None] | None = No
         sent = None  # its actions may find no room, and then are decided again within this turn
     revision = line.gateway.policy_rev
     try:
-        case.memories, reads = line.recall.brief(case.agent, case.event, line.clock.now_us())
+        case.memories, reads = brief(line, case)
         briefing = case.briefing()
         thought = await reason(line, case, briefing)
         if thought.observed:
@@ -148,6 +149,16 @@ async def commit_turn(
         return step
 
 
+def brief(line: Line, case: Case) -> tuple[tuple[Memory, ...], list[Draft]]:
+    """Return the memories for this event, and the entries of the reads decided for them.
+
+    What a person has taken back is not judged, so nothing is read for it.
+    """
+    if is_undo(case.event):
+        return (), []
+    return line.recall.brief(case.agent, case.event, line.clock.now_us())
+
+
 def remember(line: Line, step: Step) -> None:
     """Show committed candidates to their banks; one that fails is fed again at the next start."""
     for candidate in step.candidates:
@@ -162,7 +173,7 @@ def recall_again(line: Line, case: Case) -> list[Draft]:
 
     Raises Superseded if the briefing would be another: then the turn is to be reasoned anew.
     """
-    memories, reads = line.recall.brief(case.agent, case.event, line.clock.now_us())
+    memories, reads = brief(line, case)
     if memories != case.memories:
         line.recall.forget()
         raise Superseded("what the agent may remember changed while it reasoned")
@@ -170,7 +181,12 @@ def recall_again(line: Line, case: Case) -> list[Draft]:
 
 
 async def reason(line: Line, case: Case, briefing: Briefing) -> Thought:
-    """Ask the reasoner, giving its judge the state it needs if it has lost it."""
+    """Ask the reasoner, giving its judge the state it needs if it has lost it.
+
+    An undo is the engine's own to think out: the agent's judge neither sees it nor learns of it.
+    """
+    if is_undo(case.event):
+        return undo_thought(case.event)
     if line.in_hand is None:
         return await _reason(line, case, briefing)
     line.in_hand.take(case.run.id)

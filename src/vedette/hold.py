@@ -30,6 +30,8 @@ def new_row(action: Action, agent: str) -> ActionRow:
         digest=action.digest,
         record=tamed(
             {
+                # Told to whoever is asked; nothing is decided by it.
+                **({"inverse": action.tool.inverse} if action.tool.inverse else {}),
                 "args": dict(action.args),
                 "confidence": action.confidence_milli,
                 "origins": dict(action.origins),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import orjson
@@ -12,8 +12,9 @@ from vedette.dispatch import Dispatcher
 from vedette.errors import BadEvent
 from vedette.event import DATA, Event, check_event, subject_of
 from vedette.line import Line
-from vedette.ports import Arrival, Receipt, Refused
-from vedette.trigger import TICK_TYPE
+from vedette.ports import Accepted, Arrival, Receipt, Refused
+from vedette.trigger import CORRECTION_TYPE, TICK_TYPE, UNDO_TYPE
+from vedette.undo import cause_of
 
 # How many deliveries go into the store at once: a large batch must not hold up all commits, least
 # of all while there are agents that ask for little.
@@ -52,7 +53,12 @@ class LineIntake:
     async def _accept(
         self, deliveries: Sequence[Event | Refused], position: tuple[str, str] | None
     ) -> list[Receipt]:
-        arrivals: list[Arrival | Refused] = [self._check(item) for item in deliveries]
+        arrivals: list[Arrival | Refused] = [
+            _refused(item, "only a person's order makes corrections: see `vedette correct`")
+            if isinstance(item, Event) and item.type == CORRECTION_TYPE
+            else self._check(item)
+            for item in deliveries
+        ]
         supply = self._dispatcher.supply
         woken = [
             (agent, len(a.payload))
@@ -70,6 +76,29 @@ class LineIntake:
         task.add_done_callback(self._came)
         return await asyncio.shield(task)
 
+    async def along(
+        self, event: Event, subject: str | None, commit: Callable[[Arrival], Awaitable[Accepted]]
+    ) -> Receipt:
+        """Accept an event of the engine's own within somebody else's commit, and hand it over.
+
+        `subject` is what its content is found by. Raises what `commit` raises, and BadEvent.
+        """
+        arrival = self._check(event)
+        if isinstance(arrival, Refused):
+            raise BadEvent(arrival.why)
+        own = replace(arrival, subject=subject)
+        woken = [(agent, len(own.payload)) for agent, _ in own.wakes]
+        supply = self._dispatcher.supply
+        for agent, octets in woken:
+            supply.credits.take(agent, octets)
+
+        async def store() -> list[Accepted]:
+            return [await commit(own)]
+
+        (receipt,) = await self._hand_over([own], woken, store())
+        self._count([receipt])
+        return receipt
+
     def _came(self, task: asyncio.Task[list[Receipt]]) -> None:
         self._on_their_way.discard(task)
         if not task.cancelled():
@@ -82,9 +111,18 @@ class LineIntake:
         woken: list[tuple[str, int]],
     ) -> list[Receipt]:
         """Make arrivals durable and hand over their runs."""
+        store = self._line.store.accept(arrivals, position)
+        return await self._hand_over(arrivals, woken, store)
+
+    async def _hand_over(
+        self,
+        arrivals: Sequence[Arrival | Refused],
+        woken: list[tuple[str, int]],
+        store: Awaitable[list[Accepted]],
+    ) -> list[Receipt]:
         supply = self._dispatcher.supply
         try:
-            accepted = await self._line.store.accept(arrivals, position)
+            accepted = await store
         except BaseException:
             for agent, octets in woken:
                 supply.credits.give(agent, octets)
@@ -109,9 +147,10 @@ class LineIntake:
     def _check(self, item: Event | Refused) -> Arrival | Refused:
         if isinstance(item, Refused):
             return item
-        if DATA in item.vouched and item.type != TICK_TYPE:
+        if item.type not in (TICK_TYPE, UNDO_TYPE):
             # Whatever a source says of it: content that came from outside is never trusted.
-            item = replace(item, vouched=item.vouched - {DATA})
+            made = {name for name in item.vouched if name.partition("/")[0] == DATA}
+            item = replace(item, vouched=item.vouched - made) if made else item
         try:
             payload = check_event(item, max_bytes=self._max_event_bytes)
         except BadEvent as error:
@@ -120,7 +159,7 @@ class LineIntake:
         wakes = tuple((name, fleet.agents[name].key_of(item)) for name in fleet.wakes(item))
         # From here on everybody sees the event as it was stored: fractions as decimal strings.
         stored = Event.from_payload(orjson.loads(payload))
-        return Arrival(stored, payload, wakes, subject_of(stored))
+        return Arrival(stored, payload, wakes, subject_of(stored), cause_of(stored))
 
     def _count(self, receipts: Sequence[Receipt]) -> None:
         for outcome in ("accepted", "duplicate"):

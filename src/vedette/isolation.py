@@ -31,6 +31,13 @@ def open_pool(settings: Settings, metrics: Metrics) -> WorkerPool | None:
 
 def performer(fleet: Fleet, pool: WorkerPool | None) -> Performer:
     """Return what performs the tools of a fleet's agents."""
+    from vedette.adapters.http_tool import with_http
+
+    return with_http(fleet, _code_performer(fleet, pool))
+
+
+def _code_performer(fleet: Fleet, pool: WorkerPool | None) -> Performer:
+    """Return what calls the functions of agents' tools.py."""
     if pool is None:
         from vedette.adapters.local_hands import LocalHands
         from vedette.load import load_module

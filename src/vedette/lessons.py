@@ -33,6 +33,7 @@ class Lessons:
     agents: Mapping[str, Agent]
     policy_rev: int = 0
     _readable: Readable = field(default_factory=dict)
+    _taught: dict[str, tuple[tuple[str, str, int], ...]] = field(default_factory=dict)
 
     def decide(self, gate: Gate, now_us: int) -> tuple[Readable, list[Draft]]:
         """Ask `gate` about every scope; return what may be read and the entries that say so.
@@ -71,8 +72,28 @@ class Lessons:
         self.take(readable, live)
         return drafts
 
+    def moved(self) -> list[str]:
+        """Return the agents whose scopes changed since their judge was taught: it is made anew.
+
+        An agent that was not taught yet has nothing to forget.
+        """
+        return [name for name, known in self._taught.items() if known != self._versions(name)]
+
+    def _versions(self, agent: str) -> tuple[tuple[str, str, int], ...]:
+        version = self.banks.version
+        return tuple((bank, scope, version(bank)) for bank, scope in self._readable.get(agent, ()))
+
     def of(self, agent: str, now_us: int) -> list[Memory]:
         """Return all active memories of the scopes that the agent may read."""
+        self._taught[agent] = self._versions(agent)
+        return self.now(agent, now_us)
+
+    def readers(self, bank: str, scope: str) -> list[str]:
+        """Return the agents whose judges are taught a scope."""
+        return [name for name, scopes in self._readable.items() if (bank, scope) in scopes]
+
+    def now(self, agent: str, now_us: int) -> list[Memory]:
+        """Return what `of` would teach, for somebody who looks and makes no judge of it."""
         return [
             memory
             for bank, scope in self._readable.get(agent, ())

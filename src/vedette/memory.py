@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from vedette.digest import short_id
 from vedette.event import Event
 
 
@@ -38,7 +40,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class BankPlan:
-    """A bank as declared in bank.yaml: who may read which scope, and what it holds."""
+    """A bank as declared in bank.yaml: who may read, or propose to, which scope; what it holds."""
 
     name: str
     purpose: str
@@ -47,13 +49,23 @@ class BankPlan:
     retention_days: int
     memories: tuple[Memory, ...]
     digest: str
+    writers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+Kind = Literal["fact", "procedure", "example"]
+KINDS: tuple[Kind, ...] = ("fact", "procedure", "example")
+
+# Where a candidate stands: waits for a person, is recalled, was turned down, was taken back.
+State = Literal["candidate", "active", "rejected", "off"]
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What an agent would like remembered. It changes nothing before a person promotes it.
+    """What an agent, or a person, would like remembered. A person's promotion makes it a memory.
 
-    The engine sets agent, run and event, whatever the reasoner wrote there.
+    The engine sets id, agent, run and event, whatever the reasoner wrote there; without an agent a
+    person proposed it. `evidence` are ids of events and runs that it rests on; `replaces` names the
+    memory of the same bank that is not recalled while this one is. A memory keeps the id.
     """
 
     bank: str
@@ -63,14 +75,74 @@ class Candidate:
     agent: str = ""
     run: str = ""
     event: str = ""
+    kind: Kind = "fact"
+    label: str | None = None
+    evidence: tuple[str, ...] = ()
+    replaces: str | None = None
+    id: str = field(default="", compare=False)
+
+    @property
+    def key(self) -> str:
+        """Return the id; of one from before candidates had ids, what it was known by."""
+        return self.id or short_id("cnd", self.bank, self.scope, self.agent, self.run, self.text)
+
+    def body(self) -> dict[str, Any]:
+        """Return what its entry's body holds: all that somebody wrote."""
+        told: dict[str, Any] = {
+            "scope": self.scope, "text": self.text, "topics": list(self.topics), "kind": self.kind,
+        }  # fmt: skip
+        if self.label is not None:
+            told["label"] = self.label
+        if self.evidence:
+            told["evidence"] = list(self.evidence)
+        if self.replaces is not None:
+            told["replaces"] = self.replaces
+        return told
 
     @classmethod
     def told(cls, entry: Mapping[str, Any], body: Mapping[str, Any]) -> Candidate:
         """Return the candidate that a `memory.proposed` entry and its body tell of."""
         return cls(
-            entry["memory"], body["scope"], body["text"], tuple(body["topics"]), entry["agent"],
-            entry["run"], entry["event"],
+            entry["memory"], body["scope"], body["text"], tuple(body["topics"]),
+            entry.get("agent", ""), entry.get("run", ""), entry.get("event", ""),
+            body.get("kind", "fact"), body.get("label"), tuple(body.get("evidence", ())),
+            body.get("replaces"), entry.get("what", ""),
         )  # fmt: skip
+
+
+MOST_TEXT = 20_000  # characters, as of a reviewed file
+_MOST_NAME = 200  # characters of a label
+_MOST_EVIDENCE = 1000
+_EVIDENCE = re.compile(r"(?:evt|run)_[0-9a-f]{1,64}")
+
+
+def unfit(of: Candidate, topics: Collection[str]) -> str:
+    """Say why a candidate is not kept as it is written; "" if it is. `topics` are its bank's.
+
+    Whoever promotes it reads what stands there, so it must say what it is and nothing else.
+    """
+    if not isinstance(of.text, str) or not 0 < len(of.text.strip()) <= len(of.text) <= MOST_TEXT:
+        return f"a memory has 1 to {MOST_TEXT} characters"
+    if of.kind not in KINDS:
+        return f"{str(of.kind)[:40]!r} is no kind"
+    if of.label is not None and not _is_name(of.label):
+        return f"a label is one printable line of 1 to {_MOST_NAME} characters"
+    if of.kind == "example" and of.label is None:
+        return "an example needs a label"
+    for topic in of.topics:
+        if topic not in topics:
+            return f"bank {of.bank!r} has no topic {str(topic)[:40]!r}"
+    if len(of.evidence) > _MOST_EVIDENCE:
+        return f"a memory rests on {_MOST_EVIDENCE} events and runs at most"
+    for id in of.evidence:
+        if not isinstance(id, str) or _EVIDENCE.fullmatch(id) is None:
+            return f"{str(id)[:40]!r} is no id of an event or a run"
+    return ""
+
+
+def _is_name(text: object) -> bool:
+    one_line = isinstance(text, str) and text.isprintable()
+    return one_line and 0 < len(str(text).strip()) <= len(str(text)) <= _MOST_NAME
 
 
 @dataclass(frozen=True, slots=True)

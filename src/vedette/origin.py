@@ -28,10 +28,11 @@ class Roots:
     """Everything that one run may point at, with what is known of its origin.
 
     `vouched` names envelope attributes that the source authenticated; `data` is among them only
-    for a tick, whose data the engine made of the agent's own schedule. `trusted_memories` are the
-    ids of memories that a person promoted. `trusted_outcomes` are the numbers of outcomes whose
-    tool is declared to answer trusted data. `known` is what `known_values` says, where the caller
-    knows it already.
+    for a tick, whose data the engine made of the agent's own schedule. Of an undo, which the engine
+    made of the record, it names the places in the data that were trusted there (`data/args/to`).
+    `trusted_memories` are the ids of memories that a person promoted. `trusted_outcomes` are the
+    numbers of outcomes whose tool is declared to answer trusted data. `known` is what
+    `known_values` says, where the caller knows it already.
     """
 
     event: Mapping[str, Any]
@@ -92,7 +93,8 @@ def _origin(path: list[str], roots: Roots) -> Origin:
     if root in ("charter", "registry"):
         return "trusted"
     if root == "event":
-        return "trusted" if path[1] in roots.vouched else "untrusted"
+        place = "/".join(path[1:])
+        return "trusted" if {path[1], place} & roots.vouched else "untrusted"
     if root == "memory":
         return "trusted" if path[1] in roots.trusted_memories else "untrusted"
     if root == "outcome":

@@ -54,7 +54,13 @@ def before_call(tool: Tool, effect: EffectState, *, mine: bool, doubt: bool = Fa
 
 
 def call_of(
-    action: Action, agent: Agent, event: Event, target: Mapping[str, Any], attempt: int
+    action: Action,
+    agent: Agent,
+    event: Event,
+    target: Mapping[str, Any],
+    attempt: int,
+    *,
+    person: bool = False,
 ) -> Call:
     """Return the exact call of an action's tool."""
     return Call(
@@ -67,6 +73,7 @@ def call_of(
         lineage=(*event.lineage, agent.name),
         attempt=attempt,
         timeout_us=action.tool.timeout_us,
+        person=person,
     )
 
 
@@ -155,11 +162,11 @@ def settle(row: ActionRow, tool: Tool, outcome: Outcome, now_us: int) -> EffectS
             raise Permanent("what never started has no unknown outcome")
         row.effect = "unknown" if row.effect == "unknown" else move(row.effect, "unknown")
         asks = tool.settles == "queryable"
-        row.not_before_us = now_us + _backoff(row) if asks else 0
+        row.not_before_us = now_us + _pause(row, outcome) if asks else 0
         row.waits = "target" if asks else None
         return row.effect
     if outcome.state in ("retry", "unknown") and row.tries < tool.attempts:
-        row.not_before_us = now_us + _backoff(row)
+        row.not_before_us = now_us + _pause(row, outcome)
         row.waits = "target"
         if row.effect == "started":
             # The target said itself that nothing happened; only silence would be unknown.
@@ -188,6 +195,11 @@ def answer_data(row: ActionRow) -> Mapping[str, Any]:
     """Return what the tool answered; empty before it did."""
     data: Mapping[str, Any] = orjson.loads(row.answer)["data"] if row.answer else {}
     return data
+
+
+def _pause(row: ActionRow, outcome: Outcome) -> int:
+    """Return how long a target is left alone: no shorter than it asked for."""
+    return max(_backoff(row), outcome.retry_after_us)
 
 
 def _backoff(row: ActionRow) -> int:

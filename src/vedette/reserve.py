@@ -18,6 +18,7 @@ from vedette.errors import Permanent
 from vedette.line import Line
 from vedette.moved import Fenced, OverBudget
 from vedette.ports import Thought
+from vedette.undo import is_undo
 
 
 async def reserve(line: Line, case: Case, now: int) -> bool:
@@ -26,7 +27,7 @@ async def reserve(line: Line, case: Case, now: int) -> bool:
     Raises Permanent if the run has had all the turns that its agent may take.
     """
     agent = case.agent
-    if agent.reasoner == "judge":
+    if agent.reasoner == "judge" or is_undo(case.event):
         return True
     if case.run.turn >= agent.max_turns:
         raise Permanent(f"the run wanted more than {agent.max_turns} turns")

@@ -25,6 +25,7 @@ _AUTHOR: frozenset[Role] = frozenset({"policy_author"})
 READS: Mapping[str, frozenset[Role]] = dict.fromkeys(
     (
         "would_wake", "me", "status", "changes", "explain", "holds", "runs", "entries", "dead",
+        "memory_list", "memory_show",
     ),
     EVERY,
 )  # fmt: skip
@@ -33,6 +34,11 @@ READS: Mapping[str, frozenset[Role]] = dict.fromkeys(
 WRITES: Mapping[str, frozenset[Role]] = {
     "approve": _APPROVER,
     "deny": _APPROVER,
+    "approve_group": _APPROVER,
+    "deny_group": _APPROVER,
+    "claim": _APPROVER,
+    "note": _APPROVER,
+    "undo": _OPERATOR,
     "send": _OPERATOR,
     "redrive": _OPERATOR,
     "drop": _OPERATOR,
@@ -40,6 +46,12 @@ WRITES: Mapping[str, frozenset[Role]] = {
     "resume": _OPERATOR,
     "budget_raise": _OPERATOR,
     "erase": _OPERATOR,
+    "correct": _OPERATOR,
+    "memory_propose": _OPERATOR,
+    "memory_approve": _OPERATOR,
+    "memory_reject": _OPERATOR,
+    "memory_off": _OPERATOR,
+    "memory_on": _OPERATOR,
     "rotate_key": _OPERATOR,
     "expire": _OPERATOR,
     "let_go": _OPERATOR,
@@ -47,6 +59,7 @@ WRITES: Mapping[str, frozenset[Role]] = {
     "pubsub_redrive": _OPERATOR,
     "policy_apply": _AUTHOR,
     "policy_rollback": _AUTHOR,
+    "mode": _AUTHOR,
 }
 
 NEEDS: Mapping[str, frozenset[Role]] = {**READS, **WRITES}

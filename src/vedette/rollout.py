@@ -32,7 +32,8 @@ class Wish:
     """Who wants a bundle live and why; `commit` is where it comes from, as they told.
 
     `back_to` is the number of the revision whose content it is, for a rollback. `new_key` signs
-    with the key that is here though another signed before.
+    with the key that is here though another signed before. `expects` is the number of the revision
+    that the bundle was made from: where another is live by then, nothing is published.
     """
 
     who: Principal
@@ -40,6 +41,7 @@ class Wish:
     commit: str | None = None
     back_to: int | None = None
     new_key: bool = False
+    expects: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,10 @@ class Rollout:
     patience_s: float = PATIENCE_S
 
     async def publish(self, bundle: Bundle, wish: Wish, command: str | None = None) -> Published:
-        """Make `bundle` live, or say why not; the last good one stays."""
+        """Make `bundle` live, or say why not; the last good one stays.
+
+        Raises Outrun if it was made from another revision than the one that is live.
+        """
         async with self._one_at_a_time:
             done, placing = await self._publish(bundle, wish, command)
         # Whoever publishes next need not wait for the shelf.
@@ -102,7 +107,10 @@ class Rollout:
         self, bundle: Bundle, wish: Wish, command: str | None
     ) -> tuple[Published, asyncio.Task[str | None] | None]:
         began = self.clock.monotonic_us()
-        if bundle.digest == self.live.digest and not self._behind():
+        live = max(self.live.number, self.store.policy_rev)  # another worker may have been faster
+        if wish.expects is not None and wish.expects < live:
+            raise Outrun(f"revision {live} was published meanwhile", mend="try again")
+        if bundle.digest == self.live.digest and live == self.live.number and not self._behind():
             return Published(self.live, False, 0), None
         # The trial runs in other processes; what signing needs is loaded meanwhile.
         warm = self.shelving.warm() if self.shelving else asyncio.sleep(0)
@@ -179,9 +187,11 @@ class Rollout:
             try:
                 await self.store.publish(
                     bundle, [draft, *decided], command=command, number=number,
-                    marks=archive.marks() if archive else None,
+                    marks=archive.marks() if archive else None, expects=wish.expects,
                 )  # fmt: skip
             except Outrun:
+                if wish.expects is not None:
+                    raise
                 continue
             return number, archive
         raise Outrun("other workers publish all the time", mend="try again")

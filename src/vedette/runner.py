@@ -11,10 +11,12 @@ from typing import Any
 
 import orjson
 
-from vedette.app import POLICY_FOLDER, App, feed
+from vedette.app import App
+from vedette.curating import feed
 from vedette.errors import BadPolicy, StoreFailed, Unavailable, VedetteError
 from vedette.follow import catch_up, follow
 from vedette.identity import ENGINE
+from vedette.modes import POLICY_FOLDER
 from vedette.ports import Source
 from vedette.rollout import Wish
 from vedette.signals import Signals
@@ -122,6 +124,8 @@ class Running:
 
         def look() -> None:
             fed[0] = feed(banks, store, fed[0])
+            if self.app.commands.curating is not None:
+                self.app.commands.curating.refresh()
 
         task = asyncio.create_task(follow(line, rollout, look, self.trouble), name="follower")
         self._mind(task)

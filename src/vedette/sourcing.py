@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 from vedette.edges import edge_source
 from vedette.ports import Source
@@ -27,8 +28,40 @@ def make_sources(app: App, *, until_idle: bool) -> tuple[list[Source], list[Sour
     if any(agent.schedules for agent in app.line.fleet.agents.values()):
         from vedette.adapters.schedule_source import ScheduleSource
 
-        later.append(ScheduleSource(app.line.fleet, app.line.clock))
+        later.append(ScheduleSource(app.line.fleet, app.line.clock, gathering(app)))
     return first, later
+
+
+def gathering(app: App) -> Callable[[str, int, int], Awaitable[dict[str, Any] | None]]:
+    """Return what tells an agent's tick what happened, if policy lets the agent read it.
+
+    It is asked for as the scope `ledger/outcomes`; the answer is recorded like any other read.
+    """
+    from vedette.agent import Scope
+    from vedette.curate import gather
+    from vedette.event import ENVELOPE, Event
+    from vedette.question import Situation
+    from vedette.recall import read_draft
+
+    line, scope = app.line, Scope("ledger", "outcomes")
+    reading = Event("vedette:engine", "gather", "vedette.gather", vouched=ENVELOPE)
+
+    async def told(agent: str, after_us: int, upto_us: int) -> dict[str, Any] | None:
+        declared = line.agent(agent)
+        situation = Situation(declared, reading, 1, line.clock.now_us())
+        decided = line.gateway.may_read(situation, scope.bank, scope.scope)
+        await app.store.note([read_draft(declared, scope, decided)])
+        if decided.decision.outcome != "permit":
+            return None
+        found = gather(app.store, after_us, upto_us)
+        names = {pattern["agent"] for pattern in found["patterns"]} & set(line.fleet.agents)
+        reads = {
+            name: [f"{one.bank}/{one.scope}" for one in line.agent(name).scopes]
+            for name in sorted(names)
+        }
+        return {**found, "reads": reads}
+
+    return told
 
 
 def make_source(plan: SourcePlan, app: App, *, until_idle: bool) -> Source:

@@ -121,8 +121,8 @@ class Sending:
 async def _trace(app: App, send: Callable[[Sequence[Span]], bool], share: float) -> None:
     """Send the traces of runs that end, for as long as the run lasts."""
     clock, known = app.line.clock, app.store.meta(TRACED)
-    at = _opened(app) if known is None else int(known)
-    with _Reader(app) as reader:
+    at = opened_at(app) if known is None else int(known)
+    with Reader(app) as reader:
         sending = Sending(
             at, lambda after, most: traces_after(reader.store, after, share, most), send
         )
@@ -146,7 +146,7 @@ async def _trace(app: App, send: Callable[[Sequence[Span]], bool], share: float)
             await clock.sleep_until(clock.now_us() + wait)
 
 
-class _Reader:
+class Reader:
     """A connection of its own to the record, for one thread at a time; closed when it is free."""
 
     def __init__(self, app: App) -> None:
@@ -156,7 +156,7 @@ class _Reader:
         self._lock = threading.Lock()
         self._closed = False
 
-    def __enter__(self) -> _Reader:
+    def __enter__(self) -> Reader:
         return self
 
     def __exit__(self, *args: object) -> None:
@@ -175,7 +175,7 @@ class _Reader:
                     self.store.close()
 
 
-def _opened(app: App) -> int:
+def opened_at(app: App) -> int:
     """Return where this process began: what it did before its followers came counts too."""
     latest = app.store.latest(("store.opened",), 0, 1)
     return latest[-1][0] if latest else app.store.head()
@@ -216,8 +216,8 @@ def _of_run(store: Any, end: Mapping[str, Any]) -> list[Span]:
 
 async def _log(app: App, as_json: bool, err: TextIO) -> None:
     """Write a line for each entry from now on. Entries hold no content and no secret."""
-    clock, at = app.line.clock, _opened(app)
-    with _Reader(app) as reader:
+    clock, at = app.line.clock, opened_at(app)
+    with Reader(app) as reader:
 
         def write() -> tuple[int, bool]:
             page = reader.store.entries_after(at, _PAGE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from vedette.digest import canonical, sha256_hex
 
@@ -24,7 +24,8 @@ class Tool:
     `sinks` are the arguments (JSON Pointers into the arguments) that decide who, where or which.
     `output` labels what the tool answers: untrusted unless the declaration proves otherwise.
     `timeout_us` bounds one call; `attempts` bounds how often a failed call is tried. `verify`
-    names the function that asks the target, after the tool said *done*, whether it is there.
+    names the function that asks the target, after the tool said *done*, whether it is there. With
+    `http` the engine makes that request itself, and no function is called.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Tool:
     timeout_us: int = 10_000_000
     attempts: int = 5
     verify: str | None = None
+    http: Mapping[str, Any] | None = None
 
     # The digest of the declaration: asked for with every action, so made once.
     digest: str = field(init=False, compare=False, default="")
@@ -52,7 +54,9 @@ class Tool:
     def facts(self) -> dict[str, object]:
         """Return what policy and ledger see of the tool."""
         # Only where it is declared, so that the digests of all others stay what they were.
-        more = {"verify": self.verify} if self.verify is not None else {}
+        more: dict[str, object] = {"verify": self.verify} if self.verify is not None else {}
+        if self.http is not None:
+            more["http"] = dict(self.http)
         return {
             **more,
             "name": self.name,

@@ -12,6 +12,10 @@ from vedette.event import Event
 Missed = Literal["skip", "latest", "all"]
 
 TICK_TYPE = "vedette.tick"
+# A person wants an effect taken back; wakes the agent of the effect and no other.
+UNDO_TYPE = "vedette.undo"
+# A person said what a run should have been; the engine alone says so, in the commit of that word.
+CORRECTION_TYPE = "vedette.correction"
 
 
 @dataclass(frozen=True, slots=True)

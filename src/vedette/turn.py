@@ -15,7 +15,7 @@ from vedette import perform as performing
 from vedette.action import Action, bind
 from vedette.case import Case
 from vedette.decision import Decision, denied
-from vedette.digest import canonical, checked, tame
+from vedette.digest import canonical, checked, short_id, tame
 from vedette.effect import Outcome, RowWrite
 from vedette.entry import Draft
 from vedette.errors import BadProposal, Permanent
@@ -195,7 +195,9 @@ def write_rows(
     except Exception as error:
         outcome = Outcome("failed", error=f"{type(error).__name__}: {error}")
     else:
-        outcome = Outcome("done", {"rows": [dict(write.row or {}) for write in written]})
+        # What stood there before is what an inverse needs to restore it exactly.
+        was = {"was": current} if action.tool.inverse else {}
+        outcome = Outcome("done", {"rows": [dict(write.row or {}) for write in written], **was})
         writes += written
     row.effect = "done" if outcome.state == "done" else "failed"
     row.answer = performing.answer_bytes(outcome)
@@ -278,21 +280,33 @@ def turn_entry(case: Case, thought: Thought, turn: int) -> Draft:
 
 def proposed_entry(case: Case, candidate: Candidate, back: int) -> Draft:
     """Return the entry of a memory that an agent proposes."""
-    told = {"scope": candidate.scope, "text": candidate.text, "topics": list(candidate.topics)}
-    return case.entry("memory.proposed", back=back, memory=candidate.bank, body=case.body(told))
+    return case.entry(
+        "memory.proposed", back=back, memory=candidate.bank, what=candidate.id,
+        body=case.body(candidate.body()),
+    )  # fmt: skip
 
 
 def sort_candidates(
     line: Line, case: Case, thought: Thought
 ) -> tuple[list[Candidate], list[dict[str, str]]]:
-    """Return the memories proposed to banks that are there, and why the others are refused."""
-    known, refused = [], []
-    for candidate in thought.candidates:
-        if line.recall.banks.version(candidate.bank):
-            run = case.run
-            known.append(replace(candidate, agent=run.agent, run=run.id, event=run.event))
-        else:
-            refused.append({"why": f"there is no bank {candidate.bank!r} to propose to"})
+    """Return the memories proposed to banks that take them, and why the others are refused.
+
+    The id is a function of the run and the place in it, never of what is to be remembered: the
+    ledger keeps it after the content was erased.
+    """
+    known: list[Candidate] = []
+    refused = []
+    run = case.run
+    for place, candidate in enumerate(thought.candidates):
+        banks = line.recall.banks
+        why = banks.takes(candidate.bank, candidate.scope, run.agent) or banks.unfit(candidate)
+        if why:
+            refused.append({"why": why})
+            continue
+        id = short_id("cnd", run.id, run.turn + 1, place)
+        own = replace(candidate, agent=run.agent, run=run.id, event=run.event, id=id)
+        if own not in known:
+            known.append(own)
     return known, refused
 
 

@@ -16,6 +16,7 @@ from vedette.doubt import Doubt
 from vedette.entry import Body, Draft
 from vedette.errors import BadCommand
 from vedette.identity import Principal
+from vedette.learned import ARCHIVING, Learned
 from vedette.line import Line
 from vedette.ports import Erased
 from vedette.proof import ProofError, SigningKey
@@ -38,7 +39,11 @@ class Kept(Protocol):
 
     async def trim(self) -> int: ...
 
-    def expiring(self, upto: int, *, closed: bool = False, after: int = 0) -> Sequence[Found]: ...
+    def expiring(self, upto: int, *, after: int = 0) -> Sequence[Found]: ...
+
+    def learned(self) -> dict[str, Learned]: ...
+
+    async def forget_memories(self, seqs: Sequence[int], draft: Draft) -> Erased: ...
 
     def runs_at(self, positions: Sequence[int]) -> list[Run]: ...
 
@@ -81,6 +86,8 @@ class Upkeep:
     store: Kept
     keys: Keys
     letters: Letters | None = None
+    # Has banks and judges forget what was erased (`Curating.unlearn`).
+    unlearn: Callable[[], object] = lambda: None
     _rotating: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def rotate(
@@ -106,10 +113,26 @@ class Upkeep:
     async def expire(self, who: Principal, reason: str, before_us: int) -> dict[str, Any]:
         """Erase content older than an instant, except what an open run still needs.
 
-        What judges learned of it is kept as state. Proposed memories stay: their bank decides.
+        What judges learned of it is kept as state. Of what was proposed to be remembered, promoted
+        or not, goes what is older than its bank keeps it.
         """
         draft = _draft("body.erased", who, reason, "expire")
-        return await self._expire(draft, self.store.last_before(before_us), closed=False)
+        gone = await self._expire(draft, self.store.last_before(before_us))
+        return {"erased": gone["erased"] + await self._forget(draft)}
+
+    async def _forget(self, draft: Draft) -> int:
+        """Erase memories past the retention of their banks; the banks and judges follow."""
+        keeps_us, now = self.line.recall.banks.keeps_us, self.line.clock.now_us()
+        old = [
+            one.seq
+            for one in self.store.learned().values()
+            if one.candidate is not None and 0 < keeps_us(one.bank) <= now - one.since_us
+        ]
+        if not old:
+            return 0
+        done = await self.store.forget_memories(old, draft)
+        self.unlearn()
+        return len(done.digests)
 
     async def let_go(
         self, who: Principal, reason: str, archived: Archived, command: str | None = None
@@ -120,8 +143,10 @@ class Upkeep:
         """
         draft = _draft("ledger.archived", who, reason, "let_go")
         erasing = _draft("body.erased", who, reason, "let_go")
+        # So that banks keep what was learned of it: it is not to be forgotten, it is elsewhere.
+        erasing = replace(erasing, fields={**erasing.fields, "what": ARCHIVING})
         self.store.refuse_open(archived)  # before any content goes
-        gone = await self._expire(erasing, archived.size, closed=True)
+        gone = await self._expire(erasing, archived.size)
         seq = await self.store.let_go(archived, draft, command=command)
         rows = 0
         while deleted := await self.store.trim():
@@ -159,9 +184,9 @@ class Upkeep:
 
         return await self.letters.redrive(source, most, record)
 
-    async def _expire(self, draft: Draft, upto: int, *, closed: bool) -> dict[str, Any]:
+    async def _expire(self, draft: Draft, upto: int) -> dict[str, Any]:
         erased = after = 0
-        while rows := self.store.expiring(upto, closed=closed, after=after):
+        while rows := self.store.expiring(upto, after=after):
             after = rows[-1][0]
             abouts = sorted({row[2] for row in rows if row[2] is not None})
             await keep_states(self.line, self.store.runs_at(abouts))

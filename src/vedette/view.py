@@ -204,6 +204,11 @@ class View:
 
     def _of_run(self, entry: Told, run: str, spot: Spot) -> None:
         seq, at_us, kind, _, n, about, fields = entry
+        if kind == "run.corrected":
+            # What people say of a run moves nothing, and may come long after its end.
+            if (known := self.runs.get(run)) is not None and known["n"] == n - 1:
+                known["n"] = n
+            return
         state = self._state(entry, run)
         if kind in ("run.closed", "run.dropped"):
             add(spot.counts, "run.done", 1)

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from vedette.action import Proposal
-from vedette.adapters.maildir_source.parse import parse_mail
 from vedette.event import Event
+from vedette.mail.parse import parse_mail
 from vedette.memory import Briefing
 from vedette.origin import Ref
 from vedette.ports import Reasoner, Thought
@@ -119,6 +119,7 @@ def fleet_of(
     targets = {
         "mailbox": {"kind": "maildir", "path": str(box)},
         "oncall": {"kind": "webhook", "url": "http://127.0.0.1:9/none"},
+        "board": {"kind": "board", "path": str(folder / "board.db")},
     }
     policies = without_tests(copy_policies(folder / "policies", policy))
     reasoners = None if reasoner is None else {"judge": reasoner}

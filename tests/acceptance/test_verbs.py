@@ -370,7 +370,9 @@ def test_replay_agrees_on_everything(fleet: Path) -> None:
 
 def test_eval_tries_the_shipped_agents_on_their_cases(written: Path) -> None:
     done = vedette(written, "eval", "--json")
-    assert {case["agent"] for case in done.json["cases"]} == {"anomaly_detection", "inbox_triage"}
+    shipped = {folder.name for folder in (written / "agents").iterdir()}
+    assert len(shipped) == 4
+    assert {case["agent"] for case in done.json["cases"]} == shipped
     wrong = [case for case in done.json["cases"] if not case["ok"]]
     assert (done.code, wrong) == (0, [])
 
@@ -400,11 +402,15 @@ def test_eval_finds_what_is_not_as_expected(written: Path, tmp_path: Path) -> No
 
 def test_an_approval_is_recorded_used_once_and_acted_on(own: Path) -> None:
     held = next(item for item in holds(own) if item["tool"] == "mail.file")
-    order = ("approve", held["hold"], "--reason", "it fits", "--command-id", "c1", "--json")
+    why = ("--reason", "it fits", "--command-id", "c1", "--json")
+    nobody = vedette(own, "approve", held["hold"], *why)
+    assert (nobody.code, nobody.error["code"]) == (2, "bad-command")
+    assert held["digest"] in nobody.error["mend"]
+    order = ("approve", held["hold"], "--yes", *why)
     done = vedette(own, *order)
     assert (done.code, done.json["state"], done.json["by"]) == (0, "approved", "here")
     assert vedette(own, *order).json["already_done"] is True
-    again = vedette(own, "approve", held["hold"], "--reason", "once more", "--json")
+    again = vedette(own, "approve", held["hold"], "--yes", "--reason", "once more", "--json")
     assert (again.code, again.error["code"]) == (2, "bad-command")
     assert vedette(own, "run", "--until-idle", "--json").code == 0
     story = look(own, "explain", held["hold"], "--json").json["runs"][0]
@@ -476,7 +482,7 @@ def test_every_verb_works_beside_a_killed_runner(own: Path) -> None:
         orders = (
             ("stop", "--all"),
             ("resume", "--all"),
-            ("approve", first["hold"]),
+            ("approve", first["hold"], "--yes"),
             ("deny", second["hold"]),
             ("send", "--type", "a.b"),
             ("policy", "apply"),
@@ -515,7 +521,8 @@ def test_a_dry_run_needs_no_store_and_writes_nothing(written: Path, tmp_path: Pa
     (folder / "event.json").write_text(json.dumps(event))
     done = look(folder, "send", "event.json", "--dry-run", "--json")
     wakes = {item["agent"]: item["wakes"] for item in done.json["events"][0]["agents"]}
-    assert (done.code, wakes) == (0, {"anomaly_detection": True, "inbox_triage": False})
+    others = ("content_moderation", "inbox_triage", "memory_curator")
+    assert (done.code, wakes) == (0, {"anomaly_detection": True, **dict.fromkeys(others, False)})
     assert all(item["why"] for item in done.json["events"][0]["agents"])
     assert not (folder / ".vedette").exists()
 

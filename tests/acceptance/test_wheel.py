@@ -8,17 +8,20 @@ there, and would show.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.acceptance import told
 
 import vedette
 
@@ -187,3 +190,61 @@ def test_check_is_not_content_with_anything(installed: Installed, tmp_path: Path
     checked = installed.run(["vedette", "check"], fleet)
     assert checked.returncode != 0
     assert "agent.yaml" in checked.stdout + checked.stderr
+
+
+# What one loop of an empty `for` costs on a machine at rest, in seconds.
+_REST = 33e-9
+
+
+def _slowness() -> float:
+    """Return how many times slower this machine is just now than one at rest; 1 at least."""
+    began = time.perf_counter()
+    for _ in range(3_000_000):
+        pass
+    return max(1.0, (time.perf_counter() - began) / 3_000_000 / _REST)
+
+
+def test_the_tutorial_word_for_word(installed: Installed, tmp_path: Path) -> None:
+    """From an empty folder to an own agent that was corrected, approved and undone."""
+    steps = told.commands(ROOT / "docs" / "tutorial.md")
+    assert 15 <= len(steps) <= 25
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    shell = told.shell(empty, installed.bin, tmp_path / "home")
+    seen, gave = "", []
+    for step in steps:
+        before = _slowness()
+        done = shell.give(told.filled(step, seen))
+        slow = max(before, _slowness())
+        gave.append(f"{done.wall_s:5.1f} s, {done.cpu_s:4.1f} s CPU, x{slow:.1f}: {step.command}")
+        where = f"line {step.line}: {step.command}"
+        assert done.code == 0, f"{where}\n{done.out}"
+        lost = told.missing(step, done.out)
+        assert lost is None, f"{where}: not printed: {lost!r}\n{done.out}"
+        # Three seconds of a machine at rest. CPU, since others may have the cores just then, and
+        # twice that, since a busy neighbour costs real work more than it costs the empty loop.
+        assert done.cpu_s <= 2 * 3.0 * slow, gave
+        seen += done.out
+    print("\n".join(gave))
+    history = shell.give(told.Shown(0, "vedette policy history --json", ())).out
+    told_by = {row["reason"]: row["by"] for row in json.loads(history)["revisions"]}
+    assert told_by["the front desk observes"].startswith("person:"), history
+    home = shell.folder / ".vedette" / "mailbox"
+    # In the inbox again; the flag was another action, and is still there.
+    assert (home / "cur" / "1780000002.T2.harbour:2,F").read_bytes() == (
+        shell.folder / "samples" / "tutorial" / "school-visit-again.eml"
+    ).read_bytes()
+    assert not list((home / ".Bookings").rglob("*T2*"))
+
+
+def test_a_page_that_tells_another_story_is_found_out() -> None:
+    shown = told.Shown(1, "vedette runs", ("run_1 …", "…", "done in 3 s"))
+    assert told.missing(shown, "run_1 waits\nmore\ndone in 12 ms\n") is None
+    assert told.missing(shown, "done in 12 ms\nrun_1 waits\n") == "done in 3 s"
+    assert told.missing(shown, "run_2 waits\ndone in 12 ms\n") == "run_1 …"
+    assert (
+        told.filled(told.Shown(1, "approve cnd_a…", ()), "cnd_b1 cnd_a1").command
+        == "approve cnd_a1"
+    )
+    with pytest.raises(ValueError, match="no cnd_…"):
+        told.filled(told.Shown(1, "approve cnd_…", ()), "nothing")

@@ -101,7 +101,7 @@ async def put_away(
     archived = archive(reading, archives, size, VERIFIER)
     reading.close()
     store = open_store(folder, clock, key)
-    while rows := store.expiring(archived.size, closed=True):
+    while rows := store.expiring(archived.size):
         await store.expire(rows, draft("body.erased"))
     await store.let_go(archived, draft("ledger.archived"))
     while await store.trim():
@@ -477,7 +477,7 @@ async def test_a_trimming_broken_off_shows_no_difference(
     archived = archive(reading, archives, size, VERIFIER)
     reading.close()
     store = open_store(folder, clock)
-    while rows := store.expiring(size, closed=True):
+    while rows := store.expiring(size):
         await store.expire(rows, draft("body.erased"))
     await store.let_go(archived, draft("ledger.archived"))
     store.close()
@@ -503,9 +503,9 @@ async def test_expiring_goes_on_where_it_was(
         clock.advance(10 * DAY)
         real, afters, ends = fleet.app.store.expiring, [], [0]
 
-        def expiring(upto: int, *, closed: bool = False, after: int = 0) -> Any:
+        def expiring(upto: int, *, after: int = 0) -> Any:
             afters.append(after)
-            rows = real(upto, closed=closed, after=after)
+            rows = real(upto, after=after)
             ends.extend([rows[-1][0]] if rows else [])
             return rows
 

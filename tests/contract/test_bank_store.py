@@ -12,7 +12,8 @@ import pytest
 from vedette.adapters.sqlite_bank import SqliteBank
 from vedette.adapters.sqlite_bank.terms import MAX_TERMS, query_terms
 from vedette.errors import BadStore, Permanent
-from vedette.memory import BankPlan, Candidate, Memory
+from vedette.learned import Learned
+from vedette.memory import BankPlan, Candidate, Memory, State
 
 NOW = 1_780_000_000_000_000
 TEXTS = {
@@ -216,9 +217,9 @@ def test_a_file_of_another_kind_or_format_is_refused(tmp_path: Path) -> None:
         SqliteBank(tmp_path / "text.db")
     SqliteBank(tmp_path / "new.db").close()
     newer = apsw.Connection(str(tmp_path / "new.db"))
-    newer.execute("UPDATE meta SET value = '2' WHERE name = 'format'")
+    newer.execute("UPDATE meta SET value = '3' WHERE name = 'format'")
     newer.close()
-    with pytest.raises(BadStore, match="has format 2"):
+    with pytest.raises(BadStore, match="has format 3"):
         SqliteBank(tmp_path / "new.db")
 
 
@@ -245,3 +246,140 @@ def test_what_an_erased_event_led_to_is_forgotten(bank: SqliteBank, tmp_path: Pa
     raw = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert b"Secret" not in raw
     assert b"Kept." in raw
+
+
+# --- what people make of candidates -----------------------------------------------------------
+
+WISH = Candidate(
+    "harbour", "desk", "Moor the ferry at the east quay.", ("x",), "watch", "run_1", "evt_1",
+    kind="example", label="ferry", evidence=("run_0", "evt_0"), id="cnd_1",
+)  # fmt: skip
+
+
+def stands(candidate: Candidate, state: State, by: str = "person:kim") -> Learned:
+    return Learned(
+        candidate.bank, candidate.key, state, candidate, candidate.event, 7, 8, by, NOW, NOW
+    )
+
+
+def taken_back(id: str, state: State = "off") -> Learned:
+    return Learned("harbour", id, state, last=9, by="person:kim", at_us=NOW)
+
+
+def lessons(bank: SqliteBank) -> list[str]:
+    return ids(bank.lessons("harbour", "desk", NOW))
+
+
+def test_a_promoted_candidate_is_recalled_and_taught_until_it_is_taken_back(
+    bank: SqliteBank,
+) -> None:
+    bank.load([plan(*usual())])
+    bank.propose(WISH, NOW)
+    assert bank.settle([stands(WISH, "candidate", "")]) == set()
+    assert bank.settle([stands(WISH, "active")]) == {"harbour"}
+    assert bank.version("harbour") == 2
+    (found,) = bank.recall("harbour", "desk", (), "ferry quay", NOW, 5)
+    assert (found.id, found.trust, found.reviewed_by) == ("cnd_1", "learned", "person:kim")
+    assert (found.kind, found.label, found.text) == ("example", "ferry", WISH.text)
+    assert "cnd_1" in lessons(bank)
+    assert bank.candidates("harbour") == []
+
+    assert bank.settle([stands(WISH, "active")]) == set(), "it stands there already"
+    assert bank.version("harbour") == 2
+    assert bank.settle([stands(WISH, "off")]) == {"harbour"}
+    assert bank.recall("harbour", "desk", (), "ferry quay", NOW, 5) == []
+    assert "cnd_1" not in lessons(bank)
+    assert bank.settle([stands(WISH, "active")]) == {"harbour"}
+    assert ids(bank.recall("harbour", "desk", (), "ferry quay", NOW, 5)) == ["cnd_1"]
+    states = [state for _, state, _, _ in bank.revisions("harbour", "cnd_1")]
+    assert states == ["active", "off", "active"]
+
+
+def test_a_rejected_candidate_stays_out_and_one_that_is_unknown_is_kept_first(
+    bank: SqliteBank,
+) -> None:
+    bank.load([plan(*usual())])
+    assert bank.settle([stands(WISH, "rejected")]) == set()
+    assert lessons(bank) == sorted(TEXTS)
+    assert bank.candidates("harbour") == []
+    assert [one["state"] for one in bank.listed("harbour") if one["id"] == "cnd_1"] == ["rejected"]
+
+
+def test_a_reviewed_memory_taken_back_stays_so_through_loads_until_it_is_brought_back(
+    bank: SqliteBank,
+) -> None:
+    bank.load([plan(*usual())])
+    assert bank.settle([taken_back("storm")]) == {"harbour"}
+    assert "storm" not in lessons(bank)
+    assert "storm" not in recall(bank, "storm north pier")
+    changed = [memory("storm", "In a storm the berth is shut."), *usual()[:3]]
+    bank.load([plan(*changed)])
+    assert "storm" not in lessons(bank), "a new revision of the file does not bring it back"
+    bank.settle([taken_back("storm", "active")])
+    (back,) = [one for one in bank.lessons("harbour", "desk", NOW) if one.id == "storm"]
+    assert back.text == "In a storm the berth is shut."
+    bank.load([plan(*usual()[:3])])
+    bank.settle([taken_back("storm", "active")])
+    assert "storm" not in lessons(bank), "its file is gone"
+
+
+def test_what_is_replaced_is_back_when_the_other_is_taken_back(bank: SqliteBank) -> None:
+    bank.load([plan(*usual())])
+    other = replace(WISH, replaces="storm", id="cnd_2")
+    bank.settle([stands(other, "candidate", "")])
+    assert "storm" in lessons(bank), "a candidate replaces nothing"
+    bank.settle([stands(other, "active")])
+    assert ("storm" in lessons(bank), "cnd_2" in lessons(bank)) == (False, True)
+    bank.load([plan(*usual()[:3], memory("storm", "Another text."))])
+    assert "storm" not in lessons(bank)
+    bank.settle([stands(other, "off")])
+    assert ("storm" in lessons(bank), "cnd_2" in lessons(bank)) == (True, False)
+
+
+@pytest.mark.parametrize("by", ["event", "id"])
+def test_what_was_promoted_out_of_erased_content_is_gone_from_the_file(
+    bank: SqliteBank, tmp_path: Path, by: str
+) -> None:
+    bank.load([plan(*usual())])
+    secret = replace(WISH, text="Secret quay.", replaces="storm", id="cnd_3")
+    bank.settle([stands(secret, "active"), stands(WISH, "active")])
+    if by == "event":
+        assert bank.forget(["evt_1"], kept=[WISH]) == 1
+    else:
+        bank.settle([Learned("harbour", "cnd_3", "erased", None, "evt_1", 7, 8, "", NOW)])
+    assert lessons(bank) == sorted([*TEXTS, "cnd_1"]), "what it had replaced is back"
+    raw = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"Secret" not in raw
+    assert b"east quay" in raw
+
+
+def test_a_file_of_the_first_format_keeps_its_candidates(tmp_path: Path) -> None:
+    file = tmp_path / "banks.db"
+    store = SqliteBank(file)
+    store.load([plan(*usual())])
+    store.close()
+    old = apsw.Connection(str(file))
+    old.execute(
+        "DROP TABLE candidate; DROP TABLE taken_back; CREATE TABLE candidate ("
+        "id TEXT PRIMARY KEY, bank TEXT NOT NULL, scope TEXT NOT NULL, text TEXT NOT NULL,"
+        "topics TEXT NOT NULL, agent TEXT NOT NULL, run TEXT NOT NULL, event TEXT NOT NULL,"
+        "state TEXT NOT NULL, proposed_us INTEGER NOT NULL) WITHOUT ROWID;"
+        "INSERT INTO candidate VALUES ('cnd_old', 'harbour', 'desk', 'Old wish.', '[]', 'watch',"
+        "'run_1', 'evt_1', 'candidate', 5); UPDATE meta SET value = '1' WHERE name = 'format'"
+    )
+    old.close()
+    for _ in range(2):
+        again = SqliteBank(file)
+        (found,) = again.candidates("harbour")
+        assert (found.id, found.text, found.kind, found.label) == (
+            "cnd_old", "Old wish.", "fact", None,
+        )  # fmt: skip
+        again.close()
+
+
+def test_a_bank_takes_candidates_of_its_writers_and_of_people(bank: SqliteBank) -> None:
+    bank.load([replace(plan(*usual()), writers={"desk": ("watch",), "vault": ()})])
+    assert bank.takes("harbour", "desk", "watch") == bank.takes("harbour", "vault", None) == ""
+    assert "no bank 'bay'" in bank.takes("bay", "desk", "watch")
+    assert "no scope 'attic'" in bank.takes("harbour", "attic", None)
+    assert "does not list 'watch' as writer" in bank.takes("harbour", "vault", "watch")

@@ -17,7 +17,8 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from vedette import upkeep
+from vedette import answering, correcting, curating, modes, undoing, upkeep
+from vedette.clock import SystemClock
 from vedette.commands import Commands, Order
 from vedette.errors import (
     AlreadyDone,
@@ -46,7 +47,8 @@ class Recorder:
     line: Any = field(
         default_factory=lambda: SimpleNamespace(
             fleet=SimpleNamespace(name="harbour", agents={"gull": None}),
-            store=SimpleNamespace(ready=True),
+            store=SimpleNamespace(ready=True, entries=lambda column, value: []),
+            clock=SystemClock(),
             stops=SimpleNamespace(listed=lambda: [("agent", "gull"), ("all", "")], ends=[]),
             breakers=SimpleNamespace(listed=list),
         )
@@ -139,7 +141,8 @@ async def test_a_command_arrives_with_the_peer_as_its_principal(
 ) -> None:
     commands = Recorder()
     async with serving(state, commands):
-        assert await command(state, verb, args, "because", "id-1") == {"did": verb}
+        answered = {"claimed_by": None} if verb in ("approve", "deny") else {}
+        assert await command(state, verb, args, "because", "id-1") == {"did": verb, **answered}
     assert commands.asked == [(verb, Order(ME, "because", "id-1"), taken)]
 
 
@@ -156,7 +159,8 @@ async def test_events_are_sent_as_the_persons_own(state: Path) -> None:
 
 
 async def test_every_verb_can_be_given(state: Path) -> None:
-    given = set(VERBS) - set(upkeep.VERBS)
+    own = (answering, correcting, curating, modes, undoing, upkeep)
+    given = set(VERBS) - {verb for module in own for verb in module.VERBS}
     assert given <= {name for name in dir(Commands) if not name.startswith("_")}
     for verb in upkeep.VERBS:
         with pytest.raises(BadCommand, match="kept up elsewhere"):

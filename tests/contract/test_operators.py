@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import httpx
 import pytest
 from tests.oidc import Provider, find_node, new_key
 
+from vedette import answering, correcting, curating, modes, undoing
 from vedette.archived import Archived
 from vedette.clock import SystemClock
 from vedette.commands import Order
@@ -121,7 +123,7 @@ async def test_every_role_with_every_verb(
                     assert told["error"]["code"] == "forbidden"
                     assert served.fleet.app.store.head() == head
         for read in READS:
-            if read == "would_wake":
+            if read in VERBS:
                 continue
             path = {"explain": "explain/run_0", "changes": "changes?after=0"}.get(read, read)
             for role in ROLES:
@@ -420,7 +422,19 @@ async def test_the_commands_themselves_ask_for_the_role(tmp_path: Path) -> None:
             ("let_go", lambda: upkeep.let_go(who, why, archived)),
             ("settle_restore", lambda: upkeep.settled(who, why)),
             ("pubsub_redrive", lambda: upkeep.redrive(who, why, "s", 1, None)),
+            ("correct", lambda: correcting.carry_out(commands, nobody, {"run": "run_1"})),
+            ("mode", lambda: modes.carry_out(commands, nobody, {"agent": "x", "mode": "ask"})),
         ]
+        asked += [
+            (verb, partial(curating.carry_out, commands.curating, verb, who, why, None, {}))
+            for verb in WRITES.keys() & curating.VERBS.keys()
+        ]
+        named = {"hold": "hold_1", "holds": {"hold_1": "d"}, "text": "x", "effect": "eff_1"}
+        for module in (answering, undoing):
+            asked += [
+                (verb, partial(module.carry_out, commands, verb, nobody, named))
+                for verb in WRITES.keys() & module.VERBS.keys()
+            ]
         before = head()
         for verb, work in asked:
             with pytest.raises(Forbidden, match=f"{verb} needs "):

@@ -279,7 +279,14 @@ async def test_a_number_that_is_taken_is_refused_and_a_gap_is_not(tmp_path: Path
                 await store.publish(bundle, [], command="c", number=taken, marks={"m": "lost"})
         assert (store.meta("m"), store.revision()[0]) == (None, 1)
         # The command was not carried out, so its id is free.
-        assert await store.publish(bundle, [], command="c", number=5, marks={"m": "kept"}) == 5
+        # One made from another revision than the live one: refused, also where the number is free.
+        live = store.policy_rev
+        for other in (live - 1, live + 1):
+            with pytest.raises(Outrun):
+                await store.publish(bundle, [], command="c", number=5, expects=other)
+        marks = {"m": "kept"}
+        published = store.publish(bundle, [], command="c", number=5, marks=marks, expects=live)
+        assert await published == 5
         assert (store.meta("m"), store.revision()) == ("kept", (5, bundle.digest))
         assert await store.publish(bundle, []) == 6
 

@@ -446,6 +446,7 @@ async def test_a_webhook_is_shown_its_token_from_a_process_that_cannot_look_it_u
     url = f"http://127.0.0.1:{server.server_address[1]}/hook"
     targets = {
         "oncall": {"kind": "webhook", "url": url, "token_env": "ONCALL_TOKEN"},
+        "board": {"kind": "board", "path": str(tmp_path / "board.db")},
         "mailbox": {"kind": "maildir", "path": str(tmp_path / "mail")},
     }
     try:

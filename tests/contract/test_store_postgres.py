@@ -23,7 +23,7 @@ from vedette.budget import Cap
 from vedette.bundle import Bundle
 from vedette.effect import RowWrite
 from vedette.entry import Draft
-from vedette.errors import BadFleet, BadStore, StoreFailed, Unavailable
+from vedette.errors import BadFleet, BadStore, Outrun, StoreFailed, Unavailable
 from vedette.load import load_settings
 from vedette.proof import verifier_key
 from vedette.run import Answer, Run
@@ -262,6 +262,17 @@ async def test_nothing_older_commits_at_any_worker_after_a_publication(worker: O
     stopped = closing(two, runs[0], stop_epoch=0, policy_rev=1)
     assert (await two.commit(stopped)).answer is Answer.FENCED_STOP
     assert (await two.commit(closing(two, runs[0]))).answer is Answer.COMMITTED
+
+
+async def test_what_was_made_from_what_is_live_no_more_is_not_published(worker: Opener) -> None:
+    """A bundle edited at one worker while another publishes, also under a number that is free."""
+    one, two = worker("one"), worker("two")
+    await shared(one, two)
+    live = await one.publish(bundle("package a"), [Draft("policy.published")], expects=0)
+    with pytest.raises(Outrun):
+        await two.publish(bundle("package b"), [Draft("policy.published")], number=9, expects=0)
+    assert one.revision() == (live, bundle("package a").digest)
+    assert await two.publish(bundle("package b"), [], number=9, expects=live) == 9
 
 
 async def test_a_publication_waits_until_no_other_worker_calls_under_the_old(

@@ -13,8 +13,8 @@ import pytest
 from tests.pg import server
 
 from vedette.adapters.postgres import PostgresStore
-from vedette.app import feed
 from vedette.budget import ACTIONS, HOUR_US
+from vedette.curating import feed
 from vedette.effect import Call, Outcome
 from vedette.follow import catch_up, count_others, follow
 from vedette.load.settings import StorePlan

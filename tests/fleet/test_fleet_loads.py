@@ -21,11 +21,13 @@ def test_nothing_is_wrong_with_the_shipped_fleet() -> None:
     assert [str(problem) for problem in problems] == []
 
 
-def test_the_two_agents_are_there_with_identities_of_their_own(loaded: Loaded) -> None:
+def test_the_agents_are_there_with_identities_of_their_own(loaded: Loaded) -> None:
     identities = {agent.identity.spiffe_id for agent in loaded.fleet.agents.values()}
     assert identities == {
         "spiffe://harbour/agent/anomaly_detection",
+        "spiffe://harbour/agent/content_moderation",
         "spiffe://harbour/agent/inbox_triage",
+        "spiffe://harbour/agent/memory_curator",
     }
 
 

@@ -16,7 +16,6 @@ import pytest
 from ruamel.yaml import YAML
 
 from vedette.action import bind
-from vedette.adapters.maildir_source.parse import parse_mail
 from vedette.adapters.rego.engine import RegorusEngine
 from vedette.adapters.rego.stage import read_bundle
 from vedette.event import ENVELOPE, Event
@@ -25,6 +24,7 @@ from vedette.judging import Judge, Judgement
 from vedette.load.agent_check import Around, read_agent
 from vedette.load.bank_file import read_bank
 from vedette.load.modules import build_judge
+from vedette.mail.parse import parse_mail
 from vedette.memory import Briefing, Memory
 from vedette.origin import Roots
 from vedette.question import Situation

@@ -77,6 +77,7 @@ def deny(rule: str) -> tuple[Edit, ...]:
 
 
 INBOX_LIMIT = "inbox_triage: {minute: 12000, hour: 120000,"
+INBOX_SURE = "inbox_triage:\n      default:"
 INBOX_MODE = "inbox_triage:\n  mode: act\n"
 NEW_AGENT = """
 night_watch:
@@ -213,8 +214,33 @@ CHANGES: dict[str, Change] = {
         "limits.hops",
         untouched=FILE,
     ),
+    "a tool may file into one folder": Change(
+        (
+            (
+                GRANTS,
+                "mail.file: {verb: move, ",
+                "mail.file: {only: {/folder: [Invoices]}, verb: move, ",
+            ),
+        ),
+        FILE,
+        "hold",
+        "grant.only",
+        untouched=having(FILE, "action.args.folder", "Invoices"),
+    ),
+    "a limit of a grant is misspelt": Change(
+        (
+            (
+                GRANTS,
+                "mail.file: {verb: move, ",
+                "mail.file: {onyl: {/folder: [Invoices]}, verb: move, ",
+            ),
+        ),
+        FILE,
+        "hold",
+        "grant.only",
+    ),
     "judges must be surer": Change(
-        ((LIMITS, "      default: 800\n", "      default: 990\n"),),
+        ((LIMITS, f"{INBOX_SURE} 800\n", f"{INBOX_SURE} 990\n"),),
         having(FILE, "context.confidence", 950),
         "hold",
         "confidence.low",

@@ -17,7 +17,7 @@ from vedette.adapters.worker_pool.judge_side import failed
 from vedette.adapters.worker_pool.plain import pack_plain, read_plain
 from vedette.effect import Call, Outcome, RowWrite
 from vedette.event import Event
-from vedette.memory import Briefing, Candidate, Memory
+from vedette.memory import KINDS, Briefing, Candidate, Memory
 from vedette.origin import Ref
 from vedette.ports import Thought
 from vedette.tool import Tool
@@ -48,7 +48,11 @@ proposals = st.builds(
     Proposal, any_text, st.dictionaries(text, data | st.builds(Ref, text), max_size=3),
     any_text, number,
 )  # fmt: skip
-candidates = st.builds(Candidate, text, text, any_text, st.lists(text, max_size=2).map(tuple))
+some_texts = st.lists(text, max_size=2).map(tuple)
+candidates = st.builds(
+    Candidate, text, text, any_text, some_texts, kind=st.sampled_from(KINDS),
+    label=st.none() | text, evidence=some_texts, replaces=st.none() | text,
+)  # fmt: skip
 thoughts = st.builds(
     Thought,
     label=any_text,
@@ -67,7 +71,7 @@ outcomes = st.builds(
 rows = st.lists(st.builds(RowWrite, text, text, st.none() | mapping), max_size=3)
 calls = st.builds(
     Call, text, mapping, text, text, text, mapping, st.lists(text, max_size=2).map(tuple),
-    st.integers(1, 9), st.integers(1, 2**53),
+    st.integers(1, 9), st.integers(1, 2**53), st.booleans(),
 )  # fmt: skip
 tools = st.builds(
     Tool, text, text, text, st.dictionaries(text, text, max_size=2),

@@ -94,7 +94,9 @@ def test_help_imports_no_verb() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
-    assert set(done.stdout.splitlines()[-1].split()) == {"vedette.cli", "vedette.errors"}
+    assert set(done.stdout.splitlines()[-1].split()) == {
+        *("vedette.cli", "vedette.cli.wide", "vedette.errors")
+    }
 
 
 # --- exit codes and errors -------------------------------------------------------------------
@@ -144,7 +146,7 @@ def test_an_error_is_one_line_with_its_mend(
     failing(errors.BadFleet("must be a list", where="agents/a/agent.yaml:3", mend="write a dash"))
     code, out, said = run("schema")
     assert (code, out) == (2, "")
-    assert said == "error: agents/a/agent.yaml:3: must be a list (write a dash)\n"
+    assert said == "error[bad-fleet]: agents/a/agent.yaml:3: must be a list (write a dash)\n"
 
 
 def test_an_error_in_json(run: Run, failing: Callable[[BaseException], None]) -> None:
@@ -171,7 +173,11 @@ def test_what_was_done_before_is_done(run: Run, failing: Callable[[BaseException
 def test_a_full_disk_is_told_plainly(run: Run, failing: Callable[[BaseException], None]) -> None:
     failing(OSError(28, "No space left on device", "/s/store.db"))
     code, _, said = run("schema")
-    assert (code, said) == (3, "error: /s/store.db: No space left on device\n")
+    assert (code, said) == (
+        3,
+        "error[no-space]: /s/store.db: No space left on device"
+        " (make room, then start again; nothing accepted is lost)\n",
+    )
 
 
 def test_a_bug_is_no_finding(run: Run, failing: Callable[[BaseException], None]) -> None:
@@ -188,7 +194,7 @@ def test_a_bug_is_no_finding(run: Run, failing: Callable[[BaseException], None])
 def test_usage_errors(run: Run, arguments: tuple[str, ...]) -> None:
     code, out, said = run(*arguments)
     assert (code, out) == (2, "")
-    assert said.startswith("error: ")
+    assert said.startswith("error[usage]: ")
     assert said.count("\n") == 1
     assert "--help`" in said
     code, _, said = run(*arguments, "--json")
@@ -265,8 +271,8 @@ def summary() -> dict[str, Any]:
 
 def test_the_summary_ends_with_what_to_try() -> None:
     lines = summary_text(summary(), "vedette --config f.toml").splitlines()
-    assert lines[1].split() == ["agent", "runs", "actions", "denials", "failed"]
-    assert lines[2].split() == ["gull", "1,200", "3", "1", "0"]
+    assert lines[1].split() == ["agent", "runs", "actions", "denials"]
+    assert lines[2].split() == ["gull", "1,200", "3", "1"]
     assert lines[-3] == "  vedette --config f.toml explain run_1"
     assert "\x1b" not in "".join(lines)
 

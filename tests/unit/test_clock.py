@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
-from vedette.clock import Clock
+from vedette.clock import Clock, from_iso, local
 from vedette.testing.clock import ManualClock, settle
 
 T0 = 1_000_000
@@ -74,3 +75,13 @@ def test_the_wall_clock_may_be_set_and_the_monotonic_stays() -> None:
     assert (clock.now_us(), clock.monotonic_us()) == (3, 5)
     with pytest.raises(ValueError, match="does not go back"):
         clock.advance(-1)
+
+
+def test_the_last_instant_of_the_calendar_is_told_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may write it into an event; in Tokyo it is a day that no calendar here has."""
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        assert local(from_iso("2026-03-01T00:00:00Z")) == "2026-03-01 09:00:00+09:00"
+        assert local(from_iso("9999-12-31T23:59:59Z")) == "9999-12-31T23:59:59Z"
+    time.tzset()

@@ -39,6 +39,12 @@ class Gate:
 class Banks:
     """Holds one memory in each scope."""
 
+    def __init__(self) -> None:
+        self.versions = {"inbox": 1, "boats": 1}
+
+    def version(self, bank: str) -> int:
+        return self.versions[bank]
+
     def lessons(self, bank: str, scope: str, now_us: int) -> list[Memory]:
         return [Memory("m", bank, 1, scope, "fact", (), "text", "d", "kim", "2026-01-01")]
 
@@ -83,3 +89,22 @@ def test_only_whom_the_answer_changed_is_named() -> None:
     assert told == [["desk"], [], ["desk", "port"], ["desk", "port"]]
     assert taught(lessons) == {"desk": ["open"], "port": []}
     assert lessons.policy_rev == 4
+
+
+def test_whose_scopes_changed_since_it_was_taught_is_named_until_it_is_taught_anew() -> None:
+    banks = Banks()
+    lessons = Lessons(banks, {"desk": DESK, "port": PORT})  # type: ignore[arg-type]
+    lessons.take(lessons.decide(Gate(1, "open", "shut"), NOW)[0], 1)
+    banks.versions["inbox"] = 2
+    assert lessons.moved() == [], "nobody was taught anything that could be stale"
+    taught(lessons)
+    assert lessons.moved() == []
+    banks.versions["inbox"] = 3
+    assert lessons.moved() == ["desk"], "port reads another bank"
+    lessons.now("desk", NOW)
+    assert lessons.moved() == ["desk"], "to look is not to be taught"
+    lessons.of("desk", NOW)
+    assert lessons.moved() == []
+    assert (lessons.readers("inbox", "open"), lessons.readers("boats", "shut")) == (
+        ["desk"], ["port"],
+    )  # fmt: skip

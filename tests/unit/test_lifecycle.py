@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from vedette import approval, effect
+from vedette import approval, effect, learned
 from vedette.run import Answer, RunState
 from vedette.tool import SETTLES
 
@@ -40,6 +40,13 @@ def test_effects() -> None:
     moves, first, last = drawn(PAGE, "An effect")
     assert moves == {(a, b) for a, targets in effect._MOVES.items() for b in targets}
     assert (first, last) == ({"intended"}, set(effect.SETTLED))
+
+
+def test_memories() -> None:
+    moves, first, last = drawn(PAGE, "A memory")
+    assert moves == {(learned._FROM[kind], to) for kind, to in learned.MOVES.items()}
+    assert (first, last) == ({"candidate"}, {"rejected"})
+    assert all(kind in PAGE for kind in learned.TOLD)
 
 
 def test_runs() -> None:

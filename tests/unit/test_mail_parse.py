@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
+from email import message_from_bytes
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vedette.adapters.maildir_source.html import strip_html
-from vedette.adapters.maildir_source.parse import TEXT_LIMIT, mail_lineage, parse_mail
 from vedette.digest import tame
+from vedette.mail.facts import mail_facts
+from vedette.mail.html import strip_html
+from vedette.mail.parse import TEXT_LIMIT, mail_lineage, parse_mail
 
 PLAIN = (
     b"From: =?utf-8?q?Fell=2C_Marguerite?= <mfell@fellside.example>\r\n"
@@ -31,7 +34,10 @@ def multipart(*parts: bytes, kind: bytes = b"mixed") -> bytes:
 
 
 def test_a_plain_mail() -> None:
-    assert parse_mail(PLAIN) == {
+    data = parse_mail(PLAIN)
+    facts = data.pop("facts")
+    assert (facts["kind"], facts["hops"], facts["zone_hours"]) == ("text/plain", 0, 1)
+    assert data == {
         "from": "mfell@fellside.example",
         "from_name": "Fell, Marguerite",
         "to": ["desk@harbourlights.example", "b@c.example"],
@@ -160,3 +166,13 @@ def test_any_damage_to_a_real_mail(at: int, noise: bytes, data: st.DataObject) -
     raw = multipart(PLAIN, b"Content-Type: text/html\n\n<p>x</p>", PLAIN)
     at = data.draw(st.integers(0, len(raw) - 1))
     check(parse_mail(raw[:at] + noise + raw[at + len(noise) :]))
+
+
+def test_facts_of_a_hostile_mail_are_plain_and_cheap() -> None:
+    """No control character of a header is a fact; a row of half tags is read once."""
+    message = message_from_bytes(b"Content-Transfer-Encoding: 7b\x00i\x1b[31mt\n\ntext")
+    began = time.process_time()
+    facts = mail_facts(message, [("text/html", "<" * 199_000 + "b>")])
+    assert time.process_time() - began < 0.25
+    assert facts["encoding"] == "7bi[31mt"
+    assert facts["html_tags"] == 1

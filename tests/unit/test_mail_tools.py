@@ -105,6 +105,28 @@ def test_flagging_a_new_mail_moves_it_to_cur(box: Path) -> None:
     assert f"cur/{NAME}:2," in files(box)
 
 
+def test_a_repeat_still_knows_what_was_there_before_the_first_try(box: Path) -> None:
+    """As after a crash between the change and its answer: the mail alone no longer tells."""
+    filed, flagged = call(box, folder="Invoices"), call(box, flag="important")
+    first = [TOOLS.flag_mail(flagged), TOOLS.file_mail(filed)]
+    again = [TOOLS.flag_mail(flagged), TOOLS.file_mail(filed)]
+    new = {"flags": "", "folder": "INBOX", "place": "new"}
+    assert [outcome.data["was"] for outcome in first] == [
+        new,
+        {**new, "flags": "F", "place": "cur"},
+    ]
+    assert [outcome.data["was"] for outcome in again] == [outcome.data["was"] for outcome in first]
+    # Another call of the same mail finds what is there now.
+    other = TOOLS.flag_mail(replace(flagged, key="other"))
+    assert other.data["was"] == {"flags": "F", "folder": "Invoices", "place": "cur"}
+    # A note that was cut short by a crash: nothing was done before it stood.
+    note = box / "vedette-was" / "torn.unflag"
+    note.write_bytes(b"")
+    torn = TOOLS.unflag_mail(replace(flagged, key="torn"))
+    assert torn.data["was"]["flags"] == "F"
+    assert not [path for path in files(box) if "vedette-was" in path]
+
+
 def test_a_mail_somebody_else_filed_stays_there(box: Path) -> None:
     TOOLS.file_mail(call(box, folder="Legal"))
     outcome = TOOLS.file_mail(call(box, folder="Junk"))

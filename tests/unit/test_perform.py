@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -156,3 +158,20 @@ def test_an_effect_that_ended_stays_ended() -> None:
         for to in others:
             with pytest.raises(Permanent):
                 move(ended, to)
+
+
+@pytest.mark.parametrize("name", ["vedette-hands_0", "vedette-http-post_0", "vedette-imap_0"])
+def test_a_call_that_lingers_is_known_by_its_thread(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever it waits for: the interpreter would wait for it, too."""
+    monkeypatch.setattr(importlib.import_module("vedette.cli.run"), "_LINGER_S", 0.01)
+    lingers = importlib.import_module("vedette.cli.run")._calls_linger
+    go = threading.Event()
+    thread = threading.Thread(target=go.wait, name=name)
+    assert not lingers()
+    thread.start()
+    assert lingers()
+    go.set()
+    thread.join()
+    assert not lingers()

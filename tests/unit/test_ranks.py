@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vedette.judging.alarms import FORGET, RAISE, Patience
+from vedette.judging.hours import HOURS, Hours, hour_of
 from vedette.judging.ranks import (
     CALM_ROWS,
-    HISTORY,
     PAUSE,
     THRESHOLD,
     VIEWS,
@@ -26,21 +27,10 @@ def readings(values: list[float]) -> list[Reading]:
     return [state.observe(value) for value in values]
 
 
-def slow_ranks(values: list[float]) -> list[tuple[int, int]]:
-    """The ranks of `step` and `level` by counting, with no sorted array and no ring."""
+def slow_steps(values: list[float]) -> list[int]:
+    """The ranks of `step` by counting, with no sorted array and no tail."""
     steps = [0.0] + [abs(b - a) for a, b in itertools.pairwise(values)]
-    levels = []
-    for row in range(len(values)):
-        window = values[max(0, row - 11) : row + 1]
-        levels.append(math.fsum(window) / len(window) - values[0])
-    out = []
-    for row in range(len(values)):
-        old = slice(max(0, row - HISTORY), row)
-        above = sum(value >= steps[row] for value in steps[old])
-        high = sum(value >= levels[row] for value in levels[old])
-        low = sum(value <= levels[row] for value in levels[old])
-        out.append((above, min(row, HISTORY, 2 * min(high, low))))
-    return out
+    return [sum(old >= step for old in steps[:row]) for row, step in enumerate(steps)]
 
 
 # Quarters and small integers are exact in float32, so that ranks can be compared exactly.
@@ -51,7 +41,7 @@ exact = st.integers(-400, 400).map(lambda n: n / 4)
 @given(values=st.lists(exact, min_size=1, max_size=80), cut=st.integers(0, 79))
 def test_dump_and_load_at_any_row_goes_on_bit_equal(values: list[float], cut: int) -> None:
     whole = Ranks()
-    expected = [whole.observe(value) for value in values]
+    expected = [whole.observe(value, row % HOURS) for row, value in enumerate(values)]
     state = Ranks()
     got = []
     for row, value in enumerate(values):
@@ -59,23 +49,32 @@ def test_dump_and_load_at_any_row_goes_on_bit_equal(values: list[float], cut: in
             blob = state.dump()
             state = Ranks.load(blob)
             assert state.dump() == blob
-        got.append(state.observe(value))
+        got.append(state.observe(value, row % HOURS))
     assert got == expected
     assert state.dump() == whole.dump()
 
 
-@settings(max_examples=8, deadline=None)
-@given(seed=st.integers(1, 9999), cuts=st.lists(st.integers(0, 5000), min_size=1, max_size=3))
-def test_dump_and_load_with_a_full_history(seed: int, cuts: list[int]) -> None:
+@settings(max_examples=4, deadline=None)
+@given(seed=st.integers(1, 9999), cuts=st.lists(st.integers(0, 1500), min_size=1, max_size=3))
+def test_dump_and_load_with_full_tails(seed: int, cuts: list[int]) -> None:
     values = generate(
-        {"n": 5000, "seed": seed, "base": 50, "noise": 2, "shift_at": 4200, "shift": 9}
+        {"n": 1500, "seed": seed, "base": 50, "noise": 2, "shift_at": 1200, "shift": 9}
     )
     whole, state = Ranks(), Ranks()
     for row, value in enumerate(values):
         if row in cuts:
             state = Ranks.load(state.dump())
-        assert state.observe(value) == whole.observe(value)
-    assert len(state.dump()) < 70_000
+        assert state.observe(value, row // 60 % HOURS) == whole.observe(value, row // 60 % HOURS)
+    assert len(state.dump()) < 20_000
+
+
+def test_a_state_does_not_grow_without_end() -> None:
+    state = Ranks()
+    for row in range(4000):
+        state.observe(math.sin(row) * row, row % HOURS)
+        if row == 2000:
+            early = len(state.dump())
+    assert len(state.dump()) == early
 
 
 @settings(max_examples=40, deadline=None)
@@ -98,26 +97,14 @@ def test_a_reading_does_depend_on_earlier_rows() -> None:
 @settings(max_examples=40, deadline=None)
 @given(values=st.lists(st.integers(-32, 32).map(lambda n: n * 12.0), min_size=1, max_size=60))
 def test_ranks_are_those_of_plain_counting(values: list[float]) -> None:
-    got = [(reading.ranks[1], reading.ranks[2]) for reading in readings(values)]
-    assert got == slow_ranks(values)
-
-
-def test_old_values_leave_the_history() -> None:
-    values = [float(n % 7) * 12.0 for n in range(HISTORY + 900)]
-    values[100] = 1200.0
-    seen = readings(values)
-    assert seen[HISTORY].compared == (HISTORY, HISTORY, HISTORY, HISTORY - 59)
-    assert seen[-1].compared == (HISTORY,) * 4
-    expected = slow_ranks(values)
-    for row in (HISTORY - 1, HISTORY, HISTORY + 99, HISTORY + 101, HISTORY + 899):
-        assert (seen[row].ranks[1], seen[row].ranks[2]) == expected[row]
+    assert [reading.ranks[2] for reading in readings(values)] == slow_steps(values)
 
 
 def test_a_shift_rings_once_and_noise_does_not() -> None:
     quiet = generate({"n": 1100, "seed": 6, "base": 20})
     shifted = generate({"n": 1100, "seed": 6, "base": 20, "shift_at": 1000, "shift": 25})
-    assert not any(reading.alarm() for reading in readings(quiet))
-    rung = [row for row, reading in enumerate(readings(shifted)) if reading.alarm()]
+    assert not any(reading.alarm for reading in readings(quiet))
+    rung = [row for row, reading in enumerate(readings(shifted)) if reading.alarm]
     assert rung[0] == 1000
     assert len(rung) < 4
 
@@ -127,17 +114,17 @@ def test_no_alarm_while_warming_up() -> None:
     last = readings(generate(spec | {"spike_at": WARM_UP - 1}))[WARM_UP - 1]
     assert last.score >= THRESHOLD
     assert last.score > last.peak
-    assert not last.alarm()
-    assert readings(generate(spec | {"spike_at": WARM_UP}))[WARM_UP].alarm()
+    assert not last.alarm
+    assert readings(generate(spec | {"spike_at": WARM_UP}))[WARM_UP].alarm
 
 
 def test_an_alarm_beats_every_score_of_the_pause() -> None:
     values = generate({"n": 1300, "seed": 6, "base": 20, "spike_at": 1000, "spike": 60})
     values[1050] += 50
     seen = readings(values)
-    assert seen[1000].alarm()
+    assert seen[1000].alarm
     assert seen[1050].score >= THRESHOLD
-    assert not seen[1050].alarm()
+    assert not seen[1050].alarm
     for row, reading in enumerate(seen[1:], 1):
         before = [other.score for other in seen[max(0, row - PAUSE) : row]]
         assert reading.peak == max(before)
@@ -148,14 +135,14 @@ def test_an_alarm_beats_every_score_of_the_pause() -> None:
 def test_a_constant_series_scores_nothing_until_it_moves() -> None:
     seen = readings([7.0] * 300 + [7.5])
     assert max(reading.score for reading in seen[:-1]) == 0.0
-    assert seen[-1].alarm()
+    assert seen[-1].alarm
 
 
 def test_a_stuck_sensor_is_seen_by_its_spread() -> None:
     values = generate({"n": 1100, "seed": 3, "base": 20, "flat_at": 1000})
-    rung = [reading for reading in readings(values) if reading.alarm()]
+    rung = [reading for reading in readings(values) if reading.alarm]
     assert rung
-    top = max(range(4), key=lambda view: rung[0].surprises[view])
+    top = max(range(len(VIEWS)), key=lambda view: rung[0].surprises[view])
     assert VIEWS[top] == "spread"
 
 
@@ -163,8 +150,8 @@ def test_scale_and_origin_hardly_matter() -> None:
     values = generate({"n": 700, "seed": 9, "base": 0, "shift_at": 650, "shift": 30})
     plain = readings(values)
     moved = readings([value * 1024.0 + 2.0**30 for value in values])
-    assert [row for row, r in enumerate(plain) if r.alarm()] == [
-        row for row, r in enumerate(moved) if r.alarm()
+    assert [row for row, r in enumerate(plain) if r.alarm] == [
+        row for row, r in enumerate(moved) if r.alarm
     ]
 
 
@@ -194,3 +181,95 @@ def test_a_foreign_state_is_refused(spoil: object) -> None:
     assert callable(spoil)
     with pytest.raises(ValueError, match="rank state"):
         Ranks.load(spoil(state.dump()))
+
+
+# --- hours --------------------------------------------------------------------------------------
+
+
+def daily(row: int) -> tuple[float, int]:
+    """A series of one row in ten minutes that is high from 9 to 17 o'clock."""
+    hour = row // 6 % HOURS
+    noise = ((row * 7919) % 101 - 50) / 50
+    return (60.0 if 9 <= hour < 17 else 20.0) + noise, hour
+
+
+def test_what_is_usual_by_day_rings_at_night_where_rows_say_their_hour() -> None:
+    def night(timed: bool) -> Reading:
+        state = Ranks()
+        for row in range(6 * HOURS * 10):
+            value, hour = daily(row)
+            state.observe(value, hour if timed else None)
+        last = [state.observe(20.0, hour if timed else None) for hour in (0, 0, 1, 1)]
+        return [*last, state.observe(60.0, 2 if timed else None)][-1]
+
+    timed, plain = night(True), night(False)
+    assert timed.surprises[1] > 2.5
+    assert timed.score > plain.score
+    assert plain.surprises[1] == plain.compared[1] == 0
+
+
+def test_rows_without_an_hour_are_judged_as_if_there_were_no_such_view() -> None:
+    values = generate({"n": 300, "seed": 5, "spike_at": 280, "spike": 30})
+    plain = readings(values)
+    assert all(r.values[1] == r.ranks[1] == r.surprises[1] == 0 for r in plain)
+    assert plain[280].alarm
+
+
+def test_an_hour_is_believed_from_its_third_value_on() -> None:
+    hours = Hours()
+    assert hours.distance(3, 10.0) is None
+    assert hours.distance(3, 12.0) is None
+    assert hours.distance(3, 14.0) == 3.0
+    assert hours.distance(4, 14.0) is None
+
+
+@pytest.mark.parametrize(
+    ("time", "hour"),
+    [
+        ("2026-03-02T18:20:00Z", 18),
+        ("2026-03-02T18:20:00+02:00", 16),
+        ("2026-03-02 00:05:00", 0),
+        ("1969-12-31T23:00:00Z", 23),
+        ("yesterday", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_hour_of_an_instant_is_that_of_utc(time: str | None, hour: int | None) -> None:
+    assert hour_of(time) == hour
+
+
+# --- patience -----------------------------------------------------------------------------------
+
+
+def test_a_series_that_rings_often_has_to_ring_louder() -> None:
+    values = generate({"n": 1500, "seed": 6})
+    for number, row in enumerate(range(1000, 1500, 101)):
+        values[row] += 12.0 * 2**number
+    rung = [reading for reading in readings(values) if reading.alarm]
+    needed = [reading.needed for reading in rung]
+    assert len(needed) > 3
+    assert needed[0] == THRESHOLD
+    assert needed == sorted(needed)
+    assert needed[-1] > THRESHOLD + 0.5
+
+
+def test_what_raised_the_threshold_is_forgotten() -> None:
+    patience = Patience()
+    assert patience.rings(9.0, 0.0, WARM_UP + 1, THRESHOLD)
+    assert patience.needed(THRESHOLD) == THRESHOLD
+    low = THRESHOLD + 0.5 * RAISE
+    assert not patience.rings(low, 0.0, WARM_UP + 2, THRESHOLD)
+    rows = int(FORGET)
+    for row in range(rows):
+        patience.rings(0.0, 0.0, WARM_UP + 3 + row, THRESHOLD)
+    assert patience.needed(THRESHOLD) - THRESHOLD == pytest.approx(RAISE / math.e, rel=0.01)
+    assert patience.rings(low, 0.0, WARM_UP + 3 + rows, THRESHOLD)
+
+
+def test_the_last_alarm_is_known_for_as_long_as_the_pause() -> None:
+    patience = Patience()
+    assert patience.last(WARM_UP) == 0.0
+    assert patience.rings(9.0, 0.0, WARM_UP + 1, THRESHOLD)
+    assert patience.last(WARM_UP + 1) == patience.last(WARM_UP + PAUSE) == 9.0
+    assert patience.last(WARM_UP + 1 + PAUSE) == 0.0

@@ -235,6 +235,29 @@ test_ask_holds_every_effect if {
 	released.outcome == "permit"
 }
 
+test_value_beyond_the_grant_is_held_until_a_person_decides if {
+	only := json.patch(testdata.grants, [{
+		"op": "add",
+		"path": "/clerk/tools/letter.file/only",
+		"value": {"/shelf": ["Letters"]},
+	}])
+	held := gateway.decision with input as testdata.question
+		with data.grants as only
+		with data.limits as testdata.limits
+		with data.sinks as testdata.sinks
+		with data.vedette.denies.deny as set()
+	held.outcome == "hold"
+	held.rule == "grant.only"
+	"grant.only:/shelf" in held.reasons
+	within := json.patch(testdata.question, [{"op": "replace", "path": "/action/args/shelf", "value": "Letters"}])
+	free := gateway.decision with input as within
+		with data.grants as only
+		with data.limits as testdata.limits
+		with data.sinks as testdata.sinks
+		with data.vedette.denies.deny as set()
+	free.outcome == "permit"
+}
+
 # Here the denies in force are asked too: whatever was added, it stays a deny.
 test_denied_tool_is_denied if {
 	answer := gateway.decision with input as testdata.question

@@ -64,6 +64,49 @@ else := "high" if granted.impact in {"high", "low"}
 
 impact_known if is_string(impact)
 
+# A grant may name the values that an argument may have, as `only: {/folder: [Invoices]}`. What lies
+# beyond them is for a person (holds). Whatever is no such list of an argument's values allows none.
+confined if {
+	is_object(granted)
+	count({"only"} - object.keys(granted)) == 0
+}
+
+limited contains argument if {
+	is_object(granted.only)
+	some argument, _ in granted.only
+}
+
+within contains argument if {
+	is_object(granted.only)
+	some argument, values in granted.only
+	is_string(argument)
+	is_array(values)
+	parts := split(argument, "/")
+	count(parts) == 2
+	parts[0] == ""
+	name := replace(replace(parts[1], "~1", "/"), "~0", "~")
+	input.action.args[name] in values
+}
+
+beyond := limited - within
+
+# A key that nobody reads may be a limit that somebody misspelt, so it proves no lack of one.
+understood if {
+	is_object(granted)
+	count(object.keys(granted) - {"verb", "resource", "impact", "only"}) == 0
+}
+
+unlimited if {
+	understood
+	not confined
+}
+
+unlimited if {
+	understood
+	is_object(granted.only)
+	count(beyond) == 0
+}
+
 tool_granted if {
 	listed
 	verb

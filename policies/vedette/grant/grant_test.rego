@@ -158,3 +158,68 @@ test_reasons_speak_of_what_is_lacking_only if {
 	grant.reasons == set() with input as reading("logs", "night") with data.grants as given
 	grant.reasons == {"grant.tool"} with input as changed("/subject/agent", "other") with data.grants as given
 }
+
+filing(folder) := object.union(question, {"action": {
+	"args": {"folder": folder},
+	"origins": {"/folder": "trusted"},
+}})
+
+only(value) := {"watch": {"mode": "act", "tools": {"bell.ring": {
+	"verb": "ring",
+	"resource": "bell",
+	"impact": "low",
+	"only": value,
+}}}}
+
+test_without_a_list_every_value_is_within if {
+	grant.unlimited with input as filing("Spam") with data.grants as given
+	grant.beyond == set() with input as filing("Spam") with data.grants as given
+}
+
+test_listed_value_is_within if {
+	every folder in ["Invoices", "Legal"] {
+		grant.unlimited with input as filing(folder) with data.grants as only({"/folder": ["Invoices", "Legal"]})
+	}
+}
+
+test_other_value_is_beyond if {
+	named := only({"/folder": ["Invoices"]})
+	not grant.unlimited with input as filing("Legal") with data.grants as named
+	grant.beyond == {"/folder"} with input as filing("Legal") with data.grants as named
+	grant.tool_granted with input as filing("Legal") with data.grants as named
+}
+
+test_missing_argument_is_beyond if {
+	named := only({"/folder": ["Invoices"], "/other": ["x"]})
+	not grant.unlimited with input as filing("Invoices") with data.grants as named
+	grant.beyond == {"/other"} with input as filing("Invoices") with data.grants as named
+}
+
+test_every_named_argument_must_be_within if {
+	named := only({"/folder": ["Invoices"], "/series": ["a"]})
+	asked := json.patch(filing("Invoices"), [{"op": "add", "path": "/action/args/series", "value": "b"}])
+	not grant.unlimited with input as asked with data.grants as named
+}
+
+test_a_key_that_nobody_reads_may_be_a_limit_misspelt if {
+	every key in ["onyl", "Only", "only ", "", "verbs"] {
+		odd := regranted(concat("", ["/watch/tools/bell.ring/", key]), {"/folder": ["Invoices"]})
+		not grant.unlimited with input as filing("Invoices") with data.grants as odd
+		grant.tool_granted with input as filing("Invoices") with data.grants as odd
+	}
+	both := json.patch(only({"/folder": ["Invoices"]}), [{
+		"op": "add",
+		"path": "/watch/tools/bell.ring/onyl",
+		"value": {"/series": ["a"]},
+	}])
+	not grant.unlimited with input as filing("Invoices") with data.grants as both
+}
+
+test_what_is_no_list_of_values_allows_none if {
+	every value in [
+		true, "Invoices", ["/folder"], {"/folder": "Invoices"}, {"/folder": []}, {"folder": ["Invoices"]},
+		{"/folder/0": ["Invoices"]}, {"/": ["Invoices"]}, {"": ["Invoices"]}, null,
+	] {
+		not grant.unlimited with input as filing("Invoices") with data.grants as only(value)
+	}
+}

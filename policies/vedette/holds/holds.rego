@@ -27,6 +27,9 @@ low_impact if data.vedette.grant.impact == "low"
 # Observe is decided in the gateway; here it counts as what it would be.
 unasked if data.vedette.grant.mode in {"act", "observe"}
 
+# Every argument has a value that the grant names, where it names some.
+unlimited if data.vedette.grant.unlimited
+
 stops contains "stopped" if not running
 
 asks contains "mode.ask" if not unasked
@@ -34,6 +37,14 @@ asks contains "mode.ask" if not unasked
 asks contains "impact.high" if not low_impact
 
 asks contains "confidence.low" if not sure
+
+asks contains "grant.only" if not unlimited
+
+asks contains reason if {
+	some argument in data.vedette.grant.beyond
+	reason := concat(":", ["grant.only", argument])
+	is_string(reason)
+}
 
 asks contains reason if some reason in data.vedette.origins.holds
 
@@ -45,6 +56,7 @@ else if {
 	unasked
 	low_impact
 	sure
+	unlimited
 	data.vedette.origins.proven
 }
 

@@ -106,6 +106,31 @@ test_surer_than_sure_asks if {
 	not holds.ok with input as asked with data.grants as given with data.limits as sure with data.sinks as none
 }
 
+named := {"watch": {"mode": "act", "tools": {"bell.ring": {"impact": "low", "only": {"/tone": ["low"]}}}}}
+
+test_value_that_the_grant_names_is_proven if {
+	asked := changed("/action/args", {"tone": "low"})
+	holds.asks == set() with input as asked with data.grants as named with data.limits as sure
+		with data.sinks as none
+	holds.ok with input as asked with data.grants as named with data.limits as sure with data.sinks as none
+}
+
+test_other_value_asks if {
+	asked := changed("/action/args", {"tone": "high"})
+	holds.asks == {"grant.only", "grant.only:/tone"} with input as asked with data.grants as named
+		with data.limits as sure
+		with data.sinks as none
+	not holds.ok with input as asked with data.grants as named with data.limits as sure with data.sinks as none
+	approved := json.patch(asked, approval)
+	holds.ok with input as approved with data.grants as named with data.limits as sure with data.sinks as none
+}
+
+test_list_that_is_none_asks if {
+	odd := {"watch": {"mode": "act", "tools": {"bell.ring": {"impact": "low", "only": true}}}}
+	holds.asks == {"grant.only"} with input as question with data.grants as odd with data.limits as sure
+		with data.sinks as none
+}
+
 test_every_part_is_needed if {
 	every part in [
 		["/context/stopped", true],

@@ -22,6 +22,8 @@ METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "decisions": ("counter", "Decisions of the gateway", ("agent", "tool", "outcome", "rule")),
     "would": ("counter", "Permits that mode observe kept back", ("agent", "tool")),
     "notices": ("counter", "Permits that policy obliges to tell a person of", ("agent", "tool")),
+    "notices_sent": ("counter", "Notices that a way took", ("way",)),
+    "notices_failed": ("counter", "Attempts to tell that failed", ("way",)),
     "effects": ("counter", "Effects by state", ("agent", "tool", "state")),
     "budget_refusals": ("counter", "No room in a limit", ("agent", "scope", "unit", "window")),
     "budget_alerts": ("counter", "Limits of which 80 % are taken", ("agent", "unit", "window")),
@@ -62,6 +64,7 @@ METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "pubsub_acks": ("counter", "Deliveries settled, by what became of it", ("source", "outcome")),
     "pubsub_leases_lost": ("counter", "Deliveries whose lease ran out in hand", ("source",)),
     "pubsub_streams_ended": ("counter", "Streams that ended, by status", ("source", "code")),
+    "prometheus_skipped": ("counter", "Samples and series that are no event", ("source", "why")),
     "pubsub_outstanding": ("gauge", "Deliveries received and not settled", ("source",)),
 }
 

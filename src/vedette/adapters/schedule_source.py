@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from vedette.agent import Fleet
 from vedette.clock import MICROS, Clock, from_iso, iso
 from vedette.errors import BadFleet
+from vedette.event import DATA, Event
 from vedette.ports import Intake, Receipt
-from vedette.tick import Calendar, NextWall, calendar_of, due
+from vedette.tick import Calendar, NextWall, Tick, calendar_of, due
 from vedette.trigger import Schedule
 
 # Timers of an event loop do not count the time that a machine sleeps, and wall clocks are set.
 # So every schedule is looked at this often even if its timer says nothing.
 HEARTBEAT_SECONDS = 30
+
+# What happened between two instants, for an agent that may know; None if it may not.
+Gather = Callable[[str, int, int], Awaitable[Any]]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -51,8 +55,13 @@ class ScheduleSource:
     name = "schedules"
     finite = False
 
-    def __init__(self, fleet: Fleet, clock: Clock) -> None:
-        """Plan all schedules of the fleet. Raises BadFleet naming the agent and the schedule."""
+    def __init__(self, fleet: Fleet, clock: Clock, gather: Gather | None = None) -> None:
+        """Plan all schedules of the fleet. Raises BadFleet naming the agent and the schedule.
+
+        `gather` tells a tick whose schedule asks for it (`data: {gather: true}`) what happened
+        since the tick before.
+        """
+        self._gather = gather
         self._fleet = fleet.name
         self._clock = clock
         self._planned = {
@@ -111,11 +120,22 @@ class ScheduleSource:
         last_us = from_iso(known)
         receipts: list[Receipt] = []
         while ticks := due(plan.agent, plan.schedule, last_us, now_us, plan.calendar):
-            last_us = ticks[-1].nominal_us
-            receipts += await intake.accept(
-                [tick.event(self._fleet) for tick in ticks], position=(plan.position, iso(last_us))
-            )
+            events = []
+            for tick in ticks:
+                events.append(await self._event(tick, last_us))
+                last_us = tick.nominal_us
+            receipts += await intake.accept(events, position=(plan.position, iso(last_us)))
         return receipts
+
+    async def _event(self, tick: Tick, after_us: int) -> Event:
+        """Return a tick's event; what was gathered came from outside, so nobody vouches for it."""
+        event = tick.event(self._fleet)
+        if self._gather is None or tick.schedule.data.get("gather") is not True:
+            return event
+        gathered = await self._gather(tick.agent, after_us, tick.nominal_us)
+        return replace(
+            event, data={**event.data, "gathered": gathered}, vouched=event.vouched - {DATA}
+        )
 
 
 def cron_walls(expression: str) -> NextWall:

@@ -6,6 +6,7 @@ bad input, 3 unavailable (no fleet, no store, not now).
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import os
@@ -20,6 +21,7 @@ from typing import Any, NoReturn
 import click
 
 from vedette import __version__
+from vedette.cli.wide import columns, fitted
 from vedette.errors import AlreadyDone, BadStore, StoreBusy, Temporary, Unavailable, VedetteError
 
 DONE, FINDINGS, USAGE, UNAVAILABLE = 0, 1, 2, 3
@@ -37,13 +39,21 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "runs": ("runs", "runs", "List runs, newest first."),
     "report": ("report", "report", "One page about the last day, to check the fleet by."),
     "explain": ("explain", "explain", "Tell the whole story of a run, event, action or hold."),
-    "hold": ("hold", "hold", "See what waits for a person, or for anything else."),
+    "plot": ("plot", "plot", "Draw a series, its judgements and incidents as a picture."),
+    "hold": ("hold", "hold", "See what waits for a person; claim it, note something."),
     "approve": ("answer", "approve", "Approve exactly what a hold holds, once."),
     "deny": ("answer", "deny", "Deny what a hold holds, for good."),
+    "correct": ("correct", "correct", "Say what a run should have been judged."),
+    "memory": ("memory", "memory", "See what agents know; promote it, take it back."),
+    "undo": ("undo", "undo", "Take back what an effect did, by its declared inverse."),
     "dead": ("dead", "dead", "See dead letters; take them up again, or close them."),
     "stop": ("stopping", "stop", "Stop an agent, a tool or everything; lasts until resumed."),
     "resume": ("stopping", "resume", "Lift a stop."),
     "budget": ("budget", "budget", "See what is spent, and give more room for a while."),
+    "mode": ("mode", "mode", "See or set whether an agent observes, asks or acts."),
+    "agent": ("agent", "agent", "See the agents, and what each of them may do."),
+    "try": ("try_", "try_", "Try an event on an agent, without effect or trace."),
+    "new": ("new", "new", "Write a new agent like one that is there."),
     "policy": ("policy", "policy", "Check, publish and roll back the policy."),
     "replay": ("replay", "replay", "Decide every recorded decision again."),
     "eval": ("eval", "evaluate", "Try the agents on their own cases."),
@@ -58,12 +68,25 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "worker": ("worker", "worker", "Run one agent's judge for a gateway."),
     "identity": ("identity", "identity", "Issue, rotate and revoke the agents' own keys."),
     "keys": ("keys", "keys", "Rotate the key that signs the ledger."),
+    "explain-error": ("explain_error", "explain_error", "Tell what an error code means."),
+    "completion": ("completion", "completion", "Print a script that completes verbs in a shell."),
     "schema": ("schema", "schema", "Print the JSON Schema of agent.yaml or bank.yaml."),
 }
 
 
 class SeenEnough(Exception):
     """Whoever reads our output went away, as `head` does."""
+
+
+class UnknownVerb(click.UsageError):
+    """There is no such verb; `nearest` is the one that was probably meant."""
+
+    def __init__(self, name: str, ctx: click.Context) -> None:
+        from difflib import get_close_matches
+
+        found = get_close_matches(name, VERBS, n=1, cutoff=0.6)
+        self.nearest = found[0] if found else None
+        super().__init__(f"there is no verb {name!r}", ctx)
 
 
 class LazyGroup(click.Group):
@@ -90,6 +113,14 @@ class LazyGroup(click.Group):
         module, name, _ = VERBS[cmd_name]
         found: click.Command = getattr(importlib.import_module(f"vedette.cli.{module}"), name)
         return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb that is meant; raises UnknownVerb, which knows the nearest one."""
+        if args and not args[0].startswith("-") and args[0] not in VERBS:
+            raise UnknownVerb(args[0], ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs and their help lines."""
@@ -134,11 +165,16 @@ def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     help="vedette.toml, or the folder it is in. Default: from here upward.",
 )
 @click.option(
+    "--utc",
+    is_flag=True,
+    help="Show times in UTC instead of this machine's time zone.",
+)
+@click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
     help="Print the version.",
 )  # fmt: skip
 @click.pass_context
-def cli(ctx: click.Context, config: Path | None) -> None:
+def cli(ctx: click.Context, config: Path | None, utc: bool) -> None:
     """Run a fleet of ambient agents, each action decided by one policy gateway.
 
     Exit codes: 0 done, 1 findings, 2 usage or bad input, 3 unavailable.
@@ -171,14 +207,30 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _leave(DONE)
     except OSError as error:
-        told = {"code": "system", "what": error.strerror or str(error), "mend": None}
-        _tell({**told, "where": str(error.filename) if error.filename else None}, as_json)
+        _tell(system_error(error), as_json)
         _leave(UNAVAILABLE)
     except Exception:
         # A bug of ours. 1 would say "findings" to a script.
         traceback.print_exc()
         click.echo("error: this is a bug in vedette; the lines above say where", err=True)
         _leave(UNAVAILABLE)
+
+
+_SYSTEM = {
+    errno.ENOSPC: ("no-space", "make room, then start again; nothing accepted is lost"),
+    errno.EDQUOT: ("no-space", "make room, then start again; nothing accepted is lost"),
+    errno.EACCES: ("no-permission", "run as its owner, or set VEDETTE_STATE to another folder"),
+    errno.EPERM: ("no-permission", "run as its owner, or set VEDETTE_STATE to another folder"),
+    errno.EROFS: ("no-permission", "it is read-only; set VEDETTE_STATE to another folder"),
+    errno.EADDRINUSE: ("port-taken", "stop what listens there, or serve on another port"),
+}
+
+
+def system_error(error: OSError) -> dict[str, str | None]:
+    """Return what the operating system refused, as an error in JSON."""
+    code, mend = _SYSTEM.get(error.errno or 0, ("system", None))
+    where = str(error.filename) if error.filename else None
+    return {"code": code, "what": error.strerror or str(error), "where": where, "mend": mend}
 
 
 def exit_code(error: VedetteError) -> int:
@@ -200,12 +252,15 @@ def _tell(error: dict[str, Any], as_json: bool) -> None:
         return
     where = f"{error['where']}: " if error["where"] else ""
     mend = f" ({error['mend']})" if error["mend"] else ""
-    click.echo(f"error: {where}{error['what']}{mend}", err=True)
+    told = f"error[{error['code']}]: {where}{error['what']}{mend}"
+    click.echo(fitted(told, columns()), err=True)
 
 
 def _tell_usage(error: click.ClickException, as_json: bool) -> None:
     mend = None
     if isinstance(error, click.UsageError) and error.ctx is not None:
         mend = f"see `{error.ctx.command_path} --help`"
+    if isinstance(error, UnknownVerb) and error.nearest:
+        mend = f"did you mean `vedette {error.nearest}`? All: `vedette --help`"
     what = " ".join(error.format_message().split()).rstrip(".")
     _tell({"code": "usage", "what": what, "where": None, "mend": mend}, as_json)

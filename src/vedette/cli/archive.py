@@ -62,7 +62,7 @@ def _archive(
     with reading(settings) as store:
         begun, open_from = archived_of(store).size, store.open_from()
         size = last_before(store, before_us, open_from)
-        done["before"] = shown_time(before_us)
+        done["before"] = before_us
         done["held_by"] = open_from
         if size <= begun:
             return
@@ -107,5 +107,5 @@ def _text(done: dict[str, Any]) -> str:
         lines.append(f"archived {done['archived']:,} entries into {done['segment']}")
     elif done.get("before"):
         why = f"; a run of entry {done['held_by']:,} has not ended" if done["held_by"] else ""
-        lines.append(f"no closed entries from before {done['before']}{why}")
+        lines.append(f"no closed entries from before {shown_time(done['before'])}{why}")
     return "\n".join(lines)

@@ -126,7 +126,7 @@ def _found(settings: Settings, only: str | None) -> dict[str, Any]:
 
 
 def _text(found: dict[str, Any]) -> str:
-    heads = ["who", "unit", "window", "taken", "limit", "%", "raised", "turns"]
+    heads = ["who", "unit", "window", "taken", "limit", "%", "raised"]
     rows = [
         [
             row["agent"] or "(fleet)",
@@ -136,8 +136,10 @@ def _text(found: dict[str, Any]) -> str:
             f"{row['limit']:,}",
             f"{row['percent']}",
             f"{row['raised']:,} until {shown_time(row['raised_until'])}" if row["raised"] else "-",
-            shown_time(row["turns"]),
         ]
         for row in found["limits"]
     ]
-    return f"{table(heads, rows)}\n\nruns that wait for a budget: {found['waiting']:,}"
+    turns = {row["window"]: row["turns"] for row in found["limits"]}
+    ends = [f"the {window} ends {shown_time(at)}" for window, at in turns.items()]
+    waiting = f"runs that wait for a budget: {found['waiting']:,}"
+    return "\n".join([table(heads, rows), "", *ends, waiting])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -14,24 +14,32 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vedette.cli.common import as_json_option, config_file, problem_json, say, table
+from vedette.cli.common import as_json_option, config_file, problem_json, say, settings_of, table
 from vedette.errors import BadFleet, BadPolicy
 
 if TYPE_CHECKING:
     from vedette.agent import Agent
     from vedette.load import Problem, Settings
+    from vedette.load.fleet import Read
     from vedette.ports import Finding
+
+
+# What vedette.grant reads of the grant of a tool.
+GRANT_KEYS = ("verb", "resource", "impact", "only")
 
 
 @click.command()
 @click.option("-v", "--verbose", is_flag=True, help="Also the effective settings, and where from.")
+@click.option("--live", is_flag=True, help="Also look at targets, credentials, clock, disk.")
 @as_json_option
 @click.pass_context
-def check(ctx: click.Context, verbose: bool, as_json: bool) -> int:
+def check(ctx: click.Context, verbose: bool, live: bool, as_json: bool) -> int:
     """Check settings, agents and their cases, memory and policy, by file and line.
 
     Agents' code is imported and every judge made, as in a fleet that starts; nothing is handled,
-    stored or called. Exits with 1 if there are problems; warnings alone are no problem.
+    stored or called. With --live the machine, targets and sources are looked at as well: they are
+    connected to and logged into, and nothing is sent. Exits with 1 if there are problems; warnings
+    alone are no problem.
     """
     path = config_file(ctx.find_root().obj)
     problems = _problems(path)
@@ -48,13 +56,20 @@ def check(ctx: click.Context, verbose: bool, as_json: bool) -> int:
         told += f", {warnings} warning{'s' * (warnings != 1)}"
     lines.append(told if problems else "all is well")
     value: dict[str, Any] = {"ok": not bad, "problems": problems, "settings": settings}
+    if live and not any(problem["file"] in (path.name, "environment") for problem in bad):
+        from vedette.cli.live import lines_of, look, value_of
+
+        seen = look(settings_of(ctx))
+        lines += ["", *lines_of(seen)]
+        value["live"] = value_of(seen)
+        value["ok"] = not bad and not any(one.state == "fail" for one in seen)
     say(as_json, value, "\n".join(lines))
-    return 1 if bad else 0
+    return 0 if value["ok"] else 1
 
 
 def _problems(path: Path) -> list[dict[str, Any]]:
     from vedette.clock import SystemClock
-    from vedette.load import check_fleet, read_settings
+    from vedette.load import check_fleet, read_fleet, read_settings
 
     settings, found = read_settings(path)
     problems: list[dict[str, Any]] = [dict(problem.to_json()) for problem in found]
@@ -62,23 +77,79 @@ def _problems(path: Path) -> list[dict[str, Any]]:
         return problems
     now_us = SystemClock().now_us()
     root = settings.root
-    told = check_fleet(root, settings, now_us=now_us) + code_problems(root, settings, now_us)
+    read = read_fleet(root, settings, now_us=now_us)
+    told = check_fleet(root, settings, now_us=now_us, read=read)
+    told += code_problems(root, settings, now_us, read)
     problems += [dict(problem.to_json()) for problem in told]
     shown = settings.policies
     if shown.is_relative_to(root):
         shown = shown.relative_to(root)
     problems += policy_findings(settings.policies, shown.as_posix())
-    return problems + budget_findings(settings, shown.as_posix(), now_us)
+    problems += grant_warnings(settings, shown.as_posix(), read[0])
+    return problems + budget_findings(settings, shown.as_posix(), read[0])
 
 
-def budget_findings(settings: Settings, shown: str, now_us: int) -> list[dict[str, Any]]:
+def grant_warnings(
+    settings: Settings, shown: str, agents: Mapping[str, Agent]
+) -> list[dict[str, Any]]:
+    """Return a warning for every agent to which the policy's data grants nothing.
+
+    And one for every key of a grant that no rule reads: by it each call waits for a person.
+    """
+    from vedette.adapters.rego.stage import read_bundle
+    from vedette.load import Problem
+    from vedette.load.policy_data import mount
+    from vedette.load.problem import did_you_mean
+
+    try:
+        grants = mount(read_bundle(settings.policies).files).get("grants")
+    except BadPolicy:
+        return []  # said of the policy itself
+    if not isinstance(grants, dict):
+        return []  # its rules grant in a way of their own
+    folder = settings.agents
+    if folder.is_relative_to(settings.root):
+        folder = folder.relative_to(settings.root)
+    return [
+        dict(
+            Problem(
+                f"{shown}/grants/data.yaml", 0, field,
+                "no rule reads this key, so a person is asked about each call of the tool",
+                did_you_mean(key, GRANT_KEYS), True, "no-such-key",
+            ).to_json()
+        )
+        for field, key in _unread(grants)
+    ] + [
+        dict(
+            Problem(
+                (folder / name / "agent.yaml").as_posix(), 0, "",
+                "the policy grants this agent nothing: whatever it proposes is denied",
+                f"add {name}: to {shown}/grants/data.yaml", True, "no-grant",
+            ).to_json()
+        )
+        for name in agents
+        if not grants.get(name)
+    ]  # fmt: skip
+
+
+def _unread(grants: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the place and the name of every key in the grant of a tool that no rule reads."""
+    for agent, own in grants.items():
+        tools = own.get("tools") if isinstance(own, dict) else None
+        for tool, row in tools.items() if isinstance(tools, dict) else ():
+            for key in row if isinstance(row, dict) else ():
+                if key not in GRANT_KEYS:
+                    yield f"{agent}.tools.{tool}.{key}", key
+
+
+def budget_findings(
+    settings: Settings, shown: str, agents: Mapping[str, Agent]
+) -> list[dict[str, Any]]:
     """Return what of the policy's limits cannot be kept for the agents that can be read."""
     from vedette.adapters.rego.stage import read_bundle
     from vedette.agent import Fleet
     from vedette.app import budgets
-    from vedette.load import read_fleet
 
-    agents, _, _ = read_fleet(settings.root, settings, now_us=now_us)
     try:
         files = read_bundle(settings.policies).files
     except BadPolicy:
@@ -86,7 +157,9 @@ def budget_findings(settings: Settings, shown: str, now_us: int) -> list[dict[st
     return [_finding(each, shown) for each in budgets(files, Fleet(settings.fleet, agents))[1]]
 
 
-def code_problems(root: Path, settings: Settings, now_us: int) -> list[Problem]:
+def code_problems(
+    root: Path, settings: Settings, now_us: int, read: Read | None = None
+) -> list[Problem]:
     """Import the code of every agent that can be read, and make its judge.
 
     A judge is made of all memories of its agent's scopes: what the policy lets it read is never
@@ -95,7 +168,7 @@ def code_problems(root: Path, settings: Settings, now_us: int) -> list[Problem]:
     from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.load import build_judge, load_module, read_fleet
 
-    agents, plans, _ = read_fleet(root, settings, now_us=now_us)
+    agents, plans, _ = read or read_fleet(root, settings, now_us=now_us)
     banks = SqliteBank(":memory:")
     banks.load(plans)
     found: list[Problem] = []
@@ -107,7 +180,7 @@ def code_problems(root: Path, settings: Settings, now_us: int) -> list[Problem]:
                 scopes = dict.fromkeys((scope.bank, scope.scope) for scope in agent.scopes)
                 lessons = [m for at in scopes for m in banks.lessons(*at, now_us)]
                 found += _tried(shown, "judge", partial(build_judge, agent, lessons))
-            if agent.tools:
+            if any(tool.http is None for tool in agent.tools.values()):
                 failed = _tried(shown, "tools", partial(load_module, folder, "tools"))
                 found += failed or _no_functions(agent, load_module(folder, "tools"), shown)
     return found
@@ -141,6 +214,7 @@ def _no_functions(agent: Agent, module: ModuleType, shown: Path) -> list[Problem
             f"define it in tools.py: def {name}(call)",
         )
         for index, tool in enumerate(agent.tools.values())
+        if tool.http is None
         for key, name in (("function", tool.function), ("query", tool.query))
         if name is not None and not callable(getattr(module, name, None))
     ]
@@ -154,7 +228,9 @@ def policy_findings(folder: Path, shown: str) -> list[dict[str, Any]]:
         findings = asyncio.run(SubprocessStage().try_out(read_bundle(folder)))
     except BadPolicy as error:
         found = problem_json(error)
-        if not Path(found["file"]).is_absolute():
+        if found["file"] == str(folder):
+            found["file"] = shown
+        elif not Path(found["file"]).is_absolute():
             found["file"] = f"{shown}/{found['file']}"
         return [found]
     return [_finding(each, shown) for each in findings]

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from vedette.errors import BadCommand, BadFleet, BadStore, StoreBusy, VedetteError
+from vedette.cli.wide import columns, fitted, row
+from vedette.errors import BadCommand, BadStore, NoFleetHere, StoreBusy, VedetteError
 
 if TYPE_CHECKING:
     from vedette.load import Settings
@@ -50,13 +51,13 @@ def config_file(given: Path | None) -> Path:
     if given is not None:
         path = given / FILE if given.is_dir() else given
         if not path.is_file():
-            raise BadFleet("there is no such file", where=str(path), mend="give --config PATH")
+            raise NoFleetHere("there is no such file", where=str(path), mend="give --config PATH")
         return path
     here = Path.cwd()
     for folder in (here, *here.parents):
         if (folder / FILE).is_file():
             return folder / FILE
-    raise BadFleet(
+    raise NoFleetHere(
         f"there is no {FILE} here or above",
         where=str(here),
         mend="change into the fleet's folder, give --config PATH, or make one: vedette init DIR",
@@ -136,12 +137,17 @@ async def _here(
 
     from vedette.app import open_app
     from vedette.commands import Order
+    from vedette.modes import POLICY_FOLDER
     from vedette.serve.endpoint import this_person
     from vedette.serve.orders import carry_out
 
     app = await open_app(replace(settings, store=replace(settings.store, visit=True)))
     try:
-        return await carry_out(app.commands, verb, Order(this_person(), reason, command_id), args)
+        done = await carry_out(app.commands, verb, Order(this_person(), reason, command_id), args)
+        if verb == "policy_apply" and done["ok"] and Path(args["folder"]) == settings.policies:
+            # The next `run` finds nothing new in the folder, also after a rollback.
+            await app.store.remember(POLICY_FOLDER, done["digest"])
+        return done
     finally:
         await app.close()
 
@@ -180,8 +186,13 @@ def prefix(ctx: click.Context) -> str:
 
 
 def say(as_json: bool, value: Any, text: str) -> None:
-    """Print `value` as JSON, or `text` for people."""
-    click.echo(dumps(value) if as_json else text)
+    """Print `value` as JSON, or `text` for people, no wider than they have columns."""
+    click.echo(dumps(value) if as_json else for_reader(text))
+
+
+def for_reader(text: str) -> str:
+    """Return text as wide as its reader has columns; commands to copy stay whole."""
+    return fitted(text, columns(), f"{program()} ")
 
 
 def dumps(value: Any) -> str:
@@ -189,18 +200,25 @@ def dumps(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
-def table(heads: list[str], rows: list[list[str]]) -> str:
-    """Return rows under heads, columns as wide as their widest cell; numbers to the right."""
+def table(heads: list[str], rows: list[list[str]], *, fits: bool = True) -> str:
+    """Return rows under heads, columns as wide as their widest cell; numbers to the right.
+
+    What is wider than its reader has columns goes on below, further in; not with `fits` off.
+    """
     if not rows:
         return "  ".join(heads)
     lines = [heads, *rows]
     widths = [max(len(line[at]) for line in lines) for at in range(len(heads))]
     right = [all(_number(row[at]) for row in rows) for at in range(len(heads))]
+    width = columns() if fits else None
     return "\n".join(
-        "  ".join(
-            cell.rjust(widths[at]) if right[at] else cell.ljust(widths[at])
-            for at, cell in enumerate(line)
-        ).rstrip()
+        row(
+            [
+                cell.rjust(widths[at]) if right[at] else cell.ljust(widths[at])
+                for at, cell in enumerate(line)
+            ],
+            width,
+        )
         for line in lines
     )
 
@@ -210,10 +228,20 @@ def _number(cell: str) -> bool:
 
 
 def shown_time(at_us: int) -> str:
-    """Return an instant as people read it, in UTC to the second; '-' for none."""
-    from vedette.clock import iso
+    """Return an instant to the second in the viewer's time zone; '-' for none.
 
-    return f"{iso(at_us)[:19]}Z" if at_us else "-"
+    In UTC with `--utc`, or where that is the viewer's zone.
+    """
+    return whens()(at_us)[:25] if at_us else "-"
+
+
+def whens() -> Callable[[int], str]:
+    """Return how this viewer reads instants: local with its offset, or UTC with a Z."""
+    from vedette.clock import local, utc_second
+
+    ctx = click.get_current_context(silent=True)
+    wants_utc = ctx is not None and bool(ctx.find_root().params.get("utc"))
+    return utc_second if wants_utc else local
 
 
 def stretch(verb: F) -> F:
@@ -259,6 +287,7 @@ def problem_json(error: VedetteError) -> dict[str, Any]:
         "what": error.what,
         "mend": error.mend or "",
         "warning": False,
+        "code": error.code,
     }
 
 

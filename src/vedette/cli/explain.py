@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
-from vedette.cli.common import as_json_option, dumps, reading, settings_of
+from vedette.cli.common import as_json_option, dumps, reading, say, settings_of, whens
+from vedette.errors import BadCommand
 
 _STYLES: dict[str, dict[str, Any]] = {
     "title": {"bold": True},
@@ -25,9 +28,16 @@ _WIDEST = 120
 
 @click.command()
 @click.argument("id_", metavar="ID")
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write one self-contained page into FILE; - for standard output.",
+)
 @as_json_option
 @click.pass_context
-def explain(ctx: click.Context, id_: str, as_json: bool) -> None:
+def explain(ctx: click.Context, id_: str, page: Path | None, as_json: bool) -> None:
     """Tell the whole story of a run, event, action, hold or effect: ID, or its beginning.
 
     Event, memories, judgement, proposals with the origin of each argument, decisions with rule
@@ -38,10 +48,31 @@ def explain(ctx: click.Context, id_: str, as_json: bool) -> None:
 
     with reading(settings_of(ctx)) as store:
         told = story(store, id_)
+    if page is not None:
+        _write(page, told, as_json)
+        return
     if as_json:
         click.echo(dumps(told))
         return
     width = min(_WIDEST, max(60, shutil.get_terminal_size((100, 24)).columns))
-    colour = sys.stdout.isatty()
-    for style, line in explain_text(told, width):
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    for style, line in explain_text(told, width, whens()):
         click.echo(click.style(line, **_STYLES.get(style, {})) if colour else line)
+
+
+def _write(page: Path, told: dict[str, Any], as_json: bool) -> None:
+    from vedette.clock import SystemClock
+    from vedette.timeline import explain_page
+
+    text = explain_page(told, whens(), SystemClock().now_us())
+    if str(page) == "-":
+        click.echo(text, nl=False)
+        return
+    try:
+        page.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadCommand(
+            f"the page cannot be written: {error.strerror}", where=str(page),
+            mend="name a file that you may write: --html FILE",
+        ) from error  # fmt: skip
+    say(as_json, {"page": str(page), "bytes": len(text.encode())}, f"wrote {page}")

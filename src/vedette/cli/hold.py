@@ -1,4 +1,4 @@
-"""`vedette hold list`: what waits for an answer."""
+"""`vedette hold list`, `claim`, `note`: what waits for an answer, and who looks at it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import Any
 
 import click
 
-from vedette.cli.common import as_json_option, plain, prefix, reading, say, settings_of, shown_time
+from vedette.cli.common import (
+    as_json_option,
+    obey,
+    plain,
+    prefix,
+    reading,
+    say,
+    settings_of,
+    shown_time,
+)
+from vedette.cli.showing import attention_lines, folded, group_lines
 from vedette.clock import SystemClock
 
 _WAITS = ("approval", "time", "resume", "target", "budget", "all")
@@ -16,7 +26,7 @@ _MOST = 160
 
 @click.group()
 def hold() -> None:
-    """See what waits for a person, or for anything else."""
+    """See what waits for a person, or for anything else; say that you look at it."""
 
 
 @hold.command("list")
@@ -26,12 +36,18 @@ def hold() -> None:
 )  # fmt: skip
 @click.option("--after", metavar="CURSOR", help="The next page.")
 @click.option("--limit", default=20, show_default=True, help="How many; at most 200.")
+@click.option("--group", "by_group", is_flag=True, help="What is alike together, told once.")
 @as_json_option
 @click.pass_context
-def hold_list(ctx: click.Context, waits: str, after: str | None, limit: int, as_json: bool) -> None:
+def hold_list(
+    ctx: click.Context, waits: str, after: str | None, limit: int, by_group: bool, as_json: bool
+) -> None:
     """List holds, oldest first, with all that is needed to answer them."""
     from vedette.timeline import inbox
 
+    if by_group:
+        _groups(ctx, None if waits == "all" else waits, as_json)
+        return
     with reading(settings_of(ctx)) as store:
         page = inbox(
             store,
@@ -40,7 +56,7 @@ def hold_list(ctx: click.Context, waits: str, after: str | None, limit: int, as_
             limit=limit,
             waits=None if waits == "all" else waits,
         )
-    lines = [line for item in page["items"] for line in _lines(item)]
+    lines = folded([line for item in page["items"] for line in _lines(item)])
     if not lines:
         lines.append("nothing waits")
     if page["newer"]:
@@ -48,11 +64,54 @@ def hold_list(ctx: click.Context, waits: str, after: str | None, limit: int, as_
     say(as_json, page, "\n".join(lines))
 
 
+def _groups(ctx: click.Context, waits: str | None, as_json: bool) -> None:
+    from vedette.timeline.groups import groups
+
+    with reading(settings_of(ctx)) as store:
+        found = groups(store, SystemClock().now_us(), waits)
+    lines = [line for each in found["items"] for line in group_lines(each)]
+    if lines:
+        lines.append(f"answer one: {prefix(ctx)} approve --group GROUP, or deny --group GROUP")
+    if found["cut"]:
+        lines.append(f"only the oldest {found['holds']} holds were looked at")
+    say(as_json, found, "\n".join(lines or ["nothing waits"]))
+
+
+@hold.command("claim")
+@click.argument("hold_id", metavar="HOLD")
+@click.option(
+    "--reason", default="looking at it", show_default=True, metavar="TEXT", help="It is recorded."
+)
+@as_json_option
+@click.pass_context
+def hold_claim(ctx: click.Context, hold_id: str, reason: str, as_json: bool) -> None:
+    """Say for half an hour that you look at HOLD.
+
+    It is no lock: anybody may still answer, and is told that you had claimed it.
+    """
+    done = obey(settings_of(ctx), "claim", reason, {"hold": hold_id}, None)
+    text = f"{hold_id} is claimed by {plain(done['claimed_by'])} until {shown_time(done['until'])}"
+    if done["was"]:
+        text += f"\nnote: {plain(done['was'])} had claimed it"
+    say(as_json, done, text)
+
+
+@hold.command("note")
+@click.argument("hold_id", metavar="HOLD")
+@click.argument("text")
+@as_json_option
+@click.pass_context
+def hold_note(ctx: click.Context, hold_id: str, text: str, as_json: bool) -> None:
+    """Note TEXT about HOLD, for whoever answers it or reads of it later."""
+    done = obey(settings_of(ctx), "note", "a note", {"hold": hold_id, "text": text}, None)
+    say(as_json, done, f"noted about {hold_id} (entry {done['entry']})")
+
+
 def _lines(item: dict[str, Any]) -> list[str]:
     age = _age(item["age_us"])
     lines = [
-        f"{item['hold']}  {item['agent']}: {item['tool']}  ({item['state']}, for {age}, "
-        f"waits for {item['waits']})"
+        f"{item['hold']}  {item['agent']}: {item['tool']}",
+        f"    {item['state']} for {age}, waits for {item['waits']}",
     ]
     lines += [f"    {line}" for line in _arguments(item)]
     if item["why"]:
@@ -63,6 +122,7 @@ def _lines(item: dict[str, Any]) -> list[str]:
         lines.append(f"    its effect is {item['effect']}")
     if item["expires"]:
         lines.append(f"    without an answer it is denied {shown_time(item['expires'])}")
+    lines += [f"  {line}" for line in attention_lines(item)]
     return lines
 
 

@@ -28,7 +28,7 @@ def policy_history(ctx: click.Context, limit: int, as_json: bool) -> None:
         rows = history(store)
     shown = rows[:limit] if limit > 0 else rows
     text = table(
-        ["revision", "since", "digest", "by", "commit", "archive", "reason"],
+        ["revision", "since", "digest", "by", "commit", "reason"],
         [_cells(row) for row in shown],
     )
     if len(shown) < len(rows):
@@ -46,7 +46,6 @@ def _cells(row: dict[str, Any]) -> list[str]:
         row["digest"][:12],
         row["by"] or "(archived)",
         row["commit"] or "-",
-        (row["archive"] or "-")[:12],
         reason,
     ]
 

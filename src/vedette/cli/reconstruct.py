@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vedette.cli.common import as_json_option, dumps, reading, settings_of, since, stretch
+from vedette.cli.common import (
+    as_json_option,
+    dumps,
+    for_reader,
+    reading,
+    settings_of,
+    since,
+    stretch,
+    whens,
+)
 from vedette.errors import BadCommand
 
 if TYPE_CHECKING:
@@ -63,10 +72,10 @@ def reconstruct(
         value = told.to_json()
         click.echo(dumps({**value, "matched": matched.to_json() if matched else None}))
     else:
-        for line in reconstruction_text(told):
-            click.echo(line)
+        for line in reconstruction_text(told, whens()):
+            click.echo(for_reader(line))
         if matched is not None:
-            click.echo("\n".join(_matched(matched)))
+            click.echo(for_reader("\n".join(_matched(matched))))
     return 0 if told.ok and (matched is None or matched.ok) else 1
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # How long calls that are on their way may take to come back when the fleet has ended.
 _LINGER_S = 0.2
+# Threads on which somebody else is waited for: a tool's target, a mail server.
+_CALLS = ("vedette-hand", "vedette-http", "vedette-imap")
 
 _TRY = {"denied": "explain", "hold": "approve", "incident": "explain", "effect": "explain"}
 _ALWAYS = ("hold list", "status", "replay")
@@ -31,11 +33,17 @@ _ALWAYS = ("hold list", "status", "replay")
 
 @click.command()
 @click.option("--until-idle", is_flag=True, help="End when nothing is left to do.")
+@click.option(
+    "--only", multiple=True, metavar="SOURCE", help="Of the sources only this; repeatable."
+)
 @click.option("--fresh", is_flag=True, help="First delete the state folder's content.")
 @click.option("--plain", "plainly", is_flag=True, help="A line now and then, no live view.")
 @as_json_option
 @click.pass_context
-def run(ctx: click.Context, until_idle: bool, fresh: bool, plainly: bool, as_json: bool) -> None:
+def run(
+    ctx: click.Context, until_idle: bool, only: tuple[str, ...], fresh: bool, plainly: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Run the fleet: its sources, its agents, its policy; until Ctrl-C, or until idle.
 
     While it runs every other verb works beside it. Ends with a summary. Ctrl-C waits for no call
@@ -44,6 +52,8 @@ def run(ctx: click.Context, until_idle: bool, fresh: bool, plainly: bool, as_jso
     # A start makes many objects and little garbage: collecting costs it a tenth of its time.
     gc.disable()
     settings = settings_of(ctx)
+    if only:
+        settings = with_only(settings, only)
     if fresh:
         from vedette.cli.fresh import wipe
 
@@ -70,6 +80,20 @@ def run(ctx: click.Context, until_idle: bool, fresh: bool, plainly: bool, as_jso
             vedette.cli.abandon = _calls_linger()
 
 
+def with_only(settings: Settings, names: tuple[str, ...]) -> Settings:
+    """Return settings with those sources alone; schedules stay. Raises NotFound."""
+    from dataclasses import replace
+
+    from vedette.errors import NotFound
+    from vedette.load.problem import did_you_mean
+
+    known = [source.name for source in settings.sources]
+    for name in names:
+        if name not in known:
+            raise NotFound(f"there is no source {name!r}", mend=did_you_mean(name, known))
+    return replace(settings, sources=tuple(s for s in settings.sources if s.name in names))
+
+
 # Thousands of runs on their way are no garbage: at the usual thresholds looking through them took
 # a sixth of the event loop's time.
 COLLECT = (20_000, 20, 50)
@@ -94,7 +118,7 @@ def _calls_linger() -> bool:
     """Say whether a call has not come back: the interpreter would not end before it does."""
     end = time.monotonic() + _LINGER_S
     for thread in threading.enumerate():
-        if thread.name.startswith("vedette-hand"):
+        if thread.name.startswith(_CALLS):
             thread.join(max(0.0, end - time.monotonic()))
             if thread.is_alive():
                 return True
@@ -127,7 +151,9 @@ async def _run(
 
 def summary_text(done: dict[str, Any], program: str = "vedette") -> str:
     """Return what a run came to, for people, ending with three commands to try."""
-    names = sorted({name for agent in done["agents"].values() for name in agent}, key=_order)
+    agents = done["agents"].values()
+    found = {name for agent in agents for name in agent if name in _ALWAYS_TOLD or agent[name]}
+    names = sorted(found, key=_order)
     rows = [
         [agent, *(f"{numbers.get(name, 0):,}" for name in names)]
         for agent, numbers in done["agents"].items()
@@ -149,6 +175,8 @@ def summary_text(done: dict[str, Any], program: str = "vedette") -> str:
     return "\n".join(lines)
 
 
+# The others have a column only where one of them is not 0: the table is wide enough.
+_ALWAYS_TOLD = ("runs", "actions", "permits", "holds", "denials", "effects")
 _FIRST = ("events", "runs", "actions", "permits", "holds", "denials", "would", "effects")
 
 

@@ -51,6 +51,12 @@ def _text(running: bool, found: dict[str, Any]) -> str:
     ]
     waiting = [f"{number:,} for {what}" for what, number in found["waiting"].items()]
     lines.append(f"waiting: {', '.join(waiting) or 'nothing'}")
+    if told := found["notices"]:
+        failing = f"; failing: {', '.join(told['failing'])}" if told["failing"] else ""
+        lines.append(
+            f"notices: {told['sent']:,} sent, {told['pending']:,} waiting, "
+            f"{told['failed']:,} attempts failed, {told['dropped']:,} dropped{failing}"
+        )
     oldest = found["oldest"]
     if oldest is not None:
         age = f"{oldest['age_us'] / 1e6:,.1f} s" if oldest["age_us"] is not None else "unknown"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vedette.cli.common import plain, shown_time
+from vedette.cli.common import for_reader, plain, shown_time
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,7 +24,7 @@ _NOTABLE = (
     "hold.expired", "run.dead", "policy.published", "policy.refused", "stop.set", "stop.lifted",
     "body.erased", "run.redriven", "run.dropped", "notice.raised",
 )  # fmt: skip
-_LINES = 8
+_LINES, _ID = 8, 16
 # How many entries one look reads at most: the newest.
 _MOST = 200
 _PLAIN_EVERY_S = 5.0
@@ -119,8 +119,8 @@ class Watch:
 def notable(entry: Mapping[str, Any]) -> str | None:
     """Return one entry as a line worth showing, or None."""
     kind, at = entry["kind"], shown_time(entry["at"])[11:19]
-    # Either id will do for `vedette explain`.
-    where = entry.get("run") or entry.get("event", "")
+    # Either id will do for `vedette explain`, and so does its beginning.
+    where = str(entry.get("run") or entry.get("event", ""))[:_ID]
     if kind == "action.decided":
         if entry["outcome"] == "permit":
             return None
@@ -166,7 +166,7 @@ class PlainView:
         self._watch.tick(running, now=True)
         look = self._watch.look
         assert look is not None
-        click.echo(status_line(look))
+        click.echo(for_reader(status_line(look)))
 
 
 def status_line(look: Look) -> str:
@@ -215,6 +215,9 @@ _COLUMNS = (
     ("denied", "red"), ("would", "cyan"), ("effects", None), ("dead", "red"), ("backlog", None),
 )  # fmt: skip
 
+# Columns that are there only when they have something to say.
+_SELDOM = ("would", "dead")
+
 
 def draw(fleet: str, address: str | None, look: Look, lines: list[str]) -> RenderableType:
     """Return what the live view shows. Every colour stands beside a word or a number."""
@@ -222,17 +225,25 @@ def draw(fleet: str, address: str | None, look: Look, lines: list[str]) -> Rende
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=f"fleet {fleet}", title_justify="left", expand=False)
-    table.add_column("agent")
-    for name, style in _COLUMNS:
-        table.add_column(name, justify="right", style=style)
+    # In 80 columns there is room for words and numbers, but not for lines between them.
+    table = Table(box=None, expand=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("agent", overflow="fold", header_style="bold underline")
+    shown = [
+        (name, style)
+        for name, style in _COLUMNS
+        if name not in _SELDOM or any(agent[name] for agent in look.agents.values())
+    ]
+    for name, style in shown:
+        table.add_column(
+            name, justify="right", style=style, no_wrap=True, header_style="bold underline"
+        )
     for agent, numbers in look.agents.items():
-        table.add_row(agent, *(f"{numbers[name]:,}" for name, _ in _COLUMNS))
+        table.add_row(agent, *(f"{numbers[name]:,}" for name, _ in shown))
     head = (
         f"{look.seconds:.0f} s  events {look.events:,}  {look.rate:,.0f}/s  "
         f"in hand {look.pending:,}  policy revision {look.revision}"
     )
-    parts: list[RenderableType] = [table, Text(head)]
+    parts: list[RenderableType] = [Text(f"fleet {fleet}", style="bold"), table, Text(head)]
     if look.stopped:
         parts.append(Text(f"STOPPED: {', '.join(look.stopped)}", style="bold red"))
     parts += [Text(plain(line), no_wrap=True, overflow="ellipsis") for line in lines]

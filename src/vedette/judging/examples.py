@@ -1,53 +1,56 @@
 """The example bank: a judge of texts that is nothing but reviewed examples.
 
-Exact kernel ridge regression over labelled texts with a lexical kernel,
+A kernel machine over labelled texts (`ridge`) with the kernel
 
-    k(x, x') = (w . w' + c . c') / 2
-    alpha = (K + lam I)^-1 Y,   score(x) = k(x) alpha,
-    leave-one-out score of example i:  Y_i - alpha_i / ((K + lam I)^-1)_ii
+    k(x, x') = (exp(c l.l') - 1) / (exp(c) - 1) + w exp(-2 (1 - e.e')) + v exp(-|s - s'|^2 / 2)
 
-where w are the word 1-2-grams and c the character 3-5-grams inside words, each with weight
-(1 + log tf) idf and unit length (Rasmussen and Williams 2006, section 5.4.2 for the closed form).
-The leave-one-out rows cost nothing more and are what the confidence is calibrated on.
-Adding, changing or removing one example changes the judge at once.
+where l are lexical features (`features`), e optional dense vectors of unit length and s optional
+further facts, standardised, their squared distance as a mean over facts. Leave-one-out scores are
+closed-form and are what the confidence is calibrated on. Adding, relabelling or removing one
+example changes the judge at once, and equals building it anew with the same weights of features.
+Scores run from 0 (like nothing here, or surely not) to 1 (as sure as the label's own examples).
 """
 
 from __future__ import annotations
 
 import math
-from array import array
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from zlib import crc32
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from vedette.judging.text import fold, tokens
+from vedette.judging.calibration import (
+    expected_error,
+    fit_logistic,
+    promised_bar,
+    sureness_facts,
+)
+from vedette.judging.extra import Dense, Extra, Facts
+from vedette.judging.features import TEXT_LIMIT, Floats, Lexicon, Rows
+from vedette.judging.ridge import Ridge
+from vedette.judging.text import fold
 from vedette.memory import Memory
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
-TEXT_LIMIT = 3_000  # characters of a text that are looked at
-_BUCKETS = 1 << 18  # hashed features per block; collisions are few and harmless at this size
-_LAMBDA = 0.1
-_WORD_CACHE = 50_000
-# Prior of the calibration: weights are drawn to it while examples are few. With the scores of
-# a ridge (0..1) as input it says: half sure at 0.35, sure above 0.7.
-_PRIOR = np.array([-3.0, 6.0, 3.0, 2.0])
-_PRIOR_STRENGTH = 0.3
+LAMBDA = 0.1
+LAMBDA_CORRECTED = 0.05  # of an example that a person corrected: it is to be believed
+CHANGEABLE_ROWS = 2_500  # above it one change costs as much as many: a bank is built anew
+_FAMILIAR = 5  # nearest examples that say how familiar a text is
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One labelled text. `id` names it in explanations."""
+    """One labelled text. `id` names it in explanations.
+
+    `lam` is how much it may be doubted (`LAMBDA`); `facts` is what `Extra` reads beside the text.
+    """
 
     id: str
     label: str
     text: str
+    lam: float = LAMBDA
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,67 +65,108 @@ class Near:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What the bank says: `scores` best first, `nearest` most similar first."""
+    """What the bank says: `scores` best first, `nearest` most similar first.
+
+    `familiar` is best score + 2 x mean similarity of the five nearest: low for what belongs to no
+    label (out of scope). It is compared, not read as a probability.
+    """
 
     label: str
     confidence: float
     scores: tuple[tuple[str, float], ...]
     nearest: tuple[Near, ...]
     similarity: float
+    familiar: float = 0.0
 
 
 class ExampleBank:
-    """Predicts a label from the most similar examples. Deterministic; thread-safe once built."""
+    """Predicts a label from the most similar examples. Deterministic.
 
-    def __init__(self, examples: Sequence[Example], about: Mapping[str, str] | None = None) -> None:
+    `predict` may be called by many threads, but not while `add`, `relabel` or `remove` runs.
+    """
+
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        about: Mapping[str, str] | None = None,
+        *,
+        extra: Extra | None = None,
+        dense: Dense | None = None,
+        read: Callable[[str], str] = fold,
+        balance: bool = False,
+        curve: float = 1.0,
+        limit: int = TEXT_LIMIT,
+        lexicon: Lexicon | None = None,
+    ) -> None:
         """Train on `examples` (cubic in their number; 1,000 take about half a second).
 
         `about` says in words what a label is for; it counts as one more example of the label,
         which helps most while examples are few, but the calibration rests on `examples` alone.
+        `read` turns a text into what is compared (a normaliser may be put before `fold`).
+        `balance` doubts examples of frequent labels more, so that a rare label is heard.
+        `curve` c bends the lexical kernel; 0 leaves it straight, which suits paragraphs and pages.
+        `lexicon` holds weights of features learnt elsewhere; without it the examples tell them.
+        Above 2,500 examples the bank is rebuilt, not changed one by one; 8,600 take 0.9 GB.
         Raises ValueError without examples.
         """
         if not examples:
             raise ValueError("an example bank needs examples")
         described = [Example(f"about:{k}", k, text) for k, text in sorted((about or {}).items())]
-        real = _distinct(examples)
-        # The real examples come first: rows up to `_real` are what is calibrated on.
-        self.examples = (*real, *described)
-        self._real = len(real)
+        self._described = frozenset(example.id for example in described)
+        self.examples: tuple[Example, ...] = (*_distinct(examples), *described)
         self.labels = tuple(sorted({example.label for example in self.examples}))
-        self._words: dict[str, array[int]] = {}
-        rows = [self._counts(example.text) for example in self.examples]
-        self._fit_idf(rows)
-        self._index([self._weigh(row) for row in rows])
-        kernel = np.stack([self._similar(self._weigh(row)) for row in rows])
-        self._fit(kernel)
+        self._balance, self._curve = balance, curve
+        self.lexicon = lexicon or Lexicon((e.text for e in self.examples), read, limit)
+        self._rows = Rows([self.lexicon.row(example.text) for example in self.examples])
+        self._extra = extra
+        self._facts = Facts(extra, ((e.text, e.facts) for e in self.examples)) if extra else None
+        self._dense = dense
+        self._vectors = dense.encode([e.text for e in self.examples]) if dense else None
+        self._nearest: Floats
+        self._ridge = self._fit()
+        self._calibrate()
 
     @classmethod
-    def of(cls, lessons: Sequence[Memory], about: Mapping[str, str] | None = None) -> ExampleBank:
-        """Build a bank of the memories that are labelled examples."""
+    def of(
+        cls, lessons: Sequence[Memory], about: Mapping[str, str] | None = None, **more: Any
+    ) -> ExampleBank:
+        """Build a bank of the memories that are labelled examples; `more` as for the bank."""
         return cls(
             [
-                Example(lesson.id, lesson.label, lesson.text)
+                Example(
+                    lesson.id,
+                    lesson.label,
+                    lesson.text,
+                    LAMBDA_CORRECTED if lesson.trust == "learned" else LAMBDA,
+                )
                 for lesson in lessons
                 if lesson.kind == "example" and lesson.label
             ],
             about,
+            **more,
         )
 
     def predict(
-        self, text: str, *, evidence: Mapping[str, float] | None = None, nearest: int = 3
+        self,
+        text: str,
+        *,
+        evidence: Mapping[str, float] | None = None,
+        facts: Mapping[str, Any] | None = None,
+        nearest: int = 3,
     ) -> Prediction:
         """Return the label of `text` with a calibrated confidence and what speaks for it.
 
         `evidence` is added to the score of a label: what is known of the case beside its text.
+        `facts` is what `Extra` reads beside the text.
         """
-        similar = self._similar(self._weigh(self._counts(text)))
-        scores = similar @ self._alpha
+        similar, kernel = self._kernel(text, facts or {})
+        scores = kernel @ self._ridge.alpha
         for label, amount in (evidence or {}).items():
             if label in self.labels:
                 scores[self.labels.index(label)] += amount
         order = np.argsort(-scores, kind="stable")
         best = int(order[0])
-        close = np.argsort(-similar, kind="stable")[:nearest]
+        close = np.argsort(-similar, kind="stable")[: max(nearest, _FAMILIAR)]
         top = float(similar[close[0]])
         return Prediction(
             label=self.labels[best],
@@ -133,11 +177,12 @@ class ExampleBank:
                     self.examples[i].id,
                     self.examples[i].label,
                     float(similar[i]),
-                    float(similar[i] * self._alpha[i, best]),
+                    float(kernel[i] * self._ridge.alpha[i, best]),
                 )
-                for i in close
+                for i in close[:nearest]
             ),
             similarity=top,
+            familiar=float(scores[best]) + 2 * float(similar[close[:_FAMILIAR]].mean()),
         )
 
     def left_out(self) -> tuple[Prediction, ...]:
@@ -145,116 +190,193 @@ class ExampleBank:
         return tuple(
             Prediction(
                 label=self.labels[int(np.argmax(row))],
-                confidence=self._confidence(row, float(self._loo_similar[i])),
+                confidence=self._confidence(row, float(self._nearest[i])),
                 scores=tuple(sorted(zip(self.labels, map(float, row), strict=True))),
                 nearest=(),
-                similarity=float(self._loo_similar[i]),
+                similarity=float(self._nearest[i]),
             )
-            for i, row in enumerate(self._loo[: self._real])
+            for i, row in enumerate(self._loo())
         )
+
+    def bar(self, share: float) -> float | None:
+        """Return the least confidence at which `share` of verdicts can be promised to be right.
+
+        None if the examples are too few or too mixed for such a promise: then ask a person.
+        """
+        return promised_bar(*self._outcomes(), share)
+
+    def calibration_error(self) -> float:
+        """Return the expected calibration error of the examples when each is left out."""
+        return expected_error(*self._outcomes())
+
+    def _outcomes(self) -> tuple[list[float], list[bool]]:
+        found = self.left_out()
+        right = [a.label == b.label for a, b in zip(found, self.reviewed, strict=True)]
+        return [row.confidence for row in found], right
+
+    @property
+    def reviewed(self) -> tuple[Example, ...]:
+        """The examples but those that only describe a label; `left_out` is in their order."""
+        return tuple(e for e in self.examples if e.id not in self._described)
+
+    # --- one example at a time -----------------------------------------------------------------
+
+    def add(self, example: Example) -> None:
+        """Take one more example in, at once. A text that is there with the label is skipped.
+
+        Raises ValueError if the id is taken, or if the bank is too large to be changed.
+        """
+        self._changeable()
+        if any(known.id == example.id for known in self.examples):
+            raise ValueError(f"there is an example {example.id!r}: relabel or remove it")
+        twin = fold(example.text)
+        if any(k.label == example.label and fold(k.text) == twin for k in self.examples):
+            return
+        self._take_in(example)
+        self._settle()
+
+    def relabel(self, name: str, label: str) -> None:
+        """Give the example `name` another label; it now counts as corrected by a person."""
+        self._changeable()
+        place = self._place(name)
+        self._take_in(replace(self.examples[place], label=label, lam=LAMBDA_CORRECTED))
+        self._take_out(place)
+        self._settle()
+
+    def remove(self, name: str) -> None:
+        """Take the example `name` out. Raises ValueError for an unknown or the last one."""
+        self._changeable()
+        place = self._place(name)
+        if len(self.reviewed) == 1:
+            raise ValueError("an example bank needs examples")
+        self._take_out(place)
+        self._settle()
+
+    def _take_in(self, example: Example) -> None:
+        similar, kernel = self._kernel(example.text, example.facts)
+        itself = 1.0 + (self._extra.weight if self._extra else 0.0)
+        itself += self._dense.weight if self._dense else 0.0
+        self._rows.add(self.lexicon.row(example.text))
+        if self._facts is not None:
+            self._facts.add(self._facts.of(example.text, example.facts))
+        if self._dense and self._vectors is not None:
+            self._vectors = np.vstack((self._vectors, self._dense.encode([example.text])))
+        self.examples = (*self.examples, example)
+        self._ridge.add(kernel, itself, example.lam)
+        self._nearest = np.append(np.maximum(self._nearest, similar), similar.max())
+
+    def _take_out(self, place: int) -> None:
+        self._rows.remove(place)
+        if self._facts is not None:
+            self._facts.remove(place)
+        if self._vectors is not None:
+            self._vectors = np.delete(self._vectors, place, axis=0)
+        self.examples = (*self.examples[:place], *self.examples[place + 1 :])
+        self._ridge.remove(place)
+        self._nearest = _closest(self._rows.kernel())
+
+    def _changeable(self) -> None:
+        if len(self.examples) > CHANGEABLE_ROWS:
+            raise ValueError(f"a bank of more than {CHANGEABLE_ROWS} examples is built anew")
+
+    def _place(self, name: str) -> int:
+        for place, example in enumerate(self.examples):
+            if example.id == name:
+                return place
+        raise ValueError(f"there is no example {name!r}")
 
     # --- training ----------------------------------------------------------------------------
 
-    def _fit_idf(self, rows: Sequence[tuple[Ints, Ints]]) -> None:
-        self._idf: list[Floats] = []
-        for block in (0, 1):
-            seen: Ints = np.zeros(_BUCKETS, dtype=np.int64)
-            for row in rows:
-                seen[np.unique(row[block])] += 1
-            self._idf.append(np.log((len(rows) + 1) / (seen + 1)) + 1)
+    def _fit(self) -> Ridge:
+        kernel = self._rows.kernel()
+        self._nearest = _closest(kernel)
+        _bend(kernel, self._curve)
+        if self._facts is not None:
+            kernel += self._facts.kernel()
+        if self._dense and self._vectors is not None:
+            kernel += self._dense.weight * _bell(self._vectors @ self._vectors.T)
+        lam = np.array([example.lam for example in self.examples])
+        places = self._places()
+        if self._balance:
+            sizes = np.bincount(places)
+            lam = lam * (len(self.labels) * sizes / sizes.sum())[places]
+        return Ridge(kernel, lam, places, len(self.labels))
 
-    def _index(self, rows: Sequence[tuple[tuple[Ints, Floats], ...]]) -> None:
-        """Lay the examples out by feature, so that a text costs only the features it has."""
-        self._start: list[Ints] = []
-        self._rows: list[Ints] = []
-        self._values: list[Floats] = []
-        for block in (0, 1):
-            features = np.concatenate([row[block][0] for row in rows])
-            values = np.concatenate([row[block][1] for row in rows])
-            owner = np.repeat(np.arange(len(rows)), [row[block][0].size for row in rows])
-            order = np.argsort(features, kind="stable")
-            self._rows.append(owner[order])
-            self._values.append(values[order])
-            ends = np.cumsum(np.bincount(features, minlength=_BUCKETS))
-            self._start.append(np.concatenate([np.zeros(1, dtype=np.int64), ends]))
+    def _settle(self) -> None:
+        self.labels = tuple(sorted({example.label for example in self.examples}))
+        self._ridge.settle(self._places(), len(self.labels))
+        self._calibrate()
 
-    def _fit(self, kernel: Floats) -> None:
-        size = len(self.examples)
+    def _places(self) -> npt.NDArray[np.int64]:
         place = {label: i for i, label in enumerate(self.labels)}
-        labels = np.array([place[example.label] for example in self.examples])
-        target = np.zeros((size, len(self.labels)))
-        target[np.arange(size), labels] = 1.0
-        inverse = np.linalg.inv(kernel + _LAMBDA * np.eye(size))
-        self._alpha: Floats = inverse @ target
-        self._loo: Floats = target - self._alpha / np.diag(inverse)[:, None]
-        others = kernel - 2 * np.eye(size)
-        self._loo_similar: Floats = others.max(axis=1) if size > 1 else np.zeros(1)
-        right = (self._loo.argmax(axis=1) == labels)[: self._real]
+        return np.array([place[example.label] for example in self.examples])
+
+    def _loo(self) -> Floats:
+        found: Floats = self._ridge.left_out[self._shown()]
+        return found
+
+    def _shown(self) -> npt.NDArray[np.bool_]:
+        """Return which rows the calibration rests on: all but those of `about`."""
+        return np.array([example.id not in self._described for example in self.examples])
+
+    def _calibrate(self) -> None:
+        scores = self._loo()
+        places = self._places()[self._shown()]
+        right = scores.argmax(axis=1) == places
         # What is far from every example is unlike all that the calibration was fitted on.
-        self._near = float(np.quantile(np.clip(self._loo_similar[: self._real], 0, 1), 0.1))
-        self._map = _logistic(np.stack([_facts(row) for row in self._loo[: self._real]]), right)
+        near = np.clip(self._nearest[self._shown()], 0, 1)
+        self._near = float(np.quantile(near, 0.1))
+        self._map = fit_logistic(np.stack([sureness_facts(row) for row in scores]), right)
         # Rule of succession: n examples without an error do not prove more than this.
-        self._ceiling = (self._real + 1) / (self._real + 2)
+        self._ceiling = (len(scores) + 1) / (len(scores) + 2)
 
     def _confidence(self, scores: Floats, similarity: float) -> float:
-        logit = float(_facts(scores) @ self._map)
+        logit = float(sureness_facts(scores) @ self._map)
         sure = 1 / (1 + math.exp(-max(-30.0, min(30.0, logit))))
         if similarity < self._near:
             sure *= max(0.0, similarity) / self._near
         return min(sure, self._ceiling)
 
-    # --- features ----------------------------------------------------------------------------
+    def _kernel(self, text: str, facts: Mapping[str, Any]) -> tuple[Floats, Floats]:
+        """Return the lexical similarity 0..1 and the kernel of a text with every example."""
+        similar = self._rows.similar(self.lexicon.row(text))
+        kernel = _bend(similar.copy(), self._curve)
+        if self._facts is not None:
+            kernel += self._facts.similar(self._facts.of(text, facts))
+        if self._dense and self._vectors is not None:
+            kernel += self._dense.weight * _bell(self._vectors @ self._dense.encode([text])[0])
+        return similar, kernel
 
-    def _counts(self, text: str) -> tuple[Ints, Ints]:
-        """Return the hashed word and character features of a text, repeats included."""
-        words = tokens(fold(text[: TEXT_LIMIT * 2])[:TEXT_LIMIT])
-        grams = [_bucket(word) for word in words]
-        grams.extend(_bucket(f"{left} {right}") for left, right in pairwise(words))
-        characters = array("q")
-        for word, times in Counter(words).items():
-            characters.extend(self._characters(word) * times)
-        return np.array(grams, dtype=np.int64), np.array(characters, dtype=np.int64)
 
-    def _characters(self, word: str) -> array[int]:
-        known = self._words.get(word)
-        if known is None:
-            inner = f" {word} "
-            known = array(
-                "q",
-                (
-                    _bucket(inner[at : at + length])
-                    for length in (3, 4, 5)
-                    for at in range(len(inner) - length + 1)
-                ),
-            )
-            if len(self._words) < _WORD_CACHE:
-                self._words[word] = known
-        return known
+def _bend(similar: npt.NDArray[Any], curve: float) -> npt.NDArray[Any]:
+    """Turn cosines into the lexical kernel, in place: close texts count more than in proportion.
 
-    def _weigh(self, counts: tuple[Ints, Ints]) -> tuple[tuple[Ints, Floats], ...]:
-        blocks = []
-        for block, features in enumerate(counts):
-            found, times = np.unique(features, return_counts=True)
-            weights = (1 + np.log(times)) * self._idf[block][found]
-            length = float(np.sqrt(weights @ weights))
-            blocks.append((found, weights / length if length else weights))
-        return tuple(blocks)
+    It is 0 where nothing is shared: a bell curve is not, and drowns long texts in that level.
+    """
+    if curve:
+        similar *= curve
+        np.expm1(similar, out=similar)
+        similar /= math.expm1(curve)
+    return similar
 
-    def _similar(self, blocks: tuple[tuple[Ints, Floats], ...]) -> Floats:
-        """Return k(x, example) for every example, 0..1."""
-        total = np.zeros(len(self.examples))
-        for block, (features, weights) in enumerate(blocks):
-            start = self._start[block]
-            first, count = start[features], start[features + 1] - start[features]
-            wanted = count > 0
-            first, count, weights = first[wanted], count[wanted], weights[wanted]
-            if not count.size:
-                continue
-            offsets = np.repeat(first - np.cumsum(count) + count, count)
-            at = offsets + np.arange(int(count.sum()))
-            parts = self._values[block][at] * np.repeat(weights, count)
-            total += np.bincount(self._rows[block][at], weights=parts, minlength=total.size)
-        return total / 2
+
+def _bell(similar: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Turn cosines of dense vectors into the kernel exp(-2 (1 - cosine)), in place."""
+    similar -= 1
+    similar *= 2
+    np.exp(similar, out=similar)
+    return similar
+
+
+def _closest(kernel: npt.NDArray[Any]) -> Floats:
+    """Return each row's similarity to the nearest other row (0 if there is none)."""
+    if len(kernel) < 2:
+        return np.zeros(len(kernel))
+    diagonal = np.diag(kernel).copy()
+    kernel[np.diag_indices(len(kernel))] = -1
+    found: Floats = kernel.max(axis=1).astype(np.float64)
+    kernel[np.diag_indices(len(kernel))] = diagonal
+    return found
 
 
 def _distinct(examples: Sequence[Example]) -> list[Example]:
@@ -267,46 +389,3 @@ def _distinct(examples: Sequence[Example]) -> list[Example]:
     for example in sorted(examples, key=lambda example: (example.id, example.label)):
         found.setdefault((example.label, fold(example.text)), example)
     return list(found.values())
-
-
-def _bucket(feature: str) -> int:
-    return crc32(feature.encode("utf-8", "surrogatepass")) & (_BUCKETS - 1)
-
-
-def _facts(scores: Floats) -> Floats:
-    """Return what the confidence is read from: 1, top score, margin, square root of margin."""
-    ordered = np.sort(scores)[::-1]
-    top = float(ordered[0])
-    margin = top - float(ordered[1]) if ordered.size > 1 else top
-    return np.array([1.0, top, margin, math.sqrt(max(0.0, margin))])
-
-
-def _logistic(facts: Floats, right: npt.NDArray[np.bool_]) -> Floats:
-    """Fit P(right) = sigmoid(facts . w) by damped Newton, drawn to the prior weights.
-
-    The loss is strictly convex, but a full Newton step can overshoot and then diverge to a map
-    that is sure of everything: a step counts only if the loss falls (Armijo's rule). Raises
-    ArithmeticError should it not settle, since a wrong map is worse than none.
-    """
-    outcome = right.astype(np.float64)
-
-    def loss(weights: Floats) -> float:
-        logits = facts @ weights
-        drawn = weights - _PRIOR
-        fit = float(np.sum(np.logaddexp(0.0, logits) - outcome * logits))
-        return fit + _PRIOR_STRENGTH / 2 * float(drawn @ drawn)
-
-    weights = _PRIOR.copy()
-    for _ in range(100):
-        chance = 1 / (1 + np.exp(-np.clip(facts @ weights, -500, 500)))
-        gradient = facts.T @ (chance - outcome) + _PRIOR_STRENGTH * (weights - _PRIOR)
-        if float(np.abs(gradient).max()) < 1e-7:
-            return weights
-        curvature = (facts * (chance * (1 - chance))[:, None]).T @ facts
-        step = np.linalg.solve(curvature + _PRIOR_STRENGTH * np.eye(weights.size), gradient)
-        now, slope, share = loss(weights), float(gradient @ step), 1.0
-        # Below this the loss cannot tell two points apart, and Newton is in its quadratic end.
-        while slope > 1e-10 and loss(weights - share * step) > now - 1e-4 * share * slope:
-            share /= 2
-        weights = weights - share * step
-    raise ArithmeticError("the calibration of the example bank does not settle")

@@ -19,6 +19,12 @@ _INVISIBLE = re.compile(
     "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z]{2,12});")
+# Marks piled upon one letter: Unicode puts them in order in a time that is quadratic.
+_MARKS = (
+    "[\u0300-\u036f\u0483-\u0487\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u1ab0-\u1aff\u1dc0-\u1dff"
+    "\u20d0-\u20f0\ufe20-\ufe2f]"
+)
+_PILED = re.compile(f"({_MARKS}{{16}}){_MARKS}+")
 _SPACES = re.compile(r"\s+")
 _MARK = re.compile("[\u0300-\u036f]")
 
@@ -69,7 +75,7 @@ def clean(text: str) -> str:
         text = _ENTITY.sub(lambda match: unescape(match[0]), text)
     if text.isascii():
         return text
-    return unicodedata.normalize("NFKC", _INVISIBLE.sub("", text))
+    return unicodedata.normalize("NFKC", _PILED.sub(r"\1", _INVISIBLE.sub("", text)))
 
 
 def fold(text: str) -> str:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         load_settings,
         read_settings,
     )
+    from vedette.load.settings_file import settings_schema
     from vedette.load.yaml_file import Document, parse_yaml, read_yaml
 
 _FROM = {
@@ -52,6 +53,7 @@ _FROM = {
         "load_settings",
         "read_settings",
     ),
+    "settings_file": ("settings_schema",),
     "yaml_file": ("Document", "parse_yaml", "read_yaml"),
 }
 _HOME = {name: module for module, names in _FROM.items() for name in names}
@@ -80,6 +82,7 @@ __all__ = [
     "read_secret",
     "read_settings",
     "read_yaml",
+    "settings_schema",
 ]
 
 

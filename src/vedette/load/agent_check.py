@@ -23,6 +23,7 @@ from vedette.load.folder import (
     read_code,
     release_digest,
 )
+from vedette.load.http_file import BY_ENGINE, http_facts, http_problems
 from vedette.load.problem import Problem, did_you_mean
 from vedette.load.shape import fit
 from vedette.load.triggers import read_triggers
@@ -33,11 +34,15 @@ from vedette.tool import Tool
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What an agent is checked against: the fleet's name, its banks and its targets."""
+    """What an agent is checked against: the fleet's name, its banks and its targets.
+
+    `http_targets` are those of kind http, None where their kinds are not known.
+    """
 
     fleet: str
     banks: Mapping[str, BankPlan]
     targets: frozenset[str]
+    http_targets: frozenset[str] | None = None
 
 
 def read_agent(folder: Path, shown: str, around: Around) -> tuple[Agent | None, list[Problem]]:
@@ -58,11 +63,16 @@ def read_agent(folder: Path, shown: str, around: Around) -> tuple[Agent | None, 
         return None, problems
     if shape.name != folder.name:
         what = f"is {shape.name!r}, but the folder is {folder.name!r}"
-        problems.append(document.problem(("name",), what, f"write name: {folder.name}"))
+        code_of = "bad-fleet"
+        if (folder.parent / shape.name / "agent.yaml").is_file():
+            what += f": two agents would be {shape.name!r}"
+            code_of = "duplicate-name"
+        mend = f"write name: {folder.name}"
+        problems.append(document.problem(("name",), what, mend, code=code_of))
     problems += _charter_problems(shape, document)
     problems += _reasoner_problems(shape, document, code, shown)
     problems += _scope_problems(shape, document, around)
-    problems += tool_problems(shape, document, code.get("tools"), around.targets)
+    problems += tool_problems(shape, document, code.get("tools"), around)
     problems += eval_problems(folder, shown, {tool.name: tool for tool in shape.tools})
     subscriptions, schedules, found = read_triggers(shape, document)
     problems += found
@@ -95,6 +105,10 @@ def read_agent(folder: Path, shown: str, around: Around) -> tuple[Agent | None, 
 
 def _tool(shape: ToolFile) -> Tool:
     values = shape.model_dump(exclude={"timeout", "sinks"})
+    if shape.http is not None:
+        asks = BY_ENGINE if shape.http.query is not None else None
+        values |= {"function": BY_ENGINE, "query": asks, "http": http_facts(shape.http)}
+        values["verify"] = asks if shape.http.verify else None
     return Tool(**values, sinks=tuple(shape.sinks), timeout_us=duration_us(shape.timeout))
 
 
@@ -199,9 +213,10 @@ def _scope_problems(shape: AgentFile, document: Document, around: Around) -> lis
 
 
 def tool_problems(
-    shape: AgentFile, document: Document, code: Code | None, targets: frozenset[str]
+    shape: AgentFile, document: Document, code: Code | None, around: Around
 ) -> list[Problem]:
     """Say everything that is wrong with the tools as declared, each for itself and together."""
+    targets = around.targets
     problems: list[Problem] = []
     tools: dict[str, ToolFile] = {}
     for index, tool in enumerate(shape.tools):
@@ -211,8 +226,11 @@ def tool_problems(
             problems.append(document.problem((*at, "name"), what, "keep one of the two"))
         tools[tool.name] = tool
         problems += _args_problems(tool, document, at)
-        problems += _settles_problems(tool, shape, document, at)
-        problems += _code_problems(tool, document, at, code)
+        if tool.http is not None:
+            problems += http_problems(tool, document, at, around.http_targets)
+        else:
+            problems += _settles_problems(tool, shape, document, at)
+            problems += _code_problems(tool, document, at, code)
         if tool.target is not None and tool.target not in targets:
             what = f"vedette.toml has no table [targets.{tool.target}]"
             mend = did_you_mean(tool.target, sorted(targets))
@@ -271,6 +289,9 @@ def _code_problems(
     tool: ToolFile, document: Document, at: KeyPath, code: Code | None
 ) -> list[Problem]:
     problems: list[Problem] = []
+    if tool.function is None:
+        mend = "a function of tools.py, or http: with a request"
+        return [document.problem((*at, "function"), "is missing", mend, code="missing-key")]
     if code is not None and code.broken:
         return problems
     for key, name in (

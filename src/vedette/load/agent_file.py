@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from vedette.clock import duration_us
 from vedette.load.field import AfterValidator, Field, Shape, json_schema
+from vedette.load.http_file import HttpFile
 
 SETTLES_MEND = "say how an unknown outcome is settled: transactional, idempotent, queryable or none"
 ARG_KINDS = ("string", "integer", "boolean", "strings", "object")
@@ -136,7 +137,7 @@ class CodeLimitsFile(Shape):
 
 
 class ToolFile(Shape):
-    """One tool: what it does to the world. Declared here, performed by `function` of tools.py."""
+    """One tool: what it does to the world. Declared here, performed by `function` or `http`."""
 
     name: str = Field(
         description="for example incident.open", pattern=r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$"
@@ -153,7 +154,10 @@ class ToolFile(Shape):
     settles: Literal["transactional", "idempotent", "queryable", "none"] = Field(
         description=SETTLES_MEND
     )
-    function: str = Field(description="a function of tools.py")
+    function: str | None = Field(default=None, description="a function of tools.py")
+    http: HttpFile | None = Field(
+        default=None, description="a request that the engine makes, instead of a function"
+    )
     query: str | None = Field(
         default=None,
         description="a function of tools.py that asks the target; idempotent tools are asked "
@@ -208,6 +212,8 @@ def agent_schema() -> dict[str, Any]:
     schema = json_schema(AgentFile)
     kinds = ("on", "every", "cron", "daily")
     schema["$defs"]["TriggerFile"]["oneOf"] = [{"required": [kind]} for kind in kinds]
+    performed = [{"required": ["function"]}, {"required": ["http"]}]
+    schema["$defs"]["ToolFile"]["oneOf"] = performed
     kind = "|".join(ARG_KINDS)
     values = {"type": "string", "pattern": rf"^({kind})\??$"}
     schema["$defs"]["ToolFile"]["properties"]["args"]["additionalProperties"] = values

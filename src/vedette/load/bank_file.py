@@ -50,9 +50,9 @@ class BankScopeFile(Shape):
 
 
 class RetentionFile(Shape):
-    """How long what agents propose is kept."""
+    """How long what was proposed is kept, and recalled once it was promoted."""
 
-    days: int = Field(default=365, ge=1, description="days")
+    days: int = Field(default=365, ge=1, description="days from its promotion")
 
 
 class BankFile(Shape):
@@ -133,6 +133,7 @@ def _plan(shape: BankFile, memories: tuple[Memory, ...]) -> BankPlan:
         retention_days=shape.retention.days,
         memories=memories,
         digest=sha256_hex(canonical(facts)),
+        writers={scope.name: tuple(scope.writers) for scope in shape.scopes},
     )
 
 

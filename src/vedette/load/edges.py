@@ -10,6 +10,9 @@ from urllib.parse import urlsplit
 
 from vedette.clock import duration_us
 from vedette.load import edges_file as file
+from vedette.load.at_hand import AtHandFile, AtHandPlan, at_hand, at_hand_problems
+from vedette.load.imap import ImapFile, ImapPlan, imap_plan, imap_problems
+from vedette.load.part import is_here
 from vedette.load.policy_table import policy_problems
 from vedette.load.problem import Problem
 from vedette.load.yaml_file import Document, KeyPath
@@ -79,7 +82,7 @@ class BigQueryPlan:
     vouches: str = "columns"
 
 
-EdgePlan = PubsubPlan | PushPlan | BigQueryPlan
+EdgePlan = PubsubPlan | PushPlan | BigQueryPlan | AtHandPlan | ImapPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +202,12 @@ def edges(shape: Any, path: Callable[[str], Path]) -> Edges:
     )  # fmt: skip
 
 
-def edge_source(table: Any) -> EdgePlan:
-    """Return the plan of one source table of `edges_file`."""
+def edge_source(table: Any, path: Callable[[str], Path]) -> EdgePlan:
+    """Return the plan of one source table of `edges_file`. `path` resolves a relative one."""
+    if isinstance(table, AtHandFile):
+        return at_hand(table, path)
+    if isinstance(table, ImapFile):
+        return imap_plan(table, path)
     if isinstance(table, file.PubsubFile):
         return PubsubPlan(
             table.name, table.project, table.subscription, table.topic, table.dead_letter_topic,
@@ -242,6 +249,8 @@ def edge_problems(shape: Any, document: Document) -> list[Problem]:
     if shape.telemetry.traces == "otlp" and not shape.telemetry.endpoint:
         add(("telemetry",), "traces need a collector", "add endpoint")
     for index, source in enumerate(shape.sources):
+        found += at_hand_problems(source, ("sources", index), document, bool(shape.serve.http))
+        found += imap_problems(source, ("sources", index), document)
         if not isinstance(source, file.PubsubFile | file.PushFile):
             continue
         if isinstance(source, file.PushFile) and not shape.serve.http:
@@ -259,7 +268,7 @@ def _people_problems(shape: Any) -> list[tuple[KeyPath, str, str]]:
     if people.issuer is None:
         return found
     parts = urlsplit(people.issuer)
-    here = parts.hostname in ("localhost", "::1") or (parts.hostname or "").startswith("127.")
+    here = is_here(parts.hostname or "")
     if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and here)):
         found.append((("people", "issuer"), "is no https address", "write https://HOST"))
     if not (people.viewer or people.approver or people.operator or people.policy_author):

@@ -14,6 +14,8 @@ from vedette.load.problem import Problem, in_order, refuse
 from vedette.load.settings import Settings
 from vedette.memory import BankPlan
 
+Read = tuple[Mapping[str, Agent], tuple[BankPlan, ...], list[Problem]]
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -36,20 +38,21 @@ def load_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> Loaded:
     return Loaded(fleet, banks, tuple(problems))
 
 
-def check_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> list[Problem]:
+def check_fleet(
+    root: Path, settings: Settings, *, now_us: int = 0, read: Read | None = None
+) -> list[Problem]:
     """Return everything that is wrong with the fleet, by file and line. Imports no agent code.
 
-    With the cases of every agent that can be read, which nothing but `eval` needs.
+    With the cases of every agent that can be read, which nothing but `eval` needs. `read` is the
+    fleet as `read_fleet` found it; without it, it is read.
     """
     from vedette.load.eval_file import read_evals
 
-    agents, _, problems = read_fleet(root, settings, now_us=now_us)
+    agents, _, told = read or read_fleet(root, settings, now_us=now_us)
+    problems = list(told)
     for agent in agents.values():
         problems += read_evals(agent, _shown(root, Path(agent.folder)))[1]
     return in_order(problems)
-
-
-Read = tuple[Mapping[str, Agent], tuple[BankPlan, ...], list[Problem]]
 
 
 def read_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> Read:
@@ -57,7 +60,10 @@ def read_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> Read:
     banks, problems = _banks(root, settings.memory, now_us)
     agents: dict[str, Agent] = {}
     around = Around(
-        settings.fleet, {bank.name: bank for bank in banks}, frozenset(settings.targets)
+        settings.fleet,
+        {bank.name: bank for bank in banks},
+        frozenset(settings.targets),
+        frozenset(n for n, table in settings.targets.items() if table.get("kind") == "http"),
     )
     folders, found = _folders(root, settings.agents, "agent")
     problems += found
@@ -97,20 +103,21 @@ def _banks(root: Path, parent: Path, now_us: int) -> tuple[tuple[BankPlan, ...],
 def _reader_problems(
     root: Path, parent: Path, banks: tuple[BankPlan, ...], agents: set[str]
 ) -> list[Problem]:
-    """A reader that is no agent is a right given to whoever takes the name next."""
+    """A reader or writer that is no agent is a right given to whoever takes the name next."""
     return [
         Problem(
             f"{_shown(root, parent / bank.name)}/bank.yaml",
             0,
-            f"scopes.{scope}.readers",
-            f"{reader!r} is no agent of this fleet",
+            f"scopes.{scope}.{right}",
+            f"{name!r} is no agent of this fleet",
             "remove it until there is one",
             warning=True,
         )
         for bank in banks
-        for scope, readers in bank.scopes.items()
-        for reader in readers
-        if reader not in agents
+        for right, scopes in (("readers", bank.scopes), ("writers", bank.writers))
+        for scope, names in scopes.items()
+        for name in names
+        if name not in agents
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import Annotated, Any, ClassVar
 
 from vedette.clock import duration_us
@@ -31,6 +32,14 @@ def address(text: str) -> str:
     if text and not (host and port.isdigit() and int(port) < 65536):
         raise ValueError(f"{text!r} is no address | write host:port, for example 127.0.0.1:8088")
     return text
+
+
+def is_here(host: str) -> bool:
+    """Say whether a host is this machine, by an address of the loopback or by its usual name."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 Whole = Annotated[int, BeforeValidator(no_flag)]

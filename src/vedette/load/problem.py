@@ -13,7 +13,8 @@ class Problem:
     """One finding of `check`. `line` counts from 1; 0 means the file as a whole.
 
     `field` is a path into the file (`tools[1].settles`), empty where there is none. A `warning`
-    is worth reading but does not keep the fleet from starting.
+    is worth reading but does not keep the fleet from starting. `code` says what kind it is of,
+    for `vedette explain-error`.
     """
 
     file: str
@@ -22,6 +23,7 @@ class Problem:
     what: str
     mend: str = ""
     warning: bool = False
+    code: str = "bad-fleet"
 
     @property
     def where(self) -> str:
@@ -42,6 +44,7 @@ class Problem:
             "what": self.what,
             "mend": self.mend,
             "warning": self.warning,
+            "code": self.code,
         }
 
 
@@ -85,4 +88,4 @@ def refuse(problems: Sequence[Problem]) -> None:
     first = errors[0]
     more = len(errors) - 1
     what = f"{first.what}; and {more} more, see `vedette check`" if more else first.what
-    raise BadFleet(what, where=first.where, mend=first.mend or None)
+    raise BadFleet(what, where=first.where, mend=first.mend or None, code=first.code)

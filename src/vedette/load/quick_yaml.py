@@ -24,6 +24,11 @@ _DURATION = re.compile(r"[1-9][0-9]{0,6}(?:ms|s|m|h|d)\Z")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
 _KEY = re.compile(r"""(?:([A-Za-z_/][A-Za-z0-9_./ -]*)|"([^"\\]*)"|'([^']*)'):(?: +|\Z)""")
 _QUOTED = re.compile(r"""(?:"([^"\\]*)"|'([^']*)')(?: +#.*|)\Z""")
+# The escapes that people write: a line break, a quote, and characters that cannot be seen.
+_ESCAPED = re.compile(
+    r'"((?:[^"\\]|\\[n"\\]|\\u[0-9a-fA-F]{4}|\\U000[0-9a-fA-F]{5})*)"(?: +#.*|)\Z'
+)
+_ESCAPE = re.compile(r'\\(?:([n"\\])|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))')
 _BLOCK = re.compile(r"([|>])(-?)(?: +#.*)?\Z")
 _FLOW = re.compile(
     r"""(?:"([^"\\]*)"|'([^']*)'"""
@@ -202,6 +207,8 @@ class _Reader:
     def _inline(self, text: str, path: tuple[str | int, ...]) -> Any:
         if quoted := _QUOTED.match(text):
             return quoted[1] if quoted[1] is not None else quoted[2]
+        if escaped := _ESCAPED.match(text):
+            return _ESCAPE.sub(_character, escaped[1])
         if text[0] in "[{":
             return self._flow(text, path)
         plain = text.split(" #", 1)[0].rstrip(" ")
@@ -292,6 +299,16 @@ class _Reader:
         if match[3] is not None:
             return self.scalar(match[3]), match.end()
         return match[1] if match[1] is not None else match[2], match.end()
+
+
+def _character(escape: re.Match[str]) -> str:
+    """Return the character that an escape stands for. Raises Unclear for half of one."""
+    if escape[1]:
+        return "\n" if escape[1] == "n" else escape[1]
+    number = int(escape[2] or escape[3], 16)
+    if 0xD800 <= number < 0xE000:
+        raise Unclear
+    return chr(number)
 
 
 def _past(text: str, at: int) -> int:

@@ -20,6 +20,9 @@ from urllib.parse import urlsplit
 from vedette.clock import duration_us
 from vedette.errors import BadFleet
 from vedette.load.edges import EdgePlan, Edges, edge_problems, edge_source, edges
+from vedette.load.http_file import http_target_problems
+from vedette.load.imap import mail_target_problems, with_relays
+from vedette.load.notify_file import NotifyPlan, notify_plan, notify_problems
 from vedette.load.problem import Problem, in_order, refuse
 from vedette.load.secrets import is_literal, read_secret, references
 from vedette.load.settings_file import (
@@ -36,7 +39,10 @@ from vedette.load.shape import problem_of, sentence
 from vedette.load.yaml_file import Document, KeyPath, read_text
 
 _TARGET = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
-_NEEDS = {"webhook": ("url",), "maildir": ("path",), "pubsub": ("project", "topic")}
+_NEEDS = {
+    "webhook": ("url",), "maildir": ("path",), "pubsub": ("project", "topic"),
+    "imap": ("host", "user"), "smtp": ("host",), "http": ("base_url",), "board": ("path",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +168,7 @@ class Settings:
     sources: tuple[SourcePlan, ...] = ()
     isolation: Isolation = field(default_factory=lambda: Isolation(False))
     edges: Edges = field(default_factory=Edges)
+    notify: NotifyPlan = field(default_factory=NotifyPlan)
 
     @classmethod
     def of(cls, root: Path, fleet: str = "fleet") -> Settings:
@@ -249,7 +256,7 @@ def _problems(shape: SettingsFile, document: Document) -> list[Problem]:
         if _given(sender, "token") != 1:
             what, mend = "needs its token", "give one of token_env, token_file, token_secret"
             problems.append(document.problem(("serve", "senders", index), what, mend))
-    problems += edge_problems(shape, document)
+    problems += [*edge_problems(shape, document), *notify_problems(shape, document)]
     for name, table in shape.targets.items():
         problems += _target_problems(name, table, document)
     return problems
@@ -276,6 +283,8 @@ def _target_problems(name: str, table: Mapping[str, Any], document: Document) ->
         if not (isinstance(table.get(needed), str) and table[needed]):
             what = f"a {kind} needs a {needed}"
             problems.append(document.problem((*at, needed), what, f"add {needed} ="))
+    problems += mail_target_problems(table, at, document)
+    problems += http_target_problems(table, at, document)
     for named in references(table):
         if sum(f"{named}_{kind}" in table for kind in ("env", "file", "secret")) > 1:
             what = f"{named} is referred to more than once"
@@ -284,7 +293,7 @@ def _target_problems(name: str, table: Mapping[str, Any], document: Document) ->
         if is_literal(key, value):
             what, mend = "a secret does not stand in a file of the fleet", f"write {key}_env ="
             problems.append(document.problem((*at, key), what, mend))
-        if key == "url" and isinstance(value, str):
+        if key in ("url", "base_url") and isinstance(value, str):
             problems += _url_problems(value, document, (*at, key))
     return problems
 
@@ -328,7 +337,7 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
         elif isinstance(source, HostFile):
             sources.append(HostPlan(source.name, duration_us(source.every)))
         else:
-            sources.append(edge_source(source))
+            sources.append(edge_source(source, path))
     host, _, port = shape.serve.http.rpartition(":")
     return Settings(
         root=root,
@@ -356,12 +365,13 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
             Sender(s.name, s.token_env, _maybe(path, s.token_file), s.prefix, s.token_secret)
             for s in shape.serve.senders
         ),
-        targets={name: _target(table, path) for name, table in shape.targets.items()},
+        targets=with_relays({name: _target(t, path) for name, t in shape.targets.items()}),
         sources=tuple(sources),
         isolation=Isolation(
             shape.isolation.workers == "processes", duration_us(shape.isolation.idle)
         ),
         edges=edges(shape, path),
+        notify=notify_plan(shape, {n: _target(t, path) for n, t in shape.targets.items()}, path),
     )
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+from vedette.load.at_hand import AlertmanagerFile, PrometheusFile, SqlFile
 from vedette.load.edges_file import (
     AuditFile,
     BigQueryFile,
@@ -18,8 +19,10 @@ from vedette.load.edges_file import (
     TelemetryFile,
     TokensFile,
 )
-from vedette.load.field import Field
+from vedette.load.field import Field, json_schema
+from vedette.load.imap import ImapFile
 from vedette.load.kinds import Errors
+from vedette.load.notify_file import NotifyFile
 from vedette.load.part import NAME, Address, Duration, Number, Part, Whole
 from vedette.load.secrets import VERSION
 from vedette.load.yaml_file import KeyPath
@@ -116,7 +119,17 @@ class HostFile(Part):
 
 
 SourceFile = Annotated[
-    CsvFile | JsonlFile | MaildirFile | HostFile | PubsubFile | PushFile | BigQueryFile,
+    CsvFile
+    | JsonlFile
+    | MaildirFile
+    | HostFile
+    | PubsubFile
+    | PushFile
+    | BigQueryFile
+    | SqlFile
+    | PrometheusFile
+    | AlertmanagerFile
+    | ImapFile,
     Field(discriminator="kind"),
 ]
 
@@ -170,9 +183,16 @@ class SettingsFile(Part):
     gateway: GatewayFile = Field(default_factory=GatewayFile)
     telemetry: TelemetryFile = Field(default_factory=TelemetryFile)
     audit: AuditFile = Field(default_factory=AuditFile)
+    notify: NotifyFile = Field(default_factory=NotifyFile)
     serve: ServeFile = Field(default_factory=ServeFile)
     targets: dict[str, dict[str, Any]] = Field(default_factory=dict)
     sources: list[SourceFile] = Field(default_factory=list)
+
+
+def settings_schema() -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of vedette.toml, for editors."""
+    schema = json_schema(SettingsFile)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def read_shape(

@@ -39,7 +39,7 @@ def fit(model: type[M], document: Document) -> tuple[M | None, list[Problem]]:
     if not isinstance(document.value, dict):
         found = "is empty" if document.value is None else "is not a mapping"
         mend = "begin with the keys " + ", ".join(list(model.fields())[:3])
-        return None, [document.problem((), found, mend)]
+        return None, [document.problem((), found, mend, code="wrong-type")]
     errors: Errors = []
     shape = model.check(document.value, (), errors)
     return shape, [problem_of(model, document, found) for found in errors]
@@ -49,7 +49,14 @@ def problem_of(model: type[Shape], document: Document, found: Mapping[str, Any])
     """Return one error as a problem at its line of the document."""
     path = _known(document, found["loc"])
     what, mend = sentence(model, found)
-    return document.problem(path, what, mend)
+    return document.problem(path, what, mend, code=_code(str(found["type"])))
+
+
+def _code(kind: str) -> str:
+    """Return the code of one kind of misfit."""
+    if kind in _TYPES:
+        return "wrong-type"
+    return {"missing": "missing-key", "extra_forbidden": "no-such-key"}.get(kind, "bad-value")
 
 
 def _known(document: Document, loc: tuple[str | int, ...]) -> KeyPath:

@@ -35,10 +35,16 @@ class Document:
         return 1
 
     def problem(
-        self, path: KeyPath, what: str, mend: str = "", *, warning: bool = False
+        self,
+        path: KeyPath,
+        what: str,
+        mend: str = "",
+        *,
+        warning: bool = False,
+        code: str = "bad-fleet",
     ) -> Problem:
         """Return a problem at `path` of this file."""
-        return Problem(self.file, self.line(path), field_path(path), what, mend, warning)
+        return Problem(self.file, self.line(path), field_path(path), what, mend, warning, code)
 
 
 def read_text(path: Path, file: str) -> tuple[str, list[Problem]]:
@@ -94,10 +100,11 @@ def _outside_subset(text: str, file: str, first_line: int) -> list[Problem]:
         line = event.start_mark.line + first_line
         if isinstance(event, AliasEvent) or getattr(event, "anchor", None):
             what, mend = "anchors and aliases are not taken", "write the value out"
-            problems.append(Problem(file, line, "", what, mend))
+            problems.append(Problem(file, line, "", what, mend, code="not-yaml"))
         elif getattr(event, "tag", None):
             what = f"tag {event.tag} is not taken"
-            problems.append(Problem(file, line, "", what, "write a plain value"))
+            mend = "write a plain value"
+            problems.append(Problem(file, line, "", what, mend, code="not-yaml"))
     return problems
 
 
@@ -107,10 +114,12 @@ def _syntax(error: Any, file: str, first_line: int) -> Problem:
     what = str(error.problem or error.context or "unreadable").splitlines()[0]
     if what.startswith("found duplicate key"):
         name = what.removeprefix("found duplicate key ").split(" with value")[0]
-        return Problem(file, line, "", f"key {name} is given twice", "keep one of the two")
-    if "tab" in what or "'\\t'" in what:
-        return Problem(file, line, "", f"is not YAML: {what}", "indent with spaces")
-    return Problem(file, line, "", f"is not YAML: {what}", "check indentation, colons and quotes")
+        what, mend = f"key {name} is given twice", "keep one of the two"
+    elif "tab" in what or "'\\t'" in what:
+        what, mend = f"is not YAML: {what}", "indent with spaces"
+    else:
+        what, mend = f"is not YAML: {what}", "check indentation, colons and quotes"
+    return Problem(file, line, "", what, mend, code="not-yaml")
 
 
 def _plain(value: Any, path: KeyPath, lines: dict[KeyPath, int], first_line: int) -> Any:

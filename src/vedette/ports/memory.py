@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
+from vedette.learned import Learned
 from vedette.memory import BankPlan, Candidate, Memory
 
 
@@ -27,8 +28,32 @@ class BankStore(Protocol):
         """Return every active memory of a scope, by id: what a judge is trained on at load."""
         ...
 
+    def takes(self, bank: str, scope: str, agent: str | None) -> str:
+        """Say why a bank takes no candidate of an agent (None: a person's); "" if it does."""
+        ...
+
+    def unfit(self, of: Candidate) -> str:
+        """Say why what is proposed is not kept as it is written; "" if it is."""
+        ...
+
+    def keeps_us(self, bank: str) -> int:
+        """Return for how many microseconds a bank keeps what was learned; 0 if it is unknown."""
+        ...
+
+    def topics(self, bank: str) -> tuple[str, ...]:
+        """Return the topics that a memory of a bank may have."""
+        ...
+
     def propose(self, candidate: Candidate, now_us: int) -> None: ...
 
+    def settle(self, learned: Iterable[Learned]) -> set[str]:
+        """Bring memories to where the ledger says they stand; return the banks that changed."""
+        ...
+
+    def listed(self, bank: str | None = None) -> list[dict[str, Any]]:
+        """Return every candidate and memory that is not of a removed file, as data."""
+        ...
+
     def forget(self, events: Collection[str], kept: Collection[Candidate] = ()) -> int:
-        """Delete the candidates of erased events, except what is `kept`; return how many."""
+        """Delete what was learned of erased events, except what is `kept`; return how many."""
         ...

@@ -11,6 +11,7 @@ from vedette.budget import Raise
 from vedette.bundle import Bundle
 from vedette.entry import Draft
 from vedette.event import Event
+from vedette.learned import Learned
 from vedette.memory import Candidate
 from vedette.ports.sources import Refused
 from vedette.run import ActionRow, Committed, Run, Step
@@ -20,12 +21,16 @@ from vedette.totals import Total
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """An event on its way in: its canonical payload, and for each agent it wakes the key."""
+    """An event on its way in: its canonical payload, and for each agent it wakes the key.
+
+    `cause` is the entry that led to it, where that is one of ours.
+    """
 
     event: Event
     payload: bytes
     wakes: tuple[tuple[str, str], ...]
     subject: str | None
+    cause: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +152,13 @@ class Store(Protocol):
         command: str | None = None,
         number: int | None = None,
         marks: Mapping[str, str] | None = None,
+        expects: int | None = None,
     ) -> int:
         """Make a bundle the live revision; no step made under an older one commits after this.
 
         Without `number` it is the next one. `marks` are kept in the same commit, as `remember`
-        keeps one. Raises Outrun if a revision of that number or a higher one is there.
+        keeps one. Raises Outrun if a revision of that number or a higher one is there, or if
+        another than `expects` is live.
         """
         ...
 
@@ -194,6 +201,35 @@ class Store(Protocol):
         command: str | None = None,
     ) -> ActionRow:
         """Move a hold, write the entry into its run and wake the run. Raises BadCommand."""
+        ...
+
+    async def correct(
+        self, run: str, draft: Draft, arrival: Arrival | None, *, command: str | None = None
+    ) -> tuple[int, Accepted | None]:
+        """Write what a person says of a run and, in the same commit, accept the event of it.
+
+        Raises AlreadyDone if this person said so last, NotFound without such a run, BadCommand if
+        its content was erased.
+        """
+        ...
+
+    async def curate(
+        self, *moves: tuple[Draft, Sequence[str]], command: str | None = None
+    ) -> list[Learned]:
+        """Move memories (`bank/id`) as an order says, all or none; return where they stand.
+
+        Each move is the entry to write and whom it is about.
+
+        Raises what `vedette.learned.refuse` raises.
+        """
+        ...
+
+    async def propose(self, draft: Draft, *, command: str | None = None) -> int:
+        """Write what a person proposes to remember; return the entry's seq. Raises AlreadyDone."""
+        ...
+
+    def learned(self) -> dict[str, Learned]:
+        """Return where every memory stands that the ledger tells of, by `bank/id`."""
         ...
 
     async def redrive(

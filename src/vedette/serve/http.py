@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from vedette.errors import BadFleet, Unavailable
 from vedette.serve import operators
+from vedette.serve.alertmanager import alert_routes
 from vedette.serve.bundles import bundle_routes
 from vedette.serve.ingest import IngestLimits, Sender, routes
 from vedette.serve.push import push_routes
@@ -57,6 +59,7 @@ def application(app: App) -> Starlette:
             *routes(app.intake, senders, limits),
             *bundle_routes(app),
             *push_routes(app),
+            *alert_routes(app),
             *operators.routes(app),
             Route("/metrics", metrics),
             Route("/healthz", healthz),
@@ -126,6 +129,7 @@ def _bind(host: str, port: int, *, fallback: bool) -> socket.socket:
                 f"cannot serve on {host}:{port}: {error.strerror}",
                 where="vedette.toml: serve.http",
                 mend="choose another port, or port 0 for any free one",
+                code="port-taken" if error.errno == errno.EADDRINUSE else None,
             ) from error
         bound.bind((host, 0))
     return bound

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vedette import upkeep
+from vedette import answering, correcting, curating, modes, undoing, upkeep
 from vedette.cloudevents import from_json
 from vedette.commands import Commands, Order
 from vedette.errors import BadCommand
@@ -22,8 +22,6 @@ from vedette.roles import require
 VERBS: Mapping[str, Mapping[str, type]] = {
     "send": {"events": list},
     "would_wake": {"event": dict},
-    "approve": {"hold": str, "digest": str},
-    "deny": {"hold": str, "digest": str},
     "redrive": {"runs": list},
     "drop": {"runs": list},
     "stop": {"agent": str, "tool": str, "all": bool, "for_us": int},
@@ -33,19 +31,27 @@ VERBS: Mapping[str, Mapping[str, type]] = {
     "policy_rollback": {"number": int},
     "erase": {"event": str, "subject": str, "entry": int},
     **upkeep.VERBS,
+    **curating.VERBS,
+    **correcting.VERBS,
+    **modes.VERBS,
+    **undoing.VERBS,
+    **answering.VERBS,
 }
 
 _NEEDED = {
     "send": "events",
     "would_wake": "event",
-    "approve": "hold",
-    "deny": "hold",
     "redrive": "runs",
     "drop": "runs",
     "budget_raise": "for_us",
     "policy_apply": "folder",
     "policy_rollback": "number",
     **upkeep.NEEDED,
+    **curating.NEEDED,
+    **correcting.NEEDED,
+    **modes.NEEDED,
+    **undoing.NEEDED,
+    **answering.NEEDED,
 }
 
 
@@ -66,10 +72,6 @@ async def carry_out(
         return await commands.policy_apply(order, Path(given.pop("folder")), **given)
     if verb == "policy_rollback":
         return await commands.policy_rollback(order, given["number"])
-    if verb == "approve":
-        return await commands.approve(order, given["hold"], given.get("digest"))
-    if verb == "deny":
-        return await commands.deny(order, given["hold"], given.get("digest"))
     if verb == "redrive":
         return await commands.redrive(order, given["runs"])
     if verb == "drop":
@@ -80,9 +82,20 @@ async def carry_out(
         return await commands.resume(order, **given)
     if verb == "budget_raise":
         return await commands.budget_raise(order, given.pop("for_us"), **given)
+    if verb in correcting.VERBS:
+        return await correcting.carry_out(commands, order, given)
+    if verb in curating.VERBS:
+        who, why = order.principal, order.reason
+        return await curating.carry_out(commands.curating, verb, who, why, order.command_id, given)
     if verb in upkeep.VERBS:
         who, why = order.principal, order.reason
         return await upkeep.carry_out(commands.upkeep, verb, who, why, order.command_id, given)
+    if verb in undoing.VERBS:
+        return await undoing.carry_out(commands, verb, order, given)
+    if verb in answering.VERBS:
+        return await answering.carry_out(commands, verb, order, given)
+    if verb in modes.VERBS:
+        return await modes.carry_out(commands, order, given)
     return await commands.erase(order, **given)
 
 

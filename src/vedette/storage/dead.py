@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vedette.entry import Draft
-from vedette.errors import BadCommand
+from vedette.errors import BadCommand, NotFound
 from vedette.ports import Ended
 from vedette.run import ActionRow, Run
 from vedette.storage.database import Database
@@ -90,7 +90,7 @@ def _found(database: Database, name: str) -> tuple[Run, str]:
     position = find_position(database, name)
     rows = database.rows(f"{RUNS} WHERE r.position=? AND r.id=?", (position, name))
     if not rows:
-        raise BadCommand(f"there is no run {name!r}", mend="see `vedette dead list`")
+        raise NotFound(f"there is no run {name!r}", mend="see `vedette dead list`")
     run = to_run(rows[0])
     return run, "" if run.state == "dead" else f"it is no dead letter, it is {run.state}"
 

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator
+
 import orjson
 
+from vedette.agent import undo_source
+from vedette.digest import short_id
 from vedette.entry import Draft
 from vedette.errors import BadCommand
+from vedette.learned import PROPOSED
 from vedette.ports import Erased
+from vedette.storage import kept
 from vedette.storage.database import Database, Row
 from vedette.storage.ledger import Ledger
 from vedette.storage.rows import find_position
+from vedette.undo import undo_ids
 
 _FOUND = "SELECT b.seq, e.bytes, e.about FROM body b JOIN entry e ON e.seq=b.seq WHERE "
+_CORRECTED = f"SELECT bytes FROM entry WHERE about=? AND kind='{kept.CORRECTED}'"
+_OF_MEMORY = (
+    "SELECT 1 FROM entry e JOIN body b ON b.seq=e.seq "
+    f"WHERE e.about=? AND (e.seq=? OR e.kind='{PROPOSED}')"
+)
 
 
 def erase(
@@ -26,9 +38,14 @@ def erase(
 ) -> Erased:
     """Delete the bodies found by exactly one of event, subject and entry, and say so in the ledger.
 
-    In a transaction of the writer's. Raises BadCommand if there is none, or if a run needs it.
+    With an event go the events that hold a copy of it, however many steps away: those of its
+    corrections, and those that undo what was done because of it. In a transaction of the writer's.
+    Raises BadCommand if there is no body, or if a run needs it.
     """
-    found = _bodies(database, event, subject, entry)
+    places = _places(database, event, subject, entry)
+    found = _bodies(database, _copies(database, places) - ({entry} if entry else set()))
+    if entry is not None:
+        found |= _bodies_at(database, {entry})
     if not found:
         by, value = next(
             (by, value)
@@ -36,7 +53,8 @@ def erase(
             if value is not None
         )
         raise BadCommand(f"no body is found by {by} {value!r}")
-    abouts = sorted({row[2] for row in found if row[2] is not None})
+    rows = list(found.values())
+    abouts = sorted({row[2] for row in rows if row[2] is not None})
     events = []
     for about in abouts:
         events += [key for (key,) in database.rows("SELECT key FROM event WHERE seq=?", (about,))]
@@ -47,33 +65,115 @@ def erase(
                     f"run {run} still needs this content",
                     mend="settle its holds (approve, deny) or let it finish first",
                 )
-    database.many("DELETE FROM body WHERE seq=?", [(row[0],) for row in found])
+    _delete(database, rows)
     gone = [(about,) for about in abouts]
     database.many("UPDATE action SET record=NULL, answer=NULL WHERE position=?", gone)
     if entry is None:
         # Under whose name it was goes with the content.
         database.many("UPDATE event SET subject=NULL WHERE seq=?", gone)
         database.many("UPDATE refused SET subject=NULL WHERE seq=?", gone)
-    digests = sorted(str(orjson.loads(row[1])["body"]) for row in found)
+    digests = _tell(ledger, rows, draft, at_us)
+    return Erased(digests, tuple(sorted(events)))
+
+
+def erase_memories(
+    database: Database, ledger: Ledger, seqs: Collection[int], draft: Draft, at_us: int
+) -> Erased:
+    """Delete what was proposed by these entries, as far as it is there; with nothing say nothing.
+
+    Under whose name it was goes too, unless something else of it is left.
+    """
+    rows = list(_bodies_at(database, set(seqs)).values())
+    if not rows:
+        return Erased((), ())
+    _delete(database, rows)
+    unname(database, {row[2] for row in rows if row[2] is not None})
+    return Erased(_tell(ledger, rows, draft, at_us), ())
+
+
+def unname(database: Database, abouts: Iterable[int]) -> None:
+    """Forget under whose name events were of which neither content nor a memory is left.
+
+    While something is remembered of it, whoever it is about can still have it erased.
+    """
+    remembered = {about for _, _, about in kept.with_body(database)}
+    gone = [
+        (about,)
+        for about in sorted(set(abouts) - remembered)
+        if not database.rows(_OF_MEMORY, (about, about))
+    ]
+    database.many("UPDATE event SET subject=NULL WHERE seq=?", gone)
+    database.many("UPDATE refused SET subject=NULL WHERE seq=?", gone)
+
+
+def _delete(database: Database, rows: Collection[Row]) -> None:
+    database.many("DELETE FROM body WHERE seq=?", [(row[0],) for row in rows])
+    kept.empty(database, rows)
+
+
+def _tell(ledger: Ledger, rows: Iterable[Row], draft: Draft, at_us: int) -> tuple[str, ...]:
+    digests = sorted(str(orjson.loads(row[1])["body"]) for row in rows)
     placed = Draft(draft.kind, {**draft.fields, "erased": digests}, body=draft.body)
     ledger.append([placed], None, 0, at_us)
-    return Erased(tuple(digests), tuple(sorted(events)))
+    return tuple(digests)
 
 
-def _bodies(
+def _places(
     database: Database, event: str | None, subject: str | None, entry: int | None
-) -> list[Row]:
-    """Return (seq, entry bytes, about) of what is found."""
+) -> set[int]:
+    """Return the positions of what is asked for, be its own content still there or not."""
     if entry is not None:
-        return database.rows(f"{_FOUND} b.seq=?", (entry,))
+        return {entry} if database.rows("SELECT 1 FROM event WHERE seq=?", (entry,)) else set()
     if event is not None:
-        abouts = [find_position(database, event)]
-        abouts += [seq for (seq,) in database.rows("SELECT seq FROM refused WHERE key=?", (event,))]
-    else:
-        sql = "SELECT seq FROM event WHERE subject=? UNION SELECT seq FROM refused WHERE subject=?"
-        abouts = [seq for (seq,) in database.rows(sql, (subject, subject))]
-    return [
-        row
-        for about in sorted(set(abouts))
-        for row in database.rows(f"{_FOUND} e.about=?", (about,))
-    ]
+        at = find_position(database, event)
+        refused = database.rows("SELECT seq FROM refused WHERE key=?", (event,))
+        return {at, *(seq for (seq,) in refused)} - {0}
+    sql = "SELECT seq FROM event WHERE subject=? UNION SELECT seq FROM refused WHERE subject=?"
+    return {seq for (seq,) in database.rows(sql, (subject, subject))}
+
+
+def _copies(database: Database, places: Collection[int]) -> set[int]:
+    """Return the positions and those of all events that copied of them, or of such a copy."""
+    archived = [orjson.loads(raw) for _, raw, _ in kept.kept(database, (kept.CORRECTED,))]
+    found, open = set(places), sorted(places)
+    while open:
+        about = open.pop()
+        told = [orjson.loads(raw) for (raw,) in database.rows(_CORRECTED, (about,))]
+        told += [one for one in archived if one.get("about") == about]
+        led = {find_position(database, one["what"]) for one in told if "what" in one}
+        led |= set(_undos(database, about))
+        fresh = led - found - {0}
+        found |= fresh
+        open += sorted(fresh)
+    return found
+
+
+def _undos(database: Database, about: int) -> Iterator[int]:
+    """Yield the positions of the events that were to undo what was done of an event.
+
+    By their ids, which follow from the action's: so they are found when the entries are archived.
+    """
+    named = database.rows("SELECT value FROM meta WHERE name='fleet'")
+    fleet = str(named[0][0]) if named else ""
+    told = "SELECT id, agent FROM action WHERE position=? AND effect IS NOT NULL"
+    for action, agent in database.rows(told, (about,)):
+        for id in undo_ids(action):
+            place = find_position(database, short_id("evt", undo_source(fleet, agent), id))
+            if not place:
+                break
+            yield place
+
+
+def _bodies(database: Database, abouts: Collection[int]) -> dict[int, Row]:
+    """Return (seq, entry bytes, about) of all content that belongs to these positions, by seq."""
+    rows = [row for row in kept.with_body(database) if row[2] in abouts]
+    for about in sorted(abouts):
+        rows += database.rows(f"{_FOUND} e.about=?", (about,))
+    return {row[0]: row for row in rows}
+
+
+def _bodies_at(database: Database, seqs: Collection[int]) -> dict[int, Row]:
+    rows = [row for row in kept.with_body(database) if row[0] in seqs]
+    for seq in sorted(seqs):
+        rows += database.rows(f"{_FOUND} b.seq=?", (seq,))
+    return {row[0]: row for row in rows}

@@ -17,7 +17,9 @@ from vedette.keychain import ROTATED
 from vedette.ports import Erased
 from vedette.proof import Checkpoint, ProofError, SigningKey, parse_note
 from vedette.run import Run
+from vedette.storage import kept
 from vedette.storage.database import Database, Row
+from vedette.storage.erase import erase_memories, unname
 from vedette.storage.ledger import META, Ledger
 from vedette.storage.orders import Orders
 from vedette.storage.reads import Reads
@@ -32,7 +34,11 @@ _CLOSED = (
     "FROM body b JOIN entry e ON e.seq=b.seq WHERE b.seq>? AND b.seq<=? {0} AND NOT EXISTS "
     "(SELECT 1 FROM run r WHERE r.position=e.about AND r.state IN ('ready', 'waiting'))"
 )
-_EXPIRED = f"SELECT b.seq, e.bytes, e.about {_CLOSED} ORDER BY b.seq LIMIT ?"
+_EXPIRED = (
+    "SELECT b.seq, e.bytes, e.about "
+    + _CLOSED.format("AND e.kind!='memory.proposed'")
+    + " ORDER BY b.seq LIMIT ?"
+)
 _STILL = f"SELECT b.seq {_CLOSED.format('')}"
 
 
@@ -50,10 +56,12 @@ def rotate(
 def let_go(database: Database, ledger: Ledger, archived: Archived, draft: Draft, at_us: int) -> int:
     """Say in the ledger that its beginning is archived, and keep what goes on without it.
 
-    Raises BadCommand unless a checkpoint of the store vouches for exactly that beginning, and no
-    run needs any of it: a dead letter may have been taken up again since it was archived.
+    What memories are made of is copied in the same commit (`vedette.storage.kept`). Raises
+    BadCommand unless a checkpoint of the store vouches for exactly that beginning, and no run needs
+    any of it: a dead letter may have been taken up again since it was archived.
     """
     refuse_open(Reads(database), archived)
+    kept.keep(database, archived.size)
     rows = database.rows("SELECT note FROM checkpoint WHERE size=?", (archived.size,))
     try:
         root = archived.frontier().root()
@@ -112,9 +120,7 @@ def expire(
         "(SELECT 1 FROM entry e JOIN body b ON b.seq=e.seq WHERE e.about=action.position)",
         [(about,) for about in abouts],
     )
-    own = [(row[0],) for row in rows if row[0] == row[2]]
-    database.many("UPDATE event SET subject=NULL WHERE seq=?", own)
-    database.many("UPDATE refused SET subject=NULL WHERE seq=?", own)
+    unname(database, [row[0] for row in rows if row[0] == row[2]])
     digests = sorted(str(orjson.loads(row[1])["body"]) for row in rows)
     ledger.append([replace(draft, fields={**draft.fields, "erased": digests})], None, 0, at_us)
     return Erased(tuple(digests), ())
@@ -162,14 +168,13 @@ class Keeping(Reads):
 
         return await self.writer.submit(work)
 
-    def expiring(self, upto: int, *, closed: bool = False, after: int = 0) -> list[Row]:
+    def expiring(self, upto: int, *, after: int = 0) -> list[Row]:
         """Return (seq, entry bytes, about) of the next bodies up to an entry that may go.
 
         Content that an open run needs stays; so do proposed memories, whose bank has a retention
-        of its own, unless their entries go too (`closed`).
+        of its own (`forget_memories`).
         """
-        kinds = "" if closed else "AND e.kind!='memory.proposed'"
-        return self._rows(_EXPIRED.format(kinds), after, upto, CHUNK)
+        return self._rows(_EXPIRED, after, upto, CHUNK)
 
     def refuse_open(self, archived: Archived) -> None:
         """Raise BadCommand if an archived part holds entries of a run that has not ended."""
@@ -189,6 +194,15 @@ class Keeping(Reads):
         def work() -> Erased:
             self.erasing()
             return expire(self._write, self._ledger, rows, draft, self._now_us())
+
+        return await self.writer.submit(work)
+
+    async def forget_memories(self, seqs: Sequence[int], draft: Draft) -> Erased:
+        """Delete what was proposed by these entries; record the digests of what was there."""
+
+        def work() -> Erased:
+            self.erasing()
+            return erase_memories(self._write, self._ledger, seqs, draft, self._now_us())
 
         return await self.writer.submit(work)
 

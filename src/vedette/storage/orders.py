@@ -15,7 +15,7 @@ from vedette.budget import Raise
 from vedette.bundle import Bundle
 from vedette.clock import iso
 from vedette.entry import Draft
-from vedette.errors import AlreadyDone, BadCommand, Outrun
+from vedette.errors import AlreadyDone, BadCommand, NotFound, Outrun
 from vedette.run import ActionRow
 from vedette.storage.database import Database
 from vedette.storage.ledger import META, Ledger
@@ -92,14 +92,16 @@ class Orders:
         drafts: Sequence[Draft],
         number: int | None = None,
         marks: Mapping[str, str] | None = None,
+        expects: int | None = None,
     ) -> int:
         """Make a bundle the live revision; return its number.
 
-        Numbers may leave a gap, and never go back: Outrun for one that is not higher.
+        Numbers may leave a gap, and never go back: Outrun for one that is not higher. With
+        `expects` also if another number than that is live.
         """
         live = self._fences.policy_rev
         number = live + 1 if number is None else number
-        if number <= live:
+        if number <= live or expects not in (None, live):
             raise Outrun(f"revision {live} was published meanwhile", mend="try again")
         self.keep_bundle(bundle)
         for name, value in (marks or {}).items():
@@ -197,7 +199,7 @@ class Orders:
         rows = fetch(f"SELECT {COLUMNS} FROM action WHERE position=? AND id=?", (position, action))
         held = to_action(rows[0]) if rows else None
         if held is None or held.hold is None:
-            raise BadCommand(f"there is no hold {action.replace('act_', 'hold_')}")
+            raise NotFound(f"there is no hold {action.replace('act_', 'hold_')}")
         held.hold = move(held.hold, to)
         held.approver, held.until_us = approver, until_us
         of = (position, held.agent)

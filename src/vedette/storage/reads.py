@@ -10,9 +10,11 @@ import orjson
 
 from vedette.budget import Raise
 from vedette.event import Event
+from vedette.learned import TOLD, Learned, fold
 from vedette.memory import Candidate
 from vedette.run import ActionRow, Run
 from vedette.stop import Stop
+from vedette.storage import kept
 from vedette.storage.database import Database, Row
 from vedette.storage.pages import Pages
 from vedette.storage.record import Record
@@ -218,15 +220,25 @@ class Reads(Pages, Record):
 
     def candidates(self, events: Collection[str]) -> list[Candidate]:
         """Return what was proposed for memory out of these events and is not erased."""
-        sql = (
-            "SELECT e.bytes, b.data FROM entry e JOIN body b ON b.seq=e.seq "
-            "WHERE e.about=? AND e.kind='memory.proposed' ORDER BY e.seq"
+        every = self.learned().values() if events else ()
+        return [one.candidate for one in every if one.candidate is not None and one.event in events]
+
+    def learned(self) -> dict[str, Learned]:
+        """Return where every memory stands that the ledger tells of, by `bank/id`."""
+        return fold(
+            (seq, orjson.loads(raw), None if data is None else orjson.loads(data))
+            for seq, raw, data in self.told(TOLD)
         )
-        return [
-            Candidate.told(orjson.loads(raw), orjson.loads(data))
-            for event in sorted(events)
-            for raw, data in self._rows(sql, self._position(event))
-        ]
+
+    def told(self, kinds: tuple[str, ...]) -> list[tuple[int, bytes, bytes | None]]:
+        """Return (seq, bytes, body) of entries that memories are made of, oldest first.
+
+        Of those that are archived, too. `kinds` are some of `vedette.storage.kept.KINDS`.
+        """
+        found = {seq: (seq, raw, data) for seq, raw, _, data in self.walk(kinds)}
+        # What is kept of an entry counts, be its row deleted yet or not.
+        found |= {one[0]: one for one in kept.kept(self._database, kinds)}
+        return [found[seq] for seq in sorted(found)]
 
     def snapshot(self) -> AbstractContextManager[None]:
         """Let all reads inside see one state of the store, whatever is committed meanwhile."""

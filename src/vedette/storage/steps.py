@@ -108,6 +108,7 @@ class Steps:
         draft = Draft(
             "event.accepted",
             {"event": key, "woke": len(arrival.wakes), "hops": event.hops or None},
+            arrival.cause,
             body=Body(arrival.payload),
         )
         seq = self._ledger.head + 1

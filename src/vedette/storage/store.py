@@ -15,9 +15,11 @@ from vedette.bundle import Bundle
 from vedette.crashpoint import reach
 from vedette.entry import Draft
 from vedette.errors import BadStore
+from vedette.learned import Learned
 from vedette.ports import Accepted, Arrival, Ended, Erased, Refused
 from vedette.proof import SigningKey
 from vedette.run import ActionRow, Committed, Run, Step
+from vedette.storage.curated import correct, curate, propose
 from vedette.storage.database import Database
 from vedette.storage.dead import drop, redrive
 from vedette.storage.erase import erase
@@ -211,15 +213,17 @@ class SqlStore(Keeping):
         command: str | None = None,
         number: int | None = None,
         marks: Mapping[str, str] | None = None,
+        expects: int | None = None,
     ) -> int:
         """Make a bundle the live revision; steps made under older ones are refused from here on.
 
         `drafts` are written with the new number in their `policy_rev`; `marks` are kept in the
-        same commit. Returns the number. Raises Outrun if `number` is no higher than what is live.
+        same commit. Returns the number. Raises Outrun if `number` is no higher than what is live,
+        or if another number than `expects` is.
         """
         orders = self._orders
         return await self.writer.submit(
-            orders.once(command, lambda: orders.publish(bundle, drafts, number, marks))
+            orders.once(command, lambda: orders.publish(bundle, drafts, number, marks, expects))
         )
 
     async def stop(
@@ -258,6 +262,38 @@ class SqlStore(Keeping):
             return orders.settle_hold(action, to, draft, approver, until_us)
 
         return await self.writer.submit(orders.once(command, work))
+
+    async def correct(
+        self, run: str, draft: Draft, arrival: Arrival | None, *, command: str | None = None
+    ) -> tuple[int, Accepted | None]:
+        """Write what a person says of a run and, in the same commit, accept the event of it."""
+
+        def work() -> tuple[int, Accepted | None]:
+            # What is known of this run's steps is not so any more.
+            self._steps.forget()
+            return correct(
+                self._write, self._ledger, self._steps, run, draft, arrival, self._now_us()
+            )
+
+        return await self.writer.submit(self._orders.once(command, work))
+
+    async def curate(
+        self, *moves: tuple[Draft, Sequence[str]], command: str | None = None
+    ) -> list[Learned]:
+        """Move memories (`bank/id`) as an order says, all in one commit; see `curated.curate`."""
+        return await self.writer.submit(
+            self._orders.once(
+                command, lambda: curate(self._write, self._ledger, moves, self._now_us())
+            )
+        )
+
+    async def propose(self, draft: Draft, *, command: str | None = None) -> int:
+        """Write what a person proposes to remember; return the entry's seq."""
+        return await self.writer.submit(
+            self._orders.once(
+                command, lambda: propose(self._write, self._ledger, draft, self._now_us())
+            )
+        )
 
     async def redrive(
         self, runs: Sequence[str], draft: Draft, *, command: str | None = None

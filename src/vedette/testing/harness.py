@@ -86,6 +86,7 @@ class FleetHarness:
             "mailbox": {"kind": "maildir", "path": str(folder / "mail")},
             # Nobody listens there: port 9 is the discard service.
             "oncall": {"kind": "webhook", "url": "http://127.0.0.1:9/hook"},
+            "board": {"kind": "board", "path": str(folder / "board.db")},
         }
         self._reasoners = dict(reasoners) if reasoners else None
         self._clock = clock

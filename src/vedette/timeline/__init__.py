@@ -9,6 +9,7 @@ from __future__ import annotations
 from vedette.timeline.entries import changes, entries_page
 from vedette.timeline.explain import explain
 from vedette.timeline.match import Matched, match
+from vedette.timeline.page import explain_page
 from vedette.timeline.pages import hold_item, inbox, runs_page, status
 from vedette.timeline.reconstruct import Reconstruction, reconstruct
 from vedette.timeline.record import Record, resolve
@@ -23,6 +24,7 @@ __all__ = [
     "changes",
     "entries_page",
     "explain",
+    "explain_page",
     "explain_text",
     "hold_item",
     "inbox",

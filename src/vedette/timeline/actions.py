@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from vedette.run import ActionRow
+from vedette.timeline.attention import notes_of
 from vedette.timeline.record import Shown
 
 _EFFECTS = {
@@ -18,6 +19,7 @@ _EFFECTS = {
     "effect.unknown": "unknown",
     "effect.cancelled": "cancelled",
 }
+_ANSWERS = ("hold.approved", "hold.denied", "hold.expired")
 
 
 def action_object(
@@ -41,6 +43,7 @@ def action_object(
         "resource": question["resource"] if question else None,
         "settles": put["settles"] if put else None,
         "high_impact": put["high_impact"] if put else None,
+        "inverse": record.get("inverse"),
         "digest": row.digest,
         "why": proposal.get("why") or record.get("why"),
         "confidence_milli": record.get("confidence"),
@@ -123,6 +126,7 @@ def _hold(row: ActionRow, told: Sequence[Shown]) -> dict[str, Any] | None:
         "waits": row.waits,
         "until": row.until_us or None,
         "by": row.approver,
+        "notes": notes_of(told),
         "answers": [
             {
                 "seq": entry.seq,
@@ -134,7 +138,7 @@ def _hold(row: ActionRow, told: Sequence[Shown]) -> dict[str, Any] | None:
                 "erased": entry.erased,
             }
             for entry in told
-            if entry.kind.startswith("hold.")
+            if entry.kind in _ANSWERS
         ],
     }
 

@@ -27,7 +27,10 @@ _OUTCOMES = ("permit", "hold", "deny")
 TOPICS = frozenset(
     {"head", "inbox", "hold", "run", "agent", "fleet", "policy", "memory", "stop", "budget"}
 )
-_HELD = ("hold.approved", "hold.denied", "hold.expired", "effect.unknown")
+_HELD = (
+    "hold.approved", "hold.denied", "hold.expired", "hold.claimed", "hold.noted",
+    "effect.unknown",
+)  # fmt: skip
 _BY_ROOM = {"policy": "policy", "stop": "stop", "budget": "budget", "fleet": "fleet"}
 
 
@@ -115,8 +118,9 @@ def _touched(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for topic in ("agent", "run"):
         if topic in entry:
             yield topic, entry[topic]
-    if kind == "memory.proposed":
-        yield "memory", str(entry.get("memory"))
+    if kind.startswith("memory."):
+        # Named by its bank when it is proposed, and then as `bank/id`.
+        yield "memory", str(entry.get("memory")).partition("/")[0]
     if action is not None and (kind in _HELD or kind == "action.decided"):
         # A decision opens a hold or ends one.
         yield "hold", action.replace("act_", "hold_")

@@ -13,6 +13,7 @@ from vedette.identity import Identity
 from vedette.run import ActionRow, Run
 from vedette.timeline.actions import action_object
 from vedette.timeline.record import Record, Shown, action_of, resolve, shown
+from vedette.timeline.undone import undone_object
 
 EXPLAIN = "vedette.explain/1"
 
@@ -104,7 +105,15 @@ def _run(record: Record, run: Run, accepted: Shown | None) -> dict[str, Any]:
         "reads": [_read(entry) for entry in told if entry.kind == "recall.decided"],
         "memories": _memories(turns),
         "judgements": judgements,
-        "actions": [action_object(row, _of(row, told), turns) for row in rows],
+        "actions": [
+            {
+                **action_object(row, _of(row, told), turns),
+                "undone": undone_object(record, str(fleet) if fleet else None, row),
+            }
+            for row in rows
+        ],
+        "corrections": [_correction(entry) for entry in told if entry.kind == "run.corrected"],
+        "proposed": [_proposed(entry) for entry in told if entry.kind == "memory.proposed"],
         "timeline": items,
         "cut": len(told) >= _ENTRIES,
     }
@@ -121,6 +130,25 @@ def _because(entry: Shown, name: str) -> dict[str, Any]:
         "why": entry.told(name),
         "erased": entry.erased,
     }
+
+
+def _correction(entry: Shown) -> dict[str, Any]:
+    """Return what a person said of the run, in the order in which people did."""
+    told = {name: entry.told(name) for name in ("was", "should", "note", "reason")}
+    by, outcome = entry.get("actor"), entry.get("outcome")
+    return {
+        "seq": entry.seq, "at": entry.get("at"), "outcome": outcome, "by": by, **told,
+        "event": entry.get("what"), "erased": entry.erased,
+    }  # fmt: skip
+
+
+def _proposed(entry: Shown) -> dict[str, Any]:
+    """Return what the run proposed to remember; what became of it `vedette memory show` tells."""
+    told = {name: entry.told(name) for name in ("scope", "kind", "label", "text")}
+    return {
+        "seq": entry.seq, "at": entry.get("at"), "bank": entry.get("memory"),
+        "candidate": entry.get("what"), **told, "erased": entry.erased,
+    }  # fmt: skip
 
 
 def _read(entry: Shown) -> dict[str, Any]:

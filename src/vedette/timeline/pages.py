@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
+import orjson
+
 from vedette.errors import BadCommand
 from vedette.run import ActionRow, Run, RunState
 from vedette.timeline.actions import action_object
+from vedette.timeline.attention import claim_of, notes_of
 from vedette.timeline.record import Record, shown
 
 MOST = 200
@@ -117,6 +120,12 @@ def hold_item(record: Record, row: ActionRow, now_us: int) -> dict[str, Any]:
         "run": row.run,
         "action": row.id,
         "tool": row.tool,
+        "verb": action["verb"],
+        "resource": action["resource"],
+        "inverse": action["inverse"],
+        "high_impact": action["high_impact"],
+        "label": next((turn.told("label") or turn.get("label") for turn in turns), None),
+        "confidence_milli": action["confidence_milli"],
         "arguments": action["arguments"],
         "erased": action["erased"],
         "why": action["why"],
@@ -131,6 +140,8 @@ def hold_item(record: Record, row: ActionRow, now_us: int) -> dict[str, Any]:
         "age_us": None if since is None else now_us - since,
         "expires": row.until_us or None,
         "due": row.not_before_us or None,
+        "claim": claim_of(told, now_us),
+        "notes": notes_of(told),
     }
 
 
@@ -153,6 +164,20 @@ def status(record: Record, now_us: int) -> dict[str, Any]:
         },
         "waiting": dict(sorted(record.waiting().items())),
         "oldest": _oldest(record, now_us),
+        "notices": _notices(record.meta("notices")),
+    }
+
+
+def _notices(kept: str | None) -> dict[str, Any] | None:
+    """Return how telling people goes (see `vedette.notices`); None where nobody is told."""
+    if kept is None:
+        return None
+    outbox = orjson.loads(kept)
+    numbers = {name: outbox[name] for name in ("sent", "failed", "dropped")}
+    return {
+        "pending": len(outbox["pending"]),
+        **numbers,
+        "failing": sorted(outbox["tries"]),
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 import orjson
 
-from vedette.errors import BadCommand
+from vedette.errors import BadCommand, NotFound
 from vedette.run import ActionRow, Run
 
 Kind = Literal["run", "event", "action", "hold", "effect"]
@@ -132,7 +132,7 @@ def _of_one_event(found: list[tuple[Kind, str]]) -> list[tuple[Kind, str]]:
 def resolve(record: Record, text: str) -> tuple[Kind, str]:
     """Return what an id or a unique beginning of one names: its kind and the full id.
 
-    Raises BadCommand if it names nothing, or more than one thing (the message lists them).
+    Raises NotFound if it names nothing, BadCommand if more than one thing (the message lists them).
     """
     text = text.strip()
     prefix = next((known for known in PREFIXES if text.startswith(known)), None)
@@ -144,7 +144,7 @@ def resolve(record: Record, text: str) -> tuple[Kind, str]:
             continue
         found += _named(record, known, text.removeprefix(known))
     if not found:
-        raise BadCommand(
+        raise NotFound(
             f"nothing is known by {text!r}",
             mend="see `vedette runs`, `vedette hold list`; the first characters of an id will do",
         )

@@ -11,16 +11,19 @@ from collections import Counter
 from typing import Any, Protocol
 
 from vedette.clock import iso
+from vedette.timeline.answered import Answered
 from vedette.timeline.record import shown
 from vedette.timeline.rules import rules_of
 from vedette.timeline.sample import Sample
 from vedette.timeline.tally import Tally
 from vedette.timeline.window import Walk, fields_of, window
+from vedette.timeline.would import Would
 
 REPORT = "vedette.report/1"
 SAMPLED = 20
 
 _ACCEPTED = b'"kind":"event.accepted"'
+_CAUSE = b'"cause":'  # of accepted events undos alone have one
 
 
 class Book(Walk, Protocol):
@@ -31,22 +34,32 @@ class Book(Walk, Protocol):
     def meta(self, name: str) -> Any: ...
 
 
-def report(record: Book, since_us: int, until_us: int, seed: str | None = None) -> dict[str, Any]:
+def report(
+    record: Book, since_us: int, until_us: int, seed: str | None = None, agent: str | None = None
+) -> dict[str, Any]:
     """Return the report from `since_us` until before `until_us` (microseconds, UTC).
 
     The actions to check are drawn by `seed`; the default is the fleet's name and the last day, so
-    that whoever makes the same report again is shown the same ones.
+    that whoever makes the same report again is shown the same ones. With `agent` the section on
+    what agents would have done is that agent's, whether a mode held it back or not.
     """
     part = window(record, since_us, until_us)
     fleet = str(record.meta("fleet") or "")
     seed = seed or f"{fleet} {iso(until_us - 1)[:10]}"
     tally = Tally(Sample(seed, SAMPLED))
+    would = Would(part.first, getattr(record, "entry", None))
+    answered = Answered(getattr(record, "entries", None))
     for seq, raw, _, data in part.walk(record):
         if _ACCEPTED in raw:
             tally.events += 1
-            continue
+            if _CAUSE not in raw:
+                continue
         try:
-            tally.take(shown(seq, raw, data))
+            entry = shown(seq, raw, data)
+            if entry.kind != "event.accepted":
+                tally.take(entry)
+            would.take(entry)
+            answered.take(entry)
         except (ValueError, KeyError):
             # No entry, or no body. What stands and what does not is for `ledger verify` to say.
             tally.unreadable += 1
@@ -64,6 +77,8 @@ def report(record: Book, since_us: int, until_us: int, seed: str | None = None) 
         "budgets": tally.budgets(),
         "rules": hit_rules(record, bundle, tally.rules),
         "questions": tally.questions(),
+        "answered": answered.told(),
+        "would": would.told(agent),
         "sample": tally.sample.drawn(),
     }
 

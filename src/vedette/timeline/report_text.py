@@ -6,26 +6,35 @@ there is; `--json` has all of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from vedette.clock import iso
+from vedette.clock import utc_second
+from vedette.timeline.answered import answered_text
 from vedette.timeline.intent import Intent
 from vedette.timeline.reconstruct import Reconstruction
 from vedette.timeline.text import safe
+from vedette.timeline.would import would_text
+
+When = Callable[[int], str]
 
 _CHANGES, _EXCEPTIONS, _SPENT, _LONG = 10, 14, 8, 100
 # As much of an id as names one action for `explain`: the half of its event, and a bit.
 _ID = 28
 
 
-def report_text(told: Mapping[str, Any]) -> list[str]:
-    """Return the lines of a report."""
+def would_lines(told: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a report's section on what agents would have done."""
+    return ["WOULD HAVE", *would_text(told["would"], safe)]
+
+
+def report_text(told: Mapping[str, Any], when: When = utc_second) -> list[str]:
+    """Return the lines of a report; `when` writes an instant for its reader."""
     return [
-        f"REPORT {safe(told['fleet'])}  {_at(told['from'])} to {_at(told['to'])}",
+        f"REPORT {safe(told['fleet'])}  {_at(told['from'], when)} to {_at(told['to'], when)}",
         *_traffic(told["traffic"]),
         "CHANGED",
-        *_some([_change(one) for one in told["changed"]], _CHANGES, "nothing"),
+        *_some([_change(one, when) for one in told["changed"]], _CHANGES, "nothing"),
         "EXCEPTIONS",
         *_some(list(_exceptions(told["exceptions"])), _EXCEPTIONS, "none"),
         "BUDGETS",
@@ -34,13 +43,16 @@ def report_text(told: Mapping[str, Any]) -> list[str]:
         *_rules(told["rules"]),
         "QUESTIONS",
         *_questions(told["questions"]),
+        "WHO ANSWERED",
+        *answered_text(told["answered"], safe),
+        *would_lines(told),
         f"CHECK THESE {len(told['sample'])} PERMITTED ACTIONS (drawn by {safe(told['seed'])!r})",
         *(_sampled(one) for one in told["sample"]),
     ]
 
 
-def _at(instant: Any) -> str:
-    return f"{iso(instant)[:19]}Z" if isinstance(instant, int) else "?"
+def _at(instant: Any, when: When) -> str:
+    return when(instant) if isinstance(instant, int) else "?"
 
 
 def _some(lines: Sequence[str], most: int, none: str) -> Iterator[str]:
@@ -67,8 +79,8 @@ def _traffic(told: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {told['unreadable']:,} entries cannot be read: see `vedette ledger verify`"
 
 
-def _change(one: Mapping[str, Any]) -> str:
-    line = f"{_at(one['at'])}  {one['kind']}"
+def _change(one: Mapping[str, Any], when: When) -> str:
+    line = f"{_at(one['at'], when)}  {one['kind']}"
     if one.get("policy_rev") is not None:
         line += f" revision {one['policy_rev']}"
     for name in ("what", "agent", "scope"):
@@ -139,20 +151,24 @@ def _sampled(one: Mapping[str, Any]) -> str:
 # --- a reconstruction ---------------------------------------------------------------------------
 
 
-def reconstruction_text(told: Reconstruction) -> Iterator[str]:
-    """Yield the lines of a reconstruction: each agent's timeline, what is open, what is wrong."""
-    yield f"FROM {_at(told.window.since_us)} TO {_at(told.window.until_us)}, to entry {told.last:,}"
+def reconstruction_text(told: Reconstruction, when: When = utc_second) -> Iterator[str]:
+    """Yield the lines of a reconstruction: each agent's timeline, what is open, what is wrong.
+
+    `when` writes an instant for its reader.
+    """
+    begun, ended = (_at(at, when) for at in (told.window.since_us, told.window.until_us))
+    yield f"FROM {begun} TO {ended}, to entry {told.last:,}"
     for name in sorted(told.agents):
         agent = told.agents[name]
         yield f"AGENT {name} ({agent.identity or 'its identity is not recorded'})"
         for item in agent.items:
-            yield f"  {_at(item['at'])}  {item['seq']:>9}  {_told(item, told.events)}"
+            yield f"  {_at(item['at'], when)}  {item['seq']:>9}  {_told(item, told.events)}"
     if told.fleet:
         yield "THE FLEET"
     for item in told.fleet:
-        yield f"  {_at(item['at'])}  {item['seq']:>9}  {_told(item, told.events)}"
+        yield f"  {_at(item['at'], when)}  {item['seq']:>9}  {_told(item, told.events)}"
     yield f"OPEN INTENTS: {len(told.open)}"
-    yield from (f"  {_open(intent)}" for intent in told.open)
+    yield from (f"  {_open(intent, when)}" for intent in told.open)
     if told.cut:
         yield f"RUNS WHOSE BEGINNING IS ARCHIVED: {len(told.cut)}"
     yield f"FINDINGS: {len(told.findings)}"
@@ -179,9 +195,9 @@ def _told(item: Mapping[str, Any], events: Mapping[str, Mapping[str, Any]]) -> s
     return ", ".join(parts)
 
 
-def _open(intent: Intent) -> str:
+def _open(intent: Intent, when: When) -> str:
     last = intent.states[-1]
     return (
         f"{intent.id} {intent.agent} {intent.tool}: {intent.state} since entry {last['seq']} "
-        f"({_at(last['at'])}); nobody recorded how it ended"
+        f"({_at(last['at'], when)}); nobody recorded how it ended"
     )

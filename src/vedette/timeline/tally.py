@@ -68,7 +68,7 @@ class Tally:
         outcome, agent = entry.get("outcome"), str(entry.get("agent"))
         decision = entry.told("decision") or {}
         self.rules.update({rule, *(str(r).split(":")[0] for r in decision.get("reasons") or ())})
-        if outcome == "deny":
+        if outcome == "deny" and rule != "mode.observe":  # what is observed is told by `would`
             self._note("denied", entry, rule)
         elif outcome == "hold" and entry.get("wait") == "approval":
             self._asked.setdefault(action, agent)

@@ -7,13 +7,14 @@ character, and no line is longer than the width asked for.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import orjson
 
 from vedette.clock import iso
-from vedette.event import DATA, PRINCIPAL, REASON
+from vedette.event import DATA, PRINCIPAL, REASON, UNDONE
 
 # title, head, text, dim, permit, hold, deny, done, failed: what a terminal may colour.
 Styled = tuple[str, str]
@@ -21,14 +22,33 @@ Styled = tuple[str, str]
 WIDTH = 80
 
 _LONG = 600
+# How instants are written while one object is told; a parameter of every line otherwise.
+_WHEN: ContextVar[Callable[[int], str]] = ContextVar("when", default=iso)
 _SIGNS = {"permit": "PERMIT", "hold": "HOLD", "deny": "DENY"}
+_UNDONE = {
+    "undone": "UNDONE by",
+    "waiting": "TO BE UNDONE by",
+    "dead": "NOT UNDONE, a dead letter:",
+    "void": "NOT UNDONE, nothing came of",
+    "unknown": "UNDONE OR NOT, nobody knows; look at its target:",
+}
 _STATES = {"done": "done", "failed": "failed", "unknown": "failed", "cancelled": "failed"}
 
 
-def explain_text(told: Mapping[str, Any], width: int = WIDTH) -> list[Styled]:
+def explain_text(
+    told: Mapping[str, Any], width: int = WIDTH, when: Callable[[int], str] = iso
+) -> list[Styled]:
     """Return the lines of an explain object: event, memories, judgement, proposals, decisions,
-    effects, outcomes, in this order for each run.
+    effects, outcomes, in this order for each run. `when` writes an instant for its reader.
     """
+    token = _WHEN.set(when)
+    try:
+        return _lines(told, width)
+    finally:
+        _WHEN.reset(token)
+
+
+def _lines(told: Mapping[str, Any], width: int) -> list[Styled]:
     lines = list(_event(told["event"]))
     for run in told["runs"]:
         lines += _run(run, told["focus"])
@@ -61,7 +81,7 @@ def _wrapped(line: str, width: int) -> list[str]:
 
 
 def _at(instant: Any) -> str:
-    return iso(instant) if isinstance(instant, int) else "?"
+    return _WHEN.get()(instant) if isinstance(instant, int) else "?"
 
 
 def _milli(value: Any) -> str:
@@ -93,7 +113,7 @@ def _event(event: Mapping[str, Any]) -> Iterator[Styled]:
             yield "text", f"  {name}: {safe(value)} ({sure})"
     if event["lineage"]:
         yield "text", f"  came through: {safe(', '.join(event['lineage']))}"
-    made = "made by the engine" if DATA in vouched else "untrusted"
+    made = "made by the engine" if {DATA, UNDONE} & vouched else "untrusted"
     yield "text", f"  data: {safe(event['data'])} ({made})"
 
 
@@ -123,11 +143,32 @@ def _run(run: Mapping[str, Any], focus: str | None) -> Iterator[Styled]:
             yield from _action(action)
         else:
             yield "dim", f"ACTION {action['id']} {action['tool']}: {action['outcome']}"
+    for said in run["corrections"]:
+        yield from _correction(said)
+    for proposed in run["proposed"]:
+        text = "(erased)" if proposed["erased"] else safe(proposed["text"], 200)
+        yield "head", f"PROPOSED MEMORY {proposed['bank']}/{proposed['candidate'] or '?'}"
+        label = f", label {safe(proposed['label'])}" if proposed["label"] else ""
+        yield "text", f"  {proposed['kind'] or 'fact'}{label}: {text}"
     if run["dead"] is not None:
         why = "(erased)" if run["dead"]["erased"] else safe(run["dead"]["why"])
         yield "failed", f"DEAD LETTER at {_at(run['dead']['at'])}: {why}"
     if run["cut"]:
         yield "dim", "  The run has more entries than are shown."
+
+
+def _correction(said: Mapping[str, Any]) -> Iterator[Styled]:
+    right = said["outcome"] == "right"
+    yield "head", f"CORRECTION {'it was right' if right else 'it was wrong'}"
+    yield "dim", f"  {_at(said['at'])}  by {safe(said['by'])}  entry {said['seq']}"
+    if said["erased"]:
+        yield "text", "  What was said was erased."
+        return
+    if not right:
+        yield "text", f"  should have been {safe(said['should'])}, was {safe(said['was'])}"
+    for name in ("note", "reason"):
+        if said[name]:
+            yield "text", f"  {name}: {safe(said[name])}"
 
 
 def _judgement(judgement: Mapping[str, Any]) -> Iterator[Styled]:
@@ -198,6 +239,10 @@ def _action(action: Mapping[str, Any]) -> Iterator[Styled]:
         yield from _hold(action["hold"])
     if action["effect"]:
         yield from _effect(action["effect"])
+    if action["undone"]:
+        yield "hold", f"{_UNDONE[action['undone']['state']]} {action['undone']['run']}"
+    elif action["effect"] and action["effect"]["state"] == "done" and action["inverse"]:
+        yield "dim", f"  can be taken back: undo {action['effect']['id']} ({action['inverse']})"
 
 
 def _verdict(decision: Mapping[str, Any]) -> str:
@@ -234,6 +279,9 @@ def _hold(hold: Mapping[str, Any]) -> Iterator[Styled]:
         if answer["reason"]:
             reason = f": {safe(answer['reason'])}"
         yield "text", f"  {_at(answer['at'])}  {answer['answer']}{who}{reason}"
+    for note in hold["notes"]:
+        told = "(erased)" if note["erased"] else safe(note["text"])
+        yield "text", f"  {_at(note['at'])}  noted by {safe(note['by'])}: {told}"
 
 
 def _effect(effect: Mapping[str, Any]) -> Iterator[Styled]:

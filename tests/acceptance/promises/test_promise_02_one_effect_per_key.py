@@ -100,7 +100,9 @@ async def test_promise_02_control_a_key_of_each_attempt_is_seen(
     call_of = perform.call_of
     monkeypatch.setattr(
         perform, "call_of",
-        lambda *given: replace(call_of(*given), key=f"{call_of(*given).key}-{given[-1]}"),
+        lambda *given, **more: replace(
+            call_of(*given, **more), key=f"{call_of(*given, **more).key}-{given[-1]}"
+        ),
     )  # fmt: skip
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
         expected = await every_way_to_the_target(fleet, world, clock)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from vedette.adapters.rego.engine import RegorusEngine
+from vedette.errors import NotFound
 from vedette.event import Event
+from vedette.learned import MOVES
 from vedette.lessons import Lessons
 from vedette.memory import Briefing, Candidate
 from vedette.ports import Thought
 from vedette.replay import replay
+from vedette.serve.orders import carry_out
 from vedette.testing.harness import FleetHarness, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner
 
@@ -34,6 +36,7 @@ def shipped(folder: Path, thinks: ScriptedReasoner | None = None) -> FleetHarnes
     targets = {
         "mailbox": {"kind": "maildir", "path": str(folder / "mail")},
         "oncall": {"kind": "webhook", "url": "http://127.0.0.1:9/none"},
+        "board": {"kind": "board", "path": str(folder / "board.db")},
     }
     policies = without_tests(copy_policies(folder / "policies"))
     reasoners = None if thinks is None else {"judge": thinks}
@@ -45,11 +48,27 @@ def learns(briefing: Briefing) -> Thought:
     return Thought(label="learned", candidates=(learned,))
 
 
-async def test_promise_06_memory_is_governed(tmp_path: Path) -> None:
-    """As far as banks of reviewed files go; promotion and unlearning come with the governed bank.
+def cited(briefing: Briefing) -> list[str]:
+    return sorted(memory.cite() for memory in briefing.memories)
 
-    Reads are decided by policy, every memory of a briefing is cited and was reviewed by somebody,
-    and what an agent proposes is kept beside and changes no briefing.
+
+async def briefed(fleet: FleetHarness, thinks: ScriptedReasoner, name: str) -> list[str]:
+    """Send a mail; return what its briefing cites."""
+    await fleet.send(mail(name))
+    await fleet.settle()
+    return cited(thinks.briefings[-1])
+
+
+async def order(fleet: FleetHarness, verb: str, id: str) -> None:
+    await carry_out(fleet.app.commands, verb, fleet.order(), {"id": id})
+
+
+async def test_promise_06_memory_is_governed(tmp_path: Path) -> None:
+    """Nothing reaches a briefing that policy denies or that no person reviewed or promoted.
+
+    What an agent proposes is kept beside and changes no briefing; promoted, it is in the next one
+    and cited with who promoted it; taken back, it is in none; erased, it is nowhere. Each is an
+    entry, and each is so after a restart.
     """
     thinks = ScriptedReasoner([learns])
     async with shipped(tmp_path, thinks) as fleet:
@@ -70,12 +89,33 @@ async def test_promise_06_memory_is_governed(tmp_path: Path) -> None:
 
         # Restarted, the candidates are still only candidates.
         await fleet.restart()
-        await fleet.send(mail("3"))
-        await fleet.settle()
-        assert thinks.briefings[-1].memories == before.memories
+        assert await briefed(fleet, thinks, "3") == cited(before)
+
+        # A person promotes one: it is in the next briefing, and says by whom.
+        first, other = (entry["what"] for entry in proposed)
+        await order(fleet, "memory_approve", first)
+        told = await briefed(fleet, thinks, "4")
+        assert set(told) - set(cited(before)) == {f"inbox/{first}@1"}
+        (memory,) = [one for one in thinks.briefings[-1].memories if one.id == first]
+        assert (memory.trust, memory.reviewed_by) == ("learned", "person:tester")
+
+        # It unlearns: at the next event, and for good after a restart.
+        await order(fleet, "memory_off", first)
+        assert await briefed(fleet, thinks, "5") == cited(before)
+        await order(fleet, "memory_on", first)
+        assert first in "".join(await briefed(fleet, thinks, "6"))
+        await fleet.app.commands.erase(fleet.order(), event=mail("1").key)
+        assert await briefed(fleet, thinks, "7") == cited(before)
+        await fleet.restart()
+        assert await briefed(fleet, thinks, "8") == cited(before)
+        with pytest.raises(NotFound):
+            await order(fleet, "memory_approve", first)
+        kinds = [entry["kind"] for entry in fleet.entries(*MOVES)]
+        assert kinds == ["memory.promoted", "memory.retired", "memory.restored"]
+        assert other in [one.id for one in fleet.app.banks.candidates("inbox")]
 
         await fleet.apply(without_grant(fleet, tmp_path / "p2"))
-        await fleet.send(mail("4"))
+        await fleet.send(mail("9"))
         await fleet.settle()
         assert thinks.briefings[-1].memories == ()
         denied = fleet.entries("recall.decided")[-1]
@@ -113,20 +153,18 @@ async def test_promise_06_a_read_that_is_revoked_while_the_agent_thinks_is_thoug
         assert len(fleet.entries("turn.reasoned")) == 1
 
 
-async def test_promise_06_control_a_candidate_that_is_recalled_is_seen(tmp_path: Path) -> None:
+async def test_promise_06_control_a_candidate_taught_without_promotion_is_seen(
+    tmp_path: Path,
+) -> None:
+    """The bank is told that a candidate is active, and no entry says so."""
     thinks = ScriptedReasoner([learns])
     async with shipped(tmp_path, thinks) as fleet:
-        recall = fleet.app.banks.recall
-
-        def leaky(bank: str, *given: Any) -> Any:
-            found = recall(bank, *given)
-            return found + found[:1] if fleet.app.banks.candidates(bank) else found
-
-        fleet.app.banks.recall = leaky  # type: ignore[assignment]
-        for name, text in (("1", "When are you open?"), ("2", "When are you open, please?")):
-            await fleet.send(mail(name, text))
-            await fleet.settle()
-        assert len(thinks.briefings[1].memories) > len(thinks.briefings[0].memories)
+        before = await briefed(fleet, thinks, "1")
+        (one,) = fleet.app.store.learned().values()
+        one.state = "active"
+        fleet.app.banks.settle([one])
+        assert not fleet.entries("memory.promoted")
+        assert await briefed(fleet, thinks, "2") != before
 
 
 async def judged(fleet: FleetHarness, name: str) -> tuple[str, int]:

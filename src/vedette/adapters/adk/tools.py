@@ -113,7 +113,7 @@ def read_declared(folder: Path) -> list[DeclaredTool]:
             if kind.removesuffix("?") not in ARG_KINDS:
                 what, at = f"there is no type {kind!r}", ("tools", index, "args", name)
                 refuse([document.problem(at, what, f"there are: {', '.join(ARG_KINDS)}")])
-        made = DeclaredTool(tool, abouts.get(tool.function, ""))
+        made = DeclaredTool(tool, abouts.get(tool.function or "", ""))
         twin = found.get(made.name)
         if twin is not None:
             what = f"{tool.name!r} and {twin.tool!r} are both {made.name!r} in ADK"

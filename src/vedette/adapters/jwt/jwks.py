@@ -17,6 +17,7 @@ import orjson
 
 from vedette.adapters.jwt.keys import read_key
 from vedette.errors import BadFleet, Unavailable
+from vedette.load.part import is_here
 from vedette.ports.tokens import BadToken
 
 DISCOVERY = "/.well-known/openid-configuration"
@@ -129,7 +130,7 @@ def safe(url: str) -> bool:
         return False
     if parts.scheme == "https":
         return bool(host)
-    return parts.scheme == "http" and (host in ("localhost", "::1") or host.startswith("127."))
+    return parts.scheme == "http" and is_here(host)
 
 
 async def _read(session: Any, url: str) -> dict[str, Any]:

@@ -12,13 +12,12 @@ import os
 import shutil
 import stat
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
-from vedette.adapters.maildir_source.parse import mail_lineage, parse_mail
 from vedette.clock import MICROS, Clock
 from vedette.errors import BadFleet
-from vedette.event import ENVELOPE, Event
+from vedette.event import Event
+from vedette.mail import mail_event
 from vedette.ports import Intake, Refused
 
 BATCH = 64  # mails read and handed over at once
@@ -135,23 +134,8 @@ class MaildirSource:
                 f"mail is {facts.st_size} bytes, the limit is {self._max_mail}; it stays there",
                 raw[:RAW_BYTES],
             )
-        return self._event(unique, raw, facts.st_mtime)
-
-    def _event(self, unique: str, raw: bytes, changed: float) -> Event:
-        data = parse_mail(raw)
-        lineage = mail_lineage(raw)
-        received = datetime.fromtimestamp(changed, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return Event(
-            source=self.name,
-            id=unique,
-            type="mail.received",
-            subject=unique,
-            time=data["date"] or received,
-            data=data,
-            hops=len(lineage),
-            lineage=lineage,
-            vouched=ENVELOPE,
-        )
+        changed_us = facts.st_mtime_ns // 1000
+        return mail_event(self.name, unique, raw, subject=unique, received_us=changed_us)
 
 
 def copy_maildir(source: Path, target: Path) -> None:

@@ -261,12 +261,13 @@ class PostgresStore(OwnRuns, SqlStore):
         command: str | None = None,
         number: int | None = None,
         marks: Mapping[str, str] | None = None,
+        expects: int | None = None,
     ) -> int:
         """Make a bundle the live revision, and tell the other workers."""
         orders = self._orders
 
         def work() -> int:
-            published = orders.publish(bundle, drafts, number, marks)
+            published = orders.publish(bundle, drafts, number, marks, expects)
             self._write.script(f"NOTIFY {NEWS}")
             return published
 

@@ -12,7 +12,7 @@ import orjson
 
 from vedette.adapters.rego.attempt import Trial
 from vedette.bundle import Bundle
-from vedette.errors import BadPolicy
+from vedette.errors import BadPolicy, NoPolicy
 from vedette.load.policy_data import DATA_NAMES
 
 if TYPE_CHECKING:
@@ -36,7 +36,11 @@ def read_bundle(folder: Path) -> Bundle:
     size limits, text that is not UTF-8, a folder without policy.
     """
     if not folder.is_dir():
-        raise BadPolicy("there is no such policy folder", where=str(folder))
+        raise NoPolicy(
+            "there is no such policy folder",
+            where=str(folder),
+            mend="bring it back, or correct [content] policies in vedette.toml",
+        )
     root = folder.resolve()
     files: dict[str, bytes] = {}
     total = 0

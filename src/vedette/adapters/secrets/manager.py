@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vedette.errors import BadFleet, Unavailable
+from vedette.load.part import is_here
 
 EMULATOR = "SECRET_MANAGER_EMULATOR_HOST"
 
@@ -153,7 +154,7 @@ def _real(library: Any) -> Any:
 
 def _emulated(library: Any, host: str) -> Any:
     name = host.rpartition(":")[0]
-    if name not in ("localhost", "[::1]") and not name.startswith("127."):
+    if not is_here(name.strip("[]")):
         raise BadFleet("is not on this machine", where=f"{EMULATOR}={host}", mend="unset it")
     import grpc  # type: ignore[import-untyped]
     from google.cloud.secretmanager_v1.services.secret_manager_service import transports

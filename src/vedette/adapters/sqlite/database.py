@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vedette.crashpoint import reach
-from vedette.errors import BadStore
+from vedette.errors import BadStore, StoreFailed
 
 if TYPE_CHECKING:
     import apsw
@@ -172,6 +172,12 @@ def open_database(
         raise BadStore(
             "this file is not a store", where=str(path), mend="use another state folder"
         ) from error
+    except apsw.FullError as error:
+        connection.close()
+        raise StoreFailed(
+            "the disk is full", where=str(path), code="no-space",
+            mend="make room, then start again; nothing accepted is lost",
+        ) from error  # fmt: skip
     except BaseException:
         connection.close()
         raise

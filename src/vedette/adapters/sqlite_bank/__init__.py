@@ -1,9 +1,9 @@
 """Memory banks in SQLite: a projection of reviewed files and of committed steps.
 
 The file is apart from the ledger and holds nothing that could not be made again: revisions come
-from the reviewed files, candidates from committed steps. So it is written with
-synchronous=NORMAL: a power cut may lose the last transactions, never damage the file, and the
-next `load` brings it up to date.
+from the reviewed files, candidates and what people made of them from the ledger. So it is written
+with synchronous=NORMAL: a power cut may lose the last transactions, never damage the file, and the
+next start brings it up to date.
 
 Ranking is BM25 over plain postings (k1 = 1.2, b = 0.75; idf and mean length within one scope, so
 that no scope learns anything of another). A memory that is not active has no postings at all.
@@ -16,13 +16,14 @@ import json
 import math
 import threading
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import apsw
 
 from vedette import crashpoint
+from vedette.adapters.sqlite_bank.curated import Curated, migrate
 from vedette.adapters.sqlite_bank.sql import COUNT, FIELDS, FRESH, SCHEMA, ranking
 from vedette.adapters.sqlite_bank.terms import (
     MAX_TERMS,
@@ -31,21 +32,21 @@ from vedette.adapters.sqlite_bank.terms import (
     stemmer_version,
     terms,
 )
-from vedette.digest import short_id
-from vedette.errors import BadStore, Permanent
-from vedette.memory import BankPlan, Candidate, Memory
+from vedette.errors import BadStore
+from vedette.memory import BankPlan, Memory
 
-_FORMAT = 1
+_FORMAT = 2
 _SIZES = (4, 8, 16, 32, MAX_TERMS)  # queries are padded to these, so few statements are prepared
 
 
-class SqliteBank:
+class SqliteBank(Curated):
     """Fits `ports.BankStore`. One connection behind a lock; any thread may call."""
 
     def __init__(self, path: Path | str) -> None:
         """Open or create the file (`:memory:` for tests). Raises BadStore for another format."""
         self._lock = threading.RLock()
         self._versions: dict[str, int] = {}
+        self._plans: dict[str, BankPlan] = {}
         try:
             self._db = apsw.Connection(str(path))
             self._db.set_busy_timeout(5000)
@@ -135,19 +136,6 @@ class SqliteBank:
         with self._lock:
             return [(r[0], r[1], r[2], r[3]) for r in self._db.execute(statement, (bank, id))]
 
-    def candidates(self, bank: str) -> list[Candidate]:
-        """Return what agents proposed for a bank and nobody has decided, oldest first."""
-        statement = (
-            "SELECT bank, scope, text, topics, agent, run, event FROM candidate"
-            " WHERE bank = ? AND state = 'candidate' ORDER BY proposed_us, id"
-        )
-        with self._lock:
-            rows: list[Any] = list(self._db.execute(statement, (bank,)))
-        return [
-            Candidate(bank, scope, text, tuple(json.loads(topics)), agent, run, event)
-            for bank, scope, text, topics, agent, run, event in rows
-        ]
-
     # --- writing -----------------------------------------------------------------------------
 
     def load(self, plans: Sequence[BankPlan]) -> dict[str, int]:
@@ -163,55 +151,14 @@ class SqliteBank:
             known = list(self._db.execute("SELECT name FROM bank"))
             for plan in plans:
                 versions[plan.name] = self._load(plan.name, plan.memories, plan.digest)
+                self._age(plan)
             for (name,) in known:
                 if name not in versions:
                     versions[name] = self._load(name, (), "")
         crashpoint.reach("bank:after")
         self._versions = dict(versions)
+        self._plans = {plan.name: plan for plan in plans}
         return versions
-
-    def propose(self, candidate: Candidate, now_us: int) -> None:
-        """Keep a candidate. It is in no index; the same one proposed twice is one.
-
-        Raises Permanent if the bank was never loaded.
-        """
-        if not self.version(candidate.bank):
-            raise Permanent(f"there is no bank {candidate.bank!r} to propose to")
-        of = candidate
-        values = (
-            _key(of), of.bank, of.scope, of.text, json.dumps(of.topics), of.agent, of.run, of.event,
-            "candidate", now_us,
-        )  # fmt: skip
-        crashpoint.reach("candidate:before")
-        with self._lock:
-            self._db.execute(
-                "INSERT INTO candidate VALUES (?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING", values
-            )
-        crashpoint.reach("candidate:after")
-
-    def forget(self, events: Collection[str], kept: Collection[Candidate] = ()) -> int:
-        """Delete the candidates of erased events, except what is `kept`; return how many.
-
-        What they said is overwritten in the file and cut out of its log.
-        """
-        keep = {_key(candidate) for candidate in kept}
-        crashpoint.reach("forget:before")
-        with self._lock:
-            with self._db:
-                held: list[Any] = [
-                    row
-                    for event in events
-                    for row in self._db.execute(
-                        "SELECT id FROM candidate WHERE event = ?", (event,)
-                    )
-                ]
-                gone = [(id,) for (id,) in held if id not in keep]
-                self._db.executemany("DELETE FROM candidate WHERE id = ?", gone)
-            if gone:
-                crashpoint.reach("forget:mid")
-                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        crashpoint.reach("forget:after")
-        return len(gone)
 
     def _load(self, bank: str, memories: Sequence[Memory], digest: str) -> int:
         row = self._db.execute("SELECT version, digest FROM bank WHERE name = ?", (bank,))
@@ -234,10 +181,14 @@ class SqliteBank:
         }
         for memory in memories:
             revision, state, present = held.pop(memory.id, (0, "", ""))
-            if (state, present) != ("active", memory.digest):
-                self._activate(memory, revision + 1, version)
+            wanted = "off" if self.hidden(bank, memory.id) else "active"
+            if (state, present) == (wanted, memory.digest):
+                continue
+            self._activate(memory, revision + 1, version)
+            if wanted == "off":
+                self._retire(bank, memory.id, revision + 2, memory.digest, version, "off")
         for id, (revision, state, present) in held.items():
-            if state == "active":
+            if state != "retired":
                 self._retire(bank, id, revision + 1, present, version)
         return version
 
@@ -267,13 +218,22 @@ class SqliteBank:
         )
         self._record(bank, id, revision, "active", memory.digest, version)
 
-    def _retire(self, bank: str, id: str, revision: int, digest: str, version: int) -> None:
+    def _retire(
+        self, bank: str, id: str, revision: int, digest: str, version: int, state: str = "retired"
+    ) -> None:
+        """Keep a memory from recall: `retired` if its file is gone, else `off`."""
         self._unlist(bank, id)
         self._db.execute(
-            "UPDATE memory SET state = 'retired', revision = ? WHERE bank = ? AND id = ?",
-            (revision, bank, id),
+            "UPDATE memory SET state = ?, revision = ? WHERE bank = ? AND id = ?",
+            (state, revision, bank, id),
         )
-        self._record(bank, id, revision, "retired", digest, version)
+        self._record(bank, id, revision, state, digest, version)
+
+    def _held(self, bank: str, id: str) -> tuple[Memory, str] | None:
+        """Return a memory as it is kept, and its state; None if there is none."""
+        statement = f"SELECT {FIELDS}, state FROM memory WHERE bank = ? AND id = ?"  # noqa: S608
+        row: Any = self._db.execute(statement, (bank, id)).fetchone()
+        return None if row is None else (_memory(row[:-1]), row[-1])
 
     def _record(
         self, bank: str, id: str, revision: int, state: str, digest: str, version: int
@@ -300,7 +260,9 @@ class SqliteBank:
         """Refuse another format; list every memory again if the stemmer is another one."""
         rows: Any = self._db.execute("SELECT name, value FROM meta")
         held: dict[str, str] = dict(rows)
-        if held.get("format", str(_FORMAT)) != str(_FORMAT):
+        if held.get("format") in ("1", "2"):
+            migrate(self._db)
+        elif held.get("format", str(_FORMAT)) != str(_FORMAT):
             mend = "use the program that wrote it, or move the file away"
             raise BadStore(f"the bank store has format {held['format']}", mend=mend)
         stemmer = stemmer_version()
@@ -314,10 +276,6 @@ class SqliteBank:
             "INSERT OR REPLACE INTO meta VALUES (?,?)",
             [("format", str(_FORMAT)), ("stemmer", stemmer)],
         )
-
-
-def _key(of: Candidate) -> str:
-    return short_id("cnd", of.bank, of.scope, of.agent, of.run, of.text)
 
 
 def _names() -> list[str]:

@@ -37,8 +37,13 @@ CREATE INDEX IF NOT EXISTS post_memory ON post (bank, memory_id);
 CREATE TABLE IF NOT EXISTS candidate (
   id TEXT PRIMARY KEY, bank TEXT NOT NULL, scope TEXT NOT NULL, text TEXT NOT NULL,
   topics TEXT NOT NULL, agent TEXT NOT NULL, run TEXT NOT NULL, event TEXT NOT NULL,
-  state TEXT NOT NULL, proposed_us INTEGER NOT NULL) WITHOUT ROWID;
+  state TEXT NOT NULL, proposed_us INTEGER NOT NULL, kind TEXT NOT NULL DEFAULT 'fact',
+  label TEXT, evidence TEXT NOT NULL DEFAULT '[]', replaces TEXT,
+  decided_by TEXT NOT NULL DEFAULT '', decided_us INTEGER NOT NULL DEFAULT 0,
+  promoted_us INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS candidate_event ON candidate (event);
+CREATE TABLE IF NOT EXISTS taken_back (
+  bank TEXT NOT NULL, id TEXT NOT NULL, PRIMARY KEY (bank, id)) WITHOUT ROWID;
 """
 
 FIELDS = (

@@ -37,6 +37,10 @@ def read_record(name: str, table: Mapping[str, Any], since_us: int) -> TargetRec
         from vedette.adapters.target_records.maildir import emptied, read_mails
 
         return TargetRecord(mails=read_mails(table, where), emptied=emptied(table))
+    if kind == "board":
+        from vedette.adapters.target_records.board import read_statements
+
+        return TargetRecord(items=read_statements(table, where))
     if kind == "webhook":
         from vedette.adapters.target_records.webhook import read_calls
 
@@ -56,6 +60,7 @@ def read_record(name: str, table: Mapping[str, Any], since_us: int) -> TargetRec
 # What names the record of a target; the first that is there does.
 _RECORDS: Mapping[str, tuple[str, ...]] = {
     "maildir": ("path",),
+    "board": ("path",),
     "webhook": ("record_file", "record_url"),
     "pubsub": ("record_subscription",),
     "bigquery": ("table",),
@@ -65,6 +70,7 @@ _RECORDS: Mapping[str, tuple[str, ...]] = {
 # What says that two targets are one place: all of any row.
 _PLACES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "maildir": (("path",),),
+    "board": (("path",),),
     "webhook": (("url",), ("record_file",), ("record_url",)),
     "pubsub": (("project", "topic"), ("project", "record_subscription")),
     "bigquery": (("project", "dataset", "table"),),

@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from vedette.clock import from_iso
 from vedette.errors import BadFleet, Unavailable
+from vedette.load.part import is_here
 from vedette.load.secrets import read_secret
 from vedette.timeline.audit import Item
 
@@ -128,4 +129,4 @@ def _shown(parts: SplitResult, host: str, port: int | None) -> str:
 
 
 def _here(host: str) -> bool:
-    return host in ("localhost", "::1") or host.startswith("127.")
+    return is_here(host)

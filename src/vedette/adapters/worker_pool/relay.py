@@ -28,6 +28,7 @@ from vedette.adapters.worker_pool.door import CHUNK, PATH, RELEASE, TOKEN, VERSI
 from vedette.adapters.worker_pool.frames import ANY, HEAD, Frames, pack
 from vedette.adapters.worker_pool.pool import WorkerPool
 from vedette.errors import BadCommand, VedetteError
+from vedette.load.part import is_here
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -47,7 +48,7 @@ def gateway_address(url: str) -> tuple[str, str | None]:
         return f"ws://localhost{PATH}", url.removeprefix("unix:").removeprefix("//")
     parts = urlsplit(url)
     host = parts.hostname or ""
-    here = host in ("localhost", "::1") or host.startswith("127.")
+    here = is_here(host)
     if not host or parts.scheme not in ("http", "https"):
         raise BadCommand(f"{url!r} is no gateway", mend="https://HOST, or unix:PATH")
     if parts.scheme == "http" and not here:

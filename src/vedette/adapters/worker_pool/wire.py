@@ -17,7 +17,7 @@ from vedette.adapters.worker_pool.frames import BadFrame
 from vedette.adapters.worker_pool.plain import pack_plain, read_plain
 from vedette.effect import Call, Outcome, RowWrite
 from vedette.event import Event
-from vedette.memory import Briefing, Candidate, Memory
+from vedette.memory import KINDS, Briefing, Candidate, Memory
 from vedette.origin import Ref
 from vedette.ports import Thought
 from vedette.tool import Tool
@@ -124,7 +124,7 @@ def call_out(call: Call) -> tuple[Any, ...]:
     """Return a call as built-in types."""
     return (
         call.tool, dict(call.args), call.key, call.agent, call.run, dict(call.target),
-        call.lineage, call.attempt, call.timeout_us,
+        call.lineage, call.attempt, call.timeout_us, call.person,
     )  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def thought_out(thought: Thought) -> tuple[bytes, bytes]:
         False if thought.score is None else thought.score,
         False if thought.threshold is None else thought.threshold,
         dict(thought.detail),
-        [[c.bank, c.scope, c.text, list(c.topics)] for c in thought.candidates],
+        [_candidate_out(candidate) for candidate in thought.candidates],
         thought.observed,
         thought.checkpoint is not None,
     ]
@@ -233,11 +233,24 @@ def _proposal(told: Any) -> Proposal:
     return Proposal(_text(tool), args, _text(why), _number(confidence))
 
 
+def _candidate_out(c: Candidate) -> list[Any]:
+    # Absent texts are `false`, as absent numbers are.
+    label, replaces = (False if text is None else text for text in (c.label, c.replaces))
+    return [c.bank, c.scope, c.text, list(c.topics), c.kind, label, list(c.evidence), replaces]
+
+
 def _candidate(told: Any) -> Candidate:
-    if not isinstance(told, list) or len(told) != 4:
+    if not isinstance(told, list) or len(told) != 8:
         raise BadFrame("no candidate")
-    topics = tuple(_text(topic) for topic in _list(told[3]))
-    return Candidate(_text(told[0]), _text(told[1]), _text(told[2]), topics)
+    kind = next((known for known in KINDS if known == told[4]), None)
+    if kind is None:
+        raise BadFrame("a candidate of no known kind")
+    topics, evidence = (tuple(_text(item) for item in _list(told[at])) for at in (3, 6))
+    label, replaces = (None if told[at] is False else _text(told[at]) for at in (5, 7))
+    return Candidate(
+        _text(told[0]), _text(told[1]), _text(told[2]), topics, kind=kind, label=label,
+        evidence=evidence, replaces=replaces,
+    )  # fmt: skip
 
 
 def _text(value: Any) -> str:

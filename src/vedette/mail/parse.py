@@ -16,7 +16,8 @@ from email.parser import BytesHeaderParser
 from email.utils import getaddresses, parsedate_to_datetime
 from typing import Any
 
-from vedette.adapters.maildir_source.html import strip_html
+from vedette.mail.facts import mail_facts
+from vedette.mail.html import strip_html
 
 TEXT_LIMIT = 20_000  # characters of text kept
 HEADER_LIMIT = 2_000  # characters of one header kept
@@ -43,7 +44,8 @@ def parse_mail(raw: bytes) -> dict[str, Any]:
     sender_name, sender = _first(_addresses(message, "from", defects))
     if not sender:
         defects.append("no sender address")
-    text, attachments = _content(message, raw, defects)
+    seen: list[tuple[str, str]] = []
+    text, attachments = _content(message, raw, defects, seen)
     date = mail_date(message)
     if date is None:
         defects.append("no valid date")
@@ -59,6 +61,7 @@ def parse_mail(raw: bytes) -> dict[str, Any]:
         "text": text,
         "attachments": attachments,
         "list": _is_list(message),
+        "facts": mail_facts(message, seen),
         "message_id": _raw_header(message, "message-id", defects)[:250],
         "defects": list(dict.fromkeys(defects))[:_DEFECT_LIMIT],
     }
@@ -137,7 +140,10 @@ def _parts(message: Message, defects: list[str]) -> list[Message]:
     return leaves
 
 
-def _content(message: Message, raw: bytes, defects: list[str]) -> tuple[str, list[dict[str, Any]]]:
+def _content(
+    message: Message, raw: bytes, defects: list[str], seen: list[tuple[str, str]]
+) -> tuple[str, list[dict[str, Any]]]:
+    """Return text and attachments; `seen` takes the decoded text parts with their type."""
     plain: list[str] = []
     html: list[str] = []
     attachments: list[dict[str, Any]] = []
@@ -147,9 +153,12 @@ def _content(message: Message, raw: bytes, defects: list[str]) -> tuple[str, lis
             if _is_attachment(part, kind):
                 attachments.append(_attachment(part, kind, defects))
             elif kind == "text/html":
-                html.append(strip_html(_text(part, defects)[:_HTML_LIMIT], defects))
+                markup = _text(part, defects)[:_HTML_LIMIT]
+                seen.append((kind, markup))
+                html.append(strip_html(markup, defects))
             else:
                 plain.append(_text(part, defects))
+                seen.append((kind, plain[-1]))
     except Exception as error:
         # A defence in depth: whatever the package trips over, the mail still becomes an event.
         defects.append(f"content not readable ({type(error).__name__})")

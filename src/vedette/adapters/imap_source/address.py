@@ -1,0 +1,50 @@
+"""Where a mail is, and by what it is known again: the subject of its event, what tools find it by.
+
+`VALIDITY;UID;SIZE;DIGEST;FOLDER`. The first two name a mail of a folder for good (RFC 3501,
+2.3.1.1), but a move gives it others, and so may a server that renumbers. Then the mail is looked
+for by its size, which the server itself searches by, and known by the digest of its beginning,
+where the receiving servers' own lines stand. Nothing in it is text of the sender's choice: the
+Message-ID, which anybody can give a mail again, is not.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from vedette.digest import sha256_hex
+
+BEGINNING = 4096  # bytes of a mail that its digest is made of
+_DIGEST = 24
+_ADDRESS = re.compile(r"(\d{1,10});(\d{1,10});(\d{1,10});([0-9a-f]{24});([^\x00-\x1f\x7f]{1,255})")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A mail: the folder it was first seen in, its number there, its size and its digest."""
+
+    validity: int
+    uid: int
+    size: int
+    digest: str
+    folder: str
+
+    def __str__(self) -> str:
+        return f"{self.validity};{self.uid};{self.size};{self.digest};{self.folder}"
+
+    def is_of(self, beginning: bytes) -> bool:
+        """Say whether this is the mail that begins so."""
+        return digest_of(beginning) == self.digest
+
+
+def digest_of(raw: bytes) -> str:
+    """Return the digest by which a mail is known, of it or of its beginning."""
+    return sha256_hex(raw[:BEGINNING])[:_DIGEST]
+
+
+def read_address(text: str) -> Address | None:
+    """Return the address that a text is; None if it is none."""
+    found = _ADDRESS.fullmatch(text)
+    if found is None:
+        return None
+    return Address(int(found[1]), int(found[2]), int(found[3]), found[4], found[5])

@@ -1,0 +1,96 @@
+"""A webhook that takes notices: one POST of JSON, with an id under which a repeat is known.
+
+Redirects are not followed, and a token goes over TLS or to this machine alone. No error says the
+path or the token: chat services put the secret in the path.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from vedette import crashpoint
+from vedette.errors import Permanent, Temporary
+
+# For each answer of the network, and for the whole, as a server may trickle for ever.
+TIMEOUT_S = 8.0
+DEADLINE_S = 20.0
+# Statuses below 500 by which a server asks to be tried again (RFC 9110, RFC 6585).
+_LATER = frozenset({408, 425, 429})
+_ANSWER_BYTES = 4096
+
+
+def post(url: str, body: bytes, key: str, token: str | None) -> None:
+    """Post a notice; returns when it is taken (2xx, or 409: known already). Blocks.
+
+    Raises Temporary if it may be taken later and Permanent if it never will be.
+    """
+    parts = urlsplit(url)
+    headers = {"Content-Type": "application/json", "Idempotency-Key": key}
+    if token is not None:
+        if parts.scheme != "https" and not _here(parts.hostname or ""):
+            what = "a token is not sent over plain HTTP"
+            raise Permanent(what, where=_bare(url), mend="use https")
+        headers["Authorization"] = f"Bearer {token}"
+    crashpoint.reach("notice:before")
+    try:
+        status = _post(url, body, headers)
+    except OSError as error:
+        raise Temporary(f"no answer: {type(error).__name__}: {error}", where=_bare(url)) from error
+    except http.client.HTTPException as error:
+        raise Temporary(f"no answer: {type(error).__name__}", where=_bare(url)) from error
+    except ValueError as error:
+        # A host that is no name, or characters that no line of HTTP can hold (RFC 9110, 5.5).
+        what = f"it cannot be asked: {type(error).__name__}"
+        mend = "see that address and token are plain ASCII, the host a name of DNS"
+        raise Permanent(what, where=_bare(url), mend=mend) from None
+    crashpoint.reach("notice:after")
+    if 200 <= status < 300 or status == 409:
+        return
+    kind = Temporary if status >= 500 or status in _LATER else Permanent
+    raise kind(f"the webhook answered {status}", where=_bare(url))
+
+
+def _post(url: str, body: bytes, headers: Mapping[str, str]) -> int:
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+    ended: threading.Timer | None = None
+    try:
+        connection.connect()
+        ended = threading.Timer(DEADLINE_S, _end, (connection.sock,))
+        ended.daemon = True
+        ended.start()
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        connection.request("POST", path, body, dict(headers))
+        response = connection.getresponse()
+        response.read(_ANSWER_BYTES)
+        return response.status
+    finally:
+        if ended is not None:
+            ended.cancel()
+        connection.close()
+
+
+def _end(sock: socket.socket) -> None:
+    """End what another thread reads from a socket, so that it waits no longer."""
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+def _here(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _bare(url: str) -> str:
+    """Return where it was without the path: chat services put the secret there."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"

@@ -1,0 +1,1 @@
+"""Rows of a table of SQLite or PostgreSQL as events."""

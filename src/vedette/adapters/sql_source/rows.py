@@ -1,0 +1,97 @@
+"""Rows of a table as events: pure."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from vedette.clock import MICROS, from_iso, iso
+from vedette.errors import BadEvent
+from vedette.event import ENVELOPE, Event, check_event
+from vedette.load.at_hand import SqlPlan
+from vedette.ports import Refused
+
+RAW_CHARACTERS = 256  # how much of a refused row is kept
+
+
+class Maker:
+    """Makes the events of one table: of source `sql:NAME`, with `TABLE/ID` as their id.
+
+    A row is one event, however often it is written afterwards. The time is that of `time_column`:
+    text of ISO 8601 (UTC without an offset), or whole seconds since the epoch.
+    """
+
+    def __init__(self, plan: SqlPlan, columns: tuple[str, ...], *, max_bytes: int) -> None:
+        """`columns` are handed over as data."""
+        self._plan, self._columns, self._max_bytes = plan, columns, max_bytes
+        given = {"id"} if plan.subject_column is None else {"id", "subject"}
+        self._vouched = ENVELOPE - given if plan.vouches == "columns" else ENVELOPE
+
+    def event_id(self, id: object) -> str:
+        """Return the id of a row's event."""
+        return f"{self._plan.table}/{id}"
+
+    def make(self, id: object, row: Mapping[str, Any]) -> Event | Refused:
+        """Return the event of a row, or why it is none; the column is named."""
+        plan, name = self._plan, self.event_id(id)
+        try:
+            if id in (None, "") or isinstance(id, bytes):
+                mend = "give each row an id, as text or a number"
+                raise BadEvent(f"column {plan.id_column!r} holds no id", mend=mend)
+            data = {column: plain(row[column], column) for column in self._columns}
+            event = Event(
+                source=f"sql:{plan.name}",
+                id=name,
+                type=plan.type,
+                subject=self._subject(row),
+                time=self._time(row),
+                data=data,
+                vouched=self._vouched,
+            )
+            check_event(event, max_bytes=self._max_bytes)
+        except BadEvent as error:
+            return Refused(f"sql:{plan.name}/{name}"[:300], str(error), _shown(row))
+        return event
+
+    def _subject(self, row: Mapping[str, Any]) -> str | None:
+        if self._plan.subject_column is None:
+            return None
+        value = plain(row[self._plan.subject_column], self._plan.subject_column)
+        return None if value is None else str(value)
+
+    def _time(self, row: Mapping[str, Any]) -> str | None:
+        column = self._plan.time_column
+        return None if column is None else instant(row[column], column)
+
+
+def instant(value: object, column: str) -> str | None:
+    """Return an instant as RFC 3339 in UTC, None for NULL. Raises BadEvent, naming the column."""
+    try:
+        if value is None:
+            return None
+        if isinstance(value, int) and not isinstance(value, bool):
+            return iso(value * MICROS)
+        if isinstance(value, str):
+            moment = datetime.fromisoformat(value)
+            naive = moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
+            return iso(from_iso(naive.isoformat()))
+    except (ValueError, OverflowError, OSError):
+        pass
+    what = f"column {column!r} holds {str(value)[:40]!r}, which is no instant"
+    raise BadEvent(what, mend="write it as 2026-03-01T06:00:00Z, or as seconds since 1970")
+
+
+def plain(value: Any, column: str) -> Any:
+    """Return a value as JSON: bytes as base64. Raises BadEvent for a number that is none."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadEvent(f"column {column!r} holds {value}", mend="keep it finite, or NULL")
+    return value
+
+
+def _shown(row: Mapping[str, Any]) -> bytes:
+    return repr(dict(row))[:RAW_CHARACTERS].encode("utf-8", "backslashreplace")

@@ -1,0 +1,190 @@
+"""Answering holds: one, or many that are alike; and saying that one looks at it, or what one saw.
+
+An answer to many is an answer to each: it names every hold and the digest of the action that was
+shown, and each is settled as if it had been answered alone. What joined the group since, or is
+another action by now, is not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol, cast
+
+from vedette.commands import Commands, Order
+from vedette.digest import canonical
+from vedette.entry import Body, Draft
+from vedette.errors import AlreadyDone, BadCommand, Forbidden, NotFound
+from vedette.event import subject_of
+from vedette.roles import require
+from vedette.run import ActionRow
+from vedette.timeline.attention import claim_of
+from vedette.timeline.record import shown
+
+VERBS: Mapping[str, Mapping[str, type]] = {
+    "approve": {"hold": str, "digest": str},
+    "deny": {"hold": str, "digest": str},
+    "approve_group": {"holds": dict, "group": str},
+    "deny_group": {"holds": dict, "group": str},
+    "claim": {"hold": str},
+    "note": {"hold": str, "text": str},
+}
+NEEDED = {
+    "approve": "hold",
+    "deny": "hold",
+    "approve_group": "holds",
+    "deny_group": "holds",
+    "claim": "hold",
+    "note": "hold",
+}
+
+CLAIMED_US = 30 * 60_000_000
+# How many holds one command answers, and how long a note may be.
+AT_ONCE = 200
+NOTE = 2000
+
+
+class Noted(Protocol):
+    """What this asks of the store beside the line's port."""
+
+    def entries(
+        self, column: str, value: str, limit: int = 1000
+    ) -> list[tuple[int, bytes, bytes | None]]: ...
+
+    async def note(self, drafts: list[Draft], *, command: str | None = None) -> int: ...
+
+
+async def carry_out(
+    commands: Commands, verb: str, order: Order, args: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Carry out one order of this module. Raises BadCommand and what the command raises."""
+    if verb in ("approve", "deny"):
+        return await answer(commands, verb, order, args["hold"], args.get("digest"))
+    ask_leave(order, verb)
+    if verb in ("approve_group", "deny_group"):
+        holds, group = args["holds"], args.get("group")
+        return await answer_all(commands, verb.partition("_")[0], order, holds, group)
+    if verb == "claim":
+        return await claim(commands, order, args["hold"])
+    return await note(commands, order, args["hold"], args.get("text") or "")
+
+
+def ask_leave(order: Order, verb: str) -> None:
+    """Return if the order's principal may give it, and says why. Raises Forbidden, BadCommand."""
+    if order.principal.kind != "person":
+        raise Forbidden(f"{order.principal} may not give commands", mend="a person must")
+    require(order.principal, order.principal.roles, verb)
+    if not order.reason.strip():
+        raise BadCommand("a reason is missing", mend="add --reason 'why'")
+
+
+async def answer(
+    commands: Commands, verb: str, order: Order, hold: str, digest: str | None
+) -> dict[str, Any]:
+    """Approve or deny one hold; `claimed_by` tells whose claim was passed over."""
+    claimed = _claim(commands, _action(hold))
+    settle = commands.approve if verb == "approve" else commands.deny
+    done = await settle(order, hold, digest)
+    other = claimed is not None and claimed["by"] != str(order.principal)
+    return {**done, "claimed_by": claimed["by"] if claimed and other else None}
+
+
+async def answer_all(
+    commands: Commands,
+    verb: str,
+    order: Order,
+    holds: Mapping[str, Any],
+    group: str | None = None,
+) -> dict[str, Any]:
+    """Answer every listed hold for the action of its digest; return what came of each.
+
+    Each is durable by itself: what is refused is told, and the others stand. A repeat of the
+    command's id answers what was left. Raises BadCommand for a list that is none.
+    """
+    if not 0 < len(holds) <= AT_ONCE:
+        raise BadCommand(f"a command answers 1 to {AT_ONCE} holds", mend="repeat it for the rest")
+    if not all(isinstance(digest, str) and digest for digest in holds.values()):
+        mend = "give {hold: digest} as `vedette hold list --group` shows them"
+        raise BadCommand("every hold is answered for the digest of its action", mend=mend)
+    results = []
+    for hold, digest in holds.items():
+        id = f"{order.command_id} {hold}" if order.command_id else None
+        try:
+            done = await answer(commands, verb, replace(order, command_id=id), hold, digest)
+            told = {"state": done["state"], "claimed_by": done["claimed_by"], "refused": None}
+        except AlreadyDone:
+            held = commands.line.store.action(_action(hold))
+            told = {"state": held.hold if held else None, "claimed_by": None, "refused": None}
+        except BadCommand as error:
+            told = {"state": None, "claimed_by": None, "refused": error.what}
+        results.append({"hold": hold, "digest": digest, **told})
+    answered = sum(1 for result in results if result["refused"] is None)
+    refused = len(results) - answered
+    return {"group": group, "answered": answered, "refused": refused, "results": results}
+
+
+async def claim(commands: Commands, order: Order, hold: str) -> dict[str, Any]:
+    """Say that somebody looks at a hold, for half an hour. It keeps nobody from answering."""
+    row = _held(commands, hold)
+    before = _claim(commands, row.id)
+    until = commands.line.clock.now_us() + CLAIMED_US
+    draft = _draft(commands, order, row, "hold.claimed", {"reason": order.reason}, until=until)
+    await _store(commands).note([draft], command=order.command_id)
+    other = before["by"] if before and before["by"] != str(order.principal) else None
+    return {"hold": hold, "claimed_by": str(order.principal), "until": until, "was": other}
+
+
+async def note(commands: Commands, order: Order, hold: str, text: str) -> dict[str, Any]:
+    """Note something about a hold, for whoever answers it and whoever reads it later."""
+    row = _held(commands, hold, ended=True)
+    if not text.strip() or len(text) > NOTE:
+        raise BadCommand(f"a note has 1 to {NOTE} characters, not {len(text)}", mend="say it short")
+    draft = _draft(commands, order, row, "hold.noted", {"note": text})
+    seq = await _store(commands).note([draft], command=order.command_id)
+    return {"hold": hold, "noted_by": str(order.principal), "entry": seq}
+
+
+def _action(hold: str) -> str:
+    return f"act_{hold.removeprefix('hold_').removeprefix('act_')}"
+
+
+def _store(commands: Commands) -> Noted:
+    return cast(Noted, commands.line.store)
+
+
+def _claim(commands: Commands, action: str) -> dict[str, Any] | None:
+    told = [shown(*entry) for entry in _store(commands).entries("action", action)]
+    return claim_of(told, commands.line.clock.now_us())
+
+
+def _held(commands: Commands, hold: str, *, ended: bool = False) -> ActionRow:
+    row = commands.line.store.action(_action(hold))
+    if row is None or row.hold is None:
+        raise NotFound(f"there is no hold {hold!r}", mend="see `vedette hold list`")
+    if not ended and row.hold != "open":
+        raise BadCommand(f"hold {hold} is {row.hold} already", mend="see `vedette explain`")
+    return row
+
+
+def _draft(
+    commands: Commands,
+    order: Order,
+    row: ActionRow,
+    kind: str,
+    body: Mapping[str, str],
+    **more: Any,
+) -> Draft:
+    """Return an entry about a hold; its content goes with the content of the hold's event."""
+    store = commands.line.store
+    run = store.run(row.run)
+    event = store.event(run.event) if run is not None else None
+    fields = {
+        "event": None if run is None else run.event,
+        "agent": row.agent,
+        "action": row.id,
+        "tool": row.tool,
+        "actor": str(order.principal),
+        **more,
+    }
+    told = Body(canonical(dict(body)), None if event is None else subject_of(event))
+    return Draft(kind, fields, row.last, body=told)

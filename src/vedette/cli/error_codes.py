@@ -1,0 +1,261 @@
+"""What every error code means, for `vedette explain-error` and docs/errors.md.
+
+A code is a promise: scripts match on it, so one that was published keeps its meaning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What a code means, how it usually comes about, and what to do."""
+
+    means: str
+    because: str
+    mend: str
+
+
+_AGAIN = "Sign in again, or give the agent a fresh key: `vedette identity rotate AGENT`."
+
+LESSONS: dict[str, Lesson] = {
+    # --- how a verb was called ---
+    "usage": Lesson(
+        "The command line does not say what to do in a form that the program takes.",
+        "A verb or an option is misspelt, an argument is missing or of another type.",
+        "Compare with `vedette VERB --help`; `vedette --help` lists all verbs.",
+    ),
+    "no-fleet-here": Lesson(
+        "No vedette.toml was found, so there is no fleet to speak of.",
+        "The command was given outside the fleet's folder, or --config names another place.",
+        "Change into the folder, give --config PATH, or write a fleet: `vedette init DIR`.",
+    ),
+    "not-found": Lesson(
+        "The record or the fleet holds nothing of that name.",
+        "An id was cut or mistyped, or it belongs to another fleet's state folder.",
+        "List what there is: `vedette runs`, `vedette hold list`, `vedette agent list`.",
+    ),
+    "bad-command": Lesson(
+        "What was asked for cannot be done as asked; nothing was changed.",
+        "The thing is not in the state that the command needs, or an argument does not fit it.",
+        "Read what the message says of the present state, then ask again.",
+    ),
+    "already-done": Lesson(
+        "The same command was carried out before; it is not done a second time.",
+        "A script repeated a --command-id, or an answer was given twice.",
+        "Nothing: what was wanted is done. `vedette explain ID` shows by whom.",
+    ),
+    "forbidden": Lesson(
+        "Whoever asked may not give this command.",
+        "Their roles do not include it, or an agent asked for what only people may do.",
+        "Ask somebody who has the role; docs/guides/people.md lists who may do what.",
+    ),
+    # --- mail servers ---
+    "no-such-folder": Lesson(
+        "The mailbox has no folder of that name, or it may not be opened.",
+        "The name is spelt otherwise on the server, or the folder was never made.",
+        "Make it in a mail program, mend the name, or set create_folders = true of the target.",
+    ),
+    "mail-unanswered": Lesson(
+        "The connection was lost when a mail was handed over: nobody knows whether it was sent.",
+        "The relay or the network broke down between the mail and its receipt.",
+        "Find out whether it arrived; then move it from Sending to Sent, or remove it there.",
+    ),
+    # --- the fleet as files ---
+    "bad-fleet": Lesson(
+        "A file of the fleet is wrong, so no fleet is made of it.",
+        "An agent, a memory bank or the settings contradict themselves or one another.",
+        "Mend the line that is named; `vedette check` lists everything at once.",
+    ),
+    "wrong-type": Lesson(
+        "A value in a file has another type than its key takes.",
+        "Quotes around a number, a bare word where a list belongs, or an empty value.",
+        "Write the value as the message says; `vedette schema` prints what each key takes.",
+    ),
+    "missing-key": Lesson(
+        "A file lacks a key that cannot be left out.",
+        "It was deleted, or stands under the wrong parent because of its indentation.",
+        "Add it; the message says what it is for.",
+    ),
+    "no-such-key": Lesson(
+        "A file has a key that means nothing there.",
+        "It is misspelt, or stands under the wrong parent. It is refused, not passed over,"
+        " because a limit that is misspelt would be no limit.",
+        "Correct or remove it; the message names the nearest known key.",
+    ),
+    "bad-value": Lesson(
+        "A value has the right type and cannot be taken all the same.",
+        "It is out of bounds, empty, or none of the words that are known there.",
+        "Write one of the values that the message names.",
+    ),
+    "not-yaml": Lesson(
+        "A file is not YAML that we take.",
+        "Tabs, a lost colon or quote, a key given twice; anchors and tags are not taken.",
+        "Mend the line; indent with spaces.",
+    ),
+    "duplicate-name": Lesson(
+        "Two things of the fleet have one name, so neither can be meant.",
+        "A folder was copied and the name inside it left as it was.",
+        "Give each its own name; an agent's is that of its folder. `vedette new agent NAME"
+        " --like X` copies and renames in one go.",
+    ),
+    "no-grant": Lesson(
+        "The policy grants this agent nothing, so it may do nothing.",
+        "agent.yaml only requests; what an agent may do stands in the policy's grants.",
+        "Add the agent to policies/grants/data.yaml; `vedette agent show NAME` says what it"
+        " asks for.",
+    ),
+    # --- policy ---
+    "no-policy": Lesson(
+        "There is no policy, and without one everything is denied: the fleet does not start.",
+        "The policies folder was moved, or [content] policies names another place.",
+        "Bring the folder back; `vedette init DIR` writes one to compare with.",
+    ),
+    "bad-policy": Lesson(
+        "A policy folder cannot become the live policy; the last good revision stays in force.",
+        "A file does not parse, one of its tests fails, a proof is missing, or it uses what the"
+        " engines answer differently.",
+        "Mend the line that is named and try it: `vedette policy check`.",
+    ),
+    "engine-failed": Lesson(
+        "The policy engine could not answer. What it was asked is denied.",
+        "A rule failed, took too long, or gave two answers.",
+        "`vedette explain ID` names the decision; try the policy with `vedette policy check`.",
+    ),
+    "outrun": Lesson(
+        "Somebody else published a policy revision in the same moment.",
+        "Two people, or a person and a changed folder, published at once.",
+        "Look at `vedette policy history` and give the order again.",
+    ),
+    # --- events and agents ---
+    "bad-event": Lesson(
+        "What was delivered is no event that can be accepted; it is recorded as refused.",
+        "A CloudEvents attribute is missing, it is too large, or its numbers are not safe.",
+        "Mend the sender; `vedette explain ID` shows what came.",
+    ),
+    "bad-proposal": Lesson(
+        "An agent proposed something that is no action of its; it was not done.",
+        "Its judge names a tool that agent.yaml does not declare, or a reference that leads"
+        " nowhere.",
+        "Correct judge.py or agent.yaml, then `vedette eval` and `vedette try`.",
+    ),
+    "worker-lost": Lesson(
+        "The process in which an agent's code ran ended; the work is tried again.",
+        "It took more time or memory than `limits:` of agent.yaml allow, or it crashed.",
+        "`vedette dead list` shows what was given up; raise the limits or mend the code.",
+    ),
+    "superseded": Lesson(
+        "Somebody else moved the run on meanwhile; what was prepared is thrown away.",
+        "A person answered, a policy changed, or another worker took the run.",
+        "Nothing: it is looked at afresh.",
+    ),
+    "fenced": Lesson(
+        "The policy or a stop changed before this was durable; it is decided again.",
+        "That is what the fence is for.",
+        "Nothing.",
+    ),
+    "over-budget": Lesson(
+        "There is no room left in a budget; the work waits and is not lost.",
+        "An hour's or a day's limit of the agent or the fleet is taken.",
+        "See `vedette budget show`; `vedette budget raise AGENT --for 2h` lets it go on.",
+    ),
+    # --- store and machine ---
+    "store-busy": Lesson(
+        "Another run owns this fleet's state; two would do the same work twice.",
+        "`vedette run` is at work already, here or in another terminal.",
+        "Use the verbs beside it, or stop it first; its process id is in the message.",
+    ),
+    "bad-store": Lesson(
+        "The store cannot be read by this program.",
+        "It was written by another version or another fleet, or it is damaged.",
+        "`vedette ledger verify` says what stands; `vedette restore` puts a backup in place.",
+    ),
+    "store-failed": Lesson(
+        "A commit could not be made durable. Nothing of it was answered; nothing is lost.",
+        "The disk is full, failing or gone, or the database cannot be reached.",
+        "Mend that and start again: what was delivered comes again.",
+    ),
+    "port-taken": Lesson(
+        "Another program listens on the address that the fleet is to serve.",
+        "Another fleet, or an old run that has not ended.",
+        "Stop it, or set [serve] http to another port in vedette.toml (port 0: any free one).",
+    ),
+    "no-space": Lesson(
+        "The disk is full.",
+        "The state folder grows with the record; something else may have filled the disk.",
+        "Make room, then start again: nothing accepted is lost. `vedette ledger archive` moves"
+        " old entries away.",
+    ),
+    "no-permission": Lesson(
+        "The operating system refuses access to a file or address.",
+        "The folder belongs to another user, is read-only, or the port is below 1024.",
+        "Run as the owner, correct the permissions, or set VEDETTE_STATE to another folder.",
+    ),
+    "wrong-python": Lesson(
+        "This Python is too old for the program.",
+        "The shell finds an older interpreter first.",
+        "Use Python 3.11 or newer: `PYTHON=/path/to/python3.12 make setup`.",
+    ),
+    "system": Lesson(
+        "The operating system refused something; the message is its own.",
+        "A file is not there or not what it should be, or a connection broke.",
+        "Look at the path that is named.",
+    ),
+    "unavailable": Lesson(
+        "A part that this needs does not answer now; nothing was changed.",
+        "The fleet is starting or ending, or a server it needs is down.",
+        "Try again; `vedette status` and `vedette check --live` say what is there.",
+    ),
+    "temporary": Lesson(
+        "It did not work now and may work later; the engine tries again by itself.",
+        "A target or a server did not answer in time.",
+        "`vedette status` shows targets that are left alone and until when.",
+    ),
+    "permanent": Lesson(
+        "It cannot succeed however often it is repeated.",
+        "What was asked is not possible at the target as it is.",
+        "`vedette explain ID` shows what the target said.",
+    ),
+    # --- tokens ---
+    "no-token": Lesson("No token was sent.", "The caller has none configured.", _AGAIN),
+    "bad-signature": Lesson(
+        "The token's signature does not hold.", "It was changed, or signed by another key.", _AGAIN
+    ),
+    "bad-algorithm": Lesson(
+        "The token names an algorithm that is not taken.",
+        "Only the algorithms of the issuer's own keys are; `none` never is.",
+        _AGAIN,
+    ),
+    "expired": Lesson("The token's time is over.", "Tokens live for minutes.", _AGAIN),
+    "not-yet": Lesson(
+        "The token is not valid yet.", "The clocks of issuer and gateway differ.", "Set the clocks."
+    ),
+    "too-long": Lesson(
+        "The token lives longer than is allowed.",
+        "An agent's token may live five minutes.",
+        _AGAIN,
+    ),
+    "missing-claim": Lesson(
+        "The token lacks a claim it must have.", "The issuer leaves it out.", _AGAIN
+    ),
+    "wrong-audience": Lesson(
+        "The token was made for somebody else.", "Its audience is another fleet or service.", _AGAIN
+    ),
+    "wrong-issuer": Lesson(
+        "The token comes from an issuer that is not trusted here.",
+        "[people] issuer names another one.",
+        "Correct vedette.toml, or sign in at the right provider.",
+    ),
+    "unknown-key": Lesson(
+        "The token is signed by a key that nobody here knows.",
+        "The key was dropped after a rotation, or belongs to another fleet.",
+        _AGAIN,
+    ),
+    "revoked": Lesson(
+        "The token, or its agent, was revoked.", "A person did so.", "`vedette identity list`."
+    ),
+    "wrong-subject": Lesson(
+        "The token is another agent's.", "An agent may speak for itself alone.", _AGAIN
+    ),
+}

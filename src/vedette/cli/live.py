@@ -1,0 +1,78 @@
+"""`vedette check --live`: what the checks of the files cannot see."""
+
+from __future__ import annotations
+
+import asyncio
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from vedette.cli.common import plain, reading
+
+if TYPE_CHECKING:
+    from vedette.live import Seen
+    from vedette.load import Settings
+
+_MARKS = {"ok": "ok  ", "warn": "WARN", "fail": "FAIL", "untested": "-   "}
+_WIDE = 78
+
+
+def look(settings: Settings) -> list[Seen]:
+    """Look at everything, in the order in which a person mends it."""
+    import orjson
+
+    from vedette import live, outside
+    from vedette.adapters.rego.stage import read_bundle
+    from vedette.adapters.secrets import wire
+    from vedette.clock import SystemClock
+    from vedette.errors import VedetteError
+    from vedette.load import read_fleet
+    from vedette.serve.client import LocalClient
+    from vedette.stores import is_there
+
+    wire()
+    found = list(live.machine(settings, runs=LocalClient(settings.state).alive()))
+    last_us, files = None, None
+    try:
+        if is_there(settings):
+            with reading(settings) as store:
+                head = store.head()
+                entry = store.entry(head) if head else None
+                last_us = int(orjson.loads(entry[1])["at"]) if entry else None
+                number, digest = store.revision()
+                files = store.bundle(digest) if number else None
+            found.append(live.Seen("store", "ok", f"can be read; {head:,} entries"))
+        else:
+            found.append(live.Seen("store", "ok", "none yet; the first run makes it"))
+    except VedetteError as error:
+        found.append(live.Seen("store", "fail", error.what, error.mend or ""))
+    now_us = SystemClock().now_us()
+    found += outside.secrets(settings)
+    try:
+        bundle = files or read_bundle(settings.policies).files
+        found.append(live.engine(settings, bundle))
+    except VedetteError as error:
+        found.append(live.Seen("policy engine", "fail", error.what, error.mend or ""))
+    dates: dict[str, tuple[str, int]] = {}
+    found += asyncio.run(outside.outside(settings, dates))
+    found += live.clocks(now_us, last_us, dates)
+    agents, _, _ = read_fleet(settings.root, settings, now_us=now_us)
+    found += live.zones(agents, now_us)
+    return found
+
+
+def lines_of(found: list[Seen]) -> list[str]:
+    """Return a line for each thing, and its mend where there is one."""
+    lines = []
+    for seen in found:
+        text = f"{_MARKS[seen.state]} {plain(seen.what)}: {plain(seen.told)}"
+        text += ", not tested" if seen.state == "untested" else ""
+        lines += wrap(text, _WIDE, subsequent_indent="       ")
+        if seen.mend:
+            mend = f"mend: {plain(seen.mend)}"
+            lines += wrap(mend, _WIDE, initial_indent="       ", subsequent_indent="         ")
+    return lines
+
+
+def value_of(found: list[Seen]) -> list[dict[str, Any]]:
+    """Return what `--json` prints."""
+    return [dict(seen.to_json()) for seen in found]

@@ -1,0 +1,81 @@
+"""`vedette plot anomaly`: a picture of a series."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from vedette.cli.common import (
+    as_json_option,
+    dumps,
+    plain,
+    reading,
+    say,
+    settings_of,
+    since,
+    stretch,
+    whens,
+)
+from vedette.errors import BadCommand
+
+
+@click.group()
+def plot() -> None:
+    """Draw what was recorded."""
+
+
+@plot.command("anomaly")
+@click.argument("series")
+@stretch
+@click.option("--agent", metavar="NAME", help="Whose judgements. Default: who judged most of it.")
+@click.option("--points", default=2000, show_default=True, help="Draw at most so many.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="Write the picture here. Default: SERIES.svg; - is standard output.",
+)  # fmt: skip
+@as_json_option
+@click.pass_context
+def anomaly(
+    ctx: click.Context,
+    series: str,
+    last: str,
+    until: str | None,
+    agent: str | None,
+    points: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Draw SERIES: values, score and threshold, incidents, holds and answers.
+
+    SERIES is the subject of its events. The picture is one SVG file with nothing outside of it.
+    --last counts from when events were recorded; --json prints the points instead.
+    """
+    from vedette.timeline.picture import picture, summary
+    from vedette.timeline.plot import plot as made
+
+    from_us, to_us = since(last, until)
+    with reading(settings_of(ctx)) as store, store.snapshot():
+        told = made(store, series, from_us, to_us, agent=agent, most=points)
+    if as_json and out is None:
+        click.echo(dumps(told))
+        return
+    drawn = picture(told, whens())
+    if out is not None and str(out) == "-":
+        click.echo(drawn, nl=False)
+        return
+    path = out or Path(f"{_file_name(series)}.svg")
+    try:
+        path.write_text(drawn, encoding="utf-8")
+    except OSError as error:
+        raise BadCommand(
+            f"the picture cannot be written: {error.strerror}", where=str(path),
+            mend="name a file that you may write: --out FILE",
+        ) from error  # fmt: skip
+    say(as_json, told, plain(f"{path}: {summary(told, whens())}"))
+
+
+def _file_name(series: str) -> str:
+    """Return a series' name without what a file's name may not hold."""
+    kept = "".join(c if c.isalnum() or c in "-_." else "_" for c in series).strip(".")
+    return kept[:100] or "series"

@@ -1,0 +1,110 @@
+"""What a person is shown of a hold before they are asked: all of it, and safe to print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vedette.cli.common import shown_time
+
+WIDTH = 80
+
+
+def safe_whole(value: Any) -> str:
+    """Return a value as JSON, whole, with everything that is no plain character escaped.
+
+    Letters of all languages stay; what would move a cursor, reverse a line or hide itself does not.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
+def safe_line(value: Any) -> str:
+    """Return text as one line that is safe to print."""
+    return safe_whole(str(value))[1:-1]
+
+
+def hold_lines(item: Mapping[str, Any]) -> list[str]:
+    """Return all that an answer to a hold is for, as lines: exact arguments, none cut short."""
+    resource = item["resource"] or {}
+    lines = [
+        f"HOLD {item['hold']}",
+        f"  agent     {item['agent']}",
+        f"  action    {item['tool']}  (digest {item['digest'][:16]}…)",
+        f"  touches   {resource.get('type', '?')} {safe_line(resource.get('id', '?'))}: "
+        f"{item['verb'] or '?'}" + (", high impact" if item["high_impact"] else ""),
+    ]
+    if item["erased"]:
+        lines.append("  its arguments were erased")
+    for argument in item["arguments"] or ():
+        lines.append(f"  {argument['name']} = {safe_whole(argument['value'])}")
+        lines.append(f"      {_from(argument)}")
+    if item["label"] and item["confidence_milli"] is not None:
+        sure = item["confidence_milli"] / 1000
+        lines.append(f"  judged    {safe_line(item['label'])}, confidence {sure:g}")
+    if item["why"]:
+        lines.append(f"  why       {safe_line(item['why'])}")
+    reasons = "; ".join(safe_line(reason) for reason in item["reasons"] or ())
+    lines.append(f"  held by   {item['rule']}" + (f" ({reasons})" if reasons else ""))
+    if item["effect"]:
+        lines.append(f"  effect    {item['effect']}: it may have happened already")
+    inverse = item["inverse"]
+    lines.append(f"  undo      {inverse}" if inverse else "  undo      cannot be taken back")
+    if item["expires"]:
+        lines.append(f"  expires   {shown_time(item['expires'])}, which is a no")
+    return folded([*lines, *attention_lines(item)])
+
+
+def attention_lines(item: Mapping[str, Any]) -> list[str]:
+    """Return who looks at a hold and what was noted about it, as lines."""
+    lines = []
+    if claim := item["claim"]:
+        lines.append(f"  claimed   by {safe_line(claim['by'])} until {shown_time(claim['until'])}")
+    for note in item["notes"]:
+        text = "(erased)" if note["erased"] else safe_line(note["text"])
+        lines.append(f"  note      {safe_line(note['by'])}: {text}")
+    return lines
+
+
+def _from(argument: Mapping[str, Any]) -> str:
+    told = f"{argument['origin'] or 'unknown'}"
+    if argument["source"]:
+        told += f", from {safe_line(argument['source'])}"
+    return told + ("; decides who, where or which" if argument["sink"] else "")
+
+
+def group_lines(group: Mapping[str, Any]) -> list[str]:
+    """Return a group of holds as lines: what is alike, what differs."""
+    label = f", judged {safe_line(group['label'])}" if group["label"] else ""
+    lines = [
+        f"{group['group']}  {group['count']} × {group['agent']}: {group['tool']}{label}",
+        f"    held by {group['rule']}, the oldest since {shown_time(group['since'] or 0)}",
+    ]
+    for name, value in group["same"].items():
+        lines.append(f"    {name} = {_cut(safe_whole(value))}")
+    for name, told in group["differ"].items():
+        values = ", ".join(_cut(safe_whole(value), 40) for value in told["values"])
+        more = told["different"] - len(told["values"])
+        lines.append(f"    {name} differs: {values}" + (f" and {more} more" if more > 0 else ""))
+    if group["expires"]:
+        lines.append(f"    the first is denied {shown_time(group['expires'])} without an answer")
+    return folded(lines)
+
+
+def folded(lines: Sequence[str], width: int = WIDTH) -> list[str]:
+    """Return lines no wider than `width`; nothing is left out, and no space is made into a break.
+
+    So that what is shown is exactly what is there, also where somebody wrote a very long word.
+    """
+    parts = []
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        parts.append(line[:width])
+        rest, room = line[width:], width - len(indent)
+        parts += [indent + rest[at : at + room] for at in range(0, len(rest), room)]
+    return parts
+
+
+def _cut(text: str, most: int = 160) -> str:
+    return text if len(text) <= most else text[:most] + "…"

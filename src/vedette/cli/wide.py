@@ -1,0 +1,71 @@
+"""How wide text for people may be, and how it is made to fit without losing anything."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+_LEAST = 40
+# A command in backticks, an instant, or a run of what is no space.
+_WORD = re.compile(r"`[^`]*`\S*|\d{4}-\d\d-\d\d \d\d:\S+|\S+")
+
+
+def columns() -> int | None:
+    """Return how many columns the reader has: COLUMNS, or what the terminal says.
+
+    None without either: a program that reads by line gets every line whole.
+    """
+    given = os.environ.get("COLUMNS", "")
+    if given.isdigit() and int(given) > 0:
+        return max(_LEAST, int(given))
+    try:
+        return max(_LEAST, os.get_terminal_size(sys.stdout.fileno()).columns)
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def fitted(text: str, width: int | None, whole: str = "\0") -> str:
+    """Return text with lines no wider than `width`, broken at spaces; nothing is left out.
+
+    What goes on stands further in than its line, so it cannot be taken for one of its own. Left as
+    they are: words that are wider, such as ids and paths, and lines with `whole` in them outside of
+    backticks: a command to copy.
+    """
+    if width is None:
+        return text
+    return "\n".join(_line(line, width, whole) for line in text.split("\n"))
+
+
+def _line(line: str, width: int, whole: str) -> str:
+    if len(line) <= width or whole in re.sub(r"`[^`]*`", "", line):
+        return line
+    indent = len(line) - len(line.lstrip())
+    further = " " * min(indent + 4, width // 2)
+    parts, begun, end = [], "", 0
+    for word in _WORD.finditer(line):
+        gap = line[end : word.start()]
+        end = word.end()
+        if begun.strip() and len(begun) + len(gap) + len(word[0]) > width:
+            parts.append(begun)
+            begun, gap = further, ""
+        begun += gap + word[0]
+    return "\n".join([*parts, begun])
+
+
+def row(cells: list[str], width: int | None) -> str:
+    """Return padded cells as a line of a table.
+
+    If it is too wide its last cell, which is the longest as a rule, goes on below: in its own
+    column where there is room, else further in than the line.
+    """
+    line = "  ".join(cells).rstrip()
+    if width is None or len(line) <= width:
+        return line
+    before = "  ".join(cells[:-1])
+    start, last = len(before) + 2, cells[-1].strip()
+    if width - start >= max(16, *(len(word) for word in last.split() or [""])):
+        broken = fitted(" " * start + last, width).split("\n")
+        below = [" " * start + more.strip() for more in broken[1:]]
+        return "\n".join([before + "  " + broken[0].lstrip(), *below])
+    return fitted(f"{before.rstrip()}\n    {last}", width)

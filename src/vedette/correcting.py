@@ -1,0 +1,209 @@
+"""Correcting: a person says of a run what should have been, or that it was right.
+
+It changes nothing of what was done or will be: the entry is there, and an event that wakes whoever
+curates memory. Only what a person promotes out of it changes how the next event is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, Protocol
+
+import orjson
+
+from vedette.clock import iso
+from vedette.commands import Commands, Order
+from vedette.digest import canonical, short_id, tame
+from vedette.entry import Body, Draft
+from vedette.errors import BadCommand, Forbidden, NotFound
+from vedette.event import ENVELOPE, Event, subject_of
+from vedette.line import Line
+from vedette.ports import Accepted, Arrival, Receipt
+from vedette.roles import require
+from vedette.run import Run
+from vedette.timeline import resolve
+from vedette.trigger import CORRECTION_TYPE
+
+# What of the event a correction carries along: texts up to this, so that it stays an event.
+_LONGEST = 12_000  # characters
+_MOST_FIELDS = 64
+_MOST_BYTES = 60_000
+_LABELLED = ("about", "folders", "labels")
+_RECENT = 200
+
+
+class Along(Protocol):
+    """What this asks of the intake (`vedette.intake.LineIntake`)."""
+
+    async def along(self, event: Event, subject: str | None, commit: Any) -> Receipt: ...
+
+
+VERBS: Mapping[str, Mapping[str, type]] = {
+    "correct": {"run": str, "should": str, "right": bool, "note": str, "new_label": bool}
+}
+NEEDED = {"correct": "run"}
+
+
+async def carry_out(commands: Commands, order: Order, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Carry out one correction. Raises BadCommand."""
+    if order.principal.kind != "person":
+        raise Forbidden(f"{order.principal} may not give commands", mend="a person must")
+    require(order.principal, order.principal.roles, "correct")
+    if not order.reason.strip():
+        raise BadCommand("a reason is missing", mend="add --reason 'why'")
+    should, right = args.get("should"), bool(args.get("right"))
+    if (should is None) != right:
+        raise BadCommand("say what should have been", mend="give --should LABEL, or --right")
+    return await _correct(commands, order, args, should)
+
+
+async def _correct(
+    commands: Commands, order: Order, args: Mapping[str, Any], should: str | None
+) -> dict[str, Any]:
+    line = commands.line
+    store: Any = line.store
+    run, event, was = _judged(line, args["run"])
+    if should is not None:
+        _refuse_label(line, run, should, was, bool(args.get("new_label")))
+    note = args.get("note")
+    body = {"was": was, "reason": order.reason}
+    body |= {} if should is None else {"should": should}
+    body |= {} if note is None else {"note": note}
+    outcome = "right" if should is None else "wrong"
+    who = str(order.principal)
+    draft = Draft(
+        "run.corrected", {"outcome": outcome, "actor": who},
+        body=Body(canonical(tame(body)), subject_of(event)),
+    )  # fmt: skip
+    done: dict[str, Any] = {"run": run.id, "agent": run.agent, "outcome": outcome, "was": was}
+    if should is None:
+        seq, _ = await store.correct(run.id, draft, None, command=order.command_id)
+        return {**done, "entry": seq, "should": None, "event": None, "woke": []}
+    said = sum(1 for entry in _entries(store, run) if entry["kind"] == "run.corrected")
+    told = Event(
+        source=f"vedette://{line.fleet.name}/people",
+        id=short_id("cor", run.id, should, who, said),
+        type=CORRECTION_TYPE,
+        subject=event.subject,
+        time=iso(line.clock.now_us()),
+        data={
+            "run": run.id,
+            "event": run.event,
+            "agent": run.agent,
+            "was": was,
+            "should": should,
+            "note": note,
+            "by": who,
+            "reads": list(
+                dict.fromkeys(f"{s.bank}/{s.scope}" for s in line.agent(run.agent).scopes)
+            ),
+            "saw": {"type": event.type, "subject": event.subject, "data": _bounded(event.data)},
+        },
+        vouched=ENVELOPE,
+    )
+    placed: list[int] = []
+
+    async def commit(arrival: Arrival) -> Accepted:
+        seq, accepted = await store.correct(run.id, draft, arrival, command=order.command_id)
+        placed.append(seq)
+        assert isinstance(accepted, Accepted)
+        return accepted
+
+    intake: Any = commands.intake
+    along: Along = intake
+    receipt = await along.along(told, subject_of(event), commit)
+    return {
+        **done, "entry": placed[0], "should": should, "event": receipt.event,
+        "woke": list(receipt.runs),
+    }  # fmt: skip
+
+
+def _judged(line: Line, name: str) -> tuple[Run, Event, str]:
+    """Return a run, its event and the label it was judged. Raises NotFound, BadCommand."""
+    store: Any = line.store
+    kind, id = resolve(store, name)
+    if kind == "event":
+        runs = store.runs_of_event(id)
+        if len(runs) != 1:
+            names = ", ".join(run.id for run in runs) or "none"
+            raise BadCommand(f"{id} made {len(runs)} runs: {names}", mend="name the run")
+        run = runs[0]
+    else:
+        action = None if kind == "run" else store.action("act_" + id.partition("_")[2])
+        run = store.run(id if action is None else action.run)
+    if run is None:
+        raise NotFound(f"there is no run {name!r}", mend="see `vedette runs`")
+    if run.agent not in line.fleet.agents:
+        raise BadCommand(f"the fleet has no agent {run.agent!r} any more", mend="bring it back")
+    event = store.event(run.event)
+    if event is None:
+        raise BadCommand(
+            f"the content of {run.id} was erased", mend="there is nothing to learn from"
+        )
+    labels = [entry["label"] for entry in _entries(store, run) if entry.get("label")]
+    told = [turn.get("label") for turn in store.turns(run.id) if turn.get("label")]
+    if not (told or labels):
+        raise BadCommand(
+            f"run {run.id} was not judged: it is {run.state}", mend="wait until it was"
+        )
+    return run, event, str((told or labels)[-1])
+
+
+def _entries(store: Any, run: Run) -> list[dict[str, Any]]:
+    return [orjson.loads(raw) for _, raw, _ in store.entries("run", run.id)]
+
+
+def _refuse_label(line: Line, run: Run, should: str, was: str, new: bool) -> None:
+    """Raise BadCommand for the label that it has, and for one that nobody knows."""
+    if should == was:
+        raise BadCommand(f"run {run.id} was judged {was!r}", mend="say --right if that is right")
+    known = known_labels(line, run.agent)
+    if new or should in known:
+        return
+    near = get_close_matches(should, known, 1)
+    mend = f"did you mean {near[0]!r}? " if near else ""
+    raise BadCommand(
+        f"{run.agent} knows no label {should!r}",
+        mend=f"{mend}it knows {', '.join(sorted(known))}; --new-label takes another",
+    )
+
+
+def known_labels(line: Line, agent: str) -> set[str]:
+    """Return the labels of an agent's charter, of its examples, and of its latest runs."""
+    known: set[str] = set()
+    declared = line.agent(agent)
+    for name in _LABELLED:
+        value = declared.charter.get(name)
+        if isinstance(value, Mapping | list):
+            known.update(str(label) for label in value)
+    now = line.clock.now_us()
+    for scope in declared.scopes:
+        for memory in line.recall.banks.lessons(scope.bank, scope.scope, now):
+            if memory.kind == "example" and memory.label:
+                known.add(memory.label)
+    store: Any = line.store
+    for kind in ("run.closed", "turn.reasoned"):
+        page = store.entries_page(
+            {"agent": agent, "kind": kind}, before=None, after=None, limit=_RECENT
+        )
+        known.update(label for _, raw in page if (label := orjson.loads(raw).get("label")))
+    return known
+
+
+def _bounded(data: Any) -> Any:
+    """Return what a judge saw of an event's data, texts cut until it is small beside an event."""
+    longest = _LONGEST
+    while longest > 1 and len(canonical(tame(_seen(data, longest)))) > _MOST_BYTES:
+        longest //= 4
+    return _seen(data, longest)
+
+
+def _seen(data: Any, longest: int) -> Any:
+    if isinstance(data, str):
+        return data[:longest]
+    if isinstance(data, Mapping):
+        return {str(k): _seen(v, longest) for k, v in list(data.items())[:_MOST_FIELDS]}
+    if isinstance(data, list):
+        return [_seen(item, longest) for item in data[:_MOST_FIELDS]]
+    return data

@@ -1,0 +1,119 @@
+"""Curate: what a person sees before a memory is promoted, and what curators are handed.
+
+`flips` says which recorded events would be judged otherwise with a memory than without it;
+`gather` what people and the line made of runs in a stretch of the record. Both only look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import orjson
+
+from vedette.event import Event
+from vedette.judging import Judge
+from vedette.memory import Briefing, Memory
+
+MOST_EVENTS = 200
+# How many entries of a stretch are looked at: a tick is an event, and bounded.
+MOST_GATHERED = 1000
+_ANSWERS = {"hold.approved": "approved", "hold.denied": "denied"}
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """A recorded run whose event would be judged otherwise: its label with and without."""
+
+    run: str
+    event: str
+    before: str
+    after: str
+    confidence: float
+
+
+def keeps_state(judge: type[Judge]) -> bool:
+    """Say whether such a judge observes: then one event alone says nothing of how it is judged."""
+    return judge.observe is not Judge.observe
+
+
+def flips(before: Judge, after: Judge, runs: Sequence[tuple[str, Event]], agent: str) -> list[Flip]:
+    """Return the runs (id, event) that two judges without state label differently."""
+    found = []
+    for run, event in runs[:MOST_EVENTS]:
+        briefing = Briefing(run, agent, "", 1, 0, 1, event, after.charter, {})
+        was, would = before.judge(None, briefing), after.judge(None, briefing)
+        if was.label != would.label:
+            found.append(Flip(run, event.key, was.label, would.label, would.confidence))
+    return found
+
+
+def lesson_of(memory: Mapping[str, Any]) -> Memory:
+    """Return a listed candidate or memory as what a judge would be taught."""
+    return Memory(
+        id=str(memory["id"]), bank=str(memory["bank"]), revision=0, scope=str(memory["scope"]),
+        kind=memory["kind"], topics=tuple(memory["topics"]), text=str(memory["text"]), digest="",
+        reviewed_by="", reviewed_on="", label=memory["label"], trust="learned",
+    )  # fmt: skip
+
+
+def taught_with(lessons: Sequence[Memory], candidate: Mapping[str, Any]) -> list[Memory]:
+    """Return the lessons as they would be with a candidate: beside them, or in one's place."""
+    gone = candidate.get("replaces")
+    stay = [one for one in lessons if one.id not in (gone, candidate["id"])]
+    return [*stay, lesson_of(candidate)]
+
+
+# --- what happened ---------------------------------------------------------------------------
+
+
+class Happened(Protocol):
+    """What `gather` asks of the record."""
+
+    def seq_at(self, at_us: int) -> int: ...
+
+    def latest(self, kinds: Sequence[str], after: int, limit: int) -> list[tuple[int, bytes]]: ...
+
+    def entries(
+        self, column: str, value: str, limit: int = 1000
+    ) -> list[tuple[int, bytes, bytes | None]]: ...
+
+
+def gather(record: Happened, after_us: int, upto_us: int) -> dict[str, Any]:
+    """Return what people and the line made of runs between two instants, by pattern.
+
+    Answers to holds by (agent, tool, label), corrections by (agent, label), dead letters by agent;
+    of each the runs by what was answered, oldest first. No content of any event.
+    """
+    kinds = (*_ANSWERS, "run.corrected", "run.dead")
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    first = record.seq_at(after_us)
+    for _, raw in record.latest(kinds, first, MOST_GATHERED):
+        entry = orjson.loads(raw)
+        if entry["at"] > upto_us or "run" not in entry:
+            continue
+        named = _pattern(record, entry)
+        kept = found.setdefault(tuple(named.values()), {**named, "runs": {}})
+        answer = _ANSWERS.get(entry["kind"]) or entry.get("outcome") or "dead"
+        runs = kept["runs"].setdefault(answer, [])
+        if entry["run"] not in runs:
+            runs.append(entry["run"])
+    return {"after": after_us, "upto": upto_us, "patterns": list(found.values())}
+
+
+def _pattern(record: Happened, entry: Mapping[str, Any]) -> dict[str, str]:
+    agent, kind = str(entry["agent"]), str(entry["kind"])
+    if kind == "run.dead":
+        return {"what": "dead", "agent": agent}
+    label = next(_labels(record, str(entry["run"])), "")
+    if kind == "run.corrected":
+        return {"what": "corrected", "agent": agent, "label": label}
+    return {"what": "answered", "agent": agent, "tool": str(entry["tool"]), "label": label}
+
+
+def _labels(record: Happened, run: str) -> Iterator[str]:
+    for _, raw, _ in record.entries("run", run):
+        label = orjson.loads(raw).get("label")
+        if label:
+            yield str(label)

@@ -1,0 +1,266 @@
+"""Founding: a new agent like one that is there, in observe, with all that others must say of it.
+
+The folder is copied and given a name, a collection and an identity of its own; the policy gets an
+entry that grants what the other was granted, but for the mode; banks get one more reader. All is
+made beside the fleet and checked there, as `vedette check` does, before anything is put in place.
+The folder comes last: without it an entry or a reader is a name that nobody has yet, and the same
+order given again completes what a crash cut short.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vedette import crashpoint
+from vedette.agent import Agent
+from vedette.errors import BadCommand, BadPolicy, NotFound
+from vedette.modes import GRANTS, write_file
+
+if TYPE_CHECKING:
+    from vedette.load import Problem, Settings
+
+LIMITS, BUDGETS = "limits/data.yaml", "budgets/data.yaml"
+# Where other data files speak of one agent by name: file, and the path to the names.
+_NAMED = ((LIMITS, ("actions", "agents")), (LIMITS, ("confidence_milli", "agents")),
+          (BUDGETS, ("agents",)))  # fmt: skip
+_LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.py[co]", ".*", "*~")
+
+# What is wrong with a fleet of these settings; it imports the agents' code.
+Check = Callable[["Settings"], list["Problem"]]
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a new agent takes. `files` are new texts by path, `before` what each was made of."""
+
+    name: str
+    like: Agent
+    title: str
+    owner: str
+    folder: Path
+    files: dict[Path, bytes] = field(default_factory=dict)
+    before: dict[Path, bytes] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+
+
+def found(
+    settings: Settings, name: str, like: str, title: str | None, owner: str | None, check: Check
+) -> Plan:
+    """Write a new agent; return what was written.
+
+    Raises BadCommand if the name cannot be one or is taken, if there is no agent `like`, if the
+    fleet would not pass `check` with it, or if somebody saved one of the files that it edits
+    meanwhile. Then nothing is there that was not before.
+    """
+    plan = _plan(settings, name, like, title, owner)
+    try:
+        with tempfile.TemporaryDirectory(prefix="vedette-new-") as made:
+            beside = _scratch(settings, Path(made))
+            _write_agent(plan, beside.agents / name)
+            _edit_policy(plan, settings, beside)
+            _edit_banks(plan, settings, beside)
+            problems = [p for p in check(beside) if not p.warning]
+            if problems:
+                first = problems[0]
+                what = f"the fleet would not pass its check with it: {first.what}"
+                raise BadCommand(what, where=first.where, mend=first.mend or None)
+            _put(plan, beside.agents / name)
+    except BadPolicy as error:
+        raise BadCommand(error.what, where=error.where, mend=error.mend) from error
+    return plan
+
+
+def _plan(settings: Settings, name: str, like: str, title: str | None, owner: str | None) -> Plan:
+    from vedette.load import load_fleet
+    from vedette.load.folder import name_problems
+    from vedette.load.problem import did_you_mean
+
+    agents = load_fleet(settings.root, settings).fleet.agents
+    if like not in agents:
+        mend = did_you_mean(like, list(agents))
+        raise NotFound(f"there is no agent {like!r} to be like", mend=mend)
+    folder = settings.agents / name
+    if name in agents or folder.exists() or folder.is_symlink():
+        raise BadCommand(f"there is an agent {name!r} already", mend="give it another name")
+    if folder.name != name:
+        raise BadCommand(f"{name!r} is no name of a folder", mend="for example billing")
+    for problem in name_problems(folder, name):
+        raise BadCommand(problem.what, mend="name it as Python names a module, for example billing")
+    other = agents[like]
+    return Plan(name, other, title or f"Like {like}", owner or other.owner, folder)
+
+
+def _scratch(settings: Settings, made: Path) -> Settings:
+    """Return settings of a copy of the content."""
+    for part in ("agents", "policies", "memory"):
+        shutil.copytree(getattr(settings, part), made / part, ignore=_not_hidden, symlinks=True)
+    return replace(
+        settings, root=made, agents=made / "agents", policies=made / "policies",
+        memory=made / "memory",
+    )  # fmt: skip
+
+
+def _not_hidden(folder: str, names: list[str]) -> set[str]:
+    return {n for n in names if n == "__pycache__" or (n.startswith(".") and n != ".manifest")}
+
+
+# --- the folder --------------------------------------------------------------------------------
+
+
+def _write_agent(plan: Plan, folder: Path) -> None:
+    from vedette.load.edit_yaml import NotPlain, set_line
+
+    shutil.copytree(plan.like.folder, folder, ignore=_LEFT_OUT)
+    path = folder / "agent.yaml"
+    text = path.read_text(encoding="utf-8")
+    changes = {"name": plan.name, "title": _quoted(plan.title), "owner": _quoted(plan.owner)}
+    if plan.like.collection is not None:
+        changes["collection"] = plan.name
+    try:
+        for key, value in changes.items():
+            text = set_line(text, [key], value)
+    except NotPlain as error:
+        mend = "write each of name, title, owner and collection on one line"
+        raise BadCommand(str(error), where=str(path.name), mend=mend) from error
+    path.write_text(text, encoding="utf-8")
+    renamed = {plan.like.name: plan.name}
+    if plan.like.collection is not None:
+        renamed[plan.like.collection] = plan.name
+    for module in folder.rglob("*.py"):
+        code = module.read_text(encoding="utf-8")
+        for was, now in renamed.items():
+            for quote in "\"'":
+                code = code.replace(f"{quote}{was}{quote}", f"{quote}{now}{quote}")
+        module.write_text(code, encoding="utf-8")
+
+
+def _quoted(text: str) -> str:
+    plain = text.replace(" ", "").replace("@", "").replace(".", "").isalnum() and text[0].isalpha()
+    return text if plain and text.isascii() else json.dumps(text, ensure_ascii=False)
+
+
+# --- what others say of it -----------------------------------------------------------------------
+
+
+def _edit_policy(plan: Plan, settings: Settings, beside: Settings) -> None:
+    """Grant it what the other is granted, in observe, and give it the other's limits."""
+    from vedette.load.edit_yaml import NotPlain, copy_block, set_line, set_value
+    from vedette.load.policy_data import mount
+
+    like, name = plan.like.name, plan.name
+    texts: dict[str, str] = {}
+    for file in (GRANTS, LIMITS, BUDGETS):
+        path = beside.policies / file
+        if path.is_file():
+            texts[file] = path.read_text(encoding="utf-8")
+    data = mount({file: text.encode() for file, text in texts.items()})
+    wanted: Any = deepcopy(data)
+    granted = data.get("grants", {}).get(like)
+    if not isinstance(granted, dict):
+        mend = f"grant {like} something first, or write the new one's grant by hand"
+        raise BadCommand(f"the policy grants {like!r} nothing to be like", where=GRANTS, mend=mend)
+    wanted["grants"][name] = {**granted, "mode": "observe"}
+    if "owner" in granted:
+        wanted["grants"][name]["owner"] = plan.owner
+    _refuse_other(data["grants"], name, wanted["grants"][name], GRANTS)
+    try:
+        if name not in data["grants"]:
+            text = copy_block(texts[GRANTS], [like], name)
+            text = set_value(text, [name, "mode"], "observe")
+            if "owner" in granted:
+                text = set_line(text, [name, "owner"], _quoted(plan.owner))
+            texts[GRANTS] = text
+        for file, at in _NAMED:
+            own = wanted.get(file.partition("/")[0])
+            for part in at:
+                own = own.get(part, {}) if isinstance(own, dict) else {}
+            if not isinstance(own, dict) or like not in own:
+                continue
+            _refuse_other(own, name, own[like], file)
+            if name not in own:
+                own[name] = deepcopy(own[like])
+                texts[file] = copy_block(texts[file], [*at, like], name)
+        after = mount({file: text.encode() for file, text in texts.items()})
+        if after != wanted:
+            raise NotPlain("more would change than one new agent")
+    except NotPlain as error:
+        mend = f"write the block of {like} in lines of its own, as `vedette init` does"
+        raise BadCommand(f"the policy cannot be edited: {error}", mend=mend) from error
+    for file, text in texts.items():
+        _changed(plan, settings.policies / file, beside.policies / file, text)
+
+
+def _refuse_other(names: Mapping[str, Any], name: str, wanted: Any, file: str) -> None:
+    """A right that somebody left under this name would be the new agent's."""
+    if name in names and names[name] != wanted:
+        what = f"the policy speaks of {name!r} already, and otherwise than this would"
+        raise BadCommand(what, where=file, mend="remove that entry, or give another name")
+
+
+def _edit_banks(plan: Plan, settings: Settings, beside: Settings) -> None:
+    from vedette.load.edit_yaml import add_beside
+
+    for path in sorted(beside.memory.glob("*/bank.yaml")):
+        text = path.read_text(encoding="utf-8")
+        edited = add_beside(text, plan.name, plan.like.name, ("readers", "writers"))
+        _changed(plan, settings.memory / path.relative_to(beside.memory), path, edited)
+
+
+def _changed(plan: Plan, path: Path, copy: Path, text: str) -> None:
+    raw = text.encode("utf-8")
+    was = copy.read_bytes()
+    if raw != was:
+        copy.unlink()  # a link would lead to what is not to be changed yet
+        copy.write_bytes(raw)
+        plan.files[path.resolve()] = raw
+        plan.before[path.resolve()] = was
+
+
+# --- putting it in place -------------------------------------------------------------------------
+
+
+def _put(plan: Plan, made: Path) -> None:
+    """Put everything in place; on an error all is as it was."""
+    hidden = plan.folder.with_name(f".{plan.name}.vedette-new")
+    done: list[Path] = []
+    try:
+        shutil.rmtree(hidden, ignore_errors=True)
+        shutil.copytree(made, hidden, ignore=_LEFT_OUT)
+        _sync(hidden)
+        # Readers first: a reader that is no agent reads nothing; then the policy; then the agent.
+        for path in sorted(plan.files, key=lambda path: path.name != "bank.yaml"):
+            point = f"found-{path.parent.name}"
+            if not write_file(path, plan.files[path], point, plan.before[path]):
+                what = "was saved by somebody while the new agent was made; nothing was changed"
+                raise BadCommand(what, where=str(path), mend="give the same order again")
+            done.append(path)
+        crashpoint.reach("found-folder:before")
+        hidden.rename(plan.folder)
+    except BaseException as error:
+        for path in reversed(done):
+            write_file(path, plan.before[path], "found-undo", plan.files[path])
+        shutil.rmtree(hidden, ignore_errors=True)
+        if isinstance(error, OSError):
+            what = f"cannot be written: {error.strerror or error}"
+            mend = "see who owns the folder and whether there is room; nothing was changed"
+            raise BadCommand(what, where=str(error.filename or ""), mend=mend) from error
+        raise
+    _sync(plan.folder.parent, deep=False)
+    crashpoint.reach("found-folder:after")
+
+
+def _sync(folder: Path, *, deep: bool = True) -> None:
+    for path in [folder, *(folder.rglob("*") if deep else ())]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

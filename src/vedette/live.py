@@ -1,0 +1,231 @@
+"""Live: whether the world is as the settings say it is, looked at without changing any of it.
+
+Each thing that is looked at becomes one line: ok, warn or fail, with the mend. Nothing is sent,
+taken or written but a file of our own in the state folder, which goes at once. A target or source
+is logged into where its adapter has a `probe`; what nobody can look at is said to be not tested.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from vedette.errors import VedetteError
+from vedette.rights import next_ticks
+
+if TYPE_CHECKING:
+    from vedette.agent import Agent
+    from vedette.load import Settings
+
+State = Literal["ok", "warn", "fail", "untested"]
+
+PYTHON = (3, 11)
+WAIT_S = 5.0
+_SYNCS, _SLOW_SYNC_S = 12, 0.050
+_FULL, _LOW = 64 << 20, 1 << 30
+_SKEW_WARN_S, _SKEW_FAIL_S = 5.0, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One thing that was looked at."""
+
+    what: str
+    state: State
+    told: str
+    mend: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """Return it as `--json` prints it."""
+        return asdict(self)
+
+
+def machine(settings: Settings, *, runs: bool) -> Iterator[Seen]:
+    """Look at this machine: Python, disk, sync, another run, ports. `runs`: a fleet answers."""
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    if sys.version_info >= PYTHON:
+        yield Seen("python", "ok", version)
+    else:
+        needed = ".".join(str(part) for part in PYTHON)
+        yield Seen("python", "fail", version, f"install Python {needed} or newer")
+    yield from _disk(settings.state)
+    if runs:
+        yield Seen("another run", "ok", "this fleet runs and answers")
+    else:
+        yield _lock(settings.state)
+    yield from _ports(settings, runs=runs)
+
+
+def _disk(state: Path) -> Iterator[Seen]:
+    there = next(path for path in (state, *state.parents) if path.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        mend = f"chown it to whoever runs the fleet, or set state = … in vedette.toml: {there}"
+        yield Seen("state folder", "fail", f"{there} cannot be written", mend)
+        return
+    yield Seen("state folder", "ok", str(state))
+    free = shutil.disk_usage(there).free
+    told = f"{free >> 20:,} MiB free"
+    if free < _FULL:
+        yield Seen("disk", "fail", told, "make room: nothing can be committed without it")
+        return
+    yield Seen("disk", "ok" if free >= _LOW else "warn", told, "" if free >= _LOW else "make room")
+    try:
+        took = _sync_s(there)
+    except OSError as error:
+        yield Seen("fsync", "fail", f"{error.strerror}", "use a disk of this machine for the state")
+        return
+    told = f"{took * 1000:.1f} ms for 4 KiB (median of {_SYNCS})"
+    mend = "every commit waits so long: put the state on a faster disk"
+    slow = took > _SLOW_SYNC_S
+    yield Seen("fsync", "warn" if slow else "ok", told, mend if slow else "")
+
+
+def _sync_s(folder: Path) -> float:
+    """Return the median time that writing and syncing 4 KiB takes, in seconds."""
+    times = []
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(_SYNCS):
+            began = time.perf_counter()
+            file.write(b"\0" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+            times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def _lock(state: Path) -> Seen:
+    from vedette.errors import StoreBusy
+    from vedette.storage.lock import LOCK, own
+
+    if not (state / LOCK).exists():
+        return Seen("another run", "ok", "none")
+    try:
+        own(state / LOCK).close()
+    except StoreBusy as error:
+        mend = "wait until it has started, or stop it"
+        return Seen("another run", "fail", f"{error.what}, and it does not answer", mend)
+    except OSError as error:
+        return Seen("another run", "fail", f"{state / LOCK}: {error.strerror}", "see who owns it")
+    return Seen("another run", "ok", "none")
+
+
+def _ports(settings: Settings, *, runs: bool) -> Iterator[Seen]:
+    wanted = [("[serve] http", settings.http, settings.http_fallback)]
+    gateway = settings.edges.gateway
+    if gateway.apart:
+        wanted.append(("[gateway] listen", gateway.listen, False))
+    for name, address, fallback in wanted:
+        if address is None or not address[1]:
+            continue
+        shown = f"{address[0]}:{address[1]}"
+        if runs:
+            yield Seen(name, "ok", f"{shown} is for the fleet that runs")
+            continue
+        try:
+            _bind(address)
+        except OSError as error:
+            told = f"{shown}: {error.strerror}"
+            mend = "stop who listens there, or name another port"
+            yield Seen(name, "warn" if fallback else "fail", told, mend)
+        else:
+            yield Seen(name, "ok", f"{shown} is free")
+
+
+def _bind(address: tuple[str, int]) -> None:
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(address)
+
+
+# --- time ---------------------------------------------------------------------------------------
+
+
+def clocks(
+    now_us: int, last_us: int | None, dates: Mapping[str, tuple[str, int]]
+) -> Iterator[Seen]:
+    """Compare the clock with the store's last entry, and with the Date that servers gave.
+
+    `now_us` is when the entry was read; with each Date comes what our clock said then.
+    """
+    if last_us is None:
+        yield Seen("clock", "ok", "no entry is in the ledger yet to compare it with")
+    elif last_us > now_us:
+        behind = (last_us - now_us) / 1e6
+        state: State = "fail" if behind > _SKEW_FAIL_S else "warn"
+        yield Seen(
+            "clock", state, f"{behind:.1f} s behind the ledger's last entry", "set the clock"
+        )
+    else:
+        yield Seen("clock", "ok", "not behind the ledger's last entry")
+    for where, (text, at_us) in dates.items():
+        try:
+            skew = at_us / 1e6 - parsedate_to_datetime(text).timestamp()
+        except ValueError:
+            continue
+        # The header has whole seconds, and the answer took a moment.
+        apart = abs(skew) if abs(skew) > 1.5 else 0.0
+        state = "fail" if apart > _SKEW_FAIL_S else "warn" if apart > _SKEW_WARN_S else "ok"
+        mend = "" if state == "ok" else "have both clocks set by NTP"
+        yield Seen(f"clock against {where}", state, f"{skew:+.0f} s", mend)
+
+
+def zones(agents: Mapping[str, Agent], now_us: int) -> Iterator[Seen]:
+    """Look for the time zone database, and say when each schedule is due next."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    from vedette.clock import iso
+
+    try:
+        ZoneInfo("Europe/London")
+    except ZoneInfoNotFoundError:
+        mend = "install tzdata (the system's, or the Python package)"
+        yield Seen("time zones", "fail", "there is no time zone database", mend)
+        return
+    yield Seen("time zones", "ok", f"the database is there; now is {iso(now_us)[:19]}Z")
+    for agent in agents.values():
+        try:
+            for name, at in next_ticks(agent, now_us).items():
+                told = f"next {iso(at)[:19]}Z" if at else "never due"
+                yield Seen(f"schedule {agent.name}/{name}", "ok" if at else "warn", told)
+        except (ValueError, VedetteError) as error:
+            yield Seen(f"schedules of {agent.name}", "fail", str(error), "see agent.yaml")
+
+
+# --- the policy engine ---------------------------------------------------------------------------
+
+
+def engine(settings: Settings, files: Mapping[str, bytes]) -> Seen:
+    """Ask the engine that the settings name one question under the live policy."""
+    from vedette.adapters.prometheus import PrometheusMetrics
+    from vedette.adapters.rego.stage import SubprocessStage
+    from vedette.bundle import Bundle
+    from vedette.decision import read_decision
+    from vedette.engines import close_stage, policy_stage
+
+    name = settings.edges.policy.engine
+    stage = None
+    try:
+        stage = policy_stage(settings, SubprocessStage(), PrometheusMetrics())
+        made = stage.load(Bundle.of(files))
+        began = time.perf_counter()
+        decision = read_decision(made.decide(b"{}"))
+        took = (time.perf_counter() - began) * 1000
+    except VedetteError as error:
+        return Seen("policy engine", "fail", f"{name}: {error.what}", error.mend or "")
+    finally:
+        if stage is not None:
+            close_stage(stage)
+    if decision.outcome != "deny":
+        return Seen("policy engine", "fail", f"{name} permits an empty question", "stop the fleet")
+    return Seen("policy engine", "ok", f"{name} answers in {took:.1f} ms")

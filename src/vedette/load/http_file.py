@@ -1,0 +1,249 @@
+"""The `http:` of a tool in agent.yaml: a request that the engine makes itself, without any code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from vedette.digest import checked
+from vedette.load.field import Field, Shape
+from vedette.load.http_template import (
+    BadTemplate,
+    body_names,
+    check_url,
+    header_problem,
+    names,
+)
+from vedette.load.part import is_here
+from vedette.load.problem import Problem, did_you_mean
+from vedette.load.secrets import references
+from vedette.load.yaml_file import Document, KeyPath
+
+if TYPE_CHECKING:
+    from vedette.load.agent_file import ToolFile
+
+# What stands for a function of tools.py where the engine itself calls and asks.
+BY_ENGINE = "http"
+_PLAIN = ("string", "integer", "boolean")
+_IDEMPOTENT = ("PUT", "DELETE")  # by their own meaning (RFC 9110, 9.2.2)
+
+
+class HttpQueryFile(Shape):
+    """What asks the target whether the effect is there."""
+
+    url: str = Field(description="the path, for example /v1/items?key={@key}")
+    headers: dict[str, str] = Field(default_factory=dict)
+    done: list[int] = Field(
+        default_factory=lambda: [200], min_length=1, description="statuses that say it is there"
+    )
+    absent: list[int] = Field(
+        default_factory=lambda: [404, 410], description="statuses that say it is not"
+    )
+    where: dict[str, str] = Field(
+        default_factory=dict,
+        description="JSON Pointers into the answer, and what must stand there, or it is not there",
+    )
+
+
+class HttpFile(Shape):
+    """The request of a tool. Its host and its credentials are the target's."""
+
+    method: Literal["POST", "PUT", "PATCH", "DELETE"] = "POST"
+    url: str = Field(description="the path, for example /v1/items/{item}")
+    headers: dict[str, str] = Field(default_factory=dict)
+    body: Any = Field(default=None, description="JSON in which {argument} is put in; or null")
+    idempotency_header: str | None = Field(
+        default=None, description="the header that takes the effect's key"
+    )
+    ok: list[int] = Field(
+        default_factory=lambda: [200, 201, 202, 204],
+        min_length=1,
+        description="statuses that say it is done",
+    )
+    query: HttpQueryFile | None = Field(
+        default=None, description="asks the target whether it is there"
+    )
+    verify: bool = Field(default=False, description="the query is asked after each call, too")
+
+
+def http_facts(shape: HttpFile) -> dict[str, Any]:
+    """Return the declaration as the tool keeps it."""
+    return shape.model_dump(exclude_none=True)
+
+
+def http_problems(
+    tool: ToolFile, document: Document, at: KeyPath, http_targets: frozenset[str] | None
+) -> list[Problem]:
+    """Say what is wrong with a tool that the engine performs itself.
+
+    `http_targets` are the targets of kind http; None if that is not known.
+    """
+    http = tool.http
+    assert http is not None
+    found = [*_class_problems(tool, http), *_template_problems(tool, http)]
+    for key in ("function", "query", "verify"):
+        if getattr(tool, key) is not None:
+            what = "a tool with http: is performed by the engine, without tools.py"
+            found.append(((key,), what, "remove it, or remove http:"))
+    if tool.output == "trusted":
+        what, mend = "what a server answers is not trusted", "write output: untrusted"
+        found.append((("output",), what, mend))
+    if tool.target is None:
+        what = "it is not said which server is called"
+        found.append((("http",), what, "add target: with the name of a [targets.NAME] table"))
+    elif http_targets is not None and tool.target not in http_targets:
+        what = f"target {tool.target!r} is not of kind http"
+        mend = did_you_mean(tool.target, sorted(http_targets))
+        if not http_targets:
+            mend = f'add [targets.{tool.target}] with kind = "http" and base_url'
+        found.append((("target",), what, mend))
+    return [document.problem((*at, *inside), what, mend) for inside, what, mend in found]
+
+
+Found = tuple[KeyPath, str, str]
+
+
+def http_target_problems(
+    table: Mapping[str, Any], at: KeyPath, document: Document
+) -> list[Problem]:
+    """Return what is wrong with a target of kind http beyond its URL; none for another kind."""
+    url = table.get("base_url")
+    if table.get("kind") != "http" or not isinstance(url, str):
+        return []
+    found: list[tuple[str, str, str]] = []
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return []  # said of the URL itself
+    if parts.query or parts.fragment:
+        found.append(("base_url", "has more than a path", "end it before ? and #"))
+    if "private" in table and not isinstance(table["private"], bool):
+        found.append(("private", "must be true or false", "write private = true"))
+    here = is_here(host)
+    if "token" in references(table) and parts.scheme != "https" and not here:
+        found.append(("base_url", "a token is not sent over plain HTTP", "write https"))
+    named = table.get("token_header")
+    if named is not None:
+        why = header_problem(named) if isinstance(named, str) else "is no name of a header"
+        if why is not None:
+            found.append(("token_header", f"{named!r} {why}", "write for example X-Api-Key"))
+    return [document.problem((*at, key), what, mend) for key, what, mend in found]
+
+
+def _class_problems(tool: ToolFile, http: HttpFile) -> Iterator[Found]:
+    """Say whether an unknown outcome can be settled as the tool says."""
+    if tool.settles == "transactional":
+        what = "a request is outside of the fleet's own commit"
+        yield ("settles",), what, "write idempotent, queryable or none"
+    repeats = http.idempotency_header or http.method in _IDEMPOTENT
+    if tool.settles == "idempotent" and not repeats:
+        what = f"a {http.method} that is sent twice has happened twice"
+        yield ("settles",), what, "add idempotency_header: to http, or choose queryable or none"
+    if tool.settles == "queryable" and http.query is None:
+        what, mend = "queryable needs a query", "add query: to http, or choose none"
+        yield ("settles",), what, mend
+    if tool.settles == "none" and http.query is not None:
+        what = "a tool that settles none is never queried"
+        yield ("http", "query"), what, "remove it, or choose queryable"
+    if http.verify and http.query is None:
+        yield ("http", "verify"), "there is nothing that could be asked", "add query: to http"
+    statuses = [("ok", http.ok)]
+    if http.query is not None:
+        statuses += [("query/done", http.query.done), ("query/absent", http.query.absent)]
+        if both := set(http.query.done) & set(http.query.absent):
+            what = f"{min(both)} cannot say that it is there and that it is not"
+            yield ("http", "query", "absent"), what, "leave it in one of the two"
+    for name, listed in statuses:
+        lowest = 400 if name == "query/absent" else 200
+        highest = 499 if name == "query/absent" else 299
+        for place, status in enumerate(listed):
+            if name == "ok" and tool.settles == "idempotent" and status in (404, 409, 410):
+                continue  # a repeat finds what the first call left
+            if not lowest <= status <= highest and not (name == "query/absent" and status == 204):
+                what = f"{status} does not say so"
+                yield (
+                    ("http", *name.split("/"), place),
+                    what,
+                    f"write statuses from {lowest} to {highest}",
+                )
+
+
+def _template_problems(tool: ToolFile, http: HttpFile) -> Iterator[Found]:
+    yield from _place_problems(tool, http.url, http.headers, ("http",))
+    if http.idempotency_header and (why := header_problem(http.idempotency_header)):
+        yield ("http", "idempotency_header"), why, "write for example Idempotency-Key"
+    try:
+        for name in body_names(http.body):
+            if name not in tool.args:
+                yield ("http", "body"), *_unknown(tool, name)
+        checked(http.body)
+    except BadTemplate as error:
+        yield ("http", "body"), *_told(error)
+    except ValueError as error:
+        what, mend = f"has no canonical form: {error}", "use ASCII keys, text and whole numbers"
+        yield ("http", "body"), what, mend
+    if http.body is not None and http.method == "DELETE":
+        yield ("http", "body"), "a DELETE has no body", "remove it"
+    if http.query is None:
+        return
+    at: KeyPath = ("http", "query")
+    yield from _place_problems(tool, http.query.url, http.query.headers, at)
+    for pointer, value in http.query.where.items():
+        if not pointer.startswith("/"):
+            yield (*at, "where", pointer), f"{pointer!r} is not a JSON Pointer", f"write /{pointer}"
+        try:
+            for name in names(value):
+                if name not in tool.args:
+                    yield (*at, "where", pointer), *_unknown(tool, name)
+        except BadTemplate as error:
+            yield (*at, "where", pointer), *_told(error)
+
+
+def _place_problems(
+    tool: ToolFile, url: str, headers: Mapping[str, str], at: KeyPath
+) -> Iterator[Found]:
+    """Whatever decides where a request goes has to be a sink: policy looks at nothing else."""
+    try:
+        check_url(url)
+        for name in names(url):
+            yield from _sink_problems(tool, name, (*at, "url"), "the URL")
+        for name in names(url.partition("?")[0]):
+            if tool.args.get(name, "").endswith("?"):
+                what = f"a path needs {name!r}, which may be left out"
+                yield (*at, "url"), what, "make it needed, or put it into the query"
+    except BadTemplate as error:
+        yield (*at, "url"), *_told(error)
+    for header, value in headers.items():
+        place: KeyPath = (*at, "headers", header)
+        if why := header_problem(header):
+            yield place, f"{header!r} {why}", "leave it out"
+        try:
+            for name in names(value):
+                yield from _sink_problems(tool, name, place, "a header")
+        except BadTemplate as error:
+            yield place, *_told(error)
+
+
+def _sink_problems(tool: ToolFile, name: str, place: KeyPath, where: str) -> Iterator[Found]:
+    kind = tool.args.get(name)
+    if kind is None:
+        yield place, *_unknown(tool, name)
+        return
+    if kind.removesuffix("?") not in _PLAIN:
+        what = f"{name!r} is {kind}, which has no form in {where}"
+        yield place, what, f"use a {', '.join(_PLAIN)}"
+    if f"/{name}" not in tool.sinks:
+        what = f"{name!r} decides where the request goes, and is no sink"
+        yield place, what, f"add /{name} to sinks"
+
+
+def _unknown(tool: ToolFile, name: str) -> tuple[str, str]:
+    what = f"{name!r} is no argument of {tool.name!r}"
+    return what, did_you_mean(name, list(tool.args))
+
+
+def _told(error: BadTemplate) -> tuple[str, str]:
+    what, _, mend = str(error).partition(" | ")
+    return what, mend

@@ -1,0 +1,183 @@
+"""Modes: how an agent comes to observe, ask or act, as one more revision of the policy.
+
+The mode stands in policies/grants/data.yaml, where people read and review it, so that is where it
+is changed: one word, with every comment kept. The new bundle is tried out and published first and
+the file is written after it. So a refusal leaves the file as it was; a crash in between leaves
+the live policy with the new mode and a folder that lacks it, which the next start leaves alone
+and the same order, given again, completes. What others published or saved meanwhile stays: the
+bundle is made anew from what is live then, and a file that changed is not written.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, cast, get_args
+
+from vedette import crashpoint
+from vedette.agent import Mode
+from vedette.bundle import Bundle
+from vedette.commands import Commands, Order, told_of
+from vedette.errors import BadCommand, BadPolicy, NotFound, Outrun
+from vedette.load.policy_data import mount
+from vedette.roles import require
+from vedette.rollout import Wish
+
+MODES: tuple[str, ...] = get_args(Mode)
+GRANTS = "grants/data.yaml"
+# The digest of the policy folder as it was last offered.
+POLICY_FOLDER = "policy_folder"
+# How often the bundle is made anew because somebody else published.
+_TRIES = 5
+
+VERBS: Mapping[str, Mapping[str, type]] = {"mode": {"agent": str, "mode": str}}
+NEEDED = {"mode": "agent"}
+
+
+class _Remembers(Protocol):
+    async def remember(self, name: str, value: str) -> None: ...
+
+
+async def carry_out(commands: Commands, order: Order, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Set an agent's mode; answer when no worker starts or commits anything under the old one.
+
+    Returns what a publication tells, with `agent`, `was`, `mode`, `requested`, `in_force` and, as
+    `folder`, what became of the file. Raises Forbidden for another role; NotFound for what is no
+    agent; BadCommand for what is no mode, for a folder that says more than what is live, and for
+    grants that cannot be edited by lines; Outrun if others publish all the time.
+    """
+    require(order.principal, order.principal.roles, "mode")
+    agent, mode = args["agent"], args.get("mode")
+    known = commands.line.fleet.agents
+    if agent not in known:
+        raise NotFound(f"there is no agent {agent!r}", mend=f"one of: {', '.join(known)}")
+    if mode not in MODES:
+        raise BadCommand(f"{mode!r} is no mode", mend=f"one of: {', '.join(MODES)}")
+    if not order.reason.strip():
+        raise BadCommand("a reason is missing", mend="add --reason 'why'")
+    async with commands.folder_alone:
+        for _ in range(_TRIES - 1):
+            try:
+                return await _set(commands, order, agent, mode)
+            except Outrun:
+                continue  # what was published meanwhile is what is edited now
+        return await _set(commands, order, agent, mode)
+
+
+async def _set(commands: Commands, order: Order, agent: str, mode: str) -> dict[str, Any]:
+    store = commands.line.store
+    number, digest = store.revision()
+    live = store.bundle(digest)
+    if live is None:
+        raise BadCommand("the live policy's bytes are not in the store")
+    was = granted(live, agent)["mode"]
+    wanted = with_mode(live, agent, mode)
+    path, why_not = _own_file(commands)
+    mine: Bundle | None = None
+    if path is not None:
+        assert commands.policies is not None
+        mine = commands.read_bundle(commands.policies)
+        if with_mode(mine.files, agent, mode).digest != wanted.digest:
+            what = "the policy folder says more than the live policy; this would publish it all"
+            mend = "see `vedette policy status`; publish the folder, or bring it back, first"
+            raise BadCommand(what, where=str(commands.policies), mend=mend)
+    crashpoint.reach("mode-publish:before")
+    wish = Wish(order.principal, order.reason, expects=number)
+    done = told_of(await commands.rollout.publish(wanted, wish, order.command_id))
+    crashpoint.reach("mode-publish:after")
+    requested = commands.line.fleet.agents[agent].requested_mode
+    told = {
+        "agent": agent, "was": was, "mode": mode, "requested": requested,
+        "in_force": in_force(requested, mode), "folder": why_not or "written",
+    }  # fmt: skip
+    if done["ok"] and path is not None and mine is not None:
+        if write_file(path, wanted.files[GRANTS], "mode-file", mine.files[GRANTS]):
+            # So that the watcher of the folder finds nothing new in it.
+            await cast("_Remembers", store).remember(POLICY_FOLDER, wanted.digest)
+        else:
+            told["folder"] = (
+                f"{path} was saved meanwhile and is left as it is: write `mode: {mode}` below "
+                f"{agent} there, or what it says takes the place of this"
+            )
+    return {**done, **told}
+
+
+def _own_file(commands: Commands) -> tuple[Path | None, str]:
+    """Return the file to write, or None and what a person is to do instead."""
+    keep = "the live policy has it now; make the same change where the folder is kept"
+    if commands.policies is None:
+        return None, f"this fleet has no policy folder: {keep}"
+    if commands.line.store.several:
+        return None, f"workers share this store, each with a folder of its own: {keep}"
+    path = commands.policies / GRANTS
+    if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        return None, f"{path} cannot be written here: {keep}"
+    return path.resolve(), ""
+
+
+def granted(files: Mapping[str, bytes], agent: str) -> dict[str, Any]:
+    """Return what a bundle grants an agent, with its `mode`: observe where it is silent or odd."""
+    grants = mount(files).get("grants")
+    found = grants.get(agent) if isinstance(grants, dict) else None
+    own = dict(found) if isinstance(found, dict) else {}
+    return {**own, "mode": own["mode"] if own.get("mode") in MODES else "observe"}
+
+
+def in_force(requested: str, given: str) -> str:
+    """Return the more careful of the mode that is requested and the one that is granted."""
+    return min(requested, given, key=MODES.index)
+
+
+def with_mode(files: Mapping[str, bytes], agent: str, mode: str) -> Bundle:
+    """Return a bundle in which nothing but the agent's mode is another. Raises BadCommand."""
+    from vedette.load.edit_yaml import NotPlain, set_value
+
+    before: Any = mount(files)
+    if not isinstance(before.get("grants", {}).get(agent), dict):
+        what = f"the policy grants {agent!r} nothing, so it has no mode"
+        raise BadCommand(what, where=GRANTS, mend="give it an entry there; see its comments")
+    raw = files.get(GRANTS)
+    try:
+        if raw is None:
+            raise NotPlain("the grants stand in another file")
+        edited = {**files, GRANTS: set_value(raw.decode(), [agent, "mode"], mode).encode()}
+        after: Any = mount(edited)
+        before["grants"][agent]["mode"] = mode
+        if after != before:
+            raise NotPlain("more than the mode would change")
+    except (NotPlain, BadPolicy) as error:
+        mend = f"write `mode: {mode}` below {agent} by hand; it takes effect when saved"
+        raise BadCommand(f"cannot be edited here: {error}", where=GRANTS, mend=mend) from error
+    return Bundle.of(edited)
+
+
+def write_file(path: Path, raw: bytes, point: str, was: bytes) -> bool:
+    """Put a file in the place of one that holds `was`, durably: whoever reads sees one, whole.
+
+    Returns False, and writes nothing, where it holds something else by now: somebody saved it.
+    Raises OSError. Its mode bits stay; hidden files beside it are passed over by whoever reads.
+    """
+    crashpoint.reach(f"{point}:before")
+    handle, name = tempfile.mkstemp(prefix=".vedette-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        if not path.is_file() or path.read_bytes() != was:
+            Path(name).unlink()
+            return False
+        Path(name).chmod(path.stat().st_mode & 0o777)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    crashpoint.reach(f"{point}:after")
+    return True

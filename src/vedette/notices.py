@@ -1,0 +1,292 @@
+"""Notices: what people are told of without asking, when, and in which words.
+
+A notice is made of ledger entries alone, which hold ids, names and words from closed lists and no
+content: nothing that a stranger wrote goes out. It holds facts and where to look. It holds no
+authority: no token, and no address that acts by being opened.
+
+Alike things become one notice: the first is told at once, what follows within a minute is gathered
+and told together. What is to be told is kept as state (`Outbox`) that the caller makes durable
+before it sends; a notice keeps its id, so a receiver knows one that comes twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from vedette.clock import utc_second
+from vedette.digest import short_id
+from vedette.identity import ENGINE
+from vedette.run import ActionRow
+
+SCHEMA = "vedette.notice/1"
+# The least time between two notices of one group, and how long one is tried.
+EVERY_US = 60_000_000
+TRIED_US = 86_400_000_000
+# How many notices wait to be sent one way, how many ids one keeps, and how many it names.
+MOST = 200
+KEPT = 1000
+NAMED = 5
+
+_CUT = 120
+_ANSWERED = ("hold.approved", "hold.denied", "hold.expired")
+_TITLES: Mapping[str, tuple[str, str]] = {
+    "hold.opened": ("hold waits for a person", "holds wait for a person"),
+    "hold.expiring": ("hold is about to expire, which is a no", "holds are about to expire"),
+    "effect.unknown": ("effect may have happened or not", "effects may have happened or not"),
+    "run.dead": ("run was given up: a dead letter", "runs were given up: dead letters"),
+    "budget.alerted": ("limit has 80 % of it taken", "limits have 80 % of them taken"),
+    "agent.parked": ("agent is parked: over a ceiling", "agents are parked: over a ceiling"),
+    "notice.raised": ("action was done that you are told of", "actions were done, to be told of"),
+}
+
+
+@dataclass(slots=True)
+class Notice:
+    """One thing to tell. `left` are the ways it has not gone yet; `frozen` once it was tried.
+
+    `ids` are all that it is about, up to KEPT, so that what is answered meanwhile leaves it.
+    `until_us` is when the first of its holds expires, 0 where nothing does.
+    """
+
+    id: str
+    kind: str
+    agent: str
+    tool: str
+    rule: str
+    first: int
+    at_us: int
+    due_us: int
+    left: list[str]
+    count: int = 1
+    ids: list[str] = field(default_factory=list)
+    until_us: int = 0
+    frozen: bool = False
+
+    @property
+    def group(self) -> str:
+        """Return what notices of one kind of thing have in common."""
+        return " ".join((self.kind, self.agent, self.tool, self.rule))
+
+
+@dataclass(slots=True)
+class Outbox:
+    """What is still to be told, and how far the ledger was read. Plain data: see `to_json`.
+
+    `expiring_us` is the instant up to which holds that expire were told; `last` when a group was
+    told last; `retry_us` and `tries` are those of a way that failed; the numbers count for ever.
+    """
+
+    at: int
+    expiring_us: int = 0
+    pending: list[Notice] = field(default_factory=list)
+    last: dict[str, int] = field(default_factory=dict)
+    retry_us: dict[str, int] = field(default_factory=dict)
+    tries: dict[str, int] = field(default_factory=dict)
+    sent: int = 0
+    failed: int = 0
+    dropped: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the outbox as plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Outbox:
+        """Return the outbox that `to_json` told of."""
+        pending = [Notice(**each) for each in value["pending"]]
+        return cls(**{**value, "pending": pending})
+
+    # --- in ---------------------------------------------------------------------------------
+
+    def take(self, seq: int, entry: Mapping[str, Any], ways: Iterable[str], now_us: int) -> None:
+        """Take in the next entry of the ledger."""
+        self.at = seq
+        if entry["kind"] in _ANSWERED:
+            self._answered(str(entry.get("action")).replace("act_", "hold_"))
+        found = told_of(entry)
+        if found is not None:
+            kind, agent, tool, rule, id = found
+            self._add(kind, (agent, tool, rule), id, seq, ways, now_us)
+
+    def expiring(self, rows: Iterable[ActionRow], ways: Iterable[str], upto_us: int) -> None:
+        """Take in the open holds that expire by `upto_us` and were not told of yet."""
+        ways = list(ways)
+        for row in rows:
+            if row.waits == "approval" and self.expiring_us < row.until_us <= upto_us:
+                names = (row.agent, row.tool, row.rule)
+                hold = row.id.replace("act_", "hold_")
+                told = self._add("hold.expiring", names, hold, row.last, ways, 0)
+                told.until_us = min(told.until_us or row.until_us, row.until_us)
+        self.expiring_us = max(self.expiring_us, upto_us)
+
+    def _answered(self, hold: str) -> None:
+        """Tell nobody of a hold that was answered before they were told of it."""
+        for notice in self.pending:
+            if hold in notice.ids and not notice.frozen:
+                notice.ids.remove(hold)
+                notice.count -= 1
+        self.pending = [notice for notice in self.pending if notice.count]
+
+    def _add(
+        self,
+        kind: str,
+        names: tuple[str, str, str],
+        id: str,
+        seq: int,
+        ways: Iterable[str],
+        now_us: int,
+    ) -> Notice:
+        agent, tool, rule = (_safe(name) for name in names)
+        group = " ".join((kind, agent, tool, rule))
+        for notice in self.pending:
+            if notice.group == group and not notice.frozen:
+                notice.count += 1
+                if len(notice.ids) < KEPT:
+                    notice.ids.append(_safe(id))
+                return notice
+        ways = list(ways)
+        for way in ways:
+            self._make_room(way)
+        due = max(now_us, self.last.get(group, 0) + EVERY_US) if group in self.last else now_us
+        name = short_id("ntc", kind, *names, seq, id)
+        made = Notice(name, kind, agent, tool, rule, seq, now_us, due, ways, ids=[_safe(id)])
+        self.pending.append(made)
+        return made
+
+    def _make_room(self, way: str) -> None:
+        """Let a way that owes too many lose its oldest; what the others owe is not touched."""
+        owed = [notice for notice in self.pending if way in notice.left]
+        if len(owed) >= MOST:
+            self.dropped += 1
+            self._leave(way, owed[0])
+
+    # --- out --------------------------------------------------------------------------------
+
+    def due(self, way: str, now_us: int) -> list[Notice]:
+        """Return the notices that are to go this way now, oldest first; they change no more."""
+        if self.retry_us.get(way, 0) > now_us:
+            return []
+        found = [n for n in self.pending if way in n.left and n.due_us <= now_us]
+        for notice in found:
+            if not notice.frozen:
+                notice.frozen = True
+                notice.at_us = notice.at_us or now_us
+                self.last[notice.group] = now_us
+        self.last = {name: at for name, at in self.last.items() if at > now_us - EVERY_US}
+        return found
+
+    def gone(self, way: str, notice: Notice) -> None:
+        """A notice went this way."""
+        self.sent += 1
+        self.retry_us.pop(way, None)
+        self.tries.pop(way, None)
+        self._leave(way, notice)
+
+    def refused(self, way: str, notice: Notice) -> None:
+        """A notice will never go this way."""
+        self.failed += 1
+        self._leave(way, notice)
+
+    def later(self, way: str, now_us: int, delay_us: int) -> None:
+        """Nothing goes this way now; give up what was tried for a day."""
+        self.failed += 1
+        self.tries[way] = self.tries.get(way, 0) + 1
+        self.retry_us[way] = now_us + delay_us
+        for notice in [n for n in self.pending if way in n.left and n.frozen]:
+            if notice.at_us < now_us - TRIED_US:
+                self.dropped += 1
+                self._leave(way, notice)
+
+    def keep(self, ways: Iterable[str]) -> None:
+        """Forget ways that are not there any more."""
+        known = set(ways)
+        for notice in self.pending:
+            notice.left = [way for way in notice.left if way in known]
+        self.pending = [notice for notice in self.pending if notice.left]
+
+    def _leave(self, way: str, notice: Notice) -> None:
+        notice.left = [other for other in notice.left if other != way]
+        self.pending = [other for other in self.pending if other.left]
+
+
+def told_of(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str] | None:
+    """Return (kind, agent, tool, rule, id) of what an entry has people told of; None: nothing."""
+    kind, get = entry["kind"], entry.get
+    agent, tool, rule = (str(get(name) or "") for name in ("agent", "tool", "rule"))
+    action = str(get("action") or "")
+    if kind == "action.decided" and get("outcome") == "hold" and get("wait") == "approval":
+        return "hold.opened", agent, tool, rule, action.replace("act_", "hold_")
+    if kind in ("effect.unknown", "notice.raised"):
+        return kind, agent, tool, rule, action
+    if kind == "run.dead":
+        return kind, agent, "", "", str(get("run") or "")
+    if kind == "budget.alerted":
+        limit = f"{get('scope')} {get('unit')} by {get('window')}"
+        return kind, agent, "", limit, ""
+    what = str(get("what") or "")
+    if kind == "stop.set" and get("actor") == str(ENGINE) and what.startswith("agent:"):
+        return "agent.parked", what.removeprefix("agent:"), "", "", ""
+    return None
+
+
+# --- in words --------------------------------------------------------------------------------
+
+
+def facts(notice: Notice, fleet: str, link: str | None) -> dict[str, Any]:
+    """Return a notice as a webhook is told it."""
+    return {
+        "schema": SCHEMA,
+        "id": notice.id,
+        "kind": notice.kind,
+        "fleet": fleet,
+        "agent": notice.agent or None,
+        "tool": notice.tool or None,
+        "rule": notice.rule or None,
+        "count": notice.count,
+        "ids": notice.ids[:NAMED],
+        "expires": utc_second(notice.until_us) if notice.until_us else None,
+        "text": title(notice, fleet),
+        "look": look(notice, link),
+    }
+
+
+def title(notice: Notice, fleet: str) -> str:
+    """Return a notice in one line."""
+    one, several = _TITLES[notice.kind]
+    number = f"{notice.count} " if notice.count > 1 else "A "
+    what = " ".join(part for part in (notice.agent, notice.tool) if part)
+    why = f" ({notice.rule})" if notice.rule else ""
+    return f"[{fleet}] {number}{several if notice.count > 1 else one}: {what or 'fleet'}{why}"
+
+
+def look(notice: Notice, link: str | None) -> str:
+    """Return where to look: a link if there is one, else a command that shows and does nothing."""
+    id = notice.ids[0] if notice.ids else ""
+    if link is not None and id.startswith("hold_"):
+        return link.replace("{hold}", id)
+    if notice.kind in ("hold.opened", "hold.expiring") and notice.count > 1:
+        return "vedette hold list --group"
+    if notice.kind == "budget.alerted":
+        return "vedette budget show"
+    if notice.kind == "run.dead" and notice.count > 1:
+        return "vedette dead list"
+    return f"vedette explain {id}" if id else "vedette status"
+
+
+def letter(notice: Notice, fleet: str, link: str | None) -> str:
+    """Return the text of a notice as a mail has it."""
+    lines = [title(notice, fleet), "", f"Look at it: {look(notice, link)}"]
+    if notice.until_us:
+        lines.append(f"Without an answer the first is denied at {utc_second(notice.until_us)}.")
+    if notice.ids and notice.ids[0]:
+        named = notice.ids[:NAMED]
+        more = notice.count - len(named)
+        lines += ["", *named, *([f"and {more} more"] if more > 0 else [])]
+    return "\n".join([*lines, "", "This mail tells; it cannot be answered and decides nothing."])
+
+
+def _safe(name: str) -> str:
+    """Return a name as one short line of plain characters, whatever it was."""
+    return "".join(c if c.isascii() and c.isprintable() else "?" for c in name[:_CUT])

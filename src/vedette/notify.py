@@ -1,0 +1,290 @@
+"""Tells people: follows the ledger beside the line, and sends what `vedette.notices` says is due.
+
+What is to be told is durable before it is sent, with how far the ledger was read; so after a crash
+nothing is lost, and what was on its way goes again under the same id. The line waits for none of
+it, and no way for another: each sends in a task of its own, within a bound of time. Of several
+workers on one store the one that leads tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from email.message import EmailMessage
+from email.policy import SMTP
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from vedette.backoff import delay_us
+from vedette.errors import BadStore, Permanent, StoreFailed, Temporary, VedetteError
+from vedette.load.notify_file import MailPlan, NotifyPlan, WebhookPlan
+from vedette.notices import Notice, Outbox, facts, letter, title
+from vedette.run import ActionRow
+from vedette.tell import Reader, opened_at
+
+if TYPE_CHECKING:
+    from vedette.app import App
+
+NOTICES = "notices"
+_EVERY_US = 500_000
+_RETRY_US = 5_000_000
+_FIRST_RETRY_US, _LAST_RETRY_US = 1_000_000, 300_000_000
+# How often holds are looked through for what expires, and how far they are looked through.
+_LOOK_US = 60_000_000
+_MOST_HOLDS = 20_000
+# How often it is made durable how far the ledger was read, where that led to nothing.
+_MARK_US = 5_000_000
+_PAGE = 200
+# Of one way in one round; the rest goes in the next.
+_AT_ONCE = 20
+# How long one notice may take, and how many threads of a way may hang beyond that.
+_LONGEST_S = 30.0
+_MOST_HUNG = 3
+
+# What an entry that has anybody told of anything says of itself; the others are not parsed.
+_SAYS = (
+    b'"outcome":"hold"', b'"kind":"hold.', b'"kind":"effect.unknown"', b'"kind":"notice.raised"',
+    b'"kind":"run.dead"', b'"kind":"budget.alerted"', b'"kind":"stop.set"',
+)  # fmt: skip
+
+# Sends one notice. Blocks. Raises Temporary or Permanent; of any other error nothing is known.
+Send = Callable[[Notice], None]
+Found = tuple[int, Mapping[str, Any] | None]
+
+
+def senders(plan: NotifyPlan, fleet: str) -> dict[str, Send]:
+    """Return what sends a notice, by the name of each way. Nothing is connected to yet."""
+    found: dict[str, Send] = {}
+    for way in plan.to:
+        if isinstance(way, WebhookPlan):
+            found[way.name] = partial(_post, way, fleet, plan.link)
+        else:
+            found[way.name] = partial(_mail, way, fleet, plan.link)
+    return found
+
+
+def _post(way: WebhookPlan, fleet: str, link: str | None, notice: Notice) -> None:
+    from vedette.adapters.notify import post
+
+    post(way.url, orjson.dumps(facts(notice, fleet, link)), notice.id, way.token())
+
+
+def _mail(way: MailPlan, fleet: str, link: str | None, notice: Notice) -> None:
+    from vedette.adapters.smtp import deliver
+
+    mail = EmailMessage(policy=SMTP.clone(max_line_length=500))
+    mail["From"], mail["To"] = way.sender, ", ".join(way.to)
+    mail["Subject"] = title(notice, fleet)
+    # The same each time it is tried, so that a mailbox knows it again (RFC 5322 3.6.4).
+    mail["Message-ID"] = f"<{notice.id}@{way.sender.rpartition('@')[2]}>"
+    mail["Auto-Submitted"] = "auto-generated"  # RFC 3834: nobody's vacation is to answer it
+    mail.set_content(letter(notice, fleet, link))
+    deliver(way.server, bytes(mail), way.sender, way.to)
+
+
+class Telling:
+    """The follower: what it knows between two rounds."""
+
+    def __init__(self, app: App, trouble: Callable[[str], None]) -> None:
+        self._app = app
+        self._trouble = trouble
+        self._plan = app.settings.notify
+        self._senders = senders(self._plan, app.line.fleet.name)
+        self._failing: set[str] = set()
+        self._sending: dict[str, asyncio.Task[None]] = {}
+        self._hung: dict[str, set[threading.Thread]] = {}
+        self.longest_s = _LONGEST_S
+        self._look_us = self._mark_us = 0
+        known = app.store.meta(NOTICES)
+        self.outbox = Outbox(opened_at(app)) if known is None else _read(str(known))
+        self.outbox.keep(self._senders)
+        self._kept = known
+
+    async def round(self, reader: Reader) -> bool:
+        """Read on, and begin to send what is due; say whether there is more to read at once."""
+        self._ended()
+        app, clock, outbox = self._app, self._app.line.clock, self.outbox
+        now = clock.now_us()
+        page = await asyncio.to_thread(reader.alone, lambda: _page(reader.store, outbox.at))
+        before = (len(outbox.pending), outbox.dropped)
+        for seq, entry in page:
+            if entry is None:
+                outbox.at = seq
+            else:
+                outbox.take(seq, entry, self._senders, now)
+        if now >= self._look_us:
+            self._look_us = now + _LOOK_US
+            rows = await asyncio.to_thread(reader.alone, lambda: _holds(reader.store))
+            outbox.expiring(rows, self._senders, now + self._plan.before_us)
+        idle = [way for way in self._senders if way not in self._sending]
+        due = {way: outbox.due(way, now)[:_AT_ONCE] for way in idle}
+        late = now >= self._mark_us
+        if any(due.values()) or before != (len(outbox.pending), outbox.dropped) or late:
+            await self._keep(now)
+        for way, found in due.items():
+            if found:
+                self._sending[way] = asyncio.create_task(self._send(way, found), name=way)
+        return len(page) == _PAGE and app.store.leads
+
+    async def settled(self) -> None:
+        """Wait until nothing is on its way. Raises StoreFailed."""
+        await asyncio.gather(*self._sending.values())
+        self._ended()
+
+    async def close(self) -> None:
+        """Stop sending. What was on its way goes again."""
+        tasks = list(self._sending.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self) -> None:
+        """Forget what ended; raise what the store said to it."""
+        for way, task in list(self._sending.items()):
+            if task.done():
+                del self._sending[way]
+                task.result()
+
+    async def _keep(self, now_us: int) -> None:
+        text = orjson.dumps(self.outbox.to_json()).decode()
+        self._mark_us = now_us + _MARK_US
+        if text != self._kept:
+            await self._app.store.remember(NOTICES, text)
+            self._kept = text
+
+    async def _send(self, way: str, found: list[Notice]) -> None:
+        """Send some notices one way, and make durable what came of it. Raises StoreFailed."""
+        await self._send_each(way, found)
+        # Not where it was cancelled: by then another worker may keep the outbox.
+        await self._keep(self._app.line.clock.now_us())
+
+    async def _send_each(self, way: str, found: list[Notice]) -> None:
+        count, outbox = self._app.metrics.count, self.outbox
+        for notice in found:
+            try:
+                await self._bounded(way, notice)
+            except Permanent as error:
+                count("notices_failed", way=way)
+                outbox.refused(way, notice)
+                self._say(way, str(error))
+            except Exception as error:
+                # Whatever a way does, the fleet goes on; an unknown error's words may hold secrets.
+                told = str(error) if isinstance(error, VedetteError) else type(error).__name__
+                count("notices_failed", way=way)
+                now, tries = self._app.line.clock.now_us(), outbox.tries.get(way, 0) + 1
+                wait = delay_us(tries, first_us=_FIRST_RETRY_US, last_us=_LAST_RETRY_US, seed=way)
+                outbox.later(way, now, wait)
+                self._say(way, told)
+                return
+            else:
+                count("notices_sent", way=way)
+                outbox.gone(way, notice)
+                self._failing.discard(way)
+
+    async def _bounded(self, way: str, notice: Notice) -> None:
+        """Send one notice, in a bounded time; raises Temporary when that is over."""
+        hung = {thread for thread in self._hung.get(way, ()) if thread.is_alive()}
+        self._hung[way] = hung
+        if len(hung) >= _MOST_HUNG:
+            raise Temporary(f"{len(hung)} attempts before have not ended yet")
+        done, thread = _beside(partial(self._senders[way], notice))
+        try:
+            async with asyncio.timeout(self.longest_s):
+                await done
+        except TimeoutError as error:
+            if not done.cancelled():
+                raise  # a way's own
+            hung.add(thread)
+            raise Temporary(f"not taken within {self.longest_s:g} s") from error
+
+    def _say(self, way: str, told: str) -> None:
+        """Tell of the first failure in a row."""
+        if way not in self._failing:
+            self._failing.add(way)
+            self._trouble(f"notices by {way}: {told}")
+
+
+async def follow(app: App, trouble: Callable[[str], None] = lambda told: None) -> None:
+    """Tell people of what waits for them, for as long as the run lasts."""
+    clock = app.line.clock
+    telling: Telling | None = None
+    said = False
+    try:
+        with Reader(app) as reader:
+            while True:
+                wait = _EVERY_US
+                try:
+                    if app.store.leads:
+                        telling = telling or Telling(app, trouble)
+                        wait = 0 if await telling.round(reader) else _EVERY_US
+                    elif telling is not None:  # whoever leads meanwhile keeps the outbox
+                        await telling.close()
+                        telling = None
+                    said = False
+                except (StoreFailed, BadStore) as error:
+                    if not said:
+                        trouble(f"nobody is told of anything: {error}")
+                    wait, said = _RETRY_US, True
+                await clock.sleep_until(clock.now_us() + wait)
+    finally:
+        if telling is not None:
+            await telling.close()
+
+
+def _beside(work: Callable[[], None]) -> tuple[asyncio.Future[None], threading.Thread]:
+    """Do work in a thread that nobody waits for at the end: what hangs must not keep the fleet."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        failed: BaseException | None = None
+        try:
+            work()
+        except BaseException as error:
+            failed = error
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, failed)
+
+    thread = threading.Thread(target=run, name="notice", daemon=True)
+    thread.start()
+    return done, thread
+
+
+def _page(store: Any, after: int) -> list[Found]:
+    """Return the next entries: those that may have somebody told, and the places of the others."""
+    return [
+        (seq, orjson.loads(raw) if any(says in raw for says in _SAYS) else None)
+        for seq, raw in store.entries_after(after, _PAGE)
+    ]
+
+
+def _holds(store: Any) -> list[ActionRow]:
+    found: list[ActionRow] = []
+    place, beside = 0, ""
+    while len(found) < _MOST_HOLDS:
+        rows = store.holds_page(after=place, beside=beside, limit=_PAGE)
+        found += [row for row in rows if row.hold == "open"]
+        if len(rows) < _PAGE:
+            break
+        place, beside = rows[-1].seq, rows[-1].id
+    return found
+
+
+def _read(text: str) -> Outbox:
+    """Return the outbox that was kept. Raises BadStore for what is none."""
+    try:
+        return Outbox.from_json(orjson.loads(text))
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadStore(f"what was kept of notices cannot be read: {error}") from error

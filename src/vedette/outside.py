@@ -1,0 +1,201 @@
+"""Outside: the targets, sources and secrets that the settings name, looked at from here.
+
+A target or source is logged into where its adapter has a `probe`; what nobody can look at is said
+to be not tested. Nothing is sent, taken or written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
+from glob import glob
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from vedette.clock import SystemClock
+from vedette.errors import VedetteError
+from vedette.live import Seen
+
+if TYPE_CHECKING:
+    from vedette.load import Settings
+
+WAIT_S = 5.0
+
+# Where the probe of a source's plan, or of a target's kind, is found. A missing one is no fault.
+PROBES: Mapping[str, str] = {
+    "ImapPlan": "vedette.adapters.imap_source",
+    "SqlPlan": "vedette.adapters.sql_source.source",
+    "PrometheusPlan": "vedette.adapters.prometheus_source.source",
+    "AlertmanagerPlan": "vedette.serve.alertmanager",
+    "imap": "vedette.adapters.imap_source",
+    "smtp": "vedette.adapters.smtp",
+    "http": "vedette.adapters.http_tool",
+}
+
+
+def secrets(settings: Settings) -> Iterator[Seen]:
+    """Resolve every reference to a secret; none is shown."""
+    from vedette.load.secrets import read_secret, references
+
+    tables = [(f"[targets.{name}]", table) for name, table in settings.targets.items()]
+    tables += [
+        (
+            f"sender {one.name}",
+            {f: getattr(one, f) for f in ("token_env", "token_file", "token_secret")},
+        )
+        for one in settings.senders
+    ]
+    for plan in (*settings.sources, *settings.notify.to):
+        fields = {f: getattr(plan, f) for f in getattr(plan, "__slots__", ())}
+        server = fields.get("server")
+        fields |= dict(server) if isinstance(server, Mapping) else {}
+        tables.append((plan.name, fields))
+    for where, table in tables:
+        given = {key: value for key, value in table.items() if isinstance(value, str) and value}
+        for name in references(given):
+            try:
+                read_secret(given, name, where=where)
+            except VedetteError as error:
+                yield Seen(f"secret {name} of {where}", "fail", error.what, error.mend or "")
+            else:
+                yield Seen(f"secret {name} of {where}", "ok", "is there")
+
+
+async def outside(settings: Settings, dates: dict[str, tuple[str, int]]) -> list[Seen]:
+    """Look at every target and source; `dates` takes the Date that a server gave, and when."""
+    looks = [
+        *(
+            _bounded(f"target {name}", _target(f"target {name}", table))
+            for name, table in settings.targets.items()
+        ),
+        *(_bounded(f"source {plan.name}", _source(plan, dates)) for plan in settings.sources),
+        *(_bounded(f"notices to {one.name}", _notices(one)) for one in settings.notify.to),
+    ]
+    return list(await asyncio.gather(*looks))
+
+
+async def _bounded(what: str, look: Coroutine[Any, Any, Seen]) -> Seen:
+    try:
+        async with asyncio.timeout(2 * WAIT_S):
+            return await look
+    except TimeoutError:
+        return Seen(what, "fail", f"no answer within {2 * WAIT_S:.0f} s", "see whether it runs")
+    except VedetteError as error:
+        return Seen(what, "fail", error.what, error.mend or "see its settings in vedette.toml")
+    except OSError as error:
+        told = str(error.strerror or error) or type(error).__name__
+        return Seen(what, "fail", told, "see whether it runs and the address is right")
+    except ValueError as error:  # a host that is no name, a secret that cannot be said
+        told = f"cannot be asked: {type(error).__name__}"
+        return Seen(what, "fail", told, "see its address and its secrets")
+
+
+async def _target(what: str, table: Mapping[str, Any]) -> Seen:
+    kind = str(table.get("kind"))
+    probe = probe_of(kind)
+    if probe is not None:
+        return Seen(what, "ok", str(await probe(table)))
+    if kind == "maildir":
+        return _folder(what, Path(str(table["path"])), made=True)
+    if isinstance(path := table.get("path"), str):
+        there = next(p for p in (Path(path), *Path(path).parents) if p.exists())
+        if os.access(there, os.W_OK):
+            return Seen(what, "ok", f"{there} can be written")
+        return Seen(what, "fail", f"{there} cannot be written", "see who owns it")
+    url = table.get("url")
+    if isinstance(url, str) and urlsplit(url).hostname:
+        return Seen(what, "ok", await asyncio.to_thread(_connect, url))
+    return Seen(what, "untested", f"nothing here can look at a {kind}")
+
+
+async def _source(plan: Any, dates: dict[str, tuple[str, int]]) -> Seen:
+    what = f"source {plan.name}"
+    kind = type(plan).__name__
+    probe = probe_of(kind)
+    if probe is not None:
+        seen = Seen(what, "ok", str(await probe(plan)))
+        url = getattr(plan, "url", None)
+        if isinstance(url, str):
+            with suppress(OSError):
+                dates[what] = (await asyncio.to_thread(_date, url), SystemClock().now_us())
+        return seen
+    if kind in ("CsvPlan", "JsonlPlan"):
+        files = glob(plan.path)  # noqa: PTH207 (an absolute pattern)
+        mend = "" if files else "set the path of the source"
+        return Seen(what, "ok" if files else "fail", f"{len(files)} files match", mend)
+    if kind == "MaildirPlan":
+        return _folder(what, plan.path, made=plan.copy_from is not None)
+    if kind == "HostPlan":
+        return Seen(what, "ok", "this machine")
+    if kind in ("PushPlan", "AlertmanagerPlan"):
+        return Seen(what, "ok", "others push to it while the fleet runs")
+    return Seen(what, "untested", f"nothing here can look at a {kind.removesuffix('Plan').lower()}")
+
+
+async def _notices(plan: Any) -> Seen:
+    what = f"notices to {plan.name}"
+    if (server := getattr(plan, "server", None)) is not None:
+        probe = probe_of("smtp")
+        return Seen(what, "ok", str(await probe(server))) if probe else Seen(what, "untested", "")
+    return Seen(what, "ok", await asyncio.to_thread(_connect, plan.url))
+
+
+def probe_of(kind: str) -> Callable[[Any], Awaitable[str]] | None:
+    """Return the probe of a source's plan or a target's kind; None if there is none."""
+    if kind not in PROBES:
+        return None
+    try:
+        found: Any = getattr(importlib.import_module(PROBES[kind]), "probe", None)
+    except ImportError:
+        return None
+    return found  # type: ignore[no-any-return]
+
+
+def _folder(what: str, path: Path, *, made: bool) -> Seen:
+    """Look at a Maildir: where it is not there yet, at the folder that it would be made in."""
+    if path.is_dir():
+        bad = [str(p) for p in (path, path / "new", path / "cur") if not os.access(p, os.W_OK)]
+        if not bad:
+            return Seen(what, "ok", f"{path} can be written")
+        return Seen(what, "fail", f"cannot be written: {', '.join(bad)}", "see who owns it")
+    if not made:
+        return Seen(what, "fail", f"there is no Maildir {path}", "set the path, or copy_from")
+    there = next(folder for folder in path.parents if folder.exists())
+    if os.access(there, os.W_OK):
+        return Seen(what, "ok", f"{path} is made when the fleet starts")
+    return Seen(what, "fail", f"{there} cannot be written", "see who owns it")
+
+
+def _connect(url: str) -> str:
+    """Connect, with TLS where the address has it, and go away again. Raises OSError."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    with socket.create_connection((parts.hostname or "", port), timeout=WAIT_S) as plain:
+        if parts.scheme != "https":
+            return f"{parts.hostname}:{port} can be connected to; nothing was sent"
+        context = ssl.create_default_context()
+        with context.wrap_socket(plain, server_hostname=parts.hostname) as safe:
+            told = f"{parts.hostname}:{port} can be connected to ({safe.version()})"
+            return f"{told}; nothing was sent"
+
+
+def _date(url: str) -> str:
+    """Return the Date header of a server that a source only reads. Raises OSError."""
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+
+    parts = urlsplit(url)
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=WAIT_S)
+    try:
+        connection.request("HEAD", "/")
+        return connection.getresponse().headers.get("Date", "")
+    except HTTPException as error:
+        raise OSError(str(error)) from error
+    finally:
+        connection.close()

@@ -1,0 +1,266 @@
+"""Rights: what an agent may do, as the live policy itself answers when it is asked.
+
+No rule is read and none is copied here. Each tool is put to the engine as an exact action: with
+every sink trusted, then with each origin at each sink, with a value beyond those that its grant
+names, and with less and less confidence until the answer becomes another. So what is shown is
+what would be decided, under whatever rules are live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, get_args
+
+from vedette.action import Action
+from vedette.agent import Agent, Fleet
+from vedette.decision import Decision
+from vedette.event import ENVELOPE, Event
+from vedette.gateway import Gateway
+from vedette.modes import granted, in_force
+from vedette.origin import Origin
+from vedette.ports import PolicyEngine
+from vedette.question import Situation
+from vedette.tool import Tool
+from vedette.trigger import Schedule
+
+RIGHTS = "vedette.rights/1"
+_ASKING = Event("vedette:engine", "rights", "vedette.rights", vouched=ENVELOPE)
+_EXAMPLES: Mapping[str, Any] = {
+    "string": "example", "integer": 1, "boolean": False, "strings": ["example"], "object": {},
+}  # fmt: skip
+_GATHERED = ("ledger", "outcomes")
+# No list of values has it: U+FFFF is no character.
+_BEYOND = "\uffff"
+_SURE = 1000
+_TRUSTED: Origin = "trusted"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who is asked about and by which engine, with the data that is live in it.
+
+    `acting` is the same policy but for the agent's mode, which is act there.
+    """
+
+    agent: Agent
+    engine: PolicyEngine
+    revision: int
+    files: Mapping[str, bytes]
+    data: Mapping[str, Any]
+    now_us: int
+    stopped: frozenset[str] = field(default_factory=frozenset)
+    acting: PolicyEngine | None = None
+
+
+def rights(asked: Asked, fleet: Fleet, stops: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Return what an agent may do, wakes on and spends, as one JSON object.
+
+    `stops` are (scope, name) of what is stopped. Raises nothing of the engine's: what it cannot
+    decide is shown as the deny that it is.
+    """
+    agent = asked.agent
+    own = granted(asked.files, agent.name)
+    mine = [f"{s}:{n}" for s, n in stops if s == "all" or n == agent.name or n in agent.tools]
+    tools = [_tool(asked, tool) for tool in agent.tools.values()]
+    memory = [_scope(asked, bank, scope) for bank, scope in _scopes(agent, own)]
+    limits = asked.data.get("limits", {})
+    actions = limits.get("actions", {})
+    return {
+        "schema": RIGHTS,
+        "agent": agent.name,
+        "title": agent.title,
+        "owner": agent.owner,
+        "identity": agent.identity.spiffe_id,
+        "release": agent.release,
+        "reasoner": agent.reasoner,
+        "collection": agent.collection,
+        "revision": asked.revision or None,
+        "mode": {
+            "requested": agent.requested_mode,
+            "granted": own["mode"],
+            "in_force": in_force(agent.requested_mode, own["mode"]),
+        },
+        "wakes": triggers_in_words(agent),
+        "next_ticks": next_ticks(agent, asked.now_us),
+        "beside": [
+            other.name
+            for other in fleet.agents.values()
+            if other.name != agent.name and set(other.subscriptions) & set(agent.subscriptions)
+        ],
+        "tools": tools,
+        "memory": memory,
+        "limits": {
+            "hops": limits.get("hops"),
+            "actions": actions.get("agents", {}).get(agent.name, actions.get("default")),
+        },
+        "budget": {
+            name: most
+            for name, most in asdict(agent.budget).items()
+            if most not in (None, 0) and (agent.reasoner != "judge" or name.startswith("actions"))
+        },
+        "stopped": mine,
+        "not_granted": [
+            *(told["tool"] for told in tools if told["rule"].startswith(("grant.", "denies."))),
+            *(f"memory {told['scope']}" for told in memory if told["outcome"] != "permit"),
+        ],
+        "not_requested": [
+            *(name for name in own.get("tools", {}) if name not in agent.tools),
+            *(
+                f"memory {name}"
+                for name in own.get("memory", [])
+                if name not in [told["scope"] for told in memory]
+            ),
+        ],
+    }
+
+
+def _scopes(agent: Agent, own: Mapping[str, Any]) -> list[tuple[str, str]]:
+    found = dict.fromkeys((scope.bank, scope.scope) for scope in agent.scopes)
+    if agent.schedules and "/".join(_GATHERED) in own.get("memory", []):
+        # What a tick tells of people's answers; every agent with a schedule asks for it.
+        found[_GATHERED] = None
+    return list(found)
+
+
+def _scope(asked: Asked, bank: str, scope: str) -> dict[str, Any]:
+    situation = Situation(asked.agent, _ASKING, 1, asked.now_us)
+    found = Gateway(asked.engine, asked.revision).may_read(situation, bank, scope).decision
+    return {"scope": f"{bank}/{scope}", "outcome": found.outcome, "rule": found.rule}
+
+
+# --- one tool ------------------------------------------------------------------------------------
+
+
+def _tool(asked: Asked, tool: Tool) -> dict[str, Any]:
+    grant = granted(asked.files, asked.agent.name).get("tools", {}).get(tool.name, {})
+    only = grant.get("only", {}) if isinstance(grant, dict) else {}
+    only = only if isinstance(only, dict) else {}
+    args = {name: _EXAMPLES[kind.removesuffix("?")] for name, kind in tool.args.items()}
+    for pointer, values in only.items():
+        if isinstance(values, list) and values and pointer[1:] in args:
+            args[pointer[1:]] = values[0]
+    ask = _asker(asked, tool)
+    best = ask(args, {}, _SURE)
+    listed = asked.data.get("sinks", {}).get("tools", {}).get(tool.name, {})
+    sinks = dict.fromkeys([*tool.sinks, *listed])
+    return {
+        "tool": tool.name,
+        "verb": tool.verb,
+        "resource": tool.resource,
+        "impact": "high" if tool.high_impact else _word(grant, "impact"),
+        "inverse": tool.inverse,
+        "target": tool.target,
+        **_told(best),
+        "sinks": {
+            sink: {origin: _told(ask(args, {sink: origin}, _SURE)) for origin in get_args(Origin)}
+            for sink in sinks
+        },
+        "only": {
+            pointer: {
+                "values": values,
+                "beyond": _told(ask({**args, pointer[1:]: _BEYOND}, {}, _SURE)),
+            }
+            for pointer, values in only.items()
+        },
+        "bar_milli": _bar(ask, args, best),
+    }
+
+
+def _word(grant: Any, name: str) -> str | None:
+    return str(grant[name]) if isinstance(grant, dict) and name in grant else None
+
+
+_Answer = tuple[Decision, Decision | None]  # now, and in act where it is not in act
+_Ask = Callable[[Mapping[str, Any], Mapping[str, Origin], int], _Answer]
+
+
+def _asker(asked: Asked, tool: Tool) -> _Ask:
+    def ask(args: Mapping[str, Any], origins: Mapping[str, Origin], confidence: int) -> _Answer:
+        action = Action(
+            run="run_rights", turn=1, ordinal=0, tool=tool, args=args,
+            origins={**{f"/{name}": _TRUSTED for name in args}, **origins}, sources={},
+            why="", confidence_milli=confidence, digest="0" * 64,
+        )  # fmt: skip
+        stopped = tool.name in asked.stopped
+        situation = Situation(asked.agent, _ASKING, 1, asked.now_us, stopped=stopped)
+        # A gateway of its own: what it permits is counted nowhere.
+        now = Gateway(asked.engine, asked.revision).decide(action, situation).decision
+        if asked.acting is None:
+            return now, None
+        other = replace(situation, agent=replace(asked.agent, requested_mode="act"))
+        return now, Gateway(asked.acting, asked.revision).decide(action, other).decision
+
+    return ask
+
+
+def _told(answer: _Answer) -> dict[str, Any]:
+    now, act = answer
+    return {
+        "outcome": now.outcome,
+        "rule": now.rule,
+        "would": now.would,
+        "reasons": list(now.reasons),
+        "in_act": {"outcome": (act or now).outcome, "rule": (act or now).rule},
+    }
+
+
+def _bar(ask: _Ask, args: Mapping[str, Any], best: _Answer) -> int | None:
+    """Return the least confidence with which the answer is as with the most; None if any will do.
+
+    What a judge is less sure of than this is answered otherwise. Found by halving.
+    """
+
+    wanted = best[1] or best[0]
+
+    def same(confidence: int) -> bool:
+        now, act = ask(args, {}, confidence)
+        found = act or now
+        return found.outcome == wanted.outcome and set(found.reasons) == set(wanted.reasons)
+
+    if same(0):
+        return None
+    low, high = 0, _SURE
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if same(middle) else (middle, high)
+    return high
+
+
+# --- what wakes it -------------------------------------------------------------------------------
+
+
+def triggers_in_words(agent: Agent) -> list[str]:
+    """Return what wakes an agent, a line for each subscription and schedule."""
+    told = []
+    for one in agent.subscriptions:
+        line = f"events of type {' or '.join(one.types)}"
+        if one.sources != ("*",):
+            line += f" from {' or '.join(one.sources)}"
+        if one.subjects != ("*",):
+            line += f" about {' or '.join(one.subjects)}"
+        told.append(line)
+    return told + [f"its schedule {one.name}: {_calendar_in_words(one)}" for one in agent.schedules]
+
+
+def _calendar_in_words(schedule: Schedule) -> str:
+    if schedule.every_us is not None:
+        return f"every {schedule.every_us / 1e6:g} s"
+    if schedule.daily is not None:
+        return f"daily at {schedule.daily} ({schedule.zone})"
+    return f"cron {schedule.cron} ({schedule.zone})"
+
+
+def next_ticks(agent: Agent, now_us: int) -> dict[str, int | None]:
+    """Return when each schedule is due next (microseconds, UTC); None for never."""
+    from vedette.tick import calendar_of
+
+    found: dict[str, int | None] = {}
+    for schedule in agent.schedules:
+        walls = None
+        if schedule.cron is not None:
+            from vedette.adapters.schedule_source import cron_walls
+
+            walls = cron_walls(schedule.cron)
+        found[schedule.name] = calendar_of(schedule, walls)(now_us)
+    return found

@@ -1,0 +1,78 @@
+"""What a store keeps of archived entries: what memories are made of, and what corrections led to.
+
+An archive takes entries and drops content. A memory that a person promoted outlives both, and must
+still be told, taken back and erased. So the archiving commit copies the entries of its kinds here,
+with the text of what was proposed; everything else of them is in the archive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import orjson
+
+from vedette.digest import canonical
+from vedette.learned import PROPOSED, TOLD
+from vedette.storage.database import Database, Row
+
+# No agent's rows can be called so: names have no colon.
+COLLECTION = "vedette:kept"
+CORRECTED = "run.corrected"
+KINDS = (*TOLD, CORRECTED)
+
+_KINDS = ",".join(f"'{kind}'" for kind in KINDS)
+_FOUND = (
+    "SELECT e.seq, e.bytes, b.data FROM entry e LEFT JOIN body b ON b.seq=e.seq "
+    f"WHERE e.seq<=? AND e.kind IN ({_KINDS}) ORDER BY e.seq"
+)
+_KEEP = 'INSERT INTO "row"(collection,key,data,seq) VALUES(?,?,?,?) ON CONFLICT DO NOTHING'
+_ALL = 'SELECT seq, data FROM "row" WHERE collection=? ORDER BY seq'
+_EMPTY = 'UPDATE "row" SET data=? WHERE collection=? AND key=?'
+
+
+def keep(database: Database, size: int) -> None:
+    """Copy what is to be kept of entries 1 to `size`, before they go; their bodies go here."""
+    found = database.rows(_FOUND, (size,))
+    database.many(
+        _KEEP,
+        [(COLLECTION, _key(seq), _packed(raw, data), seq) for seq, raw, data in found],
+    )
+    moved = [(seq,) for seq, raw, _ in found if orjson.loads(raw)["kind"] == PROPOSED]
+    database.many("DELETE FROM body WHERE seq=?", moved)
+
+
+def kept(database: Database, kinds: Sequence[str] = KINDS) -> list[tuple[int, bytes, bytes | None]]:
+    """Return (seq, entry bytes, body) of what is kept, oldest first; the body is None if erased."""
+    found = []
+    for seq, data in database.rows(_ALL, (COLLECTION,)):
+        value = orjson.loads(data)
+        raw, body = value["entry"].encode(), value["body"]
+        if orjson.loads(raw)["kind"] in kinds:
+            found.append((int(seq), raw, None if body is None else body.encode()))
+    return found
+
+
+def with_body(database: Database) -> list[Row]:
+    """Return (seq, entry bytes, about) of what is kept with its content."""
+    return [
+        (seq, raw, orjson.loads(raw).get("about"))
+        for seq, raw, body in kept(database)
+        if body is not None
+    ]
+
+
+def empty(database: Database, rows: Iterable[Row]) -> None:
+    """Erase the content of what is kept of these (seq, entry bytes, …)."""
+    gone = [(_packed(row[1], None), COLLECTION, _key(row[0])) for row in rows]
+    database.many(_EMPTY, gone)
+
+
+def _key(seq: int) -> str:
+    return f"{seq:016}"
+
+
+def _packed(raw: bytes, body: bytes | None) -> bytes:
+    # Only what was proposed is needed for good; what people said of it and of runs is not.
+    proposed = orjson.loads(raw)["kind"] == PROPOSED
+    told = body.decode() if proposed and body is not None else None
+    return canonical({"entry": raw.decode(), "body": told})

@@ -1,0 +1,116 @@
+"""Who answered: how many holds each person decided, how fast, and how often with a yes.
+
+Not to rank people. Whoever approves everything, within seconds, does not look; and the hold then
+keeps nothing out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import median_low
+from typing import Any
+
+from vedette.timeline.record import Shown, shown
+
+# Nobody reads an action in less (microseconds).
+FAST_US = 3_000_000
+
+Entries = Callable[[str, str], list[tuple[int, bytes, bytes | None]]]
+
+
+@dataclass(slots=True)
+class _Person:
+    approved: int = 0
+    denied: int = 0
+    took: list[int] = field(default_factory=list)
+    fast: int = 0
+
+
+class Answered:
+    """Counts answers, entry by entry, in the order of the ledger.
+
+    `entries` finds the entries of an action, for a hold that was opened before the first entry
+    taken; without it such an answer counts, and its time does not.
+    """
+
+    def __init__(self, entries: Entries | None = None) -> None:
+        self._entries = entries
+        self._opened: dict[str, int] = {}
+        self._people: dict[str, _Person] = {}
+
+    def take(self, entry: Shown) -> None:
+        """Take the next entry."""
+        kind, action, at = entry.kind, str(entry.get("action")), int(entry.get("at") or 0)
+        if _opens(entry):
+            self._opened.setdefault(action, at)
+        elif kind in ("hold.approved", "hold.denied"):
+            person = self._people.setdefault(str(entry.get("actor") or "?"), _Person())
+            person.approved += kind == "hold.approved"
+            person.denied += kind == "hold.denied"
+            opened = self._opened.pop(action, None)
+            if opened is None:
+                opened = self._before(action, entry.seq)
+            if opened is not None:
+                took = max(0, at - opened)
+                person.took.append(took)
+                person.fast += took < FAST_US
+
+    def _before(self, action: str, seq: int) -> int | None:
+        """Return when a hold was opened that was open before the first entry taken."""
+        if self._entries is None:
+            return None
+        opened = None
+        for raw in self._entries("action", action):
+            entry = shown(*raw)
+            if entry.seq >= seq:
+                break
+            if entry.kind in ("hold.approved", "hold.denied"):
+                opened = None
+            elif opened is None and _opens(entry):
+                opened = int(entry.get("at") or 0)
+        return opened
+
+    def told(self) -> list[dict[str, Any]]:
+        """Return who answered, the most frequent first. `median_us` is null where none is known.
+
+        `share_approved` is in thousandths; `fast` counts answers within three seconds.
+        """
+        found = sorted(
+            self._people.items(), key=lambda item: (-item[1].approved - item[1].denied, item[0])
+        )
+        return [
+            {
+                "by": by,
+                "answered": person.approved + person.denied,
+                "approved": person.approved,
+                "denied": person.denied,
+                "share_approved": person.approved * 1000 // (person.approved + person.denied),
+                "median_us": median_low(person.took) if person.took else None,
+                "fast": person.fast,
+            }
+            for by, person in found
+        ]
+
+
+def _opens(entry: Shown) -> bool:
+    asks = entry.kind == "action.decided" and entry.get("outcome") == "hold"
+    return asks and entry.get("wait") == "approval"
+
+
+def answered_text(told: list[Mapping[str, Any]], safe: Callable[[Any, int], str]) -> Iterator[str]:
+    """Yield the lines of the report's section."""
+    if not told:
+        yield "  nobody answered a hold"
+    for one in told[:10]:
+        after = "an unknown time"
+        if one["median_us"] is not None:
+            after = f"{one['median_us'] / 1e6:,.0f} s"
+        yield (
+            f"  {safe(one['by'], 40)}: {one['answered']:,} answered, "
+            f"{one['share_approved'] / 10:.0f} % approved, half within {after}"
+        )
+        if one["fast"]:
+            yield f"    {one['fast']:,} within 3 s of the hold's opening: nobody reads that fast"
+    if len(told) > 10:
+        yield f"  and {len(told) - 10:,} more"

@@ -1,0 +1,125 @@
+"""Holds that are alike: one agent, one tool, one rule, one label, the same sinks.
+
+What they have in common is told once, what differs with a few of its values. A group has no life
+of its own: it is whatever is open and alike now, so an answer names the holds it is for and the
+digest of each (see `vedette.answering`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from vedette.digest import canonical, sha256_hex
+from vedette.errors import NotFound
+from vedette.timeline.pages import MOST, hold_item
+from vedette.timeline.record import Record
+
+# How many holds are looked at, and how many of an argument's different values are told.
+LOOKED_AT = 2000
+_SHOWN = 4
+_OWN = ("/event/id", "/event/subject")
+
+
+def groups(record: Record, now_us: int, waits: str | None = "approval") -> dict[str, Any]:
+    """Return the groups of open holds, the one with the oldest hold first.
+
+    `cut` says that there are more holds than were looked at. Ages are microseconds.
+    """
+    items, cut = _holds(record, now_us, waits)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for item in items:
+        found.setdefault(group_of(item), []).append(item)
+    return {
+        "items": [_group(name, members) for name, members in found.items()],
+        "holds": len(items),
+        "cut": cut,
+        "head": record.head(),
+        "now": now_us,
+    }
+
+
+def group(record: Record, now_us: int, name: str) -> dict[str, Any]:
+    """Return one group with all that is needed to answer each of its holds, under `members`.
+
+    A unique beginning of its id will do. Raises NotFound if no open hold is in it (any more).
+    """
+    members: dict[str, list[dict[str, Any]]] = {}
+    for item in _holds(record, now_us, "approval")[0]:
+        id = group_of(item)
+        if id.startswith(name) and len(name) > len("grp_"):
+            members.setdefault(id, []).append(item)
+    if len(members) != 1:
+        several = "may be any of " + ", ".join(members) if members else "is no group of open holds"
+        raise NotFound(f"{name!r} {several}", mend="see `vedette hold list --group`")
+    ((id, held),) = members.items()
+    return {**_group(id, held), "members": held}
+
+
+def group_of(item: Mapping[str, Any]) -> str:
+    """Return the id of the group that a hold is in: a function of what its holds have in common."""
+    # What an event is about makes no other kind of question: a sink that the event's own id or
+    # subject fills is different in each hold, and told among what differs.
+    sinks = {
+        argument["pointer"]: argument["value"]
+        for argument in item["arguments"] or ()
+        if argument["sink"] and argument["source"] not in _OWN
+    }
+    alike = [item["agent"], item["tool"], item["rule"], item["label"], sinks]
+    return "grp_" + sha256_hex(canonical(alike))[:16]
+
+
+def _holds(record: Record, now_us: int, waits: str | None) -> tuple[list[dict[str, Any]], bool]:
+    items: list[dict[str, Any]] = []
+    place, beside, seen = 0, "", 0
+    while seen < LOOKED_AT:
+        rows = record.holds_page(after=place, beside=beside, limit=MOST)
+        seen += len(rows)
+        for row in rows:
+            if row.hold == "open" and waits in (None, row.waits):
+                items.append(hold_item(record, row, now_us))
+        if len(rows) < MOST:
+            return items, False
+        place, beside = rows[-1].seq, rows[-1].id
+    return items, True
+
+
+def _group(name: str, members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first = members[0]
+    same, differ = _compared(members)
+    sinces = [item["since"] for item in members if item["since"] is not None]
+    expires = [item["expires"] for item in members if item["expires"]]
+    return {
+        "group": name,
+        "agent": first["agent"],
+        "tool": first["tool"],
+        "rule": first["rule"],
+        "label": first["label"],
+        "count": len(members),
+        "since": min(sinces, default=None),
+        "age_us": max((item["age_us"] for item in members if item["age_us"]), default=None),
+        "expires": min(expires, default=None),
+        "same": same,
+        "differ": differ,
+        "holds": {item["hold"]: item["digest"] for item in members},
+    }
+
+
+def _compared(
+    members: Sequence[Mapping[str, Any]],
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return the arguments that all holds share, and those that differ with some values."""
+    values: dict[str, list[Any]] = {}
+    for item in members:
+        for argument in item["arguments"] or ():
+            values.setdefault(argument["name"], []).append(argument["value"])
+    same, differ = {}, {}
+    for name, given in values.items():
+        unique = {orjson.dumps(value, option=orjson.OPT_SORT_KEYS): value for value in given}
+        if len(unique) == 1 and len(given) == len(members):
+            same[name] = given[0]
+        else:
+            differ[name] = {"values": list(unique.values())[:_SHOWN], "different": len(unique)}
+    return same, differ

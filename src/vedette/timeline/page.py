@@ -1,0 +1,285 @@
+"""The explain object as one self-contained HTML page: no script, no link out, nothing loaded.
+
+Everything of a stranger goes through `inert`: escaped, set apart from the direction of the text
+around it, and with what cannot be seen (control, zero-width and bidirectional characters) spelled
+out. Status is a shape and a word; colour only repeats it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from html import escape
+from typing import Any
+
+from vedette.event import DATA
+from vedette.timeline.page_style import STYLE
+from vedette.timeline.text import safe
+
+When = Callable[[int], str]
+
+_LONG = 4_000
+# Status: (class, shape). The word always stands beside it.
+_LOOKS = {
+    "permit": ("good", "✓"), "done": ("good", "✓"), "used": ("good", "✓"), "trusted": ("good", "✓"),
+    "approved": ("good", "✓"), "verified": ("good", "✓"),
+    "hold": ("wait", "‖"), "open": ("wait", "‖"), "waiting": ("wait", "‖"), "ready": ("wait", "‖"),
+    "intended": ("wait", "‖"), "started": ("wait", "‖"), "registered": ("wait", "‖"),
+    "deny": ("bad", "✗"), "denied": ("bad", "✗"), "failed": ("bad", "✗"), "dead": ("bad", "✗"),
+    "expired": ("bad", "✗"), "untrusted": ("bad", "✗"), "cancelled": ("bad", "✗"),
+    "unknown": ("odd", "?"), "derived": ("odd", "?"),
+}  # fmt: skip
+
+
+def explain_page(told: Mapping[str, Any], when: When, now_us: int) -> str:
+    """Return an explain object as an HTML document; `when` writes an instant for its reader."""
+    title = safe(str(told["id"]))
+    digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    body = [*_event(told["event"], when)]
+    for run in told["runs"]:
+        body += _run(run, told["focus"], when)
+    if not told["runs"]:
+        body.append("<p>It woke no agent.</p>")
+    return "\n".join(
+        (
+            "<!doctype html>",
+            '<html lang="en">',
+            "<head>",
+            '<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark">',
+            f"<title>{escape(title)}</title>",
+            f"<style>{STYLE}</style>",
+            "</head>",
+            "<body>",
+            f"<header><h1>{escape(title)}</h1>",
+            f"<p>As of entry {told['head']}, {_time(now_us, when)}</p></header>",
+            "<main>",
+            *body,
+            "</main>",
+            "</body>",
+            "</html>",
+            "",
+        )
+    )
+
+
+def inert(value: Any, most: int = _LONG) -> str:
+    """Return a value as HTML that does nothing and shows what it hides."""
+    return f'<bdi dir="ltr">{escape(safe(value, most))}</bdi>'
+
+
+def _content(value: Any, deep: int = 0) -> str:
+    """Return content as HTML that keeps its form: a mapping, rows of mappings, lines of text."""
+    if isinstance(value, Mapping) and value and deep < 3:
+        return _list((str(name), _content(item, deep + 1)) for name, item in value.items())
+    if isinstance(value, list) and value and deep < 3:
+        if all(isinstance(item, Mapping) for item in value):
+            heads = list(dict.fromkeys(name for item in value for name in item))
+            rows = ((inert(item.get(name, "")) for name in heads) for item in value[:50])
+            return _table("", heads, rows)
+        return ", ".join(inert(item) for item in value[:50])
+    if isinstance(value, str) and "\n" in value:
+        lines = value[:_LONG].split("\n")
+        return "<pre>" + "\n".join(inert(line.rstrip("\r")) for line in lines) + "</pre>"
+    return inert(value)
+
+
+def _time(at: Any, when: When) -> str:
+    if not isinstance(at, int):
+        return "?"
+    from vedette.clock import iso
+
+    exact = iso(at)
+    return f'<time datetime="{exact}" title="{exact}">{escape(when(at))}</time>'
+
+
+def _tag(word: Any) -> str:
+    look, shape = _LOOKS.get(str(word), ("plain", "–"))
+    return f'<span class="tag {look}"><span aria-hidden="true">{shape}</span> {inert(word)}</span>'
+
+
+def _list(rows: Iterable[tuple[str, str]]) -> str:
+    """Return names and values that are HTML already as a description list."""
+    found = "".join(f"<dt>{escape(safe(name))}</dt><dd>{value}</dd>" for name, value in rows)
+    return f"<dl>{found}</dl>" if found else ""
+
+
+def _table(caption: str, heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = "".join(f'<th scope="col">{escape(safe(name))}</th>' for name in heads)
+    lines = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    named = f' tabindex="0" role="region" aria-label="{escape(caption)}"' if caption else ""
+    title = f"<caption>{escape(caption)}</caption>" if caption else ""
+    return (
+        f'<div class="wide"{named}><table>{title}'
+        f"<thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>"
+    )
+
+
+# --- event -----------------------------------------------------------------------------------
+
+
+def _event(event: Mapping[str, Any], when: When) -> Iterator[str]:
+    yield f"<section><h2>Event <code>{inert(event['id'])}</code></h2>"
+    if event["seq"] is None:
+        yield "<p>The record holds no such event.</p></section>"
+        return
+    rows = [("accepted", f"{_time(event['at'], when)}, entry {event['seq']}")]
+    if event["erased"]:
+        rows.append(("content", "erased; the entries still prove that it was there"))
+        yield _list(rows) + "</section>"
+        return
+    vouched = set(event["vouched"])
+    for name, value in event["attributes"].items():
+        if value not in (None, {}):
+            sure = "vouched for by its source" if name in vouched else "not vouched for"
+            rows.append((name, f"{inert(value)} <small>{sure}</small>"))
+    if event["lineage"]:
+        rows.append(("came through", inert(", ".join(event["lineage"]))))
+    yield _list(rows)
+    made = "" if DATA in vouched else " <small>untrusted content</small>"
+    yield f"<h3>Data{made}</h3>{_content(event['data'])}</section>"
+
+
+# --- run -------------------------------------------------------------------------------------
+
+
+def _run(run: Mapping[str, Any], focus: str | None, when: When) -> Iterator[str]:
+    yield f"<section><h2>Run <code>{inert(run['id'])}</code> {_tag(run['state'])}</h2>"
+    rows = [("agent", f"{inert(run['agent'])} <small>{inert(run['identity'] or '')}</small>")]
+    if run["release"]:
+        rows.append(("release", f"<code>{inert(run['release'][:16])}</code>"))
+    if run["waits"]:
+        rows.append(("waits for", inert(run["waits"])))
+    rows += [("turns", str(run["turns"])), ("key", inert(run["key"] or "–", 200))]
+    cites = ", ".join(inert(cite) for cite in run["memories"])
+    rows.append(("memories", cites or "none cited"))
+    yield _list(rows)
+    if run["reads"]:
+        cells = (
+            (inert(r["memory"]), _tag(r["outcome"]), inert(r["rule"]), str(r["revision"]))
+            for r in run["reads"]
+        )
+        yield _table("Memory that it asked to read", ("scope", "", "rule", "revision"), cells)
+    for judgement in run["judgements"]:
+        yield from _judgement(judgement, when)
+    for action in run["actions"]:
+        if focus in (None, action["id"]):
+            yield from _action(action, when)
+        else:
+            yield f"<p>{inert(action['tool'])} {_tag(action['outcome'])}</p>"
+    if run["dead"] is not None:
+        why = "(erased)" if run["dead"]["erased"] else inert(run["dead"]["why"])
+        yield f"<p>{_tag('dead')} {_time(run['dead']['at'], when)}: {why}</p>"
+    yield _timeline(run, when) + "</section>"
+
+
+def _timeline(run: Mapping[str, Any], when: When) -> str:
+    rows = (
+        (str(item["seq"]), _time(item.get("at"), when), inert(item["kind"]))
+        for item in run["timeline"]
+    )
+    cut = " (the first thousand entries)" if run["cut"] else ""
+    return _table(f"Everything recorded{cut}", ("entry", "when", "what"), rows)
+
+
+def _judgement(judgement: Mapping[str, Any], when: When) -> Iterator[str]:
+    yield f"<h3>Judgement, turn {judgement['turn']}</h3>"
+    rows = [("said", f"<strong>{inert(judgement['label'])}</strong>")]
+    for name in ("confidence", "score", "threshold"):
+        value = judgement[f"{name}_milli"]
+        if value is not None:
+            rows.append((name, f"{value / 1000:g}"))
+    rows.append(("when", f"{_time(judgement['at'], when)}, entry {judgement['seq']}"))
+    if judgement["erased"]:
+        rows.append(("detail", "erased"))
+    for name, value in (judgement["detail"] or {}).items():
+        if value not in (None, "", [], {}):
+            rows.append((str(name), _content(value)))
+    yield _list(rows)
+    for proposal in judgement["proposals"]:
+        if proposal["refused"] is not None:
+            why = inert(proposal["refused"]["why"])
+            yield f"<p>{_tag('deny')} no action: {inert(proposal['tool'])}: {why}</p>"
+
+
+# --- action ----------------------------------------------------------------------------------
+
+
+def _action(action: Mapping[str, Any], when: When) -> Iterator[str]:
+    at = f"{action['turn']}.{action['ordinal']}"
+    yield f"<article><h3>{inert(action['tool'])} <small>turn {at}</small></h3>"
+    rows = [("action", f"<code>{inert(action['id'])}</code>")]
+    rows.append(("digest", f"<code>{inert(action['digest'])}</code>"))
+    if action["why"]:
+        rows.append(("why", inert(action["why"])))
+    yield _list(rows)
+    if action["erased"]:
+        yield "<p>Its arguments were erased.</p>"
+    else:
+        cells = (
+            (
+                f"<code>{inert(given['pointer'])}</code>",
+                inert(given["value"]),
+                _tag(given["origin"]),
+                inert(given["source"] or "given by value"),
+                "decides who, where or which" if given["sink"] else "",
+            )
+            for given in action["arguments"] or ()
+        )
+        heads = ("argument", "value", "origin", "drawn from", "sink")
+        yield _table(f"Arguments of {action['tool']}", heads, cells)
+    for decision in action["decisions"]:
+        yield _decision(decision, when)
+    if action["hold"]:
+        yield _hold(action["hold"], when)
+    if action["effect"]:
+        yield _effect(action["effect"], when)
+    yield "</article>"
+
+
+def _decision(decision: Mapping[str, Any], when: When) -> str:
+    rows = [("rule", f"{inert(decision['rule'])}, revision {decision['revision']}")]
+    if decision["reasons"]:
+        rows.append(("reasons", inert(", ".join(decision["reasons"]))))
+    if decision["wait"]:
+        until = f" until {_time(decision['until'], when)}" if decision["until"] else ""
+        rows.append(("waits for", inert(decision["wait"]) + until))
+    if decision["would"]:
+        rows.append(("in mode act it would be", _tag(decision["would"])))
+    rows.append(("when", f"{_time(decision['at'], when)}, entry {decision['seq']}"))
+    if decision["erased"]:
+        rows.append(("question", "erased: this decision cannot be replayed"))
+    return f"<h4>Decision {_tag(decision['outcome'])}</h4>{_list(rows)}"
+
+
+def _hold(hold: Mapping[str, Any], when: When) -> str:
+    rows = []
+    if hold["waits"]:
+        until = f" until {_time(hold['until'], when)}" if hold["until"] else ""
+        rows.append(("waits for", inert(hold["waits"]) + until))
+    for answer in hold["answers"]:
+        reason = "(erased)" if answer["erased"] else inert(answer["reason"] or "")
+        who = inert(answer["by"] or "nobody")
+        rows.append((answer["answer"], f"{_time(answer['at'], when)} by {who}: {reason}"))
+    return f"<h4>Hold <code>{inert(hold['id'])}</code> {_tag(hold['state'])}</h4>{_list(rows)}"
+
+
+def _effect(effect: Mapping[str, Any], when: When) -> str:
+    rows = [
+        (state["state"], f"{_time(state['at'], when)}, revision {state['revision']}")
+        for state in effect["states"]
+    ]
+    outcome = effect["outcome"]
+    if effect["erased"]:
+        rows.append(("outcome", "erased"))
+    elif outcome:
+        rows.append(("outcome", _content(outcome["error"] or outcome["data"])))
+    if effect["word"]:
+        whose = {"verified": "verified at its target", "claimed": "claimed by the tool"}
+        rows.append(("on whose word", whose[effect["word"]]))
+    head = f"<h4>Effect <code>{inert(effect['id'])}</code> {_tag(effect['state'])}</h4>"
+    return head + _list(rows)

@@ -1,0 +1,282 @@
+"""A series as it was recorded: its values, what the judge made of them, incidents, answers.
+
+Everything comes from the ledger: a point is an accepted event of the series with a finite `value`,
+its score and threshold are those of the judgement that the run recorded. What was erased is not
+there any more.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import orjson
+
+from vedette.clock import from_iso
+from vedette.errors import BadCommand
+from vedette.timeline.record import shown
+from vedette.timeline.window import Walk, instant, window
+
+PLOT = "vedette.plot/1"
+
+# Points of one series that are held while the record is read; the newest are kept.
+_HELD = 200_000
+# A pause of more than so many usual steps is a gap: no line is drawn across it.
+_GAP_STEPS = 3.0
+# Neither more marks nor more spans than a reader can tell apart; the newest are kept.
+_MARKS = 500
+
+_KINDS = (
+    "event.accepted", "turn.reasoned", "run.closed", "action.decided", "effect.done",
+    "hold.approved", "hold.denied", "hold.expired", "run.corrected",
+)  # fmt: skip
+_ANSWERS = {"hold.approved": "approved", "hold.denied": "denied", "hold.expired": "expired"}
+
+
+@dataclass(slots=True)
+class _Point:
+    """One recorded event of the series; `scores` are (score, threshold, label) by agent."""
+
+    at: int
+    value: float | None
+    event: str
+    scores: dict[str, tuple[float | None, float | None, str]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Found:
+    points: deque[_Point]
+    marks: list[dict[str, Any]] = field(default_factory=list)
+    spans: list[tuple[int, str, str, str]] = field(default_factory=list)
+    measure: str = ""
+    unit: str = ""
+    cut: bool = False
+
+
+def plot(
+    record: Walk,
+    series: str,
+    since_us: int,
+    until_us: int,
+    *,
+    agent: str | None = None,
+    most: int = 2000,
+) -> dict[str, Any]:
+    """Return what a picture of a series needs, recorded from `since_us` until before `until_us`.
+
+    Instants are microseconds UTC: those that the events name, or else when they were accepted.
+    The judge is that of `agent`, or of whichever agent scored most points. At most `most` points
+    are told; of more, each stretch of time keeps its lowest and highest value and its highest
+    score. An incident lasts from the effect of a tool `….open` to that of a `….close`. Raises
+    BadCommand if nothing was recorded of the series, or `most` is under 10.
+    """
+    if most < 10:
+        raise BadCommand(f"{most} points are no picture", mend="give --points 10 or more")
+    found = _read(record, series, since_us, until_us)
+    points = sorted(found.points, key=lambda point: point.at)
+    if not points:
+        raise BadCommand(
+            f"no event with the subject {series!r} was recorded in that time",
+            mend="name a series as events name it (their subject), or look further back: --last 7d",
+        )
+    judge = agent or _judge(points)
+    told = [point for point in points if point.value is not None]
+    marks = [mark for mark in found.marks if agent is None or mark["agent"] == agent]
+    return {
+        "schema": PLOT,
+        "series": series,
+        "measure": found.measure or "value",
+        "unit": found.unit or None,
+        "agent": judge,
+        "from": points[0].at,
+        "to": points[-1].at,
+        "recorded": len(points),
+        "unreadable": len(points) - len(told),
+        "cut": found.cut,
+        "points": [_told(point, judge) for point in _thinned(told, judge, most)],
+        "gaps": _gaps(told),
+        "incidents": _incidents(found.spans, agent, points[-1].at),
+        "marks": sorted(marks, key=lambda mark: (mark["at"], mark["seq"]))[-_MARKS:],
+    }
+
+
+# --- reading the record -------------------------------------------------------------------------
+
+
+def _read(record: Walk, series: str, since_us: int, until_us: int) -> _Found:
+    found = _Found(deque(maxlen=_HELD))
+    # Quoted as the body holds it: most events are of other series and need not be parsed.
+    needle = orjson.dumps(series)
+    by_event: dict[str, _Point] = {}
+    for seq, raw, _, data in record.walk(_KINDS, window(record, since_us, until_us).first - 1):
+        if not since_us <= instant(raw) < until_us:
+            continue
+        if b'"kind":"event.accepted"' in raw:
+            if data is not None and needle in data:
+                _accept(found, by_event, series, seq, raw, data)
+            continue
+        entry = orjson.loads(raw)
+        point = by_event.get(str(entry.get("event")))
+        if point is not None:
+            _take(found, point, entry, shown(seq, raw, data).body)
+    return found
+
+
+def _accept(
+    found: _Found, by_event: dict[str, _Point], series: str, seq: int, raw: bytes, data: bytes
+) -> None:
+    entry = shown(seq, raw, data)
+    body = entry.body
+    if not isinstance(body, dict) or body.get("subject") != series:
+        return
+    payload = body.get("data")
+    payload = payload if isinstance(payload, dict) else {}
+    point = _Point(
+        _instant(body.get("time"), entry.entry["at"]), _number(payload), entry.get("event")
+    )
+    if len(found.points) == _HELD:
+        found.cut = True
+        by_event.pop(found.points[0].event, None)
+    found.points.append(point)
+    by_event[point.event] = point
+    found.measure = str(payload.get("measure") or payload.get("metric") or found.measure)[:80]
+    found.unit = str(payload.get("unit") or found.unit)[:20]
+
+
+def _take(found: _Found, point: _Point, entry: Mapping[str, Any], body: Any) -> None:
+    kind, agent = str(entry["kind"]), str(entry.get("agent") or "")
+    if kind in ("turn.reasoned", "run.closed"):
+        label = entry.get("label")
+        if label is not None and agent not in point.scores:
+            scores = entry.get("score_milli"), entry.get("threshold_milli")
+            score, threshold = (None if n is None else n / 1000 for n in scores)
+            point.scores[agent] = (score, threshold, str(label))
+            if label == "alarm":
+                found.marks.append(_mark("alarm", point, entry))
+    elif kind == "action.decided":
+        if entry.get("outcome") == "hold" and entry.get("wait") == "approval":
+            found.marks.append(_mark("held", point, entry))
+    elif kind == "effect.done":
+        word = str(entry.get("tool")).rpartition(".")[2]
+        if word in ("open", "close"):
+            found.spans.append((point.at, word, agent, str(entry.get("run"))))
+    elif kind == "run.corrected":
+        said = (body or {}).get("should") if isinstance(body, dict) else None
+        found.marks.append(_mark(f"corrected {entry.get('outcome')}", point, entry, said))
+    else:
+        found.marks.append(_mark(_ANSWERS[kind], point, entry))
+
+
+def _mark(
+    what: str, point: _Point, entry: Mapping[str, Any], note: object = None
+) -> dict[str, Any]:
+    """Return a mark at the point's instant; `by` is who answered, `answered` when."""
+    return {
+        "at": point.at,
+        "what": what,
+        "agent": entry.get("agent"),
+        "tool": entry.get("tool"),
+        "run": entry.get("run"),
+        "by": entry.get("actor"),
+        "answered": entry["at"] if what not in ("alarm", "held") else None,
+        "note": None if note is None else str(note)[:200],
+        "seq": entry["seq"],
+    }
+
+
+def _instant(text: object, otherwise: int) -> int:
+    try:
+        return from_iso(str(text)) if text else otherwise
+    except ValueError:
+        return otherwise
+
+
+def _number(payload: Mapping[str, Any]) -> float | None:
+    value = payload.get("value")
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+# --- what is told of it -------------------------------------------------------------------------
+
+
+def _judge(points: Sequence[_Point]) -> str | None:
+    counts: dict[str, int] = {}
+    for point in points:
+        for agent, (score, _, _) in point.scores.items():
+            counts[agent] = counts.get(agent, 0) + (score is not None)
+    return max(sorted(counts), key=lambda agent: counts[agent]) if counts else None
+
+
+def _told(point: _Point, judge: str | None) -> dict[str, Any]:
+    score, threshold, label = point.scores.get(judge or "", (None, None, None))
+    return {
+        "at": point.at, "value": point.value, "score": score, "threshold": threshold,
+        "label": label, "event": point.event,
+    }  # fmt: skip
+
+
+def _thinned(points: Sequence[_Point], judge: str | None, most: int) -> list[_Point]:
+    """Return the points, or of each of equal stretches of time the extreme ones."""
+    if len(points) <= most:
+        return list(points)
+    stretches = most // 3
+    first, span = points[0].at, max(1, points[-1].at - points[0].at)
+    filled: dict[int, list[_Point]] = {}
+    for point in points:
+        filled.setdefault(min(stretches - 1, (point.at - first) * stretches // span), []).append(
+            point
+        )
+    kept: list[_Point] = []
+    for part in filled.values():
+        extremes = {
+            id(chosen): chosen
+            for chosen in (
+                min(part, key=_value),
+                max(part, key=_value),
+                max(part, key=lambda point: point.scores.get(judge or "", (0,))[0] or 0.0),
+            )
+        }
+        kept += sorted(extremes.values(), key=lambda point: point.at)
+    return kept
+
+
+def _value(point: _Point) -> float:
+    return point.value or 0.0
+
+
+def _gaps(points: Sequence[_Point]) -> list[dict[str, int]]:
+    """Return the pauses that are much longer than the usual step."""
+    steps = [after.at - before.at for before, after in pairwise(points)]
+    usual = statistics.median([step for step in steps if step > 0] or [0])
+    return [
+        {"from": before.at, "to": after.at}
+        for before, after in pairwise(points)
+        if usual and after.at - before.at > _GAP_STEPS * usual
+    ][-_MARKS:]
+
+
+def _incidents(
+    spans: Sequence[tuple[int, str, str, str]], agent: str | None, end: int
+) -> list[dict[str, Any]]:
+    """Return incidents by their beginning; one that was not closed lasts to the last point."""
+    found: list[dict[str, Any]] = []
+    for at, word, by, run in sorted(spans):
+        if agent is not None and by != agent:
+            continue
+        last = found[-1] if found and found[-1]["closed_by"] is None else None
+        if word == "open" and last is None:
+            found.append({"from": at, "to": end, "agent": by, "opened_by": run, "closed_by": None})
+        elif word == "close" and last is not None:
+            last["to"], last["closed_by"] = at, run
+    return found[-_MARKS:]

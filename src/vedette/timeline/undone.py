@@ -1,0 +1,69 @@
+"""What became of an effect since: the runs that were to take it back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from vedette.run import ActionRow, Run
+from vedette.undo import undo_ids, undo_run
+
+# waiting: not decided or not done yet; dead: a dead letter; void: nothing came of it; unknown: it
+# was begun and given up, and nobody knows whether it happened.
+State = Literal["undone", "waiting", "dead", "void", "unknown"]
+
+
+class Runs(Protocol):
+    """What this asks of the record."""
+
+    def run(self, run: str) -> Run | None: ...
+
+    def actions(self, run: str) -> list[ActionRow]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Undoing:
+    """One attempt to take an effect back: the id of its event, its run, and what came of it."""
+
+    id: str
+    run: Run
+    state: State
+
+
+def undoings(record: Runs, fleet: str, row: ActionRow) -> tuple[list[Undoing], str]:
+    """Return the attempts to take an action's effect back, and the id that the next would have.
+
+    Only after one that came to nothing (denied, failed, expired, in mode observe) is there
+    another, so at most the last of them did it.
+    """
+    found: list[Undoing] = []
+    for id in undo_ids(row.id):
+        run = record.run(undo_run(fleet, row.agent, id))
+        if run is None:
+            return found, id
+        found.append(Undoing(id, run, _state(run, record.actions(run.id))))
+    raise AssertionError("ids of undos do not end")
+
+
+def _state(run: Run, rows: Sequence[ActionRow]) -> State:
+    if any(row.effect == "done" for row in rows):
+        return "undone"
+    if run.state == "dead":
+        return "dead"
+    if run.state != "done":
+        return "waiting"
+    # A dead letter that a person dropped is closed with its rows as they were.
+    nothing = all(row.effect in (None, "failed", "cancelled") for row in rows)
+    return "void" if nothing else "unknown"
+
+
+def undone_object(record: Runs, fleet: str | None, row: ActionRow) -> dict[str, Any] | None:
+    """Return what became of an effect that was to be taken back, as explain shows it."""
+    if fleet is None or row.effect != "done":
+        return None
+    found, _ = undoings(record, fleet, row)
+    if not found:
+        return None
+    last = found[-1]
+    return {"run": last.run.id, "event": last.run.event, "state": last.state, "tries": len(found)}

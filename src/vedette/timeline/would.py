@@ -1,0 +1,245 @@
+"""Would: what agents in observe or ask would have done, and how often people agree with them.
+
+An agent earns act by being looked at. Counted are the last decision of each action that a mode
+kept from being done, and what people said: `correct RUN --right` and `--should`, answers to holds,
+and undos. A correction speaks for its whole run, and the last one counts. Else an effect that a
+person had taken back says no to its run. Else answers speak for one action each. The runs of undos
+are nobody's judgement: nothing of them is counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vedette.timeline.record import Shown, shown
+
+# Act is advised when the true agreement is above this with a confidence of 95 %.
+EARNED_MILLI = 900
+_Z = 1.959964  # the 97.5 % quantile of the normal distribution
+_MOST = 100_000
+
+
+def wilson(right: int, of: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share (Wilson 1927, score interval); (0, 1) of nothing."""
+    if of == 0:
+        return 0.0, 1.0
+    share, z2 = right / of, _Z * _Z
+    middle = (share + z2 / (2 * of)) / (1 + z2 / of)
+    half = _Z * math.sqrt(share * (1 - share) / of + z2 / (4 * of * of)) / (1 + z2 / of)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def lacking(right: int, of: int) -> int | None:
+    """Return how many more, all agreed with, earn act: 0 for earned, None for out of reach."""
+    for more in range(_MOST):
+        if wilson(right + more, of + more)[0] * 1000 >= EARNED_MILLI:
+            return more
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    agent: str
+    tool: str
+    run: str
+    turn: int
+    revision: int
+    mode: str
+    would: str
+
+
+# Finds an entry by its seq: (seq, bytes, body), or None.
+Entry = Callable[[int], tuple[int, bytes, bytes | None] | None]
+
+
+@dataclass(slots=True)
+class Would:
+    """Counts the entries of a window, in order.
+
+    `entry` finds the entries before `first`, the first one taken: an undo may be answered, or done,
+    long after the effect. Without it nothing is known of those.
+    """
+
+    first: int = 0
+    entry: Entry | None = None
+    _undos: dict[int, int | None] = field(default_factory=dict)
+    _effects: dict[int, tuple[int, str, str]] = field(default_factory=dict)
+    _undone: dict[str, bool] = field(default_factory=dict)
+    _labels: dict[tuple[str, int], str] = field(default_factory=dict)
+    _agents: dict[str, str] = field(default_factory=dict)
+    _actions: dict[str, _Decided] = field(default_factory=dict)
+    _corrected: dict[str, bool] = field(default_factory=dict)
+    _answered: dict[str, tuple[str, str, bool]] = field(default_factory=dict)
+
+    def take(self, entry: Shown) -> None:
+        """Take the next entry; of those of an event alone only that of an undo (it has a cause)."""
+        about = int(entry.get("about") or 0)
+        if entry.kind == "event.accepted":
+            self._undos[about] = entry.get("cause")
+            return
+        if entry.kind == "effect.done":
+            self._done(entry, about)
+        if self._undo(about) is not None:
+            return
+        run = str(entry.get("run") or "")
+        if entry.get("agent") and run:
+            self._agents[run] = str(entry.get("agent"))
+        if entry.kind == "turn.reasoned":
+            label = entry.told("label") or entry.get("label")
+            self._labels[run, int(entry.get("turn") or 0)] = str(label or "?")
+        elif entry.kind == "action.decided":
+            self._decided(entry, run)
+        elif entry.kind == "run.corrected" and entry.get("outcome") in ("right", "wrong"):
+            self._corrected[run] = entry.get("outcome") == "right"
+        elif entry.kind in ("hold.approved", "hold.denied"):
+            agent = str(entry.get("agent") or "")
+            self._answered[str(entry.get("action"))] = (agent, run, entry.kind == "hold.approved")
+
+    # --- undos ----------------------------------------------------------------------------------
+
+    def _undo(self, about: int) -> int | None:
+        """Return the entry of the effect that an event is to take back; None if it is no undo."""
+        if about not in self._undos and about < self.first:
+            found = self._before(about)
+            self._undos[about] = found.get("cause") if found is not None else None
+        return self._undos.get(about)
+
+    def _done(self, entry: Shown, about: int) -> None:
+        """Note an effect, and of an undo what it took back: of an undo's undo, nothing any more."""
+        run, agent = str(entry.get("run") or ""), str(entry.get("agent") or "")
+        self._effects[entry.seq] = about, run, agent
+        undone = False
+        while (cause := self._undo(about)) is not None:
+            if cause not in self._effects:
+                found = self._before(cause)
+                if found is None:
+                    return
+                of = int(found.get("about") or 0)
+                self._effects[cause] = of, str(found.get("run")), str(found.get("agent"))
+            about, run, agent = self._effects[cause]
+            undone = not undone
+        if run in self._undone or undone:
+            self._undone[run] = undone
+            self._agents[run] = agent
+
+    def _before(self, seq: int) -> Shown | None:
+        found = self.entry(seq) if self.entry is not None else None
+        return shown(seq, *found[1:]) if found is not None else None
+
+    def _decided(self, entry: Shown, run: str) -> None:
+        decision = entry.told("decision") or {}
+        reasons = decision.get("reasons") or [entry.get("rule")]
+        outcome, would = str(entry.get("outcome")), entry.get("would")
+        action = str(entry.get("action"))
+        mode = ""
+        if would is not None:
+            mode = "observe"
+        elif outcome == "hold" and "mode.ask" in reasons:
+            mode, would = "ask", "permit" if list(reasons) == ["mode.ask"] else "hold"
+        elif action in self._actions:
+            return  # decided again, after an answer: what it would have been stays
+        turn, revision = int(entry.get("turn") or 0), int(entry.get("policy_rev") or 0)
+        asked = (entry.told("question") or {}).get("context") or {}
+        self._actions[action] = _Decided(
+            str(entry.get("agent")), str(entry.get("tool")), run,
+            turn or int(asked.get("turn") or 1), revision, mode, str(would or outcome),
+        )  # fmt: skip
+
+    # --- what it comes to -----------------------------------------------------------------------
+
+    def told(self, only: str | None = None) -> list[dict[str, Any]]:
+        """Return a section for each agent that a mode held back, or of `only` that agent."""
+        # A denial does not say in which mode: it is counted where its agent was asked for then.
+        asking = {(one.agent, one.revision) for one in self._actions.values() if one.mode == "ask"}
+        kept: dict[str, list[tuple[str, _Decided]]] = {}
+        for action, one in self._actions.items():
+            if one.mode or (one.would == "deny" and (one.agent, one.revision) in asking):
+                kept.setdefault(one.agent, []).append((action, one))
+        names = sorted(kept) if only is None else [only]
+        return [self._agent(name, kept.get(name, [])) for name in names]
+
+    def _agent(self, name: str, kept: list[tuple[str, _Decided]]) -> dict[str, Any]:
+        tools: dict[str, Counter[str]] = {}
+        labels: dict[str, Counter[str]] = {}
+        modes = {one.mode for _, one in kept if one.mode}
+        for _, one in kept:
+            tools.setdefault(one.tool, Counter())[one.would] += 1
+            label = self._labels.get((one.run, one.turn), "?")
+            labels.setdefault(label, Counter())[one.would] += 1
+        verdicts = list(self._verdicts(name))
+        right = sum(agreed for _, agreed in verdicts)
+        low, high = wilson(right, len(verdicts))
+        return {
+            "agent": name,
+            "modes": sorted(modes),
+            "actions": len(kept),
+            "tools": {tool: _counted(count) for tool, count in sorted(tools.items())},
+            "labels": {label: _counted(count) for label, count in sorted(labels.items())},
+            "reviewed": len(verdicts),
+            "by_correction": sum(1 for run in self._corrected if self._agents.get(run) == name),
+            "agreed": right,
+            "disagreed": Counter(
+                self._labels.get((run, 1), "?") for run, agreed in verdicts if not agreed
+            ),
+            "agreement_milli": {"low": int(low * 1000), "high": math.ceil(high * 1000)},
+            "lacking": lacking(right, len(verdicts)),
+        }
+
+    def _verdicts(self, agent: str) -> Iterator[tuple[str, bool]]:
+        for run, right in self._corrected.items():
+            if self._agents.get(run) == agent:
+                yield run, right
+        undone = {run for run, so in self._undone.items() if so and run not in self._corrected}
+        for run in undone:
+            if self._agents.get(run) == agent:
+                yield run, False
+        for of, run, approved in self._answered.values():
+            if of == agent and run not in self._corrected and run not in undone:
+                yield run, approved
+
+
+def _counted(count: Mapping[str, int]) -> dict[str, int]:
+    return {word: count.get(word, 0) for word in ("permit", "hold", "deny")}
+
+
+def would_text(told: list[dict[str, Any]], safe: Any) -> Iterator[str]:
+    """Yield the lines of a report's section; `safe` makes text fit for a terminal."""
+    if not told:
+        yield "  no agent observed or asked"
+    for one in told:
+        modes = " and ".join(one["modes"]) or "no action was held back by its mode"
+        yield f"  {safe(one['agent'])} ({modes}): {one['actions']:,} actions"
+        yield from _rows(one["tools"], "by tool", safe)
+        yield from _rows(one["labels"], "by label", safe)
+        share = f"{one['agreed'] / one['reviewed']:.0%}" if one["reviewed"] else "-"
+        low, high = (one["agreement_milli"][end] / 10 for end in ("low", "high"))
+        yield (
+            f"    people agree with {one['agreed']:,} of {one['reviewed']:,} reviewed ({share};"
+            f" 95 %: {low:.1f} to {high:.1f} %)"
+        )
+        if one["disagreed"]:
+            wrong = ", ".join(f"{safe(label)} {n:,}" for label, n in one["disagreed"].items())
+            yield f"    they do not where it was judged: {wrong}"
+        yield f"    {_advice(one)}"
+
+
+def _rows(counts: Mapping[str, Mapping[str, int]], head: str, safe: Any) -> Iterator[str]:
+    if not counts:
+        return
+    yield f"    {head:<24}{'would do':>10}{'would ask':>11}{'denied':>8}"
+    for name, count in counts.items():
+        done, asked, denied = (count[word] for word in ("permit", "hold", "deny"))
+        yield f"      {safe(name, 21):<22}{done:>10,}{asked:>11,}{denied:>8,}"
+
+
+def _advice(one: Mapping[str, Any]) -> str:
+    more, least = one["lacking"], EARNED_MILLI // 10
+    if more == 0:
+        return f"it has earned act: people agree with more than {least} % of it"
+    if more is None:
+        return "too often people do not agree: correct it, and let the corrections be promoted"
+    return f"to earn act: {more:,} more reviewed, all agreed with (above {least} % for sure)"

@@ -1,0 +1,140 @@
+"""Undo: an event of the engine's own that takes one effect back through its tool's inverse.
+
+A person chooses which effect; every value of the inverse comes from the record. So the event says
+of each where it was from when the effect was decided, and the inverse is decided on the same: what
+was trusted then is drawn from a place that the engine vouches for, what came out of content comes
+out of content again, and what was given by value is given by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from vedette.action import Proposal
+from vedette.agent import undo_source
+from vedette.clock import iso
+from vedette.digest import short_id
+from vedette.errors import BadCommand
+from vedette.event import ENVELOPE, PRINCIPAL, REASON, UNDONE, Event, subject_of
+from vedette.origin import Ref
+from vedette.ports import Thought
+from vedette.run import ActionRow, Run, run_of
+from vedette.tool import Tool
+from vedette.trigger import UNDO_TYPE
+
+# What a tool found before it changed it. An inverse that declares an argument of this name is
+# given what the effect's outcome says of it, and never what the effect was called with.
+WAS = "was"
+
+
+def is_undo(event: Event) -> bool:
+    """Say whether an event is the engine's own order to take an effect back."""
+    return event.type == UNDO_TYPE and UNDONE in event.vouched
+
+
+def cause_of(event: Event) -> int | None:
+    """Return the ledger entry that an accepted event follows from: of an undo, the effect's."""
+    return int(event.data["cause"]) if is_undo(event) else None
+
+
+def undo_ids(action: str) -> Iterator[str]:
+    """Yield the ids that undos of an action have, in order: one, until it came to nothing."""
+    yield action
+    number = 1
+    while True:
+        number += 1
+        yield f"{action}.{number}"
+
+
+def undo_run(fleet: str, agent: str, event_id: str) -> str:
+    """Return the id of the run that an undo makes."""
+    return run_of(short_id("evt", undo_source(fleet, agent), event_id), agent)
+
+
+def undo_event(
+    fleet: str,
+    row: ActionRow,
+    of: tuple[Run, Event],
+    tools: tuple[Tool, Tool],
+    *,
+    who: str,
+    reason: str,
+    id: str,
+    now_us: int,
+) -> Event:
+    """Return the event that takes back what an action did.
+
+    `of` is the run the action belongs to and its event, `tools` its tool and the inverse, as they
+    are declared now. Raises BadCommand if the record has no value for an argument of the inverse.
+    """
+    run, event = of
+    tool, inverse = tools
+    args, origins = _arguments(row, tool, inverse)
+    vouched = {UNDONE, *(f"data/args/{n}" for n, origin in origins.items() if origin == "trusted")}
+    data = {
+        "action": row.id,
+        "effect": "eff_" + row.id.removeprefix("act_"),
+        "run": run.id,
+        "key": run.key,
+        "cause": row.last,
+        "tool": tool.name,
+        "inverse": inverse.name,
+        "args": args,
+        "origins": origins,
+    }
+    return Event(
+        source=undo_source(fleet, row.agent),
+        id=id,
+        type=UNDO_TYPE,
+        # Who asks for all content under a subject to be erased means this, too.
+        subject=subject_of(event),
+        time=iso(now_us),
+        data=data,
+        vouched=ENVELOPE | vouched | {PRINCIPAL, REASON},
+        extensions={PRINCIPAL: who, REASON: reason},
+    )
+
+
+def _arguments(row: ActionRow, tool: Tool, inverse: Tool) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the inverse's arguments by name, and the origin of each."""
+    record = orjson.loads(row.record)
+    outcome: Mapping[str, Any] = orjson.loads(row.answer)["data"] if row.answer else {}
+    told = "untrusted"
+    if tool.output == "trusted" and "label_output" not in row.obliges:
+        told = "trusted"
+    args: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for name, kind in inverse.args.items():
+        if name in record["args"] and name != WAS:
+            pointer = "/" + name.replace("~", "~0").replace("/", "~1")
+            args[name], origins[name] = record["args"][name], record["origins"][pointer]
+        elif name in outcome:
+            args[name], origins[name] = outcome[name], told
+        elif not kind.endswith("?"):
+            raise BadCommand(
+                f"{inverse.name} needs {name!r}, which the record of {row.id} does not have",
+                mend=f"let {tool.name} answer it in its outcome, or make {name} optional",
+            )
+    return args, origins
+
+
+def undo_thought(event: Event) -> Thought:
+    """Return the one proposal of an undo. A pure function of the event."""
+    data = event.data
+    args = {
+        name: Ref(f"/event/data/args/{name.replace('~', '~0').replace('/', '~1')}")
+        if data["origins"][name] in ("trusted", "untrusted")
+        else value
+        for name, value in data["args"].items()
+    }
+    why = f"{event.extensions.get(PRINCIPAL)} takes {data['effect']} back"
+    detail = {"undoes": data["effect"], "run": data["run"], "tool": data["tool"]}
+    return Thought(
+        label="undo",
+        proposals=(Proposal(data["inverse"], args, why),),
+        detail=detail,
+        observed=False,
+    )

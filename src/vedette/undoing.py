@@ -1,0 +1,127 @@
+"""`undo`: a person has what an effect did taken back, by the inverse that its tool declares.
+
+The command does nothing itself: it accepts an event (see `vedette.undo`), which wakes the agent
+of the effect, and from there on the inverse is an action like any other: decided under the policy
+of that moment, held where policy holds it, performed once, in the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vedette.answering import ask_leave
+from vedette.commands import Commands, Order
+from vedette.errors import BadCommand, NotFound
+from vedette.event import Event
+from vedette.line import Line
+from vedette.run import ActionRow, Run
+from vedette.timeline.undone import undoings
+from vedette.tool import Tool
+from vedette.undo import undo_event, undo_run
+
+VERBS: Mapping[str, Mapping[str, type]] = {"undo": {"effect": str}}
+NEEDED = {"undo": "effect"}
+
+_MEND = "`vedette explain` tells what became of it"
+
+
+async def carry_out(
+    commands: Commands, verb: str, order: Order, args: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Carry out one order of this module. Raises BadCommand."""
+    return await undo(commands, order, args["effect"])
+
+
+async def undo(commands: Commands, order: Order, effect: str) -> dict[str, Any]:
+    """Accept the event that takes an effect back; once, however often it is asked for.
+
+    `effect` is the id of an effect or of its action. Raises NotFound for one that is not known,
+    and BadCommand for what was not done, cannot be taken back, or was taken back already.
+    """
+    line = commands.line
+    ask_leave(order, "undo")
+    row = _done(line, effect)
+    tools = _tools(line, row)
+    of = _of(line, row)
+    earlier, id = undoings(line.store, line.fleet.name, row)
+    if earlier and earlier[-1].state != "void":
+        raise BadCommand(*_refusal(row, earlier[-1].state, earlier[-1].run.id))
+    event = undo_event(
+        line.fleet.name, row, of, tools, who=str(order.principal), reason=order.reason, id=id,
+        now_us=line.clock.now_us(),
+    )  # fmt: skip
+    (receipt,) = await commands.intake.accept([event])
+    if receipt.status == "refused":
+        raise BadCommand(f"the undo was not accepted: {receipt.error}")
+    run = undo_run(line.fleet.name, row.agent, id)
+    if receipt.status == "duplicate":
+        raise BadCommand(*_refusal(row, "waiting", run))
+    return {
+        "effect": "eff_" + row.id.removeprefix("act_"),
+        "agent": row.agent,
+        "tool": row.tool,
+        "inverse": tools[1].name,
+        "args": event.data["args"],
+        "event": receipt.event,
+        "run": run,
+    }
+
+
+def _refusal(row: ActionRow, state: str, run: str) -> tuple[str]:
+    effect = "eff_" + row.id.removeprefix("act_")
+    told = {
+        "undone": f"{effect} was undone already, by {run}",
+        "waiting": f"{effect} is being undone already, by {run}; `vedette explain {run}` tells",
+        "dead": f"the undo of {effect} is a dead letter: `vedette dead redrive {run}`",
+        "unknown": f"nobody knows whether {effect} was undone, by {run}; look at its target",
+    }
+    return (told[state],)
+
+
+def _done(line: Line, effect: str) -> ActionRow:
+    """Return the action whose effect is done. Raises NotFound, BadCommand."""
+    name = effect.removeprefix("eff_").removeprefix("act_").removeprefix("hold_")
+    row = line.store.action(f"act_{name}")
+    if row is None:
+        raise NotFound(f"there is no effect {effect!r}", mend="see `vedette explain RUN`")
+    if row.effect == "done":
+        return row
+    if row.effect == "unknown":
+        what = f"nobody knows whether {effect} happened, so it cannot be taken back"
+        raise BadCommand(what, mend="find out at its target first")
+    if row.effect is not None:
+        raise BadCommand(f"{effect} is {row.effect}, not done: nothing to undo", mend=_MEND)
+    state = {"hold": "held", "deny": "denied"}.get(row.decided or "", "not decided")
+    mend = "`vedette deny` it instead" if row.decided == "hold" else _MEND
+    raise BadCommand(f"the action of {effect} is {state}: nothing to undo", mend=mend)
+
+
+def _tools(line: Line, row: ActionRow) -> tuple[Tool, Tool]:
+    """Return the tool of an effect and its inverse, as declared now. Raises BadCommand."""
+    agent = line.fleet.agents.get(row.agent)
+    if agent is None:
+        raise BadCommand(f"the fleet has no agent {row.agent!r} any more", mend="bring it back")
+    tool = agent.tools.get(row.tool)
+    if tool is None:
+        raise BadCommand(f"{row.agent} declares no tool {row.tool} any more", mend="bring it back")
+    inverse = agent.tools.get(tool.inverse or "")
+    if inverse is None:
+        raise BadCommand(
+            f"{row.tool} declares no inverse: what it did cannot be taken back by the fleet",
+            where=f"{row.agent}/agent.yaml",
+            mend="take it back by hand, or declare `inverse:` for the next time",
+        )
+    return tool, inverse
+
+
+def _of(line: Line, row: ActionRow) -> tuple[Run, Event]:
+    """Return the run of an effect and its event. Raises BadCommand if its content was erased."""
+    run = line.store.run(row.run)
+    event = None if run is None else line.store.event(run.event)
+    if run is None or event is None or not row.record:
+        raise BadCommand(
+            f"the content of {row.id} was erased, and with it what to take back",
+            mend="take it back by hand",
+        )
+    return run, event

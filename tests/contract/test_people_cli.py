@@ -1,0 +1,134 @@
+"""`approve` shows before it asks, groups are answered as shown, `undo` finds what is meant."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.test_answering import judged
+from tests.contract.test_undo import content, files, lay, mail
+
+from vedette.cli import main
+from vedette.testing.harness import FleetHarness
+from vedette.testing.scripted import ScriptedReasoner
+
+TOML = """\
+fleet = "harbour"
+state = "{state}"
+[content]
+agents = "{root}/agents"
+policies = "{root}/policies"
+memory = "{root}/memory"
+[isolation]
+workers = "none"
+[targets.mailbox]
+kind = "maildir"
+path = "{box}"
+"""
+NAMES = ("i1", "i2", "b1")
+
+
+class Terminal(io.StringIO):
+    """Somebody at a keyboard, who types this."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+async def hold_some(folder: Path, root: Path) -> None:
+    reasoner = ScriptedReasoner({"inbox_triage": [judged]})
+    targets = {"mailbox": {"kind": "maildir", "path": str(folder / "mail")}}
+    async with FleetHarness(
+        folder, content=root, reasoners={"judge": reasoner}, targets=targets
+    ) as fleet:
+        await fleet.send(*(mail(name) for name in NAMES))
+        await fleet.settle()
+
+
+async def act_on_it(folder: Path, root: Path) -> None:
+    targets = {"mailbox": {"kind": "maildir", "path": str(folder / "mail")}}
+    async with FleetHarness(folder, content=root, targets=targets) as fleet:
+        await fleet.settle()
+
+
+class Cli:
+    """The command line on one fleet, in this process."""
+
+    def __init__(self, root: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._root, self._capsys, self._monkeypatch = root, capsys, monkeypatch
+
+    def __call__(self, *words: str, typed: str | None = None) -> tuple[int, str, str]:
+        stdin = io.StringIO() if typed is None else Terminal(typed)
+        self._monkeypatch.setattr("sys.stdin", stdin)
+        with pytest.raises(SystemExit) as ended:
+            main(["--config", str(self._root), *words])
+        said = self._capsys.readouterr()
+        assert "Traceback" not in said.err, said.err
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, said.out, said.err
+
+    def json(self, *words: str) -> Any:
+        code, out, err = self(*words, "--json")
+        assert code == 0, err
+        return json.loads(out)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    root = content(tmp_path)
+    lay(tmp_path / "mail")
+    for name in NAMES:
+        (tmp_path / "mail/new" / name).write_bytes(b"From: a@b.example\n\nx\n")
+    asyncio.run(hold_some(tmp_path, root))
+    toml = TOML.format(root=root, state=tmp_path / "state", box=tmp_path / "mail")
+    (tmp_path / "vedette.toml").write_text(toml)
+    return Cli(tmp_path, capsys, monkeypatch)
+
+
+def test_the_verbs_of_people_from_hold_to_undo(cli: Cli, tmp_path: Path) -> None:
+    before = files(tmp_path / "mail")
+    invoices, bookings = cli.json("hold", "list", "--group")["items"]
+    (hold,) = bookings["holds"]
+    why = ("--reason", "seen")
+    # Nobody to ask: refused, with the digest that a script can name.
+    code, _, err = cli("approve", hold, *why)
+    assert (code, "no terminal" in err, bookings["holds"][hold] in err) == (2, True, True)
+    # Shown whole, and asked; no is the answer of whoever just presses return.
+    code, out, _ = cli("approve", hold, *why, typed="\n")
+    assert code == 130
+    for part in ('folder = "Bookings"', "trusted, from /charter", "undo      mail.unfile", "[y/N]"):
+        assert part in out, part
+    assert all(len(line) <= 80 for line in out.splitlines())
+    assert len(cli.json("hold", "list")["items"]) == 3
+    # Notes and claims are there for whoever comes next.
+    cli.json("hold", "claim", hold)
+    cli.json("hold", "note", hold, "ask Ann")
+    code, out, _ = cli("approve", hold, *why, typed="y\n")
+    assert code == 0
+    assert "ask Ann" in out
+    assert "claimed   by" in out
+    # A group: every digest is shown before the question.
+    code, out, _ = cli("approve", "--group", invoices["group"], *why, typed="n\n")
+    assert code == 130
+    assert all(digest in out.replace("\n", "") for digest in invoices["holds"].values())
+    done = cli.json("deny", "--group", invoices["group"], *why)
+    assert (done["answered"], done["refused"], done["joined"]) == (2, 0, [])
+    code, _, err = cli("approve", "--group", invoices["group"], "--yes", *why)
+    assert (code, "no group of open holds" in err) == (2, True)
+    code, _, err = cli("approve", *why)
+    assert (code, "name one hold, or a group" in err) == (2, True)
+    # What was approved is done at the next run; `undo` takes it by its run, and once.
+    asyncio.run(act_on_it(tmp_path, content(tmp_path)))
+    assert files(tmp_path / "mail") != before
+    run = cli.json("explain", hold)["runs"][0]["id"]
+    done = cli.json("undo", run, "--reason", "no booking")
+    assert (done["inverse"], done["by"], done["outcome"]) == ("mail.unfile", "here", None)
+    asyncio.run(act_on_it(tmp_path, content(tmp_path)))
+    assert files(tmp_path / "mail") == before
+    code, _, err = cli("undo", run, "--reason", "again")
+    assert (code, "was undone already" in err) == (2, True)
+    assert "UNDONE by" in cli("explain", run)[1]

@@ -1,0 +1,65 @@
+"""A recorded event is tried with what its judge and its row were then, not with what is now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+
+from vedette.adapters.sqlite_bank import SqliteBank
+from vedette.gateway import Gateway
+from vedette.load import build_judge
+from vedette.recall import Recall
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy import World, job, note, send, toy_fleet
+from vedette.trying import Before, Trial, before
+
+
+def trial(fleet: FleetHarness) -> Trial:
+    line = fleet.app.line
+    agent = line.fleet.agents["worker"]
+    gateway = Gateway(line.gateway.engine, line.gateway.policy_rev)
+    return Trial(
+        agent, line.fleet, lambda: build_judge(agent, []), gateway,
+        Recall(SqliteBank(":memory:"), gateway), {}, line.targets, line.clock.now_us(),
+    )  # fmt: skip
+
+
+async def test_state_and_row_are_as_they_were_before_the_event(tmp_path: Path) -> None:
+    world = World()
+    jobs = [job(str(n), note(f"text {n}"), send(f"go {n}"), value=10**n) for n in range(5)]
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.send(*jobs)
+        await fleet.settle()
+        called, entries = len(world.calls), fleet.app.store.head()
+        on = trial(fleet)
+        for at, one in enumerate(jobs):
+            run = fleet.runs(one)[0]
+            was = before(fleet.app.store, on.agent, "k", run.position)
+            told = on.run(one, was)
+            recorded = fleet.app.store.turns(run.id)[0]
+            assert told["label"] == recorded["label"] == f"sum {'1' * (at + 1)} of {at + 1}"
+            assert was.row.get("texts", []) == [f"text {n}" for n in range(at)]
+            assert [(a["tool"], a["outcome"]) for a in told["actions"]] == [
+                ("note.add", "permit"), ("wire.send", "permit"),
+            ]  # fmt: skip
+        now = before(fleet.app.store, on.agent, "k", None)
+        assert on.run(job("new", value=5), now)["label"] == "sum 11116 of 6"
+        assert now.row["texts"] == [f"text {n}" for n in range(5)]
+        # The control: without what is on record it is judged otherwise.
+        assert on.run(jobs[4], Before())["label"] == "sum 10000 of 1"
+        assert (len(world.calls), fleet.app.store.head()) == (called, entries)
+
+
+async def test_what_is_stopped_waits_and_what_is_no_action_is_told(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    async with toy_fleet(tmp_path, World()) as fleet:
+        on = replace(trial(fleet), stopped=frozenset({"wire.send"}))
+        told = on.run(job("1", send(), {"tool": "no.such", "args": {}}), Before())
+        assert [(a["outcome"], a["wait"], a["rule"]) for a in told["actions"]] == [
+            ("hold", "resume", "stopped")
+        ]
+        assert told["refused"] == ["no.such: the agent declares no tool 'no.such'"]
+        assert told["actions"][0]["touches"] == "world (world)"
+        assert orjson.loads(orjson.dumps(told)) == told

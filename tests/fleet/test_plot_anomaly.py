@@ -1,0 +1,113 @@
+"""`vedette plot anomaly` over what the shipped agent made of a series."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vedette.cli import main
+from vedette.event import Event
+from vedette.judging.series import generate
+from vedette.testing.harness import FleetHarness
+
+ROOT = Path(__file__).resolve().parents[2]
+UNIT = "bar\x1b]0;x\x07"  # whoever sends points chooses it
+TOML = """\
+fleet = "harbour"
+state = "{state}"
+[content]
+agents = "{root}/agents"
+policies = "{root}/policies"
+memory = "{root}/memory"
+[targets.mailbox]
+kind = "maildir"
+path = "@state/mailbox"
+[targets.oncall]
+kind = "webhook"
+url = "http://127.0.0.1:9/hook"
+[targets.board]
+kind = "board"
+path = "@state/board.db"
+"""
+
+
+async def watch(folder: Path) -> None:
+    """A series that leaves its level at minute 200 and comes back at 230."""
+    spec = {"n": 320, "seed": 6, "base": 20, "shift_at": 200, "shift_until": 230, "shift": 60}
+    events = [
+        Event(
+            "csv:x", str(row), "metric.point", "pump",
+            f"2026-03-02T{row // 60:02d}:{row % 60:02d}:00Z",
+            {"value": value, "unit": UNIT},
+        )
+        for row, value in enumerate(generate(spec))
+    ]  # fmt: skip
+    async with FleetHarness(folder) as fleet:
+        await fleet.send(*events[:205])
+        await fleet.settle()
+        # Too short a past to be sure: a person opens the incident.
+        opening = next(row for row in fleet.actions(events[200]) if row.tool == "incident.open")
+        await fleet.app.commands.approve(fleet.order("the pump is off"), opening.id)
+        await fleet.settle()
+        await fleet.send(*events[205:])
+        await fleet.settle()
+
+
+def said(capsys: Any, *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    told = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, told.out, told.err
+
+
+def test_a_series_is_drawn_from_the_record(tmp_path: Path, capsys: Any) -> None:
+    asyncio.run(watch(tmp_path))
+    (tmp_path / "vedette.toml").write_text(TOML.format(root=ROOT, state=tmp_path / "state"))
+    config = ("--config", str(tmp_path), "--utc")
+    out = tmp_path / "pump.svg"
+    code, told, _ = said(capsys, *config, "plot", "anomaly", "pump", "--out", str(out))
+    assert code == 0
+    assert "320 events recorded" in told
+    assert "bar" in told
+    assert "\x1b" not in told
+    root = ET.parse(out).getroot()
+    assert "incident" in "".join(root.itertext())
+
+    code, told, _ = said(capsys, *config, "plot", "anomaly", "pump", "--json")
+    value = json.loads(told)
+    assert value["schema"] == "vedette.plot/1"
+    assert (value["unit"], value["agent"], len(value["points"])) == (
+        UNIT,
+        "anomaly_detection",
+        320,
+    )
+    (incident,) = value["incidents"]
+    minutes = [(incident[end] - value["from"]) // 60_000_000 for end in ("from", "to")]
+    assert minutes[0] == 200
+    assert 230 < minutes[1] < 320
+    assert [(mark["what"], mark["tool"]) for mark in value["marks"]][:4] == [
+        ("alarm", None),
+        ("held", "incident.open"),
+        ("held", "incident.notify"),
+        ("approved", "incident.open"),
+    ]
+    rung = [point for point in value["points"] if point["label"] == "alarm"]
+    assert rung[0]["score"] >= rung[0]["threshold"]
+
+    code, _, told = said(capsys, *config, "plot", "anomaly", "pumps")
+    assert code == 2
+    assert "subject" in told
+    nowhere = str(tmp_path / "none" / "x.svg")
+    code, _, told = said(capsys, *config, "plot", "anomaly", "pump", "--out", nowhere)
+    assert code == 2
+    assert "--out" in told
+    mark = next(mark for mark in value["marks"] if mark["tool"])
+    code, _, told = said(capsys, *config, "explain", mark["run"], "--html", nowhere)
+    assert code == 2
+    assert "--html" in told

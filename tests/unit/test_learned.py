@@ -1,0 +1,147 @@
+"""Where memories stand by the ledger's entries, and what may be ordered of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from vedette.curating import feed
+from vedette.errors import AlreadyDone, BadCommand, NotFound, VedetteError
+from vedette.learned import MOVES, TOLD, Learned, Row, fold, refuse
+from vedette.memory import Candidate
+
+WISH = Candidate("inbox", "all", "Told.", ("x",), "desk", "run_1", "evt_1", id="cnd_1")
+ENTRY = {
+    "kind": "memory.proposed", "memory": "inbox", "what": "cnd_1", "agent": "desk",
+    "run": "run_1", "event": "evt_1", "at": 5,
+}  # fmt: skip
+
+
+def moved(seq: int, kind: str, name: str = "inbox/cnd_1") -> Row:
+    return seq, {"kind": kind, "memory": name, "actor": "person:kim", "at": seq * 10}, {}
+
+
+def test_the_latest_word_counts() -> None:
+    rows: list[Row] = [(1, ENTRY, WISH.body())]
+    assert fold(rows)["inbox/cnd_1"].state == "candidate"
+    for seq, (kind, state) in enumerate(MOVES.items(), 2):
+        rows.append(moved(seq, kind))
+        found = fold(rows)["inbox/cnd_1"]
+        assert (found.state, found.last, found.by) == (state, seq, "person:kim")
+        assert (found.candidate, found.seq, found.at_us) == (WISH, 1, seq * 10)
+    assert {row[1]["kind"] for row in rows} == set(TOLD)
+
+
+def test_a_reviewed_memory_has_a_word_only_once_it_was_taken_back() -> None:
+    found = fold([moved(4, "memory.retired", "inbox/legal-01")])["inbox/legal-01"]
+    assert (found.state, found.candidate, found.seq) == ("off", None, 0)
+
+
+@pytest.mark.parametrize("kinds", [(), ("memory.promoted",), ("memory.promoted", "memory.retired")])
+def test_what_was_erased_stays_so_whatever_was_ordered(kinds: tuple[str, ...]) -> None:
+    rows: list[Row] = [(1, ENTRY, None), *(moved(2 + at, kind) for at, kind in enumerate(kinds))]
+    assert fold(rows)["inbox/cnd_1"].state == "erased"
+
+
+def test_an_entry_from_before_candidates_had_ids_is_known_by_what_it_says() -> None:
+    old = {name: value for name, value in ENTRY.items() if name != "what"}
+    body = {"scope": "all", "text": "Told.", "topics": ["x"]}
+    (found,) = fold([(1, old, body)]).values()
+    assert found.candidate == WISH
+    assert found.id == found.candidate.key != "cnd_1"
+    assert fold([(1, old, None)]) == {}
+
+
+def of_a_person() -> dict[str, Any]:
+    entry = {name: ENTRY[name] for name in ("kind", "memory", "what", "at")}
+    return {**entry, "actor": "person:kim"}
+
+
+def test_what_a_person_proposed_has_no_run() -> None:
+    found = fold([(1, of_a_person(), WISH.body())])["inbox/cnd_1"]
+    assert found.candidate is not None
+    assert (found.candidate.agent, found.candidate.run, found.by) == ("", "", "person:kim")
+
+
+@pytest.mark.parametrize(
+    ("state", "may"),
+    [
+        ("candidate", {"memory.promoted", "memory.rejected"}),
+        ("active", {"memory.retired"}),
+        ("off", {"memory.restored"}),
+        ("rejected", set()),
+        ("erased", set()),
+    ],
+)
+def test_each_order_has_one_state_to_start_from(state: Any, may: set[str]) -> None:
+    one = Learned("inbox", "cnd_1", state)
+    for kind, to in MOVES.items():
+        if kind in may:
+            refuse(kind, one)
+            continue
+        expected: type[VedetteError] = AlreadyDone if to == state else BadCommand
+        with pytest.raises(NotFound if state == "erased" else expected):
+            refuse(kind, one)
+
+
+# --- what a bank is fed -----------------------------------------------------------------------
+
+
+class Ledger:
+    """A store with one proposal whose content was erased, by a person or for an archive."""
+
+    def __init__(self, what: str | None) -> None:
+        erased: dict[str, Any] = {"kind": "body.erased", "erased": ["d1"]}
+        self.entries = [{**ENTRY, "body": "d1"}, erased | ({"what": what} if what else {})]
+
+    def head(self) -> int:
+        return len(self.entries)
+
+    def walk(
+        self, kinds: tuple[str, ...] | None = None, after: int = 0
+    ) -> Iterator[tuple[int, bytes, bytes | None, bytes | None]]:
+        for seq, entry in enumerate(self.entries, 1):
+            if seq > after and entry["kind"] in (kinds or ()):
+                yield seq, json.dumps(entry).encode(), None, None
+
+    def told(self, kinds: tuple[str, ...]) -> list[tuple[int, bytes, bytes | None]]:
+        return [(seq, raw, data) for seq, raw, _, data in self.walk(kinds)]
+
+    def learned(self) -> dict[str, Learned]:
+        return fold([(1, self.entries[0], None)])
+
+    def candidates(self, events: Collection[str]) -> list[Candidate]:
+        return []
+
+
+class Bank:
+    """Notes what it is brought to, and what it is to forget."""
+
+    def __init__(self) -> None:
+        self.settled: list[str] = []
+        self.forgotten: list[str] = []
+
+    def settle(self, learned: Iterable[Learned]) -> set[str]:
+        self.settled += [f"{one.id} {one.state}" for one in learned]
+        return set()
+
+    def forget(self, events: Collection[str], kept: Collection[Candidate] = ()) -> int:
+        self.forgotten += events
+        return len(events)
+
+
+@pytest.mark.parametrize(
+    ("what", "settled", "forgotten"),
+    [(None, ["cnd_1 erased"], ["evt_1"]), ("archive", [], [])],
+)
+def test_what_a_person_erased_is_forgotten_and_what_an_archive_has_is_kept(
+    what: str | None, settled: list[str], forgotten: list[str]
+) -> None:
+    bank: Any = Bank()
+    assert feed(bank, Ledger(what)) == 2
+    assert (bank.settled, bank.forgotten) == (settled, forgotten)
+    assert feed(bank, Ledger(what), 2) == 2
+    assert (bank.settled, bank.forgotten) == (settled, forgotten), "nothing came after"
