@@ -15,6 +15,9 @@ from tests.pubsub import pubsub_emulator as pubsub_emulator
 
 from vedette.testing.faults import alone
 
+# Tests read whole lines; who wants them folded at a width sets it for that test.
+os.environ.pop("COLUMNS", None)
+
 # Set for a test that was given a process of its own.
 OWN = "VEDETTE_TEST_OWN_PROCESS"
 

@@ -7,14 +7,17 @@ user of its own; what they keep is on disk, so `kill` and `start` lose nothing.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import imaplib
 import itertools
 import os
 import re
+import shutil
 import socket
 import ssl
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -55,6 +58,18 @@ def find_dovecot(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> 
     pytest.skip("Dovecot is not here; make setup unpacks it where apt-get has it")
 
 
+@functools.cache
+def reached(usr: Path) -> Path:
+    """Return a prefix that nobody may reach, if root runs Dovecot as nobody: a copy if need be."""
+    folders = (usr.resolve(), *usr.resolve().parents)
+    if os.getuid() != 0 or all(folder.stat().st_mode & 0o001 for folder in folders):
+        return usr
+    place = Path(tempfile.mkdtemp(prefix="vedette-dovecot-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    place.chmod(0o755)
+    return shutil.copytree(usr, place / "usr", symlinks=True)
+
+
 class ImapServer(Guarded):
     """One server: `port` speaks plain IMAP and STARTTLS, `tls_port` TLS; `ca_file` vouches for it.
 
@@ -66,7 +81,7 @@ class ImapServer(Guarded):
 
     def __init__(self, usr: Path | None = None) -> None:
         """Start it. Raises RuntimeError with what it said."""
-        self._usr = usr or find_dovecot()
+        self._usr = reached(usr or find_dovecot())
         super().__init__("imap", 2)
 
     @property

@@ -210,6 +210,7 @@ async def test_a_fleet_decides_by_wasm_and_replays_by_the_embedded_engine(
     opa: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VEDETTE_OPA", opa)
+    before = set(threading.enumerate())
     world = World()
     plan = PolicyPlan(engine="wasm", timeout_us=2_000_000)
     async with toy_fleet(tmp_path, world, edges=Edges(policy=plan)) as fleet:
@@ -223,7 +224,7 @@ async def test_a_fleet_decides_by_wasm_and_replays_by_the_embedded_engine(
         assert report.ok
         assert report.agreed >= 1
     # The package lets its ticker go without a wait.
-    left = [each for each in threading.enumerate() if "ticker" in each.name]
+    left = [t for t in set(threading.enumerate()) - before if "ticker" in t.name]
     for each in left:
         each.join(10)
     assert not [each for each in left if each.is_alive()]
