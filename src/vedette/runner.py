@@ -315,11 +315,14 @@ class Running:
 
         app = self.app
         try:
-            bundle = await asyncio.to_thread(read_bundle, app.settings.policies)
-            if bundle.digest == app.store.meta(POLICY_FOLDER):
-                return
-            done = await app.rollout.publish(bundle, Wish(ENGINE, "the policy folder was saved"))
-            await app.store.remember(POLICY_FOLDER, bundle.digest)
+            # Not beside an order that writes the folder: what was read before it would undo it.
+            async with app.commands.folder_alone:
+                bundle = await asyncio.to_thread(read_bundle, app.settings.policies)
+                if bundle.digest == app.store.meta(POLICY_FOLDER):
+                    return
+                wish = Wish(ENGINE, "the policy folder was saved")
+                done = await app.rollout.publish(bundle, wish)
+                await app.store.remember(POLICY_FOLDER, bundle.digest)
         except BadPolicy as error:
             await app.rollout.refuse(error, ENGINE)
             self.trouble(f"policy refused, revision {app.rollout.live.number} stays: {error}")

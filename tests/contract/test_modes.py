@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +90,32 @@ async def test_in_observe_nothing_is_done_and_in_ask_a_person_decides(
             await fleet.settle()
             assert {row.decided for row in fleet.actions(event)} == {outcome}
         assert not fleet.entries("effect.intended", "effect.done")
+
+
+async def test_what_the_watcher_read_before_an_order_does_not_undo_it(
+    fleet: FleetHarness, policies: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import vedette.adapters.rego.stage as stage
+
+    read, began = stage.read_bundle, threading.Event()
+
+    def slowly(folder: Path) -> Bundle:
+        bundle = read(folder)
+        began.set()
+        time.sleep(0.2)
+        return bundle
+
+    async with fleet:
+        running = Running(fleet.app, until_idle=True)
+        monkeypatch.setattr(stage, "read_bundle", slowly)
+        offering = asyncio.create_task(running.offer_policy())
+        await asyncio.to_thread(began.wait, 30)
+        await mode(fleet, "observe")
+        await offering
+        assert len(published(fleet)) == 2
+        live = fleet.app.store.bundle(fleet.app.rollout.live.digest)
+        assert live is not None
+        assert modes.granted(live, AGENT)["mode"] == "observe"
 
 
 async def test_the_watched_folder_makes_no_second_revision_of_one_change(
