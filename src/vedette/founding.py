@@ -10,7 +10,6 @@ order given again completes what a crash cut short.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from vedette import crashpoint
 from vedette.agent import Agent
+from vedette.durable import sync
 from vedette.errors import BadCommand, BadPolicy, NotFound
 from vedette.modes import GRANTS, write_file
 
@@ -259,8 +259,4 @@ def _put(plan: Plan, made: Path) -> None:
 
 def _sync(folder: Path, *, deep: bool = True) -> None:
     for path in [folder, *(folder.rglob("*") if deep else ())]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync(path)

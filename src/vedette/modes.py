@@ -20,6 +20,7 @@ from vedette import crashpoint
 from vedette.agent import Mode
 from vedette.bundle import Bundle
 from vedette.commands import Commands, Order, told_of
+from vedette.durable import sync
 from vedette.errors import BadCommand, BadPolicy, NotFound, Outrun
 from vedette.load.policy_data import mount
 from vedette.roles import require
@@ -174,10 +175,6 @@ def write_file(path: Path, raw: bytes, point: str, was: bytes) -> bool:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync(path.parent)
     crashpoint.reach(f"{point}:after")
     return True

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vedette import crashpoint
+from vedette.durable import sync
 from vedette.errors import BadStore
 from vedette.proof import SigningKey, verifier_key
 
@@ -135,7 +136,7 @@ def write_private(path: Path, raw: bytes) -> None:
         os.link(name, path)
     finally:
         Path(name).unlink()
-    _sync(path.parent)
+    sync(path.parent)
     crashpoint.reach("key:after")
 
 
@@ -154,21 +155,13 @@ def _finish(folder: Path, next_key: Path) -> None:
     crashpoint.reach("rotate:before")
     with path.open("r+b") as old:
         next_key.replace(path)
-        _sync(folder)
+        sync(folder)
         crashpoint.reach("rotate:mid")
         # The name is the new key's by now; this is the old one's content, wherever it lies.
         old.write(bytes(32))
         old.flush()
         os.fsync(old.fileno())
     crashpoint.reach("rotate:after")
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _new() -> Ed25519PrivateKey:

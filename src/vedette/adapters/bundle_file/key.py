@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from vedette import crashpoint
 from vedette.digest import sha256_hex
+from vedette.durable import sync
 from vedette.errors import BadPolicy, BadStore
 
 if TYPE_CHECKING:
@@ -175,9 +176,5 @@ def _write(path: Path, raw: bytes, *, private: bool) -> None:
         os.link(name, path)
     finally:
         Path(name).unlink()
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync(path.parent)
     crashpoint.reach("policykey:after")

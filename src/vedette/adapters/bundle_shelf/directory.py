@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vedette.crashpoint import reach
 from vedette.digest import sha256_hex
+from vedette.durable import sync
 from vedette.errors import BadPolicy, Unavailable
 
 LOCK = ".lock"
@@ -55,7 +56,7 @@ class DirectoryShelf:
                 # A link, not a rename: it never takes the place of something else.
                 with _written(path, raw) as new, suppress(FileExistsError):
                     os.link(new, path)
-                _sync(path.parent)
+                sync(path.parent)
                 there = self.get(name)
         if there is None or there[0] != raw:
             raise BadPolicy(
@@ -73,7 +74,7 @@ class DirectoryShelf:
                 return False
             with _written(path, raw) as new:
                 Path(new).replace(path)
-            _sync(path.parent)
+            sync(path.parent)
             return True
 
     @contextmanager
@@ -135,11 +136,3 @@ def _written(path: Path, raw: bytes) -> Iterator[str]:
     finally:
         with suppress(FileNotFoundError):
             Path(new).unlink()
-
-
-def _sync(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

@@ -9,7 +9,6 @@ a witness file of their own.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 import orjson
 
 from vedette.archived import NOTHING, Archived
+from vedette.durable import sync
 from vedette.errors import BadCommand, BadStore
 from vedette.proof import Checkpoint, ProofError, parse_note, read_notes
 
@@ -125,11 +125,7 @@ def sync_folder(folder: Path) -> None:
     """Make the files of a folder durable, and their names."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     for path in (*files, folder, folder.parent):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(path)
 
 
 def _body_line(seq: int, salt: bytes, data: bytes) -> bytes:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vedette.clock import MICROS, Clock
+from vedette.durable import sync
 from vedette.errors import BadFleet
 from vedette.event import Event
 from vedette.mail import mail_event
@@ -154,15 +155,7 @@ def copy_maildir(source: Path, target: Path) -> None:
         (partial / folder).mkdir(exist_ok=True)
     for place, _, names in os.walk(partial):
         for name in names:
-            _sync(Path(place) / name)
-        _sync(Path(place))
+            sync(Path(place) / name)
+        sync(Path(place))
     partial.rename(target)
-    _sync(target.parent)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(target.parent)

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from vedette import crashpoint
 from vedette.adapters.sql_source.marks import Value
 from vedette.adapters.sql_source.tables import QUERY_S, AwayError, Found, no_table, quoted, wanted
+from vedette.durable import sync
 from vedette.errors import BadFleet
 from vedette.load.at_hand import SqlPlan
 
@@ -147,26 +148,18 @@ def create(path: Path, script: Path, where: str) -> None:
         with closing(sqlite3.connect(made)) as file:
             file.executescript(text)
             file.commit()
-        _sync(made)
+        sync(made)
         crashpoint.reach("sql.create:before")
         # Unlike a rename this leaves a file alone that somebody else made meanwhile.
         with suppress(FileExistsError):
             os.link(made, path)
-        _sync(path.parent)
+        sync(path.parent)
         crashpoint.reach("sql.create:after")
     except sqlite3.Error as error:
         raise BadFleet(f"{script}: {error}", where=where, mend="mend the script") from error
     finally:
         for leftover in (made, made.with_name(made.name + "-journal")):
             leftover.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from vedette.crashpoint import reach
+from vedette.durable import sync
 from vedette.errors import BadStore
 
 
@@ -40,9 +41,5 @@ def copy_database(source: Path, to: Path) -> None:
         for connection in (writing, reading):
             if connection is not None:
                 connection.close()
-    descriptor = os.open(to, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(to)
     reach("copy:after")

@@ -22,6 +22,7 @@ import orjson
 
 from vedette import crashpoint
 from vedette.adapters.svid.signer import Signer, identity_file
+from vedette.durable import sync
 from vedette.errors import BadCommand, BadFleet
 from vedette.identity import Identity, valid_name
 from vedette.ports.tokens import BadToken, Claims
@@ -373,9 +374,5 @@ def _write(path: Path, content: bytes, point: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     Path(name).replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync(path.parent)
     crashpoint.reach(f"{point}:after")
