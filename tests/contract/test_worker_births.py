@@ -92,6 +92,16 @@ async def test_an_answer_that_breaks_us_breaks_its_own_question_only(tmp_path: P
         assert len(there.deaths) == 1
 
 
+async def test_a_word_that_was_taken_is_not_waited_for_again(tmp_path: Path) -> None:
+    """The loop plans to hear the zygote; a judge that must not await may hear it before that."""
+    async with crew(tmp_path) as there:
+        await there.judges.reason(brief(key="early"))
+        await there.born()
+        # On a thread, since without the look before reading it would keep the loop for ever.
+        await asyncio.wait_for(asyncio.to_thread(there.pool._hear), 5)
+        assert (await there.judges.reason(brief(key="late"))).label == "seen 1"
+
+
 # --- workers that cannot be forked -----------------------------------------------------------
 
 

@@ -194,7 +194,9 @@ class WorkerPool:
     # --- the zygote -------------------------------------------------------------------------
 
     def _hear(self) -> None:
-        if self._control is None:
+        # The loop may have planned this before `listen` took the word it was planned for: reading
+        # on would keep the loop until the zygote speaks again.
+        if self._control is None or not _speaks(self._control):
             return
         try:
             told, _ = receive(self._control)
@@ -265,3 +267,10 @@ class WorkerPool:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def _speaks(control: socket.socket) -> bool:
+    """Say whether reading would give something at once: a word, or the end."""
+    waiting = select.poll()
+    waiting.register(control, select.POLLIN)
+    return bool(waiting.poll(0))
