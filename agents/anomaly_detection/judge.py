@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vedette.judging import Briefing, Event, Judgement, Memory, Proposal, Ref
+from vedette.judging import Briefing, Event, Judgement, Memory, Proposal, Ref, metric_value
 from vedette.judging import Judge as Base
 from vedette.judging.calibration import Curve
 from vedette.judging.ranks import CALM_ROWS, PAUSE, VIEWS, WARM_UP, Ranks, Reading, hour_of
@@ -39,7 +38,7 @@ class Judge(Base):
         return Ranks(self.threshold)
 
     def observe(self, state: Ranks, event: Event) -> Reading | None:
-        value = value_of(event)
+        value = metric_value(event.data)
         return None if value is None else state.observe(value, hour_of(event.time))
 
     def dump(self, state: Ranks) -> bytes:
@@ -145,18 +144,6 @@ class Judge(Base):
             "calm": {"rows": CALM_ROWS, "highest": round(seen.calm_peak, 4)},
             "memories": [memory.cite() for memory in briefing.memories],
         }
-
-
-def value_of(event: Event) -> float | None:
-    """Return the finite number of a `metric.point`; fractions come as decimal strings."""
-    value = event.data.get("value") if isinstance(event.data, Mapping) else None
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _facts(seen: Reading) -> dict[str, Any]:

@@ -10,7 +10,7 @@ taking back takes the keyword away too.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vedette.adapters.imap_source.address import BEGINNING, Address, read_address
@@ -21,7 +21,7 @@ from vedette.effect import Call, Outcome
 from vedette.errors import Permanent, Temporary
 
 from . import compose, sending
-from .maildir import Refused, check_folder
+from .maildir import Refused, check_folder, found_before
 
 _FLAGS = {"important": "\\Flagged", "seen": "\\Seen"}
 _FILED = "$VedetteFiled"
@@ -315,7 +315,7 @@ def _lent(call: Call, act: Callable[[Mailbox], Outcome]) -> Outcome:
 
 
 def _move(box: Mailbox, call: Call, source: str | None, target: str | None) -> Outcome:
-    at, was = box.address(), _was(call)
+    at, was = box.address(), found_before(call)
     # A mail has one folder that it came to, so the other one of the two is that.
     filing, source, target = source is None, source or at.folder, target or at.folder
     told = {"message": call.args["message"], "folder": target}
@@ -347,7 +347,7 @@ def _flag(box: Mailbox, call: Call, *, on: bool) -> Outcome:
     if name not in _FLAGS:
         raise Refused(f"flag {name!r} is not one of {', '.join(sorted(_FLAGS))}")
     flag, both = _FLAGS[name], frozenset({_FLAGS[name], _OURS[name]})
-    was = _was(call)
+    was = found_before(call)
     back: dict[str, str] = {}
     for _ in range(_TRIES):
         found = box.find(box.address())
@@ -380,13 +380,3 @@ def _draft(box: Mailbox, call: Call) -> Outcome:
             return Outcome("retry", error="the message keeps moving")
         box.put(drafts, ["\\Draft", "\\Seen"], compose.reply(call, original))
     return Outcome("done", {"message": name, "folder": drafts, "to": call.args["to"]})
-
-
-def _was(call: Call) -> Mapping[str, str] | None:
-    """Return what the effect that is taken back found before it; None if none is taken back."""
-    was = call.args.get("was")
-    if was is None:
-        return None
-    if not isinstance(was, Mapping) or not all(isinstance(v, str) for v in was.values()):
-        raise Refused("`was` is not what a tool of this mailbox answered")
-    return was

@@ -15,10 +15,12 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from vedette.effect import Call
 
 _FOLDER = re.compile(r"[A-Za-z0-9_-](?:[A-Za-z0-9 _-]{0,62}[A-Za-z0-9_-])?")
 _UNIQUE = re.compile(r"[^/:\x00-\x1f\x7f.][^/:\x00-\x1f\x7f]{0,239}")
@@ -225,6 +227,19 @@ def check_unique(unique: str) -> str:
     if not _UNIQUE.fullmatch(unique):
         raise Refused(f"message {unique!r} is not the unique name of a mail")
     return unique
+
+
+def found_before(call: Call) -> Mapping[str, str] | None:
+    """Return what the effect that is taken back found before it; None if none is taken back.
+
+    Raises Refused for what no tool of a mailbox answers.
+    """
+    was = call.args.get("was")
+    if was is None:
+        return None
+    if not isinstance(was, Mapping) or not all(isinstance(v, str) for v in was.values()):
+        raise Refused("`was` is not what a tool of this mailbox answered")
+    return was
 
 
 def _names(path: Path) -> list[str]:

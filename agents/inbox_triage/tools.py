@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from vedette.effect import Call, Outcome
 
 from . import compose
-from .maildir import Found, Maildir, Refused, check_folder
+from .maildir import Found, Maildir, Refused, check_folder, found_before
 
 _FLAGS = {"important": "F", "seen": "S"}
 _TRIES = 8  # looks for a mail that moves while we look
@@ -175,22 +175,12 @@ def _shown(folder: str) -> str:
     return folder or "INBOX"
 
 
-def _was(call: Call) -> Mapping[str, str] | None:
-    """Return what the effect that is taken back found before it; None if none is taken back."""
-    was = call.args.get("was")
-    if was is None:
-        return None
-    if not isinstance(was, Mapping) or not all(isinstance(v, str) for v in was.values()):
-        raise Refused("`was` is not what a tool of this mailbox answered")
-    return was
-
-
 def _told(before: Mapping[str, str]) -> dict[str, str]:
     return {**before, "folder": _shown(before["folder"])}
 
 
 def _move(box: Maildir, call: Call, source: str, target: str) -> Outcome:
-    was = _was(call)
+    was = found_before(call)
     # What is taken back found the mail where it was to put it, and left it there: so do we.
     stays = was is not None and was.get("folder") == _shown(source)
     for _ in range(_TRIES):
@@ -213,7 +203,7 @@ def _flag(box: Maildir, call: Call, *, on: bool) -> Outcome:
     flag = _FLAGS.get(name)
     if flag is None:
         raise Refused(f"flag {name!r} is not one of {', '.join(sorted(_FLAGS))}")
-    was = _was(call)
+    was = found_before(call)
     note = f"{call.key}.{'flag' if on else 'unflag'}"
     if was is not None:
         # Taking back: the flag is to be as it was found, whoever had set it then.

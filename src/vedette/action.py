@@ -115,6 +115,25 @@ def bind(
     )
 
 
+def bind_declared(
+    proposal: Proposal,
+    tools: Mapping[str, Tool],
+    roots: Roots,
+    *,
+    run: str,
+    turn: int,
+    ordinal: int,
+) -> Action:
+    """Resolve a proposal by the tools that its agent declares, by name; see `bind`.
+
+    Raises BadProposal, also for a tool that is not declared.
+    """
+    tool = tools.get(proposal.tool)
+    if tool is None:
+        raise BadProposal(f"the agent declares no tool {proposal.tool!r}")
+    return bind(proposal, tool, roots, run=run, turn=turn, ordinal=ordinal)
+
+
 def action_bytes(tool: Tool, args: Mapping[str, Any]) -> bytes:
     """Return the canonical bytes that an approval binds to. Raises BadProposal.
 

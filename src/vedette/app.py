@@ -96,9 +96,7 @@ async def open_app(
     refused or cannot be read, the last good revision stays and `App.troubles` says so; without
     one nothing is opened. Raises BadFleet, BadPolicy, StoreBusy, BadStore.
     """
-    from vedette.adapters.keys import KeyFolder
     from vedette.adapters.prometheus import PrometheusMetrics
-    from vedette.adapters.rego.stage import read_bundle
     from vedette.adapters.secrets import wire, with_secrets
     from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.load import load_fleet
@@ -135,16 +133,32 @@ async def open_app(
         troubles.append("[store] survives = kill: a power cut may take the last answered commits")
     dispatcher = Dispatcher(line)
     intake = LineIntake(line, dispatcher, max_event_bytes=settings.max_event_bytes)
-    keys = KeyFolder(settings.state, key_name)
-    upkeep = Upkeep(line, store, keys, _letters(settings))
-    await upkeep.finish_trimming()
-    commands = Commands(line, intake, rollout, read_bundle, upkeep, settings.policies)
-    commands.curating = Curating(line, lessons)
-    upkeep.unlearn = commands.curating.unlearn
+    commands = await _commands(settings, line, store, key_name, intake, rollout, lessons)
     return App(
         settings, loaded, line, store, banks, metrics, commands, intake, dispatcher, rollout,
         troubles, pool,
     )  # fmt: skip
+
+
+async def _commands(
+    settings: Settings,
+    line: Line,
+    store: SqlStore,
+    key_name: str,
+    intake: LineIntake,
+    rollout: Rollout,
+    lessons: Lessons,
+) -> Commands:
+    """Make what carries out people's orders; a trimming that was cut short is finished first."""
+    from vedette.adapters.keys import KeyFolder
+    from vedette.adapters.rego.stage import read_bundle
+
+    upkeep = Upkeep(line, store, KeyFolder(settings.state, key_name), _letters(settings))
+    await upkeep.finish_trimming()
+    commands = Commands(line, intake, rollout, read_bundle, upkeep, settings.policies)
+    commands.curating = Curating(line, lessons)
+    upkeep.unlearn = commands.curating.unlearn
+    return commands
 
 
 def _letters(settings: Settings) -> Letters | None:

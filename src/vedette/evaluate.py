@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from vedette.action import Action, bind
+from vedette.action import Action, bind_declared
 from vedette.agent import Agent
 from vedette.errors import BadProposal
 from vedette.event import Event, check_event
@@ -122,29 +122,18 @@ class _Going:
     position: int = 0
 
     def take(self, raw: Event) -> None:
-        # As in the line: everybody sees an event as it was stored.
-        event = Event.from_payload(orjson.loads(check_event(raw, max_bytes=1 << 24)))
+        event = as_stored(raw)
         trial, agent = self.trial, self.trial.agent
         key = agent.key_of(event)
         self.position += 1
         memories = tuple(trial.brief(self.gateway, agent, event))
-        run = run_id(event.source, event.id, agent.name)
-        briefing = Briefing(
-            run=run,
-            agent=agent.name,
-            key=key,
-            position=self.position,
-            previous=self.heads.get(key, 0),
-            turn=1,
-            event=event,
-            charter=agent.charter,
-            registry=trial.registry,
-            memories=memories,
-            row=self.rows.get(key, {}),
-        )
+        briefing = first_briefing(
+            agent, event, trial.registry, memories, self.rows.get(key, {}),
+            position=self.position, previous=self.heads.get(key, 0),
+        )  # fmt: skip
         judgement = self._judge(key, event, briefing)
         self.label, self.heads[key] = judgement.label, self.position
-        self._decide(judgement, briefing, _roots(briefing))
+        self._decide(judgement, briefing, first_roots(briefing))
 
     def _judge(self, key: str, event: Event, briefing: Briefing) -> Judgement:
         judge = self.trial.judge
@@ -155,18 +144,17 @@ class _Going:
     def _decide(self, judgement: Judgement, briefing: Briefing, roots: Roots) -> None:
         agent, permits = self.trial.agent, 0
         for ordinal, proposal in enumerate(judgement.proposals):
-            tool = agent.tools.get(proposal.tool)
             try:
-                if tool is None:
-                    raise BadProposal(f"the agent declares no tool {proposal.tool!r}")
-                action = bind(proposal, tool, roots, run=briefing.run, turn=1, ordinal=ordinal)
+                action = bind_declared(
+                    proposal, agent.tools, roots, run=briefing.run, turn=1, ordinal=ordinal
+                )
             except BadProposal as error:
                 self.refused.append(f"a proposal is no action: {error}")
                 continue
             cited = [(memory.cite(), memory.trust) for memory in briefing.memories]
             situation = Situation(agent, briefing.event, 1, self.trial.now_us, cited, permits)
             outcome, rule = self._acting(action, situation)
-            self.rules.append((tool.name, outcome, rule))
+            self.rules.append((action.tool.name, outcome, rule))
             if outcome == "permit":
                 permits += 1
                 self._write(action, briefing)
@@ -207,7 +195,42 @@ def _listed(tools: Counter[str]) -> str:
     return ", ".join(sorted(tools.elements())) or "none"
 
 
-def _roots(briefing: Briefing) -> Roots:
+# --- a first turn, also for whoever tries one event -----------------------------------------------
+
+
+def as_stored(raw: Event) -> Event:
+    """Return an event as everybody in the line sees it: as it was stored. Raises BadEvent."""
+    return Event.from_payload(orjson.loads(check_event(raw, max_bytes=1 << 24)))
+
+
+def first_briefing(
+    agent: Agent,
+    event: Event,
+    registry: Mapping[str, Any],
+    memories: tuple[Memory, ...],
+    row: Mapping[str, Any],
+    *,
+    position: int,
+    previous: int,
+) -> Briefing:
+    """Return what an agent is handed for the first turn of an event's run."""
+    return Briefing(
+        run=run_id(event.source, event.id, agent.name),
+        agent=agent.name,
+        key=agent.key_of(event),
+        position=position,
+        previous=previous,
+        turn=1,
+        event=event,
+        charter=agent.charter,
+        registry=registry,
+        memories=memories,
+        row=row,
+    )
+
+
+def first_roots(briefing: Briefing) -> Roots:
+    """Return what the proposals of a first turn may point at: nothing has an outcome yet."""
     event = briefing.event
     return Roots(
         event=event.root(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -140,3 +141,18 @@ def subject_of(event: Event) -> str | None:
         if isinstance(sender, str) and sender:
             return sender.lower()
     return event.subject
+
+
+def metric_value(data: object) -> float | None:
+    """Return the finite number `value` of a metric's data, None if it has none.
+
+    Fractions come as decimal strings (see `Event.from_payload`).
+    """
+    value = data.get("value") if isinstance(data, Mapping) else None
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None

@@ -13,19 +13,19 @@ from typing import Any, Protocol
 
 import orjson
 
-from vedette.action import Action, bind
+from vedette.action import Action, bind_declared
 from vedette.adapters.local_judges import LocalJudges
 from vedette.agent import Agent, Fleet
 from vedette.errors import BadCommand, BadProposal
-from vedette.event import Event, check_event
+from vedette.evaluate import as_stored, first_briefing, first_roots
+from vedette.event import Event
 from vedette.gateway import Gateway
 from vedette.judging import Judge
 from vedette.memory import Briefing, Memory
-from vedette.origin import Roots, strings
 from vedette.ports import Thought
 from vedette.question import Situation
 from vedette.recall import Recall
-from vedette.run import ActionRow, Run, run_id
+from vedette.run import ActionRow, Run
 
 TRY = "vedette.try/1"
 # How far back a key's runs are looked through for the last row that one of them wrote.
@@ -79,9 +79,7 @@ class Trial:
 
         Raises BadEvent, and what the judge raises.
         """
-        # As in the line: everybody sees an event as it was stored.
-        event = Event.from_payload(orjson.loads(check_event(raw, max_bytes=1 << 24)))
-        agent = self.agent
+        event, agent = as_stored(raw), self.agent
         memories, _ = self.recall.brief(agent, event, self.now_us)
         briefing = self._briefing(event, before, memories)
         judges = LocalJudges(lambda name: self.judge())
@@ -118,31 +116,29 @@ class Trial:
         }  # fmt: skip
 
     def _briefing(self, event: Event, before: Before, memories: tuple[Memory, ...]) -> Briefing:
-        agent = self.agent
         last = before.since[-1][0] if before.since else before.at
-        return Briefing(
-            run=run_id(event.source, event.id, agent.name), agent=agent.name,
-            key=agent.key_of(event), position=last + 1, previous=last, turn=1, event=event,
-            charter=agent.charter, registry=self.registry, memories=memories, row=before.row,
+        return first_briefing(
+            self.agent, event, self.registry, memories, before.row,
+            position=last + 1, previous=last,
         )  # fmt: skip
 
     def _decide(
         self, thought: Thought, briefing: Briefing
     ) -> tuple[list[dict[str, Any]], list[str]]:
         agent, event = self.agent, briefing.event
-        roots = self._roots(briefing)
+        roots = first_roots(briefing)
         cited = [(memory.cite(), memory.trust) for memory in briefing.memories]
         actions: list[dict[str, Any]] = []
         refused: list[str] = []
         for ordinal, proposal in enumerate(thought.proposals):
-            tool = agent.tools.get(proposal.tool)
             try:
-                if tool is None:
-                    raise BadProposal(f"the agent declares no tool {proposal.tool!r}")
-                action = bind(proposal, tool, roots, run=briefing.run, turn=1, ordinal=ordinal)
+                action = bind_declared(
+                    proposal, agent.tools, roots, run=briefing.run, turn=1, ordinal=ordinal
+                )
             except BadProposal as error:
                 refused.append(f"{proposal.tool}: {error}")
                 continue
+            tool = action.tool
             permits = sum(one["outcome"] == "permit" for one in actions)
             situation = Situation(
                 agent, event, 1, self.now_us, cited, permits, stopped=tool.name in self.stopped
@@ -177,21 +173,6 @@ class Trial:
         place = next((str(found) for found in places if isinstance(found, str) and found), "")
         return f"{tool.target or tool.resource} ({target.get('kind', '?')} {place})".replace(
             " )", ")"
-        )
-
-    def _roots(self, briefing: Briefing) -> Roots:
-        event, charter = briefing.event, briefing.charter
-        return Roots(
-            event=event.root(),
-            vouched=event.vouched,
-            charter=charter,
-            registry=briefing.registry,
-            memory={m.id: {"text": m.text, "label": m.label} for m in briefing.memories},
-            trusted_memories=frozenset(m.id for m in briefing.memories),
-            outcome={},
-            trusted_outcomes=frozenset(),
-            row=briefing.row,
-            known=frozenset((*strings(charter), *strings(briefing.registry))),
         )
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from vedette import hold
 from vedette import perform as performing
-from vedette.action import Action, bind
+from vedette.action import Action, bind_declared
 from vedette.case import Case
 from vedette.decision import Decision, denied
 from vedette.digest import canonical, checked, short_id, tame
@@ -38,10 +38,9 @@ def bind_all(case: Case, thought: Thought, turn: int) -> Bound:
     roots = case.roots()
     for ordinal, proposal in enumerate(thought.proposals):
         try:
-            tool = case.agent.tools.get(proposal.tool)
-            if tool is None:
-                raise BadProposal(f"the agent declares no tool {proposal.tool!r}")
-            action = bind(proposal, tool, roots, run=case.run.id, turn=turn, ordinal=ordinal)
+            action = bind_declared(
+                proposal, case.agent.tools, roots, run=case.run.id, turn=turn, ordinal=ordinal
+            )
             bound.append((action, ""))
         except BadProposal as error:
             bound.append((None, str(error)))

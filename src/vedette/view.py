@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from vedette.view_action import OPEN_HOLDS, bury, move, settled, take_up
+from vedette.view_action import OPEN_HOLDS, bury, move, recount, settled, take_up
 from vedette.view_row import Key, Row, Spot, State, Told, add, bucket
 
 MINUTE_US = 60_000_000
@@ -262,7 +262,7 @@ class View:
         for name, action in state["actions"].items():
             before = action.get("decided"), action.get("hold"), action.get("effect")
             bury(action)
-            _recount(spot.counts, before, action)
+            recount(spot.counts, before, action)
             self._mark(seq, name, action, state)
 
     def _take_up(self, seq: int, state: State, spot: Spot) -> None:
@@ -270,7 +270,7 @@ class View:
         for name, action in state["actions"].items():
             before = action.get("decided"), action.get("hold"), action.get("effect")
             take_up(action)
-            _recount(spot.counts, before, action)
+            recount(spot.counts, before, action)
             self._mark(seq, name, action, state)
 
     def _of_action(self, entry: Told, run: str, state: State, spot: Spot) -> None:
@@ -284,7 +284,7 @@ class View:
             }  # fmt: skip
         before = action.get("decided"), action.get("hold"), action.get("effect")
         move(action, kind, fields, at_us)
-        _recount(spot.counts, before, action)
+        recount(spot.counts, before, action)
         if kind == "action.decided":
             if (would := fields.get("would")) is not None:
                 add(spot.counts, f"would.{would}", 1)
@@ -382,20 +382,3 @@ def told_of(seq: int, entry: Mapping[str, Any]) -> Told:
     """Return a sealed entry as the fold takes it."""
     run, n, about = entry.get("run"), entry.get("n", 0), entry.get("about")
     return seq, entry["at"], entry["kind"], run, n, about, entry
-
-
-def _recount(counts: State, before: tuple[Any, Any, Any], action: State) -> None:
-    decided, hold, effect = before
-    if (now := action.get("decided")) != decided:
-        _moved(counts, "decided.", decided, now)
-    if (now := action.get("hold")) != hold:
-        _moved(counts, "hold.", hold, now)
-    if (now := action.get("effect")) != effect:
-        _moved(counts, "effect.", effect, now)
-
-
-def _moved(counts: State, name: str, was: str | None, now: str | None) -> None:
-    if was is not None:
-        add(counts, name + was, -1)
-    if now is not None:
-        add(counts, name + now, 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vedette.view_row import State
+from vedette.view_row import State, add
 
 Fields = Mapping[str, Any]
 
@@ -71,6 +71,17 @@ def take_up(action: State) -> None:
             action.pop(name, None)
 
 
+def recount(counts: State, before: tuple[Any, Any, Any], action: State) -> None:
+    """Count an action by the states it has now, no longer by what was decided, hold and effect."""
+    decided, hold, effect = before
+    if (now := action.get("decided")) != decided:
+        _moved(counts, "decided.", decided, now)
+    if (now := action.get("hold")) != hold:
+        _moved(counts, "hold.", hold, now)
+    if (now := action.get("effect")) != effect:
+        _moved(counts, "effect.", effect, now)
+
+
 def _decide(action: State, fields: Fields, at_us: int) -> None:
     outcome, had = fields["outcome"], action.get("hold")
     action["decided"], action["rule"] = outcome, fields.get("rule")
@@ -123,6 +134,13 @@ def _refused(action: State, fields: Fields) -> None:
     if action.get("hold") is not None:
         action["hold"] = "denied"
     _deny(action, "engine.changed")
+
+
+def _moved(counts: State, name: str, was: str | None, now: str | None) -> None:
+    if was is not None:
+        add(counts, name + was, -1)
+    if now is not None:
+        add(counts, name + now, 1)
 
 
 _MOVES: Mapping[str, Callable[[State, Fields], None]] = {

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.acceptance.virtual_day import DAY_US, START_US
+from tests.said import ROOT, environment
 
 from vedette.adapters.ledger_file import Exported, export
 from vedette.adapters.sqlite import OpenedStore
 from vedette.timeline import Reconstruction, reconstruct
 from vedette.timeline.window import Walked
 
-ROOT = Path(__file__).resolve().parents[2]
 EVENTS, KILLS, SEED = 10_000, 52, 1
 END_US = START_US + 2 * DAY_US
 SETTINGS = """\
@@ -95,13 +95,12 @@ class Spoilt:
 
 def played(folder: Path) -> Played:
     """Play a day, then take away everything but the ledger."""
-    kept = {n: v for n, v in os.environ.items() if not n.startswith(("VEDETTE", "COV_", "PYTEST"))}
     done = subprocess.run(
         [
             sys.executable, "-m", "tests.acceptance.virtual_day", str(folder),
             f"--events={EVENTS}", f"--kills={KILLS}", f"--seed={SEED}",
         ],
-        cwd=ROOT, env={**kept, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+        cwd=ROOT, env=environment(PYTHONPATH=f"{ROOT / 'src'}{os.pathsep}{ROOT}"),
         capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
@@ -122,14 +121,3 @@ def played(folder: Path) -> Played:
     finally:
         store.close()
     return Played(folder, json.loads(done.stdout))
-
-
-def vedette(folder: Path, *arguments: str) -> tuple[int, str]:
-    kept = {n: v for n, v in os.environ.items() if not n.startswith(("VEDETTE", "COV_", "PYTEST"))}
-    done = subprocess.run(
-        [sys.executable, "-m", "vedette", *arguments], cwd=folder,
-        env={**kept, "PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True,
-        timeout=100, check=False,
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode, done.stdout

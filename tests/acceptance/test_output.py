@@ -17,7 +17,6 @@ import pkgutil
 import pty
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from typing import Any
 
 import click
 import pytest
+from tests.said import START, environment
 from tools import json_shapes
 
 import vedette.cli
@@ -351,16 +351,15 @@ def test_utc_is_shown_on_demand(scene: Scene, verb: str) -> None:
 # --- colour -----------------------------------------------------------------------------------
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_START = [sys.executable, "-c", "from vedette.cli import main; main()"]
 
 
 def at_a_terminal(folder: Path, *words: str, **more: str) -> str:
     """Return what a verb prints at a pseudo-terminal."""
     ours, theirs = pty.openpty()
-    environ = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TERM": "xterm-256color", **more}
     process = subprocess.Popen(
-        [*_START, *words], cwd=folder, env=environ, stdin=theirs, stdout=theirs, stderr=theirs
-    )
+        [*START, *words], cwd=folder, env=environment(TERM="xterm-256color", **more),
+        stdin=theirs, stdout=theirs, stderr=theirs,
+    )  # fmt: skip
     os.close(theirs)
     read = b""
     with contextlib.suppress(OSError):  # the other end is closed: it has ended

@@ -7,9 +7,7 @@ looks runs in this one, which spares most of its time.
 
 from __future__ import annotations
 
-import contextlib
 import getpass
-import io
 import json
 import os
 import shlex
@@ -20,72 +18,20 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.said import START, environment, vedette
+from tests.said import said as look
 
-from vedette.cli import main
 from vedette.cli.fresh import wipe
 from vedette.errors import BadCommand, StoreBusy
 from vedette.load import Settings
 from vedette.serve.endpoint import socket_of
 
-ROOT = Path(__file__).resolve().parents[2]
-
 # The first test waits for a whole run of the samples.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-_START = [sys.executable, "-c", "from vedette.cli import main; main()"]
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a verb said and how it ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def error(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.err)["error"]
-        return found
-
-
-def environment(**more: str) -> dict[str, str]:
-    kept = {n: v for n, v in os.environ.items() if not n.startswith(("VEDETTE", "COV_", "PYTEST"))}
-    return {**kept, "PYTHONPATH": str(ROOT / "src"), "TERM": "dumb", **more}
-
-
-def vedette(folder: Path, *arguments: str, **more: str) -> Done:
-    done = subprocess.run(
-        [*_START, *arguments], cwd=folder, env=environment(**more), capture_output=True, text=True,
-        timeout=200, check=False,
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr, done.stderr
-    return Done(done.returncode, done.stdout, done.stderr)
-
-
-def look(folder: Path, *arguments: str) -> Done:
-    """What `vedette` does with a verb that writes nothing."""
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        contextlib.chdir(folder),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        pytest.raises(SystemExit) as ended,
-    ):
-        main(list(arguments))
-    assert isinstance(ended.value.code, int)
-    assert "Traceback" not in err.getvalue(), err.getvalue()
-    return Done(ended.value.code, out.getvalue(), err.getvalue())
-
 
 # Two of the sample series: one with an incident, one without.
 SOURCES = """
@@ -134,7 +80,7 @@ def own(fleet: Path, tmp_path: Path) -> Path:
 def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """The fleet at work in a process of its own; ended by its own id."""
     process = subprocess.Popen(
-        [*_START, "run", "--plain"], cwd=folder, env=environment(), text=True,
+        [*START, "run", "--plain"], cwd=folder, env=environment(), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -354,7 +300,7 @@ def test_a_reader_that_has_seen_enough_is_no_failure(fleet: Path) -> None:
         os.close(reading)
         try:
             done = subprocess.run(
-                [*_START, *arguments], cwd=fleet, env=environment(), stdout=writing,
+                [*START, *arguments], cwd=fleet, env=environment(), stdout=writing,
                 stderr=subprocess.PIPE, text=True, timeout=60, check=False,
             )  # fmt: skip
         finally:

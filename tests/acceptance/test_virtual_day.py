@@ -32,10 +32,10 @@ from tests.acceptance.day_played import (
     Spoilt,
     lines,
     played,
-    vedette,
 )
 from tests.acceptance.day_world import AGENTS, events
 from tests.acceptance.virtual_day import DAY_US, START_US
+from tests.said import vedette
 
 from vedette.adapters.ledger_file import Exported
 from vedette.adapters.sqlite import OpenedStore
@@ -205,23 +205,23 @@ def test_the_report_of_the_day_takes_less_than_ten_seconds(day: Played) -> None:
 def test_the_verbs_say_so_too(day: Played) -> None:
     verbs = ["report", "--last", "48h", "--until", "2026-01-03", "--json"]
     before = os.times()
-    code, out = vedette(day.folder, *verbs)
+    done = vedette(day.folder, *verbs)
     after = os.times()
     assert after.children_user + after.children_system < (
         before.children_user + before.children_system + 10
     )
-    assert code == 0
-    assert json.loads(out)["traffic"]["events"] == EVENTS + 4
+    assert done.code == 0
+    assert done.json["traffic"]["events"] == EVENTS + 4
     again = ["ledger", "reconstruct", "export", "--last", "48h", "--until", "2026-01-03"]
     spoilt, number = day.folder / "spoilt.jsonl", len(day.effects)
     more = json.dumps({"tool": "wire.send", "key": "0" * 32}).encode()
     spoilt.write_bytes((day.folder / "world.jsonl").read_bytes() + more + b"\n")
-    code, out = vedette(day.folder, *again, "--against", str(spoilt))
-    assert code == 1
-    assert f"{number:,} of {number + 1:,} effects have exactly one intent" in out
-    assert f"effect without intent: wire.send {'0' * 32}: no intent has this key" in out
-    assert f"OPEN INTENTS: {len(day.rebuilt.open)}" in out
-    assert "FINDINGS: 0" in out
+    done = vedette(day.folder, *again, "--against", str(spoilt))
+    assert done.code == 1
+    assert f"{number:,} of {number + 1:,} effects have exactly one intent" in done.out
+    assert f"effect without intent: wire.send {'0' * 32}: no intent has this key" in done.out
+    assert f"OPEN INTENTS: {len(day.rebuilt.open)}" in done.out
+    assert "FINDINGS: 0" in done.out
 
 
 # --- negative controls: what must be found ----------------------------------------------------

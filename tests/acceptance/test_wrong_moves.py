@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 from tests.contract.test_store_sqlite import mounts, need_mounts
+from tests.said import environment
 
 from vedette.cli.error_codes import LESSONS
 
-ROOT = Path(__file__).resolve().parents[2]
 CI = os.environ.get("CI") == "true"
 SAID = re.compile(r"error\[(?P<code>[a-z-]+)\]: (?P<what>.+?) \((?P<mend>.+)\)")
 
@@ -30,13 +30,9 @@ def vedette(
     folder: Path, *arguments: str, before: tuple[str, ...] = (), **environ: str
 ) -> subprocess.CompletedProcess[str]:
     """Give a command in a folder, as a newcomer does."""
-    # Without a width each error is one line, whatever the terminal of whoever runs the tests.
-    ours = ("VEDETTE", "COV_", "PYTEST", "COLUMNS")
-    kept = {n: v for n, v in os.environ.items() if not n.startswith(ours)}
-    path = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
     return subprocess.run(
         [*before, sys.executable, "-m", "vedette", *arguments],
-        cwd=folder, env={**kept, "PYTHONPATH": path, **environ},
+        cwd=folder, env=environment(**environ),
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
 
@@ -182,7 +178,7 @@ def test_9_a_python_that_is_too_old(fleet: Path) -> None:
     code = "import sys; sys.version_info = (3, 9, 18, 'final', 0); import vedette"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env=environment(),
     )  # fmt: skip
     assert done.returncode == 1
     assert SAID.fullmatch(done.stderr.strip()), done.stderr
@@ -193,11 +189,10 @@ def test_9_a_python_that_is_too_old(fleet: Path) -> None:
 @pytest.fixture
 def running(fleet: Path) -> Iterator[int]:
     """A run that is at work; its process id."""
-    kept = {n: v for n, v in os.environ.items() if not n.startswith(("VEDETTE", "COV_", "PYTEST"))}
     with ExitStack() as closing_up:
         process = subprocess.Popen(
             [sys.executable, "-m", "vedette", "run", "--plain"], cwd=fleet,
-            env={**kept, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+            env=environment(),
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         )  # fmt: skip
         closing_up.callback(process.communicate)

@@ -202,6 +202,44 @@ def check_all_done(fleet: FleetHarness, events: int) -> None:
     raise AssertionError(f"{events} events came to {counts}; {why}")
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What it took to put events through; `told` is what a profile found.
+
+    Seconds on the clock, of CPU here and in the database server; ns for a turn of an empty loop.
+    """
+
+    seconds: float
+    cpu: CpuTimes
+    server_s: float
+    spin_ns: float
+    told: str
+
+
+async def spend(
+    offer: Offer, events: list[Event], server: int, profile: str | None, writer: Any
+) -> Spent:
+    """Put the events through and measure that alone, with a profile if one is asked for."""
+    told = ""
+    with ExitStack() as stack:
+        samples, calls = Samples(), Calls(writer) if profile == "calls" else None
+        if calls is not None:
+            await calls.begin()
+        if profile == "sample":
+            stack.enter_context(sampling(samples))
+        spin = stack.enter_context(spinning())
+        served, cpu, began = server_cpu(server), CpuTimes.now(), time.monotonic()
+        await offer.all(events)
+        seconds, spent = time.monotonic() - began, CpuTimes.now().since(cpu)
+        served = server_cpu(server) - served
+        if calls is not None:
+            await calls.end()
+            told = calls.table()
+    if profile == "sample":
+        told = samples.table()
+    return Spent(seconds, spent, served, spin.ns, told)
+
+
 async def measure(
     folder: Path, load: Load, profile: str | None = None, database: Database | None = None
 ) -> Measured:
@@ -213,7 +251,6 @@ async def measure(
     warm = list(readings(2 * load.keys, keys=load.keys, size=load.size))
     warm = [Event(e.source, f"w{e.id}", e.type, e.subject, None, e.data, vouched=e.vouched)
             for e in warm]  # fmt: skip
-    told = ""
     async with open_bench_fleet(folder, load, database) as fleet, following(fleet.app):
         # As `vedette run` does once its fleet is up.
         gc.freeze()
@@ -225,22 +262,7 @@ async def measure(
         writer: Any = getattr(app.store, "writer", None)
         groups, items = (writer.groups, writer.items) if writer is not None else (0, 0)
         head = app.store.head()
-        with ExitStack() as stack:
-            samples, calls = Samples(), Calls(writer) if profile == "calls" else None
-            if calls is not None:
-                await calls.begin()
-            if profile == "sample":
-                stack.enter_context(sampling(samples))
-            spin = stack.enter_context(spinning())
-            served, cpu, began = server_cpu(server), CpuTimes.now(), time.monotonic()
-            await offer.all(events)
-            seconds, spent = time.monotonic() - began, CpuTimes.now().since(cpu)
-            served = server_cpu(server) - served
-            if calls is not None:
-                await calls.end()
-                told = calls.table()
-        if profile == "sample":
-            told = samples.table()
+        spent = await spend(offer, events, server, profile, writer)
         check_all_done(fleet, load.events + len(warm))
         groups, items = (
             (writer.groups - groups, writer.items - items) if writer is not None else (0, 0)
@@ -250,12 +272,12 @@ async def measure(
     late = sorted((first[name] - at) / 1e6 for name, at in offer.at.items() if name in first)
     per_event = 1e6 / load.events
     # A server that this process started is a child of its own, and counted by itself.
-    children = 0.0 if database else spent.children
+    children = 0.0 if database else spent.cpu.children
     return Measured(
-        events_per_s=load.events / seconds,
-        cpu_us=(spent.process + children) * per_event,
-        server_us=served * per_event,
-        cpu_threads_us={name: each * per_event for name, each in spent.threads.items()}
+        events_per_s=load.events / spent.seconds,
+        cpu_us=(spent.cpu.process + children) * per_event,
+        server_us=spent.server_s * per_event,
+        cpu_threads_us={name: each * per_event for name, each in spent.cpu.threads.items()}
         | ({"child processes": children * per_event} if children else {}),
         p50_ms=percentile(late, 0.5),
         p99_ms=percentile(late, 0.99),
@@ -265,10 +287,10 @@ async def measure(
         effects=len(late),
         lost=load.events - len(late),
         repeated=repeated,
-        seconds=seconds,
+        seconds=spent.seconds,
         load=load,
-        told=told,
-        spin_ns=spin.ns,
+        told=spent.told,
+        spin_ns=spent.spin_ns,
     )
 
 

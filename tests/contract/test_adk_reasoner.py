@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from vedette.adapters.adk.reasoner import AdkReasoner, briefing_text, fence_json
+from vedette.adapters.adk.briefing import briefing_text, fence_json
+from vedette.adapters.adk.reasoner import AdkReasoner
 from vedette.adapters.adk.tools import DeclaredTool, declared_tools
 from vedette.errors import BadFleet, Permanent, Temporary
 from vedette.event import Event

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.said import vedette
 
 from vedette.testing.toy import World, job, note, toy_fleet
 
-ROOT = Path(__file__).resolve().parents[2]
-START = [sys.executable, "-c", "from vedette.cli import main; main()"]
 SETTINGS = """\
 fleet = "harbour"
 state = "state"
@@ -27,29 +21,6 @@ memory = "content/memory"
 [targets.world]
 kind = "world"
 """
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a verb said and how it ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-def vedette(folder: Path, *arguments: str) -> Done:
-    kept = {n: v for n, v in os.environ.items() if not n.startswith(("VEDETTE", "COV_", "PYTEST"))}
-    done = subprocess.run(
-        [*START, *arguments], cwd=folder, env={**kept, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr, done.stderr
-    return Done(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture

@@ -256,6 +256,15 @@ def test_what_is_asked_again_stays_small() -> None:
     assert 3600 - 70 < floor <= 3600 - 60
 
 
+def test_a_page_begins_at_its_floor_and_behind_all_else(board: Board) -> None:
+    board.post("c1", "c2", "c3")
+    with contextlib.closing(open_table(board.plan)) as table:
+        first, second, third = table.page(None, None, None, 9)
+        assert table.page(second.number, first.number, None, 9) == [second, third]
+        assert table.page(None, second.number, None, 9) == [third]
+        assert table.page(first.number, None, second, 9) == [third]
+
+
 # --- rows that are no events ---------------------------------------------------------------------
 
 

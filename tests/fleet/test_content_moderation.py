@@ -1,7 +1,6 @@
 """The comments agent on the sample board, with the shipped memories and the shipped policy.
 
-Every proposal is bound and put to the real gateway under the real Rego; what the board becomes of
-it is seen in `test_comment_board.py`.
+What the board becomes of it is seen in `test_comment_board.py`.
 """
 
 from __future__ import annotations
@@ -11,65 +10,39 @@ import sqlite3
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
+from tests.fleet.deciding import NOW_US, REGISTRY, ROOT, Outcome, decided, engine, shipped, yaml
 
 from vedette.action import bind
-from vedette.adapters.rego.engine import RegorusEngine
-from vedette.adapters.rego.stage import read_bundle
 from vedette.errors import BadProposal
 from vedette.event import ENVELOPE, Event
 from vedette.gateway import Gateway
-from vedette.judging import Judge, Judgement, lexicon
+from vedette.judging import Judge, lexicon
 from vedette.judging.text import fold
-from vedette.load.agent_check import Around, read_agent
-from vedette.load.bank_file import read_bank
 from vedette.load.modules import build_judge, load_module
-from vedette.memory import Briefing, Memory
+from vedette.memory import Memory
 from vedette.origin import Roots
 from vedette.question import Situation
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "agents" / "content_moderation"
-POLICIES = ROOT / "policies"
 LABELS: dict[str, dict[str, str]] = json.loads(
     (ROOT / "tests/fleet/comment_labels.json").read_text(encoding="utf-8")
 )
 HARMFUL = frozenset({"insult", "threat", "harassment", "hate", "spam", "private_data", "self_harm"})
-
-
-def yaml(path: Path) -> Any:
-    return YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-
-
-REGISTRY = yaml(POLICIES / "registry/data.yaml")
-NOW_US = 1_780_000_000_000_000
 CASES = yaml(FOLDER / "evals/comments.yaml")
 
 
-@cache
 def agent() -> Any:
-    bank, problems = read_bank(ROOT / "memory/moderation", "memory/moderation", 0, {})
-    assert bank is not None, [str(problem) for problem in problems]
-    around = Around("test", {"moderation": bank}, frozenset({"board", "oncall"}))
-    found, problems = read_agent(FOLDER, "agents/content_moderation", around)
-    assert found is not None, [str(problem) for problem in problems]
-    return found, bank.memories
+    return shipped("content_moderation", "moderation", "board", "oncall")
 
 
 @cache
 def judge() -> Judge:
     return build_judge(*agent())
-
-
-@cache
-def engine() -> RegorusEngine:
-    return RegorusEngine(read_bundle(POLICIES))
 
 
 @cache
@@ -80,37 +53,9 @@ def comments() -> dict[str, str]:
         return dict(board.execute("SELECT id, text FROM comment ORDER BY seq").fetchall())
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A judgement, and for each proposal (tool, verdict, rule)."""
-
-    judgement: Judgement
-    verdicts: tuple[tuple[str, str, str], ...]
-
-    def tools(self, verdict: str) -> list[str]:
-        return [tool for tool, found, _ in self.verdicts if found == verdict]
-
-
 def decide(event: Event, using: Judge | None = None) -> Outcome:
-    seen = Event.from_payload(json.loads(event.payload()))
-    plan = agent()[0]
-    briefing = Briefing("run", plan.name, event.id, 1, 0, 1, seen, plan.charter, REGISTRY)
-    judgement = (using or judge()).judge(None, briefing)
-    none: dict[str, Any] = {}
-    roots = Roots(
-        seen.root(), event.vouched, plan.charter, REGISTRY, none, frozenset(), none, frozenset(),
-        none,
-    )  # fmt: skip
-    gateway = Gateway(engine(), 1)
-    verdicts = []
-    for ordinal, proposal in enumerate(judgement.proposals):
-        action = bind(
-            proposal, plan.tools[proposal.tool], roots, run="run", turn=1, ordinal=ordinal
-        )
-        asked = Situation(plan, seen, 1, NOW_US, (), actions_in_run=ordinal)
-        decision = gateway.decide(action, asked).decision
-        verdicts.append((proposal.tool, decision.outcome, decision.rule))
-    return Outcome(judgement, tuple(verdicts))
+    """Return what becomes of an event; of each proposal also the rule that decided it."""
+    return decided(agent()[0], using or judge(), event, lambda _, decision: decision.rule)
 
 
 def posted(id: str, text: str, **more: Any) -> Event:

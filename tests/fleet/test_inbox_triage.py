@@ -1,59 +1,30 @@
-"""The mailbox agent on the sample mails, with the shipped memories and the shipped policy.
-
-Every proposal is bound and put to the real gateway under the real Rego, so that what the judge
-makes of a mail is seen with what becomes of it.
-"""
+"""The mailbox agent on the sample mails, with the shipped memories and the shipped policy."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
+from tests.fleet.deciding import REGISTRY, ROOT, Outcome, decided, shipped, yaml
 
-from vedette.action import bind
-from vedette.adapters.rego.engine import RegorusEngine
-from vedette.adapters.rego.stage import read_bundle
 from vedette.event import ENVELOPE, Event
-from vedette.gateway import Gateway
-from vedette.judging import Judge, Judgement
-from vedette.load.agent_check import Around, read_agent
-from vedette.load.bank_file import read_bank
+from vedette.judging import Judge
 from vedette.load.modules import build_judge
 from vedette.mail.parse import parse_mail
-from vedette.memory import Briefing, Memory
-from vedette.origin import Roots
-from vedette.question import Situation
+from vedette.memory import Memory
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "agents" / "inbox_triage"
-POLICIES = ROOT / "policies"
 LABELS: dict[str, dict[str, Any]] = json.loads(
     (ROOT / "tests/fleet/mailbox_labels.json").read_text(encoding="utf-8")
 )
-
-
-def yaml(path: Path) -> Any:
-    return YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-
-
-REGISTRY = yaml(POLICIES / "registry/data.yaml")
-NOW_US = 1_780_000_000_000_000
 CASES = yaml(FOLDER / "evals/mails.yaml")
 
 
-@cache
 def agent() -> Any:
-    plan, problems = read_bank(ROOT / "memory/inbox", "memory/inbox", 0, {})
-    assert plan is not None, [str(problem) for problem in problems]
-    around = Around("test", {"inbox": plan}, frozenset({"mailbox"}))
-    found, problems = read_agent(FOLDER, "agents/inbox_triage", around)
-    assert found is not None, [str(problem) for problem in problems]
-    return found, plan.memories
+    return shipped("inbox_triage", "inbox", "mailbox")
 
 
 def lessons() -> tuple[Memory, ...]:
@@ -72,46 +43,14 @@ def judge() -> Judge:
     return build_judge(agent()[0], lessons())
 
 
-@cache
-def engine() -> RegorusEngine:
-    return RegorusEngine(read_bundle(POLICIES))
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A judgement, and for each proposal (tool, verdict, recipient)."""
-
-    judgement: Judgement
-    verdicts: tuple[tuple[str, str, str], ...]
-
-    def tools(self, verdict: str) -> list[str]:
-        return [tool for tool, found, _ in self.verdicts if found == verdict]
-
-
 def decide(event: Event, using: Judge | None = None) -> Outcome:
-    seen = Event.from_payload(json.loads(event.payload()))
-    plan = agent()[0]
+    """Return what becomes of a mail; of each proposal also whom it would go to."""
+    plan, reviewed = agent()
     recalled = ("opening-hours", "cancellation-terms")
-    memories = tuple(memory for memory in agent()[1] if memory.id in recalled)
-    briefing = Briefing("run", plan.name, event.id, 1, 0, 1, seen, plan.charter, REGISTRY, memories)
-    judgement = (using or judge()).judge(None, briefing)
-    body = json.loads(event.payload())
-    none: dict[str, Any] = {}
-    roots = Roots(
-        body, event.vouched, plan.charter, REGISTRY, none, frozenset(), none, frozenset(), none
+    memories = tuple(memory for memory in reviewed if memory.id in recalled)
+    return decided(
+        plan, using or judge(), event, lambda action, _: str(action.args.get("to", "")), memories
     )
-    cited = [(memory.cite(), memory.trust) for memory in memories]
-    # A gateway of its own for each mail: what one permits is no other's rate limit.
-    gateway = Gateway(engine(), 1)
-    verdicts = []
-    for ordinal, proposal in enumerate(judgement.proposals):
-        action = bind(
-            proposal, plan.tools[proposal.tool], roots, run="run", turn=1, ordinal=ordinal
-        )
-        asked = Situation(plan, seen, 1, NOW_US, cited, actions_in_run=ordinal)
-        verdict = gateway.decide(action, asked).decision.outcome
-        verdicts.append((proposal.tool, verdict, str(action.args.get("to", ""))))
-    return Outcome(judgement, tuple(verdicts))
 
 
 def mail(unique: str) -> Event:

@@ -16,10 +16,10 @@ import pytest
 
 from vedette import __version__, errors
 from vedette.cli import VERBS, exit_code, main
-from vedette.cli.common import plain, program, table
+from vedette.cli.common import plain, program, table, write_out
 from vedette.cli.run import summary_text, try_next
 from vedette.cli.view import Look, draw, notable, status_line
-from vedette.errors import VedetteError
+from vedette.errors import BadCommand, VedetteError
 from vedette.serve.client import error_of
 from vedette.serve.local import status_of
 
@@ -322,3 +322,19 @@ def test_notable_entries_say_what_and_where_to_look() -> None:
     assert "denied" in str(notable({**held, "outcome": "deny"}))
     actor = {"kind": "stop.set", "at": 1, "what": "agent:gull", "actor": "person:ann"}
     assert notable(actor) == "00:00:00 stop set: agent:gull by person:ann"
+
+
+# --- what goes into a file ---------------------------------------------------------------------
+
+
+def test_what_goes_into_a_file_may_go_to_standard_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "page.html"
+    assert write_out(file, "<p>ü</p>", "page", "--html")
+    assert (file.read_text("utf-8"), capsys.readouterr().out) == ("<p>ü</p>", "")
+    assert not write_out(Path("-"), "<p>ü</p>", "page", "--html")
+    assert capsys.readouterr().out == "<p>ü</p>"
+    with pytest.raises(BadCommand, match="the page cannot be written") as told:
+        write_out(tmp_path / "no" / "page.html", "", "page", "--html")
+    assert told.value.mend == "name a file that you may write: --html FILE"

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from vedette.errors import BadEvent
-from vedette.event import ENVELOPE, Event, check_event
+from vedette.event import ENVELOPE, Event, check_event, metric_value
 
 EVENT = Event(
     "csv:pumps", "1", "metric.point", "pump", "2026-01-01T00:00:00Z", {"value": 19.5}, 1, ("a",),
@@ -57,3 +57,16 @@ def test_the_limit_is_inclusive() -> None:
     assert check_event(EVENT, max_bytes=size) == EVENT.payload()
     with pytest.raises(BadEvent):
         check_event(EVENT, max_bytes=size - 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        ({"value": 3}, 3.0), ({"value": "19.5"}, 19.5), ({"value": "-1e3"}, -1000.0),
+        ({"value": True}, None), ({"value": "nan"}, None), ({"value": "1e999"}, None),
+        ({"value": 10**400}, None), ({"value": "x"}, None), ({"value": [1]}, None),
+        ({"other": 1}, None), ([1], None), (None, None),
+    ],
+)  # fmt: skip
+def test_a_metric_has_one_finite_value_or_none(data: Any, value: float | None) -> None:
+    assert metric_value(data) == value

@@ -19,6 +19,7 @@ from vedette.errors import BadFleet, BadPolicy
 
 if TYPE_CHECKING:
     from vedette.agent import Agent
+    from vedette.bundle import Bundle
     from vedette.load import Problem, Settings
     from vedette.load.fleet import Read
     from vedette.ports import Finding
@@ -84,25 +85,27 @@ def _problems(path: Path) -> list[dict[str, Any]]:
     shown = settings.policies
     if shown.is_relative_to(root):
         shown = shown.relative_to(root)
-    problems += policy_findings(settings.policies, shown.as_posix())
-    problems += grant_warnings(settings, shown.as_posix(), read[0])
-    return problems + budget_findings(settings, shown.as_posix(), read[0])
+    bundle, findings = _tried_policy(settings.policies, shown.as_posix())
+    problems += findings
+    if bundle is None:
+        return problems
+    problems += grant_warnings(bundle, settings, shown.as_posix(), read[0])
+    return problems + budget_findings(bundle, settings, shown.as_posix(), read[0])
 
 
 def grant_warnings(
-    settings: Settings, shown: str, agents: Mapping[str, Agent]
+    bundle: Bundle, settings: Settings, shown: str, agents: Mapping[str, Agent]
 ) -> list[dict[str, Any]]:
     """Return a warning for every agent to which the policy's data grants nothing.
 
     And one for every key of a grant that no rule reads: by it each call waits for a person.
     """
-    from vedette.adapters.rego.stage import read_bundle
     from vedette.load import Problem
     from vedette.load.policy_data import mount
     from vedette.load.problem import did_you_mean
 
     try:
-        grants = mount(read_bundle(settings.policies).files).get("grants")
+        grants = mount(bundle.files).get("grants")
     except BadPolicy:
         return []  # said of the policy itself
     if not isinstance(grants, dict):
@@ -143,18 +146,14 @@ def _unread(grants: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def budget_findings(
-    settings: Settings, shown: str, agents: Mapping[str, Agent]
+    bundle: Bundle, settings: Settings, shown: str, agents: Mapping[str, Agent]
 ) -> list[dict[str, Any]]:
     """Return what of the policy's limits cannot be kept for the agents that can be read."""
-    from vedette.adapters.rego.stage import read_bundle
     from vedette.agent import Fleet
     from vedette.app import budgets
 
-    try:
-        files = read_bundle(settings.policies).files
-    except BadPolicy:
-        return []  # said of the policy itself
-    return [_finding(each, shown) for each in budgets(files, Fleet(settings.fleet, agents))[1]]
+    found = budgets(bundle.files, Fleet(settings.fleet, agents))[1]
+    return [_finding(each, shown) for each in found]
 
 
 def code_problems(
@@ -222,18 +221,25 @@ def _no_functions(agent: Agent, module: ModuleType, shown: Path) -> list[Problem
 
 def policy_findings(folder: Path, shown: str) -> list[dict[str, Any]]:
     """Return what keeps a policy folder from becoming live; files are named below `shown`."""
+    return _tried_policy(folder, shown)[1]
+
+
+def _tried_policy(folder: Path, shown: str) -> tuple[Bundle | None, list[dict[str, Any]]]:
+    """Return the bundle of a policy folder, None if it cannot be read, and its findings."""
     from vedette.adapters.rego.stage import SubprocessStage, read_bundle
 
+    bundle: Bundle | None = None
     try:
-        findings = asyncio.run(SubprocessStage().try_out(read_bundle(folder)))
+        bundle = read_bundle(folder)
+        findings = asyncio.run(SubprocessStage().try_out(bundle))
     except BadPolicy as error:
         found = problem_json(error)
         if found["file"] == str(folder):
             found["file"] = shown
         elif not Path(found["file"]).is_absolute():
             found["file"] = f"{shown}/{found['file']}"
-        return [found]
-    return [_finding(each, shown) for each in findings]
+        return bundle, [found]
+    return bundle, [_finding(each, shown) for each in findings]
 
 
 def _finding(finding: Finding, shown: str) -> dict[str, Any]:

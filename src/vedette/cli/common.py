@@ -190,6 +190,24 @@ def say(as_json: bool, value: Any, text: str) -> None:
     click.echo(dumps(value) if as_json else for_reader(text))
 
 
+def write_out(path: Path, text: str, what: str, option: str) -> bool:
+    """Write the `what` that was asked for into a file; False if that is -: standard output.
+
+    Raises BadCommand, naming the `option` that gives the file.
+    """
+    if str(path) == "-":
+        click.echo(text, nl=False)
+        return False
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadCommand(
+            f"the {what} cannot be written: {error.strerror}", where=str(path),
+            mend=f"name a file that you may write: {option} FILE",
+        ) from error  # fmt: skip
+    return True
+
+
 def for_reader(text: str) -> str:
     """Return text as wide as its reader has columns; commands to copy stay whole."""
     return fitted(text, columns(), f"{program()} ")

@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from vedette.cli.common import as_json_option, dumps, reading, say, settings_of, whens
-from vedette.errors import BadCommand
+from vedette.cli.common import as_json_option, dumps, reading, say, settings_of, whens, write_out
 
 _STYLES: dict[str, dict[str, Any]] = {
     "title": {"bold": True},
@@ -65,14 +64,5 @@ def _write(page: Path, told: dict[str, Any], as_json: bool) -> None:
     from vedette.timeline import explain_page
 
     text = explain_page(told, whens(), SystemClock().now_us())
-    if str(page) == "-":
-        click.echo(text, nl=False)
-        return
-    try:
-        page.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadCommand(
-            f"the page cannot be written: {error.strerror}", where=str(page),
-            mend="name a file that you may write: --html FILE",
-        ) from error  # fmt: skip
-    say(as_json, {"page": str(page), "bytes": len(text.encode())}, f"wrote {page}")
+    if write_out(page, text, "page", "--html"):
+        say(as_json, {"page": str(page), "bytes": len(text.encode())}, f"wrote {page}")

@@ -16,8 +16,8 @@ from vedette.cli.common import (
     since,
     stretch,
     whens,
+    write_out,
 )
-from vedette.errors import BadCommand
 
 
 @click.group()
@@ -60,19 +60,9 @@ def anomaly(
     if as_json and out is None:
         click.echo(dumps(told))
         return
-    drawn = picture(told, whens())
-    if out is not None and str(out) == "-":
-        click.echo(drawn, nl=False)
-        return
     path = out or Path(f"{_file_name(series)}.svg")
-    try:
-        path.write_text(drawn, encoding="utf-8")
-    except OSError as error:
-        raise BadCommand(
-            f"the picture cannot be written: {error.strerror}", where=str(path),
-            mend="name a file that you may write: --out FILE",
-        ) from error  # fmt: skip
-    say(as_json, told, plain(f"{path}: {summary(told, whens())}"))
+    if write_out(path, picture(told, whens()), "picture", "--out"):
+        say(as_json, told, plain(f"{path}: {summary(told, whens())}"))
 
 
 def _file_name(series: str) -> str:

@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vedette.action import Proposal
-from vedette.event import Event
+from vedette.event import Event, metric_value
 from vedette.memory import Briefing, Candidate, Memory
 from vedette.origin import Ref
 
-__all__ = ["Briefing", "Candidate", "Event", "Judge", "Judgement", "Memory", "Proposal", "Ref"]
+__all__ = [
+    "Briefing", "Candidate", "Event", "Judge", "Judgement", "Memory", "Proposal", "Ref",
+    "metric_value",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from vedette.load.settings_file import (
     JsonlFile,
     MaildirFile,
     SettingsFile,
+    SourceFile,
     read_shape,
     toml_lines,
 )
@@ -324,20 +325,7 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
         start = state if inside != text else root
         return inside if Path(inside).is_absolute() else str(Path(escape(str(start))) / inside)
 
-    sources: list[SourcePlan] = []
-    for source in shape.sources:
-        if isinstance(source, CsvFile):
-            sources.append(CsvPlan(source.name, pattern(source.path), source.rate))
-        elif isinstance(source, JsonlFile):
-            sources.append(JsonlPlan(source.name, pattern(source.path), source.rate, source.type))
-        elif isinstance(source, MaildirFile):
-            origin = path(source.copy_from) if source.copy_from else None
-            every = duration_us(source.every)
-            sources.append(MaildirPlan(source.name, path(source.path), origin, every))
-        elif isinstance(source, HostFile):
-            sources.append(HostPlan(source.name, duration_us(source.every)))
-        else:
-            sources.append(edge_source(source, path))
+    targets = {name: _target(table, path) for name, table in shape.targets.items()}
     host, _, port = shape.serve.http.rpartition(":")
     return Settings(
         root=root,
@@ -365,14 +353,30 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
             Sender(s.name, s.token_env, _maybe(path, s.token_file), s.prefix, s.token_secret)
             for s in shape.serve.senders
         ),
-        targets=with_relays({name: _target(t, path) for name, t in shape.targets.items()}),
-        sources=tuple(sources),
+        targets=with_relays(targets),
+        sources=tuple(_source(source, path, pattern) for source in shape.sources),
         isolation=Isolation(
             shape.isolation.workers == "processes", duration_us(shape.isolation.idle)
         ),
         edges=edges(shape, path),
-        notify=notify_plan(shape, {n: _target(t, path) for n, t in shape.targets.items()}, path),
+        notify=notify_plan(shape, targets, path),
     )
+
+
+def _source(
+    source: SourceFile, path: Callable[[str], Path], pattern: Callable[[str], str]
+) -> SourcePlan:
+    """Return the plan of a source; `path` and `pattern` say where its files lie."""
+    if isinstance(source, CsvFile):
+        return CsvPlan(source.name, pattern(source.path), source.rate)
+    if isinstance(source, JsonlFile):
+        return JsonlPlan(source.name, pattern(source.path), source.rate, source.type)
+    if isinstance(source, MaildirFile):
+        origin = path(source.copy_from) if source.copy_from else None
+        return MaildirPlan(source.name, path(source.path), origin, duration_us(source.every))
+    if isinstance(source, HostFile):
+        return HostPlan(source.name, duration_us(source.every))
+    return edge_source(source, path)
 
 
 def _maybe(path: Callable[[str], Path], text: str | None) -> str | None:

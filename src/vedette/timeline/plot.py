@@ -7,7 +7,6 @@ there any more.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ import orjson
 
 from vedette.clock import from_iso
 from vedette.errors import BadCommand
+from vedette.event import metric_value
 from vedette.timeline.record import shown
 from vedette.timeline.window import Walk, instant, window
 
@@ -137,7 +137,7 @@ def _accept(
     payload = body.get("data")
     payload = payload if isinstance(payload, dict) else {}
     point = _Point(
-        _instant(body.get("time"), entry.entry["at"]), _number(payload), entry.get("event")
+        _instant(body.get("time"), entry.entry["at"]), metric_value(payload), entry.get("event")
     )
     if len(found.points) == _HELD:
         found.cut = True
@@ -194,17 +194,6 @@ def _instant(text: object, otherwise: int) -> int:
         return from_iso(str(text)) if text else otherwise
     except ValueError:
         return otherwise
-
-
-def _number(payload: Mapping[str, Any]) -> float | None:
-    value = payload.get("value")
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
 
 
 # --- what is told of it -------------------------------------------------------------------------

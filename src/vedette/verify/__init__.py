@@ -12,7 +12,7 @@ the holder of the signing key wrote another history before any checkpoint reache
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from vedette.archived import NOTHING, Archived
 from vedette.proof import Frontier, ProofError, leaf_hash, parse_verifier_key
@@ -49,18 +49,9 @@ def verify_ledger(
     heads = Heads(verifier_key, origin, found)
     heads.read(STORE, checkpoints)
     heads.read(WITNESS, witness)
-    wanted = heads.sizes()
-
     tree = _beginning(archived, found)
-    roots = {0: Frontier().root(), tree.size: tree.root()}
     reader = Entries(found, bodies, tree.size)
-    for seq, raw in entries:
-        reader.read(seq, raw)
-        tree.append(leaf_hash(raw))
-        if tree.size in wanted:
-            roots[tree.size] = tree.root()
-    reader.close()
-
+    roots = _read(entries, reader, tree, heads.sizes())
     judged = heads.judge(roots, tree.size, reader.rotations, reader.restores, archived)
     if judged.reach < tree.size:
         # Without this, whoever drops the last checkpoints could rewrite what they covered.
@@ -86,6 +77,20 @@ def verify_ledger(
         restored=judged.restored,
         lost=judged.lost,
     )
+
+
+def _read(
+    entries: Iterable[tuple[int, bytes]], reader: Entries, tree: Frontier, wanted: Container[int]
+) -> dict[int, bytes]:
+    """Check every entry and grow the tree by it; return the roots at the sizes `wanted`."""
+    roots = {0: Frontier().root(), tree.size: tree.root()}
+    for seq, raw in entries:
+        reader.read(seq, raw)
+        tree.append(leaf_hash(raw))
+        if tree.size in wanted:
+            roots[tree.size] = tree.root()
+    reader.close()
+    return roots
 
 
 def _beginning(archived: Archived, found: Findings) -> Frontier:

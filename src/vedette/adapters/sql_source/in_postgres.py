@@ -12,7 +12,15 @@ from typing import Any
 from urllib.parse import quote
 
 from vedette.adapters.sql_source.marks import Value
-from vedette.adapters.sql_source.tables import QUERY_S, AwayError, Found, no_table, quoted, wanted
+from vedette.adapters.sql_source.tables import (
+    QUERY_S,
+    AwayError,
+    Found,
+    no_table,
+    page_begins,
+    quoted,
+    wanted,
+)
 from vedette.errors import BadFleet, Temporary
 from vedette.load.at_hand import SqlPlan
 
@@ -118,17 +126,9 @@ class PostgresTable:
     ) -> list[Found]:
         """Return rows in order of number and id."""
         number, id = f"t.{self._number}", f"t.{self._id}"
-        values: list[Any] = []
-        where = self._placed()
-        if behind is not None:
-            where += f" AND ({number}, {id}) > (%s::{self._number_type}, %s::{self._id_type})"
-            values += [behind.number, behind.id]
-        elif floor is not None:
-            where += f" AND {number} >= %s::{self._number_type}"
-            values.append(floor)
-        elif begin is not None:
-            where += f" AND {number} > %s::{self._number_type}"
-            values.append(begin)
+        marks = f"%s::{self._number_type}", f"%s::{self._id_type}"
+        begins, values = page_begins(number, id, floor, begin, behind, marks)
+        where = self._placed() + begins
         # JSON made by the server has a form for everything that it holds: infinite instants, too.
         read = ", ".join(f"t.{_name(column)}" for column in self._read)
         row = f"(SELECT row_to_json(r)::text FROM (SELECT {read}) r)"  # noqa: S608

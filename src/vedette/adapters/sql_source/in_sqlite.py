@@ -14,7 +14,15 @@ from urllib.parse import quote
 
 from vedette import crashpoint
 from vedette.adapters.sql_source.marks import Value
-from vedette.adapters.sql_source.tables import QUERY_S, AwayError, Found, no_table, quoted, wanted
+from vedette.adapters.sql_source.tables import (
+    QUERY_S,
+    AwayError,
+    Found,
+    no_table,
+    page_begins,
+    quoted,
+    wanted,
+)
 from vedette.durable import sync
 from vedette.errors import BadFleet
 from vedette.load.at_hand import SqlPlan
@@ -72,19 +80,10 @@ class SqliteTable:
     ) -> list[Found]:
         """Return rows in order of number and id."""
         number, id = quoted(self._plan.order_column), quoted(self._plan.id_column)
-        values: list[Any] = []
         places = (None if behind is None else behind.number, floor, begin)
         known = next((value for value in places if value is not None), None)
-        where = self._placed(self._first() if known is None else known)
-        if behind is not None:
-            where += f" AND ({number}, {id}) > (?, ?)"
-            values += [behind.number, behind.id]
-        elif floor is not None:
-            where += f" AND {number} >= ?"
-            values.append(floor)
-        elif begin is not None:
-            where += f" AND {number} > ?"
-            values.append(begin)
+        begins, values = page_begins(number, id, floor, begin, behind)
+        where = self._placed(self._first() if known is None else known) + begins
         columns = ", ".join([number, id, *map(quoted, self._read)])
         # Every name is the catalogue's own, quoted.
         text = (

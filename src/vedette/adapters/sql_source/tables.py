@@ -55,6 +55,27 @@ class Table(Protocol):
         ...
 
 
+def page_begins(
+    number: str,
+    id: str,
+    floor: Value | None,
+    begin: Value | None,
+    behind: Found | None,
+    marks: tuple[str, str] = ("?", "?"),
+) -> tuple[str, list[Any]]:
+    """Return the condition for where a page begins (see `Table.page`), and its parameters.
+
+    `number` and `id` are columns, quoted; `marks` are how a query marks a parameter for each.
+    """
+    if behind is not None:
+        return f" AND ({number}, {id}) > ({marks[0]}, {marks[1]})", [behind.number, behind.id]
+    if floor is not None:
+        return f" AND {number} >= {marks[0]}", [floor]
+    if begin is not None:
+        return f" AND {number} > {marks[0]}", [begin]
+    return "", []
+
+
 def wanted(plan: SqlPlan, known: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the columns of the data, and all that are read. Raises BadFleet for an unknown one."""
     data = plan.columns or tuple(known)
