@@ -107,6 +107,17 @@ def test_3_an_agent_without_a_grant(fleet: Path) -> None:
     found(checked, "no-grant", "agents/inbox_triage/agent.yaml", "grants/data.yaml", warning=True)
 
 
+def test_2_data_of_the_policy_that_cannot_be_read(fleet: Path) -> None:
+    """It is one problem among the others, by file and line, and hides none of them."""
+    (fleet / "policies" / "limits" / "data.yaml").write_text("agents: {\n  bad\n", "utf-8")
+    charter = fleet / "agents" / "inbox_triage" / "agent.yaml"
+    charter.write_text(charter.read_text("utf-8").replace("max_turns:", "max_turms:"), "utf-8")
+    checked = vedette(fleet, "check", "--json")
+    assert checked.returncode == 1
+    found(checked, "bad-policy", "policies/limits/data.yaml", "expected")
+    found(checked, "no-such-key", "agents/inbox_triage/agent.yaml", "max_turns")
+
+
 def test_3_a_limit_of_a_grant_that_is_misspelt(fleet: Path) -> None:
     grants = fleet / "policies" / "grants" / "data.yaml"
     text = grants.read_text("utf-8")

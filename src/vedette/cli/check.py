@@ -152,7 +152,10 @@ def budget_findings(
     from vedette.agent import Fleet
     from vedette.app import budgets
 
-    found = budgets(bundle.files, Fleet(settings.fleet, agents))[1]
+    try:
+        found = budgets(bundle.files, Fleet(settings.fleet, agents))[1]
+    except BadPolicy:
+        return []  # said of the policy itself
     return [_finding(each, shown) for each in found]
 
 
@@ -248,8 +251,9 @@ def _finding(finding: Finding, shown: str) -> dict[str, Any]:
         "line": finding.line,
         "field": "",
         "what": finding.what,
-        "mend": finding.mend,
+        "mend": finding.mend or "correct this line; nothing of the folder goes live before",
         "warning": False,
+        "code": BadPolicy.code,
     }
 
 
