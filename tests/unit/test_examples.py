@@ -56,6 +56,26 @@ def test_confidence_never_exceeds_what_the_examples_prove() -> None:
     assert sure <= (len(bank.examples) + 1) / (len(bank.examples) + 2)
 
 
+def test_hardly_an_example_is_held_to_be_strange() -> None:
+    """What the calibration was fitted on is believed as it says, all but the farthest of it.
+
+    Control: they are the farthest ones that are believed less, and there are some.
+    """
+    bank = ExampleBank(examples(40))
+    scores = [[score for _, score in row.scores] for row in bank.left_out()]
+    facts = np.stack([sureness_facts(np.array(row)) for row in scores])
+    right = [
+        row.label == one.label for row, one in zip(bank.left_out(), bank.reviewed, strict=True)
+    ]
+    said = 1 / (1 + np.exp(-facts @ fit_logistic(facts, np.array(right))))
+    ceiling = (len(right) + 1) / (len(right) + 2)
+    found = np.array([row.confidence for row in bank.left_out()])
+    doubted = found < np.minimum(said, ceiling) - 1e-9
+    assert 0 < doubted.mean() <= 0.04
+    similar = np.array([row.similarity for row in bank.left_out()])
+    assert similar[doubted].max() <= similar[~doubted].min()
+
+
 def test_closed_form_leave_one_out_equals_leaving_out() -> None:
     """The idf is fitted on all texts, so it is held fixed for the comparison."""
     bank = ExampleBank(examples(4))

@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 
@@ -38,19 +38,20 @@ def main() -> int:
     for part in options.parts or PARTS:
         start, used = time.monotonic(), time.process_time()
         print(f"\n== {part}", flush=True)
-        print("\n".join(_run(part, options.encoder)(data, options.quick)), flush=True)
+        for line in _run(part, options.encoder)(data, options.quick):
+            print(line, flush=True)
         wall, cpu = time.monotonic() - start, time.process_time() - used
         print(f"  ({wall:.0f} s, {cpu:.0f} s CPU of ours)", flush=True)
     return 0
 
 
-def _run(part: str, encoder: bool = False) -> Callable[[Path, bool], list[str]]:
+def _run(part: str, encoder: bool = False) -> Callable[[Path, bool], Iterable[str]]:
     module = import_module(f"tools.eval_real.{part}")
     if encoder and part == "intents":
-        return lambda data, quick: list(module.run(data, quick, encoder=True))
+        return lambda data, quick: module.run(data, quick, encoder=True)
     if part == "nab":
         return lambda data, quick: list(module.run(data))
-    run: Callable[[Path, bool], list[str]] = module.run
+    run: Callable[[Path, bool], Iterable[str]] = module.run
     return run
 
 

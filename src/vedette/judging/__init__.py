@@ -7,13 +7,14 @@ cases and says how sure it is. An agent's `judge.py` defines `Judge`, a subclass
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from vedette.action import Proposal
 from vedette.event import Event, metric_value
 from vedette.memory import Briefing, Candidate, Memory
 from vedette.origin import Ref
+from vedette.quick_data import dataclass
 
 __all__ = [
     "Briefing", "Candidate", "Event", "Judge", "Judgement", "Memory", "Proposal", "Ref",

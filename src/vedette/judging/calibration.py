@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from vedette.quick_data import dataclass
 
 Floats = npt.NDArray[np.float64]
 

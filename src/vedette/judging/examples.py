@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -32,11 +32,13 @@ from vedette.judging.features import TEXT_LIMIT, Floats, Lexicon, Rows
 from vedette.judging.ridge import Ridge
 from vedette.judging.text import fold
 from vedette.memory import Memory
+from vedette.quick_data import dataclass
 
 LAMBDA = 0.1
 LAMBDA_CORRECTED = 0.05  # of an example that a person corrected: it is to be believed
 CHANGEABLE_ROWS = 2_500  # above it one change costs as much as many: a bank is built anew
 _FAMILIAR = 5  # nearest examples that say how familiar a text is
+_STRANGE = 0.03  # of the examples are farther from the others than what is believed in full
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,8 @@ class ExampleBank:
         which helps most while examples are few, but the calibration rests on `examples` alone.
         `read` turns a text into what is compared (a normaliser may be put before `fold`).
         `balance` doubts examples of frequent labels more, so that a rare label is heard.
-        `curve` c bends the lexical kernel; 0 leaves it straight, which suits paragraphs and pages.
+        `curve` c bends the lexical kernel; 0 leaves it straight, which suits paragraphs, pages and
+        some thirty examples of a label and more (then with `lam` 0.25).
         `lexicon` holds weights of features learnt elsewhere; without it the examples tell them.
         Above 2,500 examples the bank is rebuilt, not changed one by one; 8,600 take 0.9 GB.
         Raises ValueError without examples.
@@ -325,7 +328,7 @@ class ExampleBank:
         right = scores.argmax(axis=1) == places
         # What is far from every example is unlike all that the calibration was fitted on.
         near = np.clip(self._nearest[self._shown()], 0, 1)
-        self._near = float(np.quantile(near, 0.1))
+        self._near = float(np.quantile(near, _STRANGE))
         self._map = fit_logistic(np.stack([sureness_facts(row) for row in scores]), right)
         # Rule of succession: n examples without an error do not prove more than this.
         self._ceiling = (len(scores) + 1) / (len(scores) + 2)
