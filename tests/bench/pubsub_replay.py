@@ -1,11 +1,13 @@
 """`python -m tests.bench.pubsub_replay`: the replay over Pub/Sub, on PostgreSQL.
 
 What the file and mail sources would deliver is published to 20 topics of a real emulator, and
-received through 20 ordered subscriptions by the shipped fleet on a real PostgreSQL. Of what was
-accepted a share is given back instead of being acknowledged, so the broker delivers it again; with
---kills, `vedette run` is killed with kill -9 so often before, in mid-stream.
-Exit code 1 unless every event was accepted once, every permitted action had its one effect, and
-the webhook's own record shows no call twice.
+received through 20 subscriptions (16 of them ordered) by the shipped fleet on a real PostgreSQL. Of
+what was accepted a share is given back instead of being acknowledged, so the broker delivers it
+again; with --kills, `vedette run` is killed with kill -9 so often before, in mid-stream. Some mails
+come as bare data, which is no event: the broker puts them to its dead letters. Then the source is
+mended, and one command sends them again.
+Exit code 1 unless every event was accepted once and is accounted for, every permitted action had
+its one effect, and the webhook's own record shows no call twice.
 """
 
 from __future__ import annotations
@@ -19,37 +21,28 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-from zlib import crc32
+from typing import TYPE_CHECKING, Any
 
 from tests.bench.databases import own_database
 from tests.bench.machine import described
-from tests.pubsub import (
-    HOST_VARIABLE,
-    Broker,
-    Emulator,
-    broker,
-    find_emulator,
-    giving_back,
-    message_of,
-)
+from tests.bench.pubsub_account import Account, accepted_in, read_account
+from tests.bench.pubsub_feed import DEADLINE_S, POISONED, SUBSCRIPTIONS, Feed, events_of, ordered
+from tests.pubsub import HOST_VARIABLE, Emulator, broker, find_emulator, giving_back
 from tools.real_fleet import ROOT, Laid, data_folder, lay_out, receiver, unpack_mails
 from tools.replay_real import account, received
 
-from vedette.adapters.file_source import CsvSource
-from vedette.adapters.maildir_source import MaildirSource
 from vedette.adapters.maildir_source.source import copy_maildir
-from vedette.clock import SystemClock
-from vedette.event import Event
-from vedette.testing.intake import ListIntake
 
-SUBSCRIPTIONS, MAILS = 20, 4
+if TYPE_CHECKING:
+    from vedette.app import App
+
 STALLED_S = 60.0
-# Short, for what a killed process held comes again after it.
-DEADLINE_S = 10
+VEDETTE = Path(sys.executable).with_name("vedette")
+# What the broker delivers before it gives a message up.
+ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,39 +62,49 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """What it came to. `summary` is the fleet's, `calls` and `effects` are the webhook's."""
+    """What it came to. `summary` is the fleet's, `calls` and `effects` are the webhook's.
+
+    `poison` were no events when they first came, and `redriven` were sent again by one command.
+    """
 
     published: int
+    poison: int
+    redriven: int
     given_back: int
     redelivered: int
     summary: dict[str, Any]
+    account: Account
     laid: Laid
     calls: int
     effects: int
-    publish_s: float
     kills: list[float]
 
     def wrong(self) -> list[str]:
         """Return what is not as it must be."""
-        found = account(self.summary, self.laid)
-        accepted = self.summary["events"]["accepted"]
+        found = account(self.summary, self.laid) + self.account.wrong()
+        accepted = self.account.events - self.account.ticks
         if accepted != self.published:
             found.append(f"{self.published} events published, {accepted} accepted")
         if self.redelivered < self.given_back:
             found.append(f"{self.given_back} given back, {self.redelivered} delivered again")
+        if self.redriven < self.poison:
+            found.append(
+                f"{self.poison} were no events, {self.redriven} dead letters were redriven"
+            )
         if self.calls != self.effects:
             found.append(f"{self.calls} calls of the webhook had {self.effects} effects")
         return found
 
     def report(self) -> str:
         """Return it for people."""
-        events, agents = self.summary["events"], self.summary["agents"]
+        agents = self.summary["agents"]
         effects = sum(each["effects"] for each in agents.values())
         return "\n".join(
             [
-                f"{self.published:,} events published in {self.publish_s:.1f} s to "
-                f"{SUBSCRIPTIONS} topics; {events['accepted']:,} accepted",
+                f"{self.published:,} events published to {SUBSCRIPTIONS} topics",
+                self.account.line(),
                 f"{self.given_back:,} given back, {self.redelivered:,} known when they came again",
+                f"{self.poison:,} were no events at first, {self.redriven:,} dead letters redriven",
                 f"{effects:,} effects of {sum(a['permits'] for a in agents.values()):,} permits, "
                 f"{sum(a['failed'] for a in agents.values()):,} failed; the webhook recorded "
                 f"{self.calls:,} calls, {self.effects:,} effects",
@@ -112,43 +115,6 @@ class Came:
                 *(f"WRONG: {each}" for each in self.wrong()),
             ]
         )
-
-
-async def events_of(given: Replay) -> list[Event]:
-    """Return what the fleet's own sources would deliver, as events of the subscriptions."""
-    clock, found = SystemClock(), ListIntake()
-    await CsvSource("nab", str(given.series / "**" / "*.csv"), clock).deliver(found)
-    metrics = found.events
-    if given.rows is not None:
-        metrics = [e for e in metrics if int(e.id.rpartition(":")[2]) <= given.rows]
-    mails = ListIntake()
-    await MaildirSource("mail", given.mailbox, clock=clock).deliver(mails)
-    return [
-        *(replace(e, source=_source(e.subject or "", 0, SUBSCRIPTIONS - MAILS)) for e in metrics),
-        *(replace(e, source=_source(e.id, SUBSCRIPTIONS - MAILS, MAILS)) for e in mails.events),
-    ]
-
-
-def _source(key: str, first: int, count: int) -> str:
-    """Return the source of a subscription that a key belongs to."""
-    return f"pubsub:s{first + crc32(key.encode()) % count}"
-
-
-async def publish(here: Broker, events: Sequence[Event]) -> None:
-    """Make topics and subscriptions, and publish each series in its order."""
-    shares: dict[str, list[Event]] = {f"pubsub:s{n}": [] for n in range(SUBSCRIPTIONS)}
-    for event in sorted(events, key=lambda event: event.subject or ""):
-        shares[event.source].append(event)
-    for n, share in enumerate(shares.values()):
-        await here.topic(f"topic-{n}")
-        await here.subscription(
-            f"sub-{n}",
-            f"topic-{n}",
-            enable_message_ordering=True,
-            ack_deadline_seconds=DEADLINE_S,
-        )
-        messages = [message_of(here.connection, each, ordered=True) for each in share]
-        await here.publish(f"topic-{n}", *messages)
 
 
 def settings(folder: Path, given: Replay, hook: str, project: str, url: str) -> Laid:
@@ -171,8 +137,11 @@ def settings(folder: Path, given: Replay, hook: str, project: str, url: str) -> 
     for n in range(SUBSCRIPTIONS):
         text += (
             f'[[sources]]\nkind = "pubsub"\nname = "s{n}"\nproject = "{project}"\n'
-            f'subscription = "sub-{n}"\nordered = true\nack_deadline = "{DEADLINE_S}s"\n'
+            f'subscription = "sub-{n}"\nordered = {str(ordered(n)).lower()}\n'
+            f'ack_deadline = "{DEADLINE_S}s"\n'
         )
+    # The poisoned one is the last: what is added at the end is added to it.
+    text += f'topic = "topic-{POISONED}"\ndead_letter_topic = "dead"\n'
     laid.config.write_text(text)
     copy_maildir(given.mailbox, folder / "state" / "mailbox")
     return laid
@@ -181,11 +150,10 @@ def settings(folder: Path, given: Replay, hook: str, project: str, url: str) -> 
 async def kill(laid: Laid, count: int, seed: int = 5) -> list[float]:
     """Run the fleet and kill it, so often; return after how many seconds each time."""
     draw = random.Random(seed)
-    vedette = Path(sys.executable).with_name("vedette")
     lasted = []
     for _ in range(count):
         process = await asyncio.create_subprocess_exec(
-            str(vedette), "--config", str(laid.config), "run", "--plain",
+            str(VEDETTE), "--config", str(laid.config), "run", "--plain",
             stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         lasted.append(draw.uniform(5, 12))
@@ -197,8 +165,30 @@ async def kill(laid: Laid, count: int, seed: int = 5) -> list[float]:
     return lasted
 
 
-async def receive(laid: Laid, expected: int, *, killed: bool) -> dict[str, Any]:
-    """Run the fleet until everything was accepted, acknowledged and handled."""
+async def redrive(laid: Laid) -> int:
+    """Send the dead letters again, by the command; return how many."""
+    process = await asyncio.create_subprocess_exec(
+        str(VEDETTE), "--config", str(laid.config), "pubsub", "redrive", f"s{POISONED}",
+        "--reason", "the source says now what bare data is", "--json",
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    said, _ = await process.communicate()
+    if process.returncode:
+        raise AssertionError(f"redrive exited with {process.returncode}: {said.decode()}")
+    told: dict[str, Any] = json.loads(said)
+    return int(told["redriven"])
+
+
+async def receive(
+    laid: Laid,
+    expected: int,
+    done: Callable[[App], bool],
+    beside: Callable[[], Awaitable[None]] | None = None,
+) -> dict[str, Any]:
+    """Run the fleet until as many are accepted, all is handled and `done` says so, or it stalls.
+
+    `beside` is done once, while the fleet runs.
+    """
     from vedette.app import open_app
     from vedette.load import load_settings
     from vedette.runner import Running, summary
@@ -207,52 +197,95 @@ async def receive(laid: Laid, expected: int, *, killed: bool) -> dict[str, Any]:
     running = Running(app, until_idle=False)
     seen: tuple[int, ...] = ()
     since = time.monotonic()
+    works: list[asyncio.Future[None]] = []
 
     def look(now: Running) -> None:
         nonlocal seen, since
-        metrics = app.metrics
-        acked = metrics.total("pubsub_acks", outcome="acked")
-        state = (app.store.events_counted()[0], acked, app.dispatcher.handled)
+        if beside is not None and not works:
+            works.append(asyncio.ensure_future(beside()))
+        received = app.metrics.total("pubsub_messages")
+        state = (app.store.events_counted()[0], received, app.dispatcher.handled)
         if state != seen:
             seen, since = state, time.monotonic()
         elif time.monotonic() - since > STALLED_S:
             running.stop()
-        # Longer than a deadline: what anybody still held would have come again.
-        quiet = time.monotonic() - since > (DEADLINE_S + 5 if killed else 0)
-        all_acked = killed or acked >= expected
-        if state[0] >= expected and all_acked and quiet and app.dispatcher.idle:
+        resting = app.dispatcher.idle and not app.dispatcher.soon
+        if state[0] >= expected and resting and all(w.done() for w in works) and done(app):
             running.stop()
 
     try:
         await running.run(look)
-        return summary(running) | {
-            "redelivered": app.metrics.total("pubsub_redelivered"),
-            "given_back": app.metrics.total("pubsub_acks", outcome="nacked"),
-        }
+        await asyncio.gather(*works)
+        return summary(running) | {"redelivered": app.metrics.total("pubsub_redelivered")}
     finally:
         await app.close()
 
 
+class Settled:
+    """Says whether the broker holds nothing any more but dead letters.
+
+    `acks` and `refusals` are how many have to be counted; None where another process, now dead,
+    counted some: then nothing must have come for longer than a deadline.
+    """
+
+    def __init__(self, acks: int | None, refusals: int | None) -> None:
+        self._acks, self._refusals = acks, refusals
+        self._seen, self._since = -1, time.monotonic()
+
+    def __call__(self, app: App) -> bool:
+        """Look at the fleet's counters."""
+        total = app.metrics.total
+        if (received := total("pubsub_messages")) != self._seen:
+            self._seen, self._since = received, time.monotonic()
+        if self._acks is None or self._refusals is None:
+            return time.monotonic() - self._since > DEADLINE_S + 5
+        acked, refused = total("pubsub_acks", outcome="acked"), total("pubsub_poison")
+        return acked >= self._acks and refused >= self._refusals
+
+
 async def replay(folder: Path, given: Replay, emulator: Emulator, url: str) -> Came:
     """Publish and receive everything once. PUBSUB_EMULATOR_HOST must name the emulator."""
-    events = await events_of(given)
+    found = await events_of(given.series, given.mailbox, given.rows)
+    events = found.events
     with receiver(folder / "receiver.jsonl") as hook:
         async with broker(emulator) as here:
-            began = time.monotonic()
-            await publish(here, events)
-            publish_s = time.monotonic() - began
+            feed = Feed(here, events)
+            await feed.make()
             laid = settings(folder, given, hook, here.project, url)
-            lasted = await kill(laid, given.kills)
-            # Drawn more often than needed, so that chance does not give back fewer.
-            most = 0 if given.kills else int(given.again * len(events))
-            with giving_back(min(0.9, 3 * given.again), most):
-                told = await receive(laid, len(events), killed=given.kills > 0)
+            feeding = asyncio.create_task(feed.run(lambda: accepted_in(url)))
+            try:
+                lasted = await kill(laid, given.kills)
+                good = len(events) - feed.poison
+                first = (
+                    Settled(None, None) if given.kills else Settled(good, ATTEMPTS * feed.poison)
+                )
+                # Drawn more often than needed, so that chance does not give back fewer.
+                most = 0 if given.kills else int(given.again * good)
+                with giving_back(min(0.9, 3 * given.again), most):
+                    told = await receive(laid, good, first)
+            finally:
+                feeding.cancel()
+            # The mend: what bare data is.
+            with laid.config.open("a") as config:
+                config.write('type = "mail.received"\n')
+            redriven = 0
+
+            async def again() -> None:
+                nonlocal redriven
+                redriven = await redrive(laid)
+
+            def taken(app: App) -> bool:
+                return app.metrics.total("pubsub_acks", outcome="acked") >= redriven
+
+            after = await receive(laid, len(events), taken, again)
     calls, effects = received(folder / "receiver.jsonl")
+    stands = read_account(url)
     mails = sum(1 for event in events if event.type == "mail.received")
-    laid = replace(laid, metrics=len(events) - mails, mails=mails)
+    laid = replace(laid, metrics=len(events) - mails + stands.ticks, mails=mails)
+    speed = {name: told[name] for name in ("seconds", "events_per_second", "cpu_us_per_event")}
     return Came(
-        len(events), told["given_back"], told["redelivered"], told, laid, calls, effects, publish_s,
-        lasted,
+        len(events), feed.poison, redriven, most, told["redelivered"] + after["redelivered"],
+        after | speed, stands, laid, calls, effects, lasted,
     )  # fmt: skip
 
 

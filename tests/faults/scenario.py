@@ -248,7 +248,8 @@ class _Script:
     async def _settle(self) -> None:
         """Return when nothing is left to handle now (what waits is looked for once at a time)."""
         dispatcher = self.fleet.app.dispatcher
-        async with asyncio.timeout(30):
+        # For what never ends; a busy machine may stop a child for longer than a minute.
+        async with asyncio.timeout(150):
             while True:
                 dispatcher.wake()
                 if dispatcher.idle:
