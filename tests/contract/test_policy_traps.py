@@ -33,6 +33,10 @@ TRAPS: dict[str, tuple[str, Any, Any, Any, str]] = {
     "an assignment that nobody asks for": (
         "answer if { given := input.missing }", {}, True, None, "given may be undefined",
     ),
+    "every, where one holds": (
+        'answer if { every name in input.all { input.kinds[name] == "x" } }',
+        {"all": ["y", "x"], "kinds": {"x": "x", "y": "z"}}, True, None, "`every`",
+    ),
     "an assignment of an assignment": (
         "answer if { one := input.missing; two := one }", {}, True, None, "may be undefined",
     ),
@@ -289,7 +293,6 @@ FINE = (
     'word(x) := {"word": x}',
     'kind("a") := 1',
     'thing(x) := "thing"',
-    "other if { every sink in input.action.sinks { is_string(sink) } }",
     "other if { some place; input.action.sinks[place] == data.limits.hops }",
 )
 

@@ -129,6 +129,9 @@ def _outside_tests(module: Module, rule: Rule, at: At) -> Iterator[Fault]:
             mend = "name the condition as a rule and negate the name"
             line = negation["span"]["line"] if "span" in negation else rule.line
             yield at(line, _NOT, mend)
+    for every in rule.nodes["Every"]:
+        mend = "collect what passes in a set and ask that none is left: `count(all - passing) == 0`"
+        yield at(every["span"]["line"], _EVERY, mend)
     for mods in rule.nodes["with_mods"]:
         line = next((each.line for each in gather(mods)[1]), rule.line)
         yield at(line, "`with` stands outside a test", "take the value as a parameter")
@@ -142,6 +145,7 @@ def _is_name(module: Module, rule: Rule, ref: Ref) -> bool:
     return ref.root not in rule.locals
 
 
+_EVERY = "`every`: the compiled engine takes it for true where it holds once"
 _NOT = "`not` before something that is no name: it would hold whenever a field is absent"
 
 
