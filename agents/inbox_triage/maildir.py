@@ -71,6 +71,14 @@ class Maildir:
                     return found
         return None
 
+    def every(self, unique: str) -> list[Found]:
+        """Return each place where a mail of that unique name lies: a copy has the name, too.
+
+        Raises Refused for what cannot be a unique name.
+        """
+        check_unique(unique)
+        return [found for folder in self._folders() for found in self._all_in(folder, unique)]
+
     def move(self, found: Found, folder: str) -> bool:
         """Move a mail to a folder under the same file name; False if it is no longer there."""
         self.make(folder)
@@ -88,7 +96,7 @@ class Maildir:
         return self._rename(found, Found(found.folder, "cur", file))
 
     def before(self, name: str, found: Found) -> dict[str, str]:
-        """Return how a mail lay before the call of that name touched it.
+        """Return how a mail lay before the call of that name touched it. Raises Refused.
 
         The first try of a call writes it down before it changes anything: after a crash the mail
         alone no longer tells. The notes lie beside the folders, where no mail reader looks; one
@@ -96,13 +104,24 @@ class Maildir:
         """
         notes = self._root / _NOTES
         path = notes / name
-        with suppress(FileNotFoundError, ValueError):
-            known: dict[str, str] = json.loads(path.read_bytes())
+        with suppress(FileNotFoundError):
+            known = _note(path)
+            _sync(notes)  # the try that put it there may have died before that
             return known
         was = {"flags": found.flags, "folder": found.folder, "place": found.place}
         notes.mkdir(mode=0o700, exist_ok=True)
-        # A note that was cut short by a crash is written anew: nothing was done before it stood.
-        path.write_text(json.dumps(was), encoding="ascii")
+        if _is_empty(notes):
+            _sync(self._root)
+        # Durable before the change is: after a power cut a mail that was changed would else be
+        # taken for one that lay so before.
+        temporary = notes / f"{name}.{os.getpid()}.{os.urandom(4).hex()}"
+        try:
+            _write(temporary, json.dumps(was).encode("ascii"))
+            temporary.rename(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync(notes)
         if name.startswith("00"):
             _drop_old(notes)
         return was
@@ -139,14 +158,7 @@ class Maildir:
         staging = self._path(folder, "tmp")
         unique = file.split(":", 1)[0]
         temporary = staging / f"{unique}.{os.getpid()}.{os.urandom(4).hex()}"
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            view = memoryview(content)
-            while view:
-                view = view[os.write(handle, view) :]
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        _write(temporary, content)
         target = self._path(folder, place) / file
         try:
             os.link(temporary, target)
@@ -189,11 +201,13 @@ class Maildir:
         new = self._path(folder, "new")
         if (new / unique).is_file():
             return Found(folder, "new", unique)
+        return next(self._all_in(folder, unique), None)
+
+    def _all_in(self, folder: str, unique: str) -> Iterator[Found]:
         for place in ("cur", "new"):
             for name in _names(self._path(folder, place)):
                 if name == unique or name.startswith(unique + ":"):
-                    return Found(folder, place, name)
-        return None
+                    yield Found(folder, place, name)
 
     def _rename(self, found: Found, wanted: Found) -> bool:
         source = self._path(found.folder, found.place) / found.file
@@ -242,12 +256,44 @@ def found_before(call: Call) -> Mapping[str, str] | None:
     return was
 
 
+def _note(path: Path) -> dict[str, str]:
+    """Return what a note says. Raises FileNotFoundError, and Refused for one that says nothing."""
+    try:
+        known = json.loads(path.read_bytes())
+    except ValueError:
+        known = None
+    if not isinstance(known, dict) or not all(isinstance(v, str) for v in known.values()):
+        where = f"{path.parent.name}/{path.name}"
+        raise Refused(
+            f"the note {where} of how the message lay before cannot be read: see whether it lies "
+            "as it should, and remove the note"
+        )
+    return known
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Make a new file of that content, durable but for its name."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(handle, view) :]
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _names(path: Path) -> list[str]:
     try:
         with os.scandir(path) as entries:
             return [entry.name for entry in entries]
     except FileNotFoundError:
         return []
+
+
+def _is_empty(path: Path) -> bool:
+    with os.scandir(path) as entries:
+        return next(entries, None) is None
 
 
 def _drop_old(notes: Path) -> None:

@@ -16,6 +16,9 @@ from . import compose
 from .maildir import Found, Maildir, Refused, check_folder, found_before
 
 _FLAGS = {"important": "F", "seen": "S"}
+_SENDING, _SENT = "Sending", "Sent"
+# Where mail programs put what is removed.
+_TRASH = frozenset({"trash", "deleted items", "deleted messages"})
 _TRIES = 8  # looks for a mail that moves while we look
 
 
@@ -111,38 +114,62 @@ def _send(call: Call, write: Callable[[Call, bytes], bytes]) -> Outcome:
 
 
 class _Out:
-    """Where a mail is kept that is on its way: in `.Sending`, then in `.Sent`."""
+    """Where a mail is kept that is on its way: in `.Sending`, then in `.Sent`.
+
+    A person who removes it there has it sent again; a mail program moves it to the trash, or flags
+    it. Wherever else it lies says nothing of whether it arrived.
+    """
 
     def __init__(self, box: Maildir, call: Call) -> None:
         self._box, self._call, self._name = box, call, f"{call.key}.vedette"
 
     def is_sent(self) -> bool:
-        found = self._box.find(self._name)
-        return found is not None and found.folder != "Sending"
+        return any(found.folder == _SENT for found in self._kept())
 
     def is_begun(self) -> bool:
-        found = self._box.find(self._name)
-        return found is not None and found.folder == "Sending"
+        # Also what is among the sent by now: a person may have moved it since `is_sent` was asked.
+        return bool(self._kept())
 
     def original(self) -> bytes | None:
         return self._box.read(_find(self._box, self._call))
 
     def ready(self) -> None:
-        self._box.make("Sending")
-        self._box.make("Sent")
+        self._box.make(_SENDING)
+        self._box.make(_SENT)
 
     def begin(self, mail: bytes) -> None:
-        self._box.put("Sending", "cur", f"{self._name}:2,S", mail)
+        # What a person flagged as removed would be taken for this one.
+        for found in self._lying():
+            if _is_removed(found):
+                self._box.remove(found)
+        self._box.put(_SENDING, "cur", f"{self._name}:2,S", mail)
 
     def drop(self) -> None:
-        found = self._box.find(self._name)
-        if found is not None:
+        for found in self._lying():
             self._box.remove(found)
 
     def finish(self) -> None:
-        found = self._box.find(self._name)
-        if found is not None:
-            self._box.move(found, "Sent")
+        for found in self._lying():
+            self._box.move(found, _SENT)
+
+    def _lying(self) -> list[Found]:
+        """Return the mail where it lies among those that are being sent."""
+        return [found for found in self._box.every(self._name) if found.folder == _SENDING]
+
+    def _kept(self) -> list[Found]:
+        """Return the mail wherever it lies, but where it was removed."""
+        # Twice: it may move from a folder not yet looked at to one that was.
+        for _ in range(2):
+            kept = [found for found in self._box.every(self._name) if not _is_removed(found)]
+            if kept:
+                return kept
+        return []
+
+
+def _is_removed(found: Found) -> bool:
+    if found.folder == _SENT:
+        return False  # who tidies up there takes nothing back
+    return "T" in found.flags or found.folder.casefold() in _TRASH
 
 
 def _on_imap(call: Call) -> bool:

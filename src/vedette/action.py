@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import field
 from typing import Any
 
 from vedette.digest import sha256_hex, short_id, tame, tamed
 from vedette.errors import BadProposal
 from vedette.origin import Origin, Ref, Roots, bare_origin, known_values, resolve
+from vedette.quick_data import dataclass
 from vedette.tool import Tool
 
 
@@ -76,17 +77,16 @@ def bind(
     Raises BadProposal for an argument the tool does not declare, a missing one, a reference that
     leads nowhere, or a value of another type than declared.
     """
-    unknown = sorted(set(proposal.args) - set(tool.args))
-    if unknown:
+    if not proposal.args.keys() <= tool.args.keys():
+        unknown = sorted(set(proposal.args) - set(tool.args))
         raise BadProposal(f"tool {tool.name} has no argument {unknown[0]!r}")
     known: frozenset[str] | None = None
     args: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
     sources: dict[str, str] = {}
     for name, kind in tool.args.items():
-        optional = kind.endswith("?")
         if name not in proposal.args:
-            if optional:
+            if kind.endswith("?"):
                 continue
             raise BadProposal(f"tool {tool.name} needs the argument {name!r}")
         given = proposal.args[name]
@@ -112,6 +112,7 @@ def bind(
         why=proposal.why,
         confidence_milli=max(0, min(1000, int(proposal.confidence * 1000))),
         digest=digest,
+        recorded=action_id(run, turn, ordinal),
     )
 
 
@@ -150,17 +151,20 @@ def action_digest(tool: Tool, args: Mapping[str, Any]) -> str:
     return sha256_hex(action_bytes(tool, args))
 
 
+_FITS: Mapping[str, Callable[[Any], bool]] = {
+    "string": lambda value: isinstance(value, str),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "boolean": lambda value: isinstance(value, bool),
+    "strings": lambda value: (
+        isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+    ),
+    "object": lambda value: isinstance(value, Mapping),
+}
+
+
 def _typed(value: Any, kind: str, tool: Tool, name: str) -> Any:
-    fits = {
-        "string": lambda: isinstance(value, str),
-        "integer": lambda: isinstance(value, int) and not isinstance(value, bool),
-        "boolean": lambda: isinstance(value, bool),
-        "strings": lambda: (
-            isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
-        ),
-        "object": lambda: isinstance(value, Mapping),
-    }
-    if kind not in fits or not fits[kind]():
+    fits = _FITS.get(kind)
+    if fits is None or not fits(value):
         raise BadProposal(f"tool {tool.name}: argument {name!r} is not a {kind}")
     try:
         return tame(list(value) if isinstance(value, tuple) else value)

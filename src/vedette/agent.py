@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from vedette.budget import Budget
 from vedette.ceiling import Ceilings
 from vedette.event import UNDONE, Event
 from vedette.identity import Identity
+from vedette.quick_data import dataclass
 from vedette.tool import Tool
 from vedette.trigger import TICK_TYPE, UNDO_TYPE, Schedule, Subscription
 

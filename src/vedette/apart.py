@@ -170,7 +170,11 @@ def apart(
         return Making(agent.folder, agent.charter, taught, agent.limits)
 
     pool = RemotePool()
-    both = Apart(reasoners["judge"], RemoteJudges(pool, make), pool, far)
+
+    def expired(name: str) -> bool:
+        return lessons.expired(name, clock.now_us())
+
+    both = Apart(reasoners["judge"], RemoteJudges(pool, make, expired), pool, far)
     return {**reasoners, "judge": both}
 
 

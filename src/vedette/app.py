@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +29,10 @@ from vedette.intake import LineIntake
 from vedette.isolation import in_hand, judges, open_pool, performer
 from vedette.lessons import Lessons, Readable
 from vedette.line import Line
-from vedette.modes import POLICY_FOLDER
+from vedette.modes import POLICY_FOLDER, POLICY_REFUSED, offered
 from vedette.ports import Finding, Performer, PolicyEngine, PolicyStage, Reasoner
 from vedette.publishing import shelving
+from vedette.quick_data import dataclass
 from vedette.recall import Recall
 from vedette.rollout import Rollout, Wish
 from vedette.standing import take_over
@@ -42,6 +43,7 @@ from vedette.upkeep import Letters, Upkeep
 if TYPE_CHECKING:
     from vedette.adapters.prometheus import PrometheusMetrics
     from vedette.adapters.sqlite_bank import SqliteBank
+    from vedette.adapters.worker_pool.begun import Begun
     from vedette.adapters.worker_pool.pool import WorkerPool
     from vedette.load import Loaded, Settings
     from vedette.storage.store import SqlStore
@@ -51,7 +53,8 @@ if TYPE_CHECKING:
 class App:
     """One opened fleet. Owns the store until `close`.
 
-    `troubles` are what a person should see of how it came up.
+    `troubles` are what a person should see of how it came up. `fed` is the entry up to which the
+    banks were brought to the ledger.
     """
 
     settings: Settings
@@ -66,6 +69,7 @@ class App:
     rollout: Rollout
     troubles: list[str] = field(default_factory=list)
     pool: WorkerPool | None = None
+    fed: int = 0
 
     async def close(self) -> None:
         """Stop handling, commit what is queued, and let go of the store."""
@@ -89,8 +93,9 @@ async def open_app(
     clock: Clock | None = None,
     reasoners: dict[str, Reasoner] | None = None,
     stage: PolicyStage | None = None,
+    begun: Begun | None = None,
 ) -> App:
-    """Open the fleet that `settings` describe; what is given replaces the usual part.
+    """Open the fleet that `settings` describe; what is given or `begun` replaces the usual part.
 
     The policy folder is tried out and made live if it differs from the live revision; if it is
     refused or cannot be read, the last good revision stays and `App.troubles` says so; without
@@ -108,10 +113,10 @@ async def open_app(
     store = _own_store(settings, fleet.name, key_name, clock)
     metrics, pool = PrometheusMetrics(), None
     try:
+        pool = open_pool(settings, fleet, metrics, begun)
         banks = SqliteBank(settings.state / "memory.db")
         versions = banks.load(loaded.banks)
-        feed(banks, store)
-        pool = open_pool(settings, metrics)
+        fed = feed(banks, store)
         hands = with_tokens(settings, with_secrets(performer(fleet, pool), settings.targets))
         lessons = Lessons(banks, {} if reasoners else _judged(loaded))
         thinking = reasoners or _reasoners(loaded, lessons, clock, pool, hands)
@@ -122,7 +127,8 @@ async def open_app(
         refuse_unbounded(line)
         read = lessons.catch_up(line.gateway, rollout.live.number, clock.now_us())
         store.adopt(rollout.live.number, line.stops.epoch)
-        opened = Draft("store.opened", {"epoch": store.epoch})
+        what = "visit" if settings.store.visit else None
+        opened = Draft("store.opened", {"epoch": store.epoch, "what": what})
         await store.note([opened, _loaded(loaded, versions), *read])
     except BaseException:
         store.close()
@@ -136,7 +142,7 @@ async def open_app(
     commands = await _commands(settings, line, store, key_name, intake, rollout, lessons)
     return App(
         settings, loaded, line, store, banks, metrics, commands, intake, dispatcher, rollout,
-        troubles, pool,
+        troubles, pool, fed,
     )  # fmt: skip
 
 
@@ -314,21 +320,22 @@ async def _offer(settings: Settings, store: SqlStore, rollout: Rollout) -> list[
 
     stays = f"policy refused, revision {rollout.live.number} stays"
     try:
-        offered = read_bundle(settings.policies)
+        bundle = read_bundle(settings.policies)
     except BadPolicy as error:
         if not rollout.live.number:
             raise
         await rollout.refuse(error, ENGINE)
         return [f"{stays}: {error}"]
-    if rollout.live.number and (
-        settings.store.visit or offered.digest == store.meta(POLICY_FOLDER)
-    ):
-        # The folder says what it said before; what a person applied since stays live. And who
-        # comes for one command publishes under that person's name, or nothing: the next `run`
-        # takes up what a person left there.
+    if rollout.live.number and settings.store.visit:
+        # Who comes for one command publishes under that person's name, or nothing: the next `run`
+        # takes up what a person left in the folder.
         return []
-    published = await rollout.publish(offered, Wish(ENGINE, "found in the policy folder at start"))
-    await store.remember(POLICY_FOLDER, offered.digest)
+    if rollout.live.number and bundle.digest == store.meta(POLICY_FOLDER):
+        # The folder says what it said before; what a person applied since stays live.
+        refused = store.meta(POLICY_REFUSED)
+        return [f"{stays}: {refused}"] if refused else []
+    published = await rollout.publish(bundle, Wish(ENGINE, "found in the policy folder at start"))
+    await offered(store, bundle.digest, published.findings)
     if published.ok:
         return []
     first = published.findings[0]

@@ -6,13 +6,14 @@ that size has the same root. The handovers lead from the first key to the one in
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import orjson
 
 from vedette.keychain import Handover, KeyChain
 from vedette.proof import Frontier, ProofError
+from vedette.quick_data import dataclass
 from vedette.tail import frontier_of
 
 SCHEMA = "vedette.archived/1"

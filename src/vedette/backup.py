@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +29,7 @@ from vedette.entry import Body, Draft
 from vedette.errors import BadCommand, BadStore
 from vedette.identity import Principal
 from vedette.proof import Checkpoint, ProofError, parse_note, read_notes, verify_note
+from vedette.quick_data import dataclass
 
 if TYPE_CHECKING:
     from vedette.load import Settings

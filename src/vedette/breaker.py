@@ -9,10 +9,11 @@ and finds out within a few calls. Instants are microseconds of the wall clock, g
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from vedette.backoff import delay_us
+from vedette.quick_data import dataclass
 
 State = Literal["closed", "open", "half-open"]
 
@@ -100,7 +101,7 @@ class Breaker:
         calls, failures = self._now
         self._now = (calls + 1, failures + (not ok))
         self._in_a_row = 0 if ok else self._in_a_row + 1
-        calls, failures = (a + b for a, b in zip(self._now, self._before, strict=True))
+        calls, failures = self._now[0] + self._before[0], self._now[1] + self._before[1]
         often = calls >= limits.least and failures * 1000 >= calls * limits.share_milli
         if not ok and (self._in_a_row >= limits.in_a_row or often):
             self._open(now_us)

@@ -8,8 +8,10 @@ booked before it begins; what it did not use is given back to the windows it was
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
+
+from vedette.quick_data import dataclass
 
 MINUTE_US = 60_000_000
 HOUR_US = 60 * MINUTE_US

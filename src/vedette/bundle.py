@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from vedette.digest import canonical, sha256_hex
+from vedette.quick_data import dataclass
 
 ENTRYPOINT = "data.vedette.gateway.decision"
 

@@ -224,7 +224,7 @@ async def settle(line: Line, case: Case, row: ActionRow, outcome: Outcome, sure:
     """
     while True:
         now = line.clock.now_us()
-        after = replace(row)
+        after = row.copy()
         tool = case.agent.tools[row.tool]
         state = performing.settle(after, tool, outcome, now)
         drafts: list[Draft] = []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 import orjson
@@ -18,10 +18,11 @@ from vedette.hold import approval_of, wake_at
 from vedette.line import Line
 from vedette.memory import Briefing, Memory
 from vedette.moved import Fenced, OverBudget, Superseded
-from vedette.origin import Roots
+from vedette.origin import Origin, Roots
 from vedette.perform import answer_data
 from vedette.ports import Thought
 from vedette.question import Decided, Situation
+from vedette.quick_data import dataclass
 from vedette.run import ActionRow, Answer, Run, RunState, Step
 from vedette.today import origins_today
 from vedette.told import coarse, judged
@@ -33,7 +34,8 @@ class Case:
 
     `previous` is the position of the key's event that was judged before this one; `briefed` cites
     what each recorded turn was briefed with; `reservation` is this turn's worst case, booked;
-    `places` is the room for actions of the step that is being made.
+    `places` is the room for actions of the step that is being made. `fresh` has the origins of
+    the actions that were decided here, by id, with the registry they were bound under.
     """
 
     line: Line
@@ -52,6 +54,7 @@ class Case:
     reservation: Reservation | None = None
     places: Places = field(default_factory=Places)
     briefed: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
+    fresh: dict[str, tuple[Mapping[str, Origin], object]] = field(default_factory=dict)
 
     @classmethod
     def open(cls, line: Line, run: Run, epoch: int, event: Event) -> Case:
@@ -86,6 +89,10 @@ class Case:
         """Return the actions whose wait is over: approved, expired, time come, stop lifted."""
         return [row for row in self.rows if self._decidable(row, now_us)]
 
+    def to_perform(self, now_us: int) -> list[ActionRow]:
+        """Return the actions whose effect may be tried now."""
+        return [row for row in self.rows if row.triable(now_us)]
+
     def _decidable(self, row: ActionRow, now_us: int) -> bool:
         if row.settled or row.effect in ("intended", "started"):
             return False
@@ -102,23 +109,12 @@ class Case:
             return not self.line.stops.tool(self.agent.name, row.tool)
         return row.decided is None
 
-    def to_perform(self, now_us: int) -> list[ActionRow]:
-        """Return the actions whose effect may be tried now."""
-        return [
-            row
-            for row in self.rows
-            if row.effect in ("intended", "started", "unknown")
-            and row.not_before_us <= now_us
-            and row.waits != "approval"
-        ]
-
     def standing(self, rows: Sequence[ActionRow], final: bool, now_us: int) -> dict[str, Any]:
         """Return the run's state, wake-up instant and wait, given its actions."""
         if not rows or all(row.settled for row in rows):
             state: RunState = "done" if final else "ready"
             return {"state": state, "wake_us": 0, "waits": None}
-        waiting = replace(self, rows=list(rows))
-        if waiting.to_decide(now_us) or waiting.to_perform(now_us):
+        if any(row.triable(now_us) or self._decidable(row, now_us) for row in rows):
             return {"state": "ready", "wake_us": 0, "waits": None}
         open_rows = [row for row in rows if not row.settled]
         ends = [row.until_us for row in open_rows if row.waits == "approval" and row.until_us]
@@ -194,16 +190,14 @@ class Case:
 
         `rows` are the run's actions; of several copies of one the last counts.
         """
-        latest = {other.id: other for other in rows}
+        latest = {other.id: other for other in rows if other.id != row.id}
         return Situation(
             agent=self.agent,
             event=self.event,
             turn=row.turn,
             now_us=now_us,
             memories=self.briefed.get(row.turn) or [(m.cite(), m.trust) for m in self.memories],
-            actions_in_run=sum(
-                1 for id, other in latest.items() if other.effect is not None and id != row.id
-            ),
+            actions_in_run=sum(other.effect is not None for other in latest.values()),
             stopped=self.line.stops.tool(self.agent.name, row.tool),
             approval=approval_of(row, now_us),
         )
@@ -216,15 +210,19 @@ class Case:
         """
         tool = self.agent.tools.get(row.tool)
         record = orjson.loads(row.record) if row.record else None
-        if tool is None or record is None or action_digest(tool, record["args"]) != row.digest:
+        origins, registry = self.fresh.get(row.id, ({}, None))
+        same = registry is self.line.registry
+        if not (tool and record and (same or action_digest(tool, record["args"]) == row.digest)):
             raise Superseded(f"the tool {row.tool} is not declared as it was when this was decided")
+        if not same:
+            origins = origins_today(record, self.agent.charter, self.line.registry)
         return Action(
             run=row.run,
             turn=row.turn,
             ordinal=row.ordinal,
             tool=tool,
             args=record["args"],
-            origins=origins_today(record, self.agent.charter, self.line.registry),
+            origins=origins,
             sources=record["sources"],
             why=record["why"],
             confidence_milli=record["confidence"],
@@ -266,9 +264,10 @@ class Case:
         Its cause is the entry `back` places before it in the step, or the entry `after`, or else
         the run's last.
         """
-        base = {"event": self.run.event, "agent": self.agent.name}
-        cause = None if back else after or self.run.last
-        return Draft(kind, {**base, **fields}, cause, back, body)
+        run = self.run
+        cause = None if back else after or run.last
+        about = {"event": run.event, "agent": self.agent.name, **fields}
+        return Draft(kind, about, cause, back, body)
 
     def decided_entry(self, row: ActionRow, decided: Decided, back: int) -> Draft:
         """Return the entry of a decision, with what is needed to make it again."""
@@ -346,6 +345,8 @@ class Case:
 
     def merged(self, changed: Sequence[ActionRow]) -> list[ActionRow]:
         """Return the run's actions with those of `changed` in the place of what they were."""
+        if not self.rows and len(changed) < 2:
+            return list(changed)
         by_id = {row.id: row for row in changed}
         return [by_id.pop(row.id, row) for row in self.rows] + list(by_id.values())
 

@@ -7,9 +7,10 @@ are this process's own and start at nothing; being parked is durable, so a resta
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from vedette.budget import HOUR_US, MINUTE_US
+from vedette.quick_data import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,14 @@ too, so that they survive canonical JSON unchanged.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from datetime import UTC, datetime
 from typing import Protocol
 
 MICROS = 1_000_000
+# The calendar: the first and the last instant that `iso` can write, in years 1 to 9999.
+EARLIEST_US = -62_135_596_800 * MICROS
+LATEST_US = 253_402_300_800 * MICROS - 1
 
 
 class Clock(Protocol):
@@ -40,19 +42,24 @@ class SystemClock:
         return time.monotonic_ns() // 1000
 
     async def sleep_until(self, at_us: int) -> None:
+        import asyncio  # whoever reads the settings or tries a policy needs no event loop
+
         while (left := at_us - self.now_us()) > 0:  # noqa: ASYNC110 (the wall clock may jump)
             await asyncio.sleep(min(left / MICROS, 3600))
 
 
 def iso(at_us: int) -> str:
-    """Write an instant as RFC 3339 in UTC with microseconds."""
+    """Write an instant as RFC 3339 in UTC with microseconds.
+
+    Raises ValueError for one before EARLIEST_US or after LATEST_US.
+    """
     whole, micros = divmod(at_us, MICROS)
-    return datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{micros:06d}Z"
+    return f"{_utc(whole).isoformat()[:19]}.{micros:06d}Z"
 
 
 def utc_second(at_us: int) -> str:
-    """Write an instant in UTC to the second."""
-    return f"{iso(at_us)[:19]}Z"
+    """Write an instant in UTC to the second; one outside the calendar as the calendar's end."""
+    return f"{iso(_within(at_us))[:19]}Z"
 
 
 def local(at_us: int) -> str:
@@ -61,9 +68,9 @@ def local(at_us: int) -> str:
     Where that is UTC, or has no such day, it reads as `utc_second` writes it.
     """
     try:
-        moment = datetime.fromtimestamp(at_us // MICROS, UTC).astimezone()
-    except OverflowError:
-        # At either end of the calendar a zone's offset leads out of it.
+        moment = _utc(at_us // MICROS).astimezone()
+    except (OverflowError, ValueError):
+        # At either end of the calendar, or beyond it, a zone's offset leads out of it.
         return utc_second(at_us)
     if not moment.utcoffset():
         return utc_second(at_us)
@@ -71,12 +78,34 @@ def local(at_us: int) -> str:
 
 
 def from_iso(text: str) -> int:
-    """Read an RFC 3339 instant; without an offset it is taken as UTC. Raises ValueError."""
+    """Read an RFC 3339 instant; without an offset it is taken as UTC.
+
+    Raises ValueError, also where its offset leads out of the calendar: `iso` could not write it.
+    """
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     whole = moment.replace(microsecond=0)
-    return int(whole.timestamp()) * MICROS + moment.microsecond
+    at_us = int(whole.timestamp()) * MICROS + moment.microsecond
+    if not EARLIEST_US <= at_us <= LATEST_US:
+        raise ValueError(f"{text!r} is before the year 1 or after 9999 in UTC")
+    return at_us
+
+
+def ago(at_us: int, length_us: int) -> int:
+    """Return the instant `length_us` before another, at the earliest the calendar's first."""
+    return _within(at_us - length_us)
+
+
+def _utc(seconds: int) -> datetime:
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, OSError) as error:
+        raise ValueError(f"{seconds} seconds lie outside the calendar") from error
+
+
+def _within(at_us: int) -> int:
+    return min(max(at_us, EARLIEST_US), LATEST_US)
 
 
 def duration_us(text: str) -> int:

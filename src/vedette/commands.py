@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,11 +25,11 @@ from vedette.hold import EXPIRES_US
 from vedette.identity import Principal
 from vedette.line import Line
 from vedette.ports import Ended, Intake
+from vedette.quick_data import dataclass
 from vedette.roles import require
 from vedette.rollout import Published, Rollout, Wish
 from vedette.standing import set_stop
 from vedette.stop import scope_of
-from vedette.timeline.dead import AT_ONCE
 from vedette.upkeep import Upkeep, keep_states
 
 MOST_RAISED_US = 31 * DAY_US
@@ -168,6 +168,8 @@ class Commands:
     async def _end(
         self, order: Order, kind: str, runs: Sequence[str], carry_out: EndDead
     ) -> dict[str, Any]:
+        from vedette.timeline.dead import AT_ONCE
+
         self._may(order, "redrive" if kind == "run.redriven" else "drop")
         if not all(isinstance(run, str) for run in runs):
             raise BadCommand("runs are named by their ids", mend="see `vedette dead list`")

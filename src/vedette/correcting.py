@@ -19,6 +19,7 @@ from vedette.entry import Body, Draft
 from vedette.errors import BadCommand, Forbidden, NotFound
 from vedette.event import ENVELOPE, Event, subject_of
 from vedette.line import Line
+from vedette.memory import unfit_label
 from vedette.ports import Accepted, Arrival, Receipt
 from vedette.roles import require
 from vedette.run import Run
@@ -64,6 +65,8 @@ async def _correct(
     line = commands.line
     store: Any = line.store
     run, event, was = _judged(line, args["run"])
+    if should is not None and (why := unfit_label(should)):
+        raise BadCommand(why, mend="name it as the others are: `vedette agent show`")
     if should is not None:
         _refuse_label(line, run, should, was, bool(args.get("new_label")))
     note = args.get("note")

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import orjson
@@ -15,6 +14,7 @@ import orjson
 from vedette.event import Event
 from vedette.judging import Judge
 from vedette.memory import Briefing, Memory
+from vedette.quick_data import dataclass
 
 MOST_EVENTS = 200
 # How many entries of a stretch are looked at: a tick is an event, and bounded.

@@ -7,23 +7,22 @@ was killed in between does the same at its start (`feed`), other workers when th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import orjson
 
 from vedette.digest import canonical, short_id
 from vedette.entry import Body, Draft
-from vedette.errors import AlreadyDone, BadCommand, NotFound
+from vedette.errors import AlreadyDone, BadCommand, NotFound, StoreFailed
 from vedette.identity import Principal
 from vedette.learned import ARCHIVING, PROPOSED, TOLD, Learned
 from vedette.lessons import Lessons
 from vedette.line import Line
 from vedette.memory import KINDS, Candidate, Kind
 from vedette.ports import BankStore
+from vedette.quick_data import dataclass
 from vedette.roles import require
-from vedette.timeline import Record, resolve
 
 MOST_AT_ONCE = 1000
 
@@ -201,7 +200,9 @@ class Curating:
         fields = {"memory": bank, "what": id, "actor": str(who)}
         store: Any = self.line.store
         seq = await store.propose(Draft(PROPOSED, fields, body=body), command=command)
-        self.line.recall.banks.propose(candidate, now)
+        self._settle(
+            [Learned(bank, id, "candidate", candidate, seq=seq, by=str(who), proposed_us=now)]
+        )
         return {"entry": seq, "candidate": id, "bank": bank, "scope": scope, "state": "candidate"}
 
     async def order(
@@ -224,7 +225,11 @@ class Curating:
         self, who: Principal, reason: str, command: str | None, source: str
     ) -> dict[str, Any]:
         """Take back everything that was learned from a source; what only waits is rejected."""
-        learned = [one for one in self._from(source) if one.state in ("active", "candidate")]
+        from vedette.learned_from import learned_from  # not loaded to start a fleet
+
+        store: Any = self.line.store
+        found = learned_from(store, self.line.fleet.agents, source)
+        learned = [one for one in found if one.state in ("active", "candidate")]
         if not learned:
             raise AlreadyDone(f"nothing that was learned from {source} is recalled or waits")
         if len(learned) > MOST_AT_ONCE:
@@ -245,42 +250,20 @@ class Curating:
         body = Body(canonical({"reason": reason}))
         drafts = [(Draft(kind, {"actor": str(who)}, body=body), moves[kind]) for kind in moves]
         moved = await self.line.store.curate(*drafts, command=command)
-        self.line.recall.banks.settle(moved)
+        self._settle(moved)
         return [{"memory": one.name, "state": one.state, "entry": one.last} for one in moved]
 
-    def _from(self, source: str) -> Iterable[Learned]:
-        """Return what was learned from an event, a run, an agent or a person."""
+    def _settle(self, moved: Sequence[Learned]) -> None:
+        """Bring the banks to where memories stand by now that an order has moved.
+
+        Another worker's later order may have been heard before this goes on, and is not undone.
+        """
         store: Any = self.line.store
-        every = [one for one in store.learned().values() if one.candidate is not None]
-        if source.startswith(("evt_", "run_")):
-            ids = self._led_to(store, source)
-            return [one for one in every if ids & _sources(one.candidate)]
-        known = {one.candidate.agent for one in every} | set(self.line.fleet.agents)
-        if source not in known and not source.startswith("person:"):
-            mend = "give an event, a run, an agent or person:NAME"
-            raise NotFound(f"nothing was learned from {source!r}", mend=mend)
-        return [one for one in every if source in self._agents_of(store, one)]
-
-    def _led_to(self, store: Any, source: str) -> set[str]:
-        """Return the ids under which a source counts: its own, its runs', its corrections'."""
-        record: Record = store
-        kind, name = resolve(record, source)
-        runs = store.runs_of_event(name) if kind == "event" else [store.run(name)]
-        ids = {name, *(run.id for run in runs)}
-        told = [orjson.loads(raw) for _, raw, _ in store.told(("run.corrected",))]
-        return ids | {one["what"] for one in told if "what" in one and one["run"] in ids}
-
-    def _agents_of(self, store: Any, one: Learned) -> set[str]:
-        candidate = one.candidate
-        assert candidate is not None
-        runs = [store.run(id) for id in candidate.evidence if id.startswith("run_")]
-        by = () if candidate.agent else (one.by,)
-        return {candidate.agent, *by, *(run.agent for run in runs if run is not None)}
-
-
-def _sources(candidate: Candidate | None) -> set[str]:
-    assert candidate is not None
-    return {candidate.event, candidate.run, *candidate.evidence} - {""}
+        try:
+            stands = store.learned()
+        except StoreFailed:
+            stands = {}  # the order is durable: the banks go at least as far
+        self.line.recall.banks.settle(stands.get(one.name, one) for one in moved)
 
 
 def _about(entry: Mapping[str, Any], name: str) -> bool:

@@ -7,8 +7,9 @@ action, resource, context.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from vedette.quick_data import dataclass
 
 QUESTION = "vedette.question/1"
 DECISION = "vedette.decision/1"
@@ -69,7 +70,7 @@ def read_decision(raw: object) -> Decision:
     """Read what an engine answered. Anything but the exact shape is a deny; never raises."""
     if not isinstance(raw, dict):
         return denied("engine.undefined", "the policy gave no decision")
-    if set(raw) != _KEYS or raw["schema"] != DECISION:
+    if raw.keys() != _KEYS or raw["schema"] != DECISION:
         return denied("engine.shape", "the policy's answer is not a " + DECISION)
     outcome, rule, reasons = raw["outcome"], raw["rule"], raw["reasons"]
     if outcome not in ("permit", "hold", "deny") or not isinstance(rule, str) or not rule:
@@ -124,15 +125,17 @@ _QUESTION: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
         "turn": int,
     },
 }
+_PARTS = {"schema", "now", *_QUESTION}
 _EVENT = {"type": str, "source": str, "hops": int, "lineage": list, "vouched": list}
 _COUNTERS = {"minute": int, "hour": int, "day": int, "run": int}
 _BUDGET = {"hour": int, "day": int, "run": int}
+_ORIGINS = ("trusted", "registered", "derived", "untrusted")
 _APPROVAL = {"action_digest": str, "by": str, "until": int}
 
 
 def check_question(question: Mapping[str, Any]) -> str | None:
     """Return what is wrong with a question's shape, or None if it is a `vedette.question/1`."""
-    if set(question) != {"schema", "now", *_QUESTION} or question["schema"] != QUESTION:
+    if question.keys() != _PARTS or question["schema"] != QUESTION:
         return "the question is not a " + QUESTION
     if not _is(question["now"], int):
         return "/now is not an instant"
@@ -149,16 +152,17 @@ def check_question(question: Mapping[str, Any]) -> str | None:
     for approval in context["approvals"]:
         wrong = wrong or _shape(approval, _APPROVAL, "/context/approvals")
     for pointer, origin in question["action"]["origins"].items():
-        if origin not in ("trusted", "registered", "derived", "untrusted"):
+        if origin not in _ORIGINS:
             wrong = wrong or f"/action/origins{pointer} is not an origin"
     return wrong
 
 
 def _shape(value: Any, fields: Mapping[str, Any], at: str) -> str | None:
-    if not isinstance(value, dict) or set(value) != set(fields):
+    if not isinstance(value, dict) or value.keys() != fields.keys():
         return f"{at} has not exactly the fields {', '.join(sorted(fields))}"
     for name, kind in fields.items():
-        if not _is(value[name], kind):
+        item = value[name]
+        if type(item) is not kind and not _is(item, kind):
             return f"{at}/{name} is not of its type"
     return None
 

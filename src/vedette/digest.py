@@ -87,6 +87,9 @@ def _below(name: str | int, item: Any) -> None:
         raise
 
 
+_AS_IT_IS = frozenset({str, bool, type(None)})
+
+
 def tame(value: Any) -> Any:
     """Return `value` with floats written as decimal strings, so that it has a canonical form.
 
@@ -95,8 +98,13 @@ def tame(value: Any) -> Any:
     Raises ValueError for what is not JSON.
     """
     kind = type(value)
-    if kind is str or value is None or kind is bool:
+    if kind in _AS_IT_IS:
         return value
+    if kind is dict:
+        return {
+            key if type(key) is str else str(key): item if type(item) in _AS_IT_IS else tame(item)
+            for key, item in value.items()
+        }
     if isinstance(value, float):
         if value != value or value in (float("inf"), float("-inf")):
             raise ValueError(f"{value} is not JSON")
@@ -104,9 +112,9 @@ def tame(value: Any) -> Any:
     if isinstance(value, int):
         return value if -SAFE_INTEGER <= value <= SAFE_INTEGER else str(value)
     if isinstance(value, dict):
-        return {str(key): item if type(item) is str else tame(item) for key, item in value.items()}
+        return {str(key): tame(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [item if type(item) is str else tame(item) for item in value]
+        return [item if type(item) in _AS_IT_IS else tame(item) for item in value]
     if isinstance(value, str):
         return value
     raise ValueError(f"{type(value).__name__} is not JSON")

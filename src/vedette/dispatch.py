@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ from vedette.guard import ATTEMPTS, Guard
 from vedette.handle import handle, see_through
 from vedette.line import Line
 from vedette.moved import Superseded
+from vedette.quick_data import dataclass
 from vedette.run import Answer, Lease, Run, Step
 from vedette.standing import lift_ended
 from vedette.supply import Bounds, Supply

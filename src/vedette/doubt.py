@@ -7,10 +7,10 @@ is found out, an effect of such a run is one that perhaps happened.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from vedette.event import Event
+from vedette.quick_data import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,12 @@ intended --store restored--> unknown      (it may have happened, and only a pers
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from vedette.digest import sha256_hex
 from vedette.errors import Permanent
+from vedette.quick_data import dataclass
 
 EffectState = Literal["intended", "started", "done", "failed", "unknown", "cancelled"]
 

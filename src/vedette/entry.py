@@ -7,16 +7,17 @@ goes into the body, which can be erased; the entry keeps the body's salted diges
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from vedette.digest import canonical
+from vedette.quick_data import dataclass
 
 VERSION = 1
 
 KINDS = frozenset(
     {
-        "store.opened",  # a runner took the store (epoch)
+        "store.opened",  # a runner took the store (epoch); for one command only, `what` is visit
         "fleet.loaded",  # the releases of all agents and the versions of all banks
         "policy.published",  # a bundle became the live revision
         "policy.refused",  # a bundle was offered and refused; body: findings

@@ -43,6 +43,12 @@ class Permanent(VedetteError):
     code = "permanent"
 
 
+class Unsendable(Permanent):
+    """This one thing will never be taken, whatever is mended around it; the next may be."""
+
+    code = "unsendable"
+
+
 class Temporary(VedetteError):
     """The same work may succeed later."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import orjson
@@ -26,6 +26,7 @@ from vedette.origin import Roots
 from vedette.perform import call_of
 from vedette.ports import Performer
 from vedette.question import Situation
+from vedette.quick_data import dataclass
 from vedette.run import run_id
 
 OUTCOMES = {"permit": "permitted", "hold": "held", "deny": "denied"}

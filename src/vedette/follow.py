@@ -27,19 +27,21 @@ async def follow(
 ) -> None:
     """Take up what others publish, for as long as the run lasts.
 
-    `feed` brings what others proposed to remember into this worker's banks.
+    `feed` brings what others ordered about memories, or erased, into this worker's banks. It is
+    asked once at the beginning, for what came while this worker started, and then at any news: a
+    worker that is idle, or alone but for somebody's command, hears of it too.
     """
-    counted_us, news = 0, line.store.news
+    counted_us, fed = 0, -1
     while True:
         try:
             await catch_up(line, rollout)
-            now = line.clock.monotonic_us()
-            if line.store.shared and now - counted_us >= _COUNT_US:
+            now, news = line.clock.monotonic_us(), line.store.news
+            if (line.store.shared or news != fed) and now - counted_us >= _COUNT_US:
                 counted_us = now
                 count_others(line)
-                if line.store.news != news:
-                    news = line.store.news
+                if news != fed:
                     feed()
+                    fed = news  # only now: what could not be read is tried again
             await asyncio.sleep(_EVERY_S)
         except VedetteError as error:
             # Nothing starts here until it succeeds; the other workers go on.

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from vedette.agent import Agent
 from vedette.durable import sync
 from vedette.errors import BadCommand, BadPolicy, NotFound
 from vedette.modes import GRANTS, write_file
+from vedette.quick_data import dataclass
 
 if TYPE_CHECKING:
     from vedette.load import Problem, Settings
@@ -39,7 +40,10 @@ Check = Callable[["Settings"], list["Problem"]]
 
 @dataclass(slots=True)
 class Plan:
-    """What a new agent takes. `files` are new texts by path, `before` what each was made of."""
+    """What a new agent takes. `files` are new texts by path, `before` what each was made of.
+
+    `look` are lines of its code that have a word which is also the other's name or collection.
+    """
 
     name: str
     like: Agent
@@ -48,7 +52,7 @@ class Plan:
     folder: Path
     files: dict[Path, bytes] = field(default_factory=dict)
     before: dict[Path, bytes] = field(default_factory=dict)
-    told: list[str] = field(default_factory=list)
+    look: list[str] = field(default_factory=list)
 
 
 def found(
@@ -131,15 +135,20 @@ def _write_agent(plan: Plan, folder: Path) -> None:
         mend = "write each of name, title, owner and collection on one line"
         raise BadCommand(str(error), where=str(path.name), mend=mend) from error
     path.write_text(text, encoding="utf-8")
-    renamed = {plan.like.name: plan.name}
-    if plan.like.collection is not None:
-        renamed[plan.like.collection] = plan.name
-    for module in folder.rglob("*.py"):
-        code = module.read_text(encoding="utf-8")
-        for was, now in renamed.items():
-            for quote in "\"'":
-                code = code.replace(f"{quote}{was}{quote}", f"{quote}{now}{quote}")
+    _rename_code(plan, folder)
+
+
+def _rename_code(plan: Plan, folder: Path) -> None:
+    """Give the code its own name and collection; note where the old words stand still."""
+    from vedette.load.rename_code import left, renamed
+
+    names = {plan.like.name: plan.name}
+    rows = {} if plan.like.collection is None else {plan.like.collection: plan.name}
+    for module in sorted(folder.rglob("*.py")):
+        code = renamed(module, module.read_text(encoding="utf-8"), names, rows)
         module.write_text(code, encoding="utf-8")
+        place = f"agents/{plan.name}/{module.relative_to(folder).as_posix()}"
+        plan.look += [f"{place}:{line}" for line in left(code, names | rows)]
 
 
 def _quoted(text: str) -> str:

@@ -8,7 +8,7 @@ goes wrong on the way to a decision is a deny.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from vedette.action import Action
@@ -16,6 +16,7 @@ from vedette.budget import ACTIONS, DAY_US, HOUR_US, MINUTE_US, Counts
 from vedette.decision import QUESTION
 from vedette.ports import PolicyEngine
 from vedette.question import Decided, Situation, ask
+from vedette.quick_data import dataclass
 
 
 @dataclass(slots=True)

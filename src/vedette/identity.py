@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 
+from vedette.quick_data import dataclass
 from vedette.roles import EVERY, Role
 
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")

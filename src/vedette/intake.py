@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
+from typing import Any
 
 import orjson
 
@@ -69,9 +70,15 @@ class LineIntake:
         await supply.space({agent for agent, _ in woken})
         for agent, octets in woken:
             supply.credits.take(agent, octets)
-        # Whoever waits here may be cancelled, its client gone. What is on its way into the store is
-        # taken up all the same, or it would lie there until the next start.
-        task = asyncio.create_task(self._take_in(arrivals, position, woken))
+        return await self._through(self._take_in(arrivals, position, woken))
+
+    async def _through(self, work: Coroutine[Any, Any, list[Receipt]]) -> list[Receipt]:
+        """See work through.
+
+        Whoever waits here may be cancelled, its client gone. What is on its way into the store is
+        taken up all the same, or it would lie there until the next start.
+        """
+        task = asyncio.create_task(work)
         self._on_their_way.add(task)
         task.add_done_callback(self._came)
         return await asyncio.shield(task)
@@ -95,7 +102,7 @@ class LineIntake:
         async def store() -> list[Accepted]:
             return [await commit(own)]
 
-        (receipt,) = await self._hand_over([own], woken, store())
+        (receipt,) = await self._through(self._hand_over([own], woken, store()))
         self._count([receipt])
         return receipt
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,13 +13,22 @@ from vedette.lessons import Lessons
 from vedette.ports import InHand, Metrics, Performer, Reasoner
 
 if TYPE_CHECKING:
+    from vedette.adapters.worker_pool.begun import Begun
     from vedette.adapters.worker_pool.pool import WorkerPool
     from vedette.judging import Judge
     from vedette.load import Settings
 
+# What an agent's code imports of the judging kit.
+_KIT = re.compile(rb"^from vedette\.judging\.([a-z_]+) import ", re.MULTILINE)
 
-def open_pool(settings: Settings, metrics: Metrics) -> WorkerPool | None:
-    """Start what forks workers, if the settings want them; it comes up beside the engine."""
+
+def open_pool(
+    settings: Settings, fleet: Fleet, metrics: Metrics, begun: Begun | None = None
+) -> WorkerPool | None:
+    """Make the pool of workers, if the settings want them; it comes up beside the engine.
+
+    Its zygote is the one that was `begun`, if there is one.
+    """
     if not settings.isolation.processes:
         return None
     from vedette.adapters.worker_pool.pool import WorkerPool
@@ -26,7 +36,17 @@ def open_pool(settings: Settings, metrics: Metrics) -> WorkerPool | None:
     def told(agent: str, kind: str, why: str) -> None:
         metrics.count("worker_deaths", agent=agent, kind=kind)
 
-    return WorkerPool(settings.state, idle_s=settings.isolation.idle_us / 1_000_000, told=told)
+    idle_s = settings.isolation.idle_us / 1_000_000
+    return WorkerPool(settings.state, idle_s=idle_s, told=told, begun=begun, ahead=_kit(fleet))
+
+
+def _kit(fleet: Fleet) -> list[str]:
+    """Return the modules of the judging kit that the agents' code names."""
+    found: set[bytes] = set()
+    for agent in fleet.agents.values():
+        for path in Path(agent.folder).glob("*.py"):
+            found.update(_KIT.findall(path.read_bytes()))
+    return sorted(name.decode() for name in found)
 
 
 def performer(fleet: Fleet, pool: WorkerPool | None) -> Performer:
@@ -63,6 +83,10 @@ def judges(
     `prepare` is told of an agent whose judge is about to be made in a worker, if it has tools
     that the line waits for.
     """
+
+    def expired(name: str) -> bool:
+        return lessons.expired(name, clock.now_us())
+
     if pool is None:
         from vedette.adapters.local_judges import LocalJudges
         from vedette.load import build_judge
@@ -70,7 +94,7 @@ def judges(
         def build(name: str) -> Judge:
             return build_judge(fleet.agents[name], lessons.of(name, clock.now_us()))
 
-        return LocalJudges(build)
+        return LocalJudges(build, expired=expired)
     from vedette.adapters.worker_pool.judges import Making, WorkerJudges
 
     def make(name: str) -> Making:
@@ -84,7 +108,7 @@ def judges(
         ):
             prepare(name)
 
-    return WorkerJudges(pool, make, beside)
+    return WorkerJudges(pool, make, beside, expired)
 
 
 def in_hand(settings: Settings, fleet: Fleet, pool: WorkerPool | None) -> InHand | None:

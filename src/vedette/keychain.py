@@ -9,7 +9,7 @@ can follow the chain, and nobody can enter it without having held a key of it at
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import orjson
@@ -22,6 +22,7 @@ from vedette.proof import (
     verify_inclusion,
     verify_note,
 )
+from vedette.quick_data import dataclass
 
 ROTATED = "key.rotated"
 

@@ -8,11 +8,11 @@ entry only once it was taken back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from vedette.errors import AlreadyDone, BadCommand, NotFound
 from vedette.memory import Candidate, State
+from vedette.quick_data import dataclass
 
 PROPOSED = "memory.proposed"
 # What `body.erased` names of content that is erased because an archive has its entries.
@@ -43,7 +43,9 @@ class Learned:
 
     `seq` is the entry that proposed it (0: a reviewed file), `last` the latest about it; `by` is
     whose order that was and `at_us` when (0: nobody decided yet). Erased, it has no candidate;
-    `digest` is that of its body. `promoted_us` is when it was promoted (0: never).
+    `digest` is that of its body. `promoted_us` is when it was promoted (0: never). `proposed_by` is
+    the person who proposed it (empty: an agent did), `recalled_by` are those who ever had it
+    recalled, by promoting it or bringing it back.
     """
 
     bank: str
@@ -58,6 +60,8 @@ class Learned:
     proposed_us: int = 0
     digest: str = ""
     promoted_us: int = 0
+    proposed_by: str = ""
+    recalled_by: tuple[str, ...] = ()
 
     @property
     def since_us(self) -> int:
@@ -69,6 +73,8 @@ class Learned:
         self.by, self.at_us = by, at_us
         if kind == "memory.promoted":
             self.promoted_us = at_us
+        if MOVES[kind] == "active" and by not in self.recalled_by:
+            self.recalled_by += (by,)
         if self.state != "erased":
             self.state = MOVES[kind]
 
@@ -96,7 +102,7 @@ def fold(rows: Iterable[Row]) -> dict[str, Learned]:
             one = Learned(
                 entry["memory"], id, "erased" if candidate is None else "candidate", candidate,
                 entry.get("event", ""), seq, seq, entry.get("actor", ""), 0, entry["at"],
-                entry.get("body", ""),
+                entry.get("body", ""), proposed_by=entry.get("actor", ""),
             )  # fmt: skip
             found[one.name] = one
             continue

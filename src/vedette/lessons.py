@@ -8,7 +8,7 @@ its judge, which is made anew of what may be read now.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from vedette.agent import Agent
 from vedette.entry import Draft
@@ -16,6 +16,7 @@ from vedette.event import ENVELOPE, Event
 from vedette.memory import Memory
 from vedette.ports import BankStore, Gate
 from vedette.question import Situation
+from vedette.quick_data import dataclass
 from vedette.recall import read_draft
 
 # What a read outside any run is asked about: the engine's own event, which wakes nobody.
@@ -34,6 +35,8 @@ class Lessons:
     policy_rev: int = 0
     _readable: Readable = field(default_factory=dict)
     _taught: dict[str, tuple[tuple[str, str, int], ...]] = field(default_factory=dict)
+    # By agent: when the first of what it was taught expires; without an entry nothing does.
+    _ends: dict[str, int] = field(default_factory=dict)
 
     def decide(self, gate: Gate, now_us: int) -> tuple[Readable, list[Draft]]:
         """Ask `gate` about every scope; return what may be read and the entries that say so.
@@ -86,7 +89,19 @@ class Lessons:
     def of(self, agent: str, now_us: int) -> list[Memory]:
         """Return all active memories of the scopes that the agent may read."""
         self._taught[agent] = self._versions(agent)
-        return self.now(agent, now_us)
+        taught = self.now(agent, now_us)
+        self._ends.pop(agent, None)
+        if ends := [memory.expires_us for memory in taught if memory.expires_us]:
+            self._ends[agent] = min(ends)
+        return taught
+
+    def expired(self, agent: str, now_us: int) -> bool:
+        """Say, once, that something has expired that the agent was taught: it is taught anew."""
+        ends = self._ends.get(agent)
+        if ends is None or now_us < ends:
+            return False
+        del self._ends[agent]
+        return True
 
     def readers(self, bank: str, scope: str) -> list[str]:
         """Return the agents whose judges are taught a scope."""

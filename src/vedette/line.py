@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import field
+from types import TracebackType
 from typing import Any
-from weakref import WeakValueDictionary
 
 from vedette.agent import Agent, Fleet
 from vedette.breaker import Breakers
@@ -19,9 +19,11 @@ from vedette.effect import RowWrite
 from vedette.errors import BadFleet
 from vedette.event import Event
 from vedette.gateway import Gateway
+from vedette.name_locks import NameLocks
 from vedette.origin import strings
 from vedette.parking import Parking
 from vedette.ports import InHand, Metrics, Performer, Reasoner, Store
+from vedette.quick_data import dataclass
 from vedette.recall import Recall
 from vedette.run import ActionRow, Run
 from vedette.stop import Stops
@@ -36,6 +38,7 @@ CALLS_AT_A_TARGET = 12
 _WAITS = 3
 # Keys of which more is held than the store's rows, while nothing is under way for them.
 KEYS = 65_536
+_NOTHING = nullcontext()
 
 
 @dataclass(slots=True)
@@ -70,14 +73,10 @@ class Line:
     called: set[str] = field(default_factory=set)
     since: int = 0
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CALLS))
-    _slots: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = field(
-        default_factory=WeakValueDictionary
-    )
+    _slots: dict[tuple[str, str], asyncio.Semaphore] = field(default_factory=dict)
     _rows: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     _known: dict[str, tuple[object, object, frozenset[str]]] = field(default_factory=dict)
-    _locks: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = field(
-        default_factory=WeakValueDictionary
-    )
+    _locks: NameLocks = field(default_factory=NameLocks)
     _in_flight: dict[object, int] = field(default_factory=dict)
     _calling: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -171,54 +170,30 @@ class Line:
             return None
         return short
 
-    @asynccontextmanager
-    async def in_order(self, agent: str, key: str) -> AsyncIterator[None]:
+    def in_order(self, agent: str, key: str) -> AbstractAsyncContextManager[None]:
         """Let the effects of one key be tried one after the other, in the order they came."""
-        async with self._holding(("effects", agent, key)):
-            try:
-                yield
-            finally:
-                self._calling.pop((agent, key), None)
+        return _InOrder(self, agent, key)
 
-    @asynccontextmanager
-    async def alone(self, collection: str | None, key: str) -> AsyncIterator[None]:
+    def alone(self, collection: str | None, key: str) -> AbstractAsyncContextManager[None]:
         """Let nobody else decide what is written to a row until this step is committed.
 
         A run that goes on beside its key's next event may want to write the same row.
         """
-        if collection is None:
-            yield
-            return
-        async with self._holding(("row", collection, key)):
-            yield
+        return _NOTHING if collection is None else self._locks.of(("row", collection, key))
 
-    @asynccontextmanager
-    async def _holding(self, name: tuple[str, str, str]) -> AsyncIterator[None]:
-        """Hold the lock of a name, first come first served; it goes with its last user."""
-        lock = self._locks.setdefault(name, asyncio.Lock())
-        async with lock:
-            yield
-
-    @asynccontextmanager
-    async def calling(
+    def calling(
         self, run: Run, tool: Tool, target: str, policy_rev: int
-    ) -> AsyncIterator[None]:
+    ) -> AbstractAsyncContextManager[None]:
         """Hold a slot for one call; the call counts as in flight under `policy_rev`.
 
         Slots are an agent's own at each target: what hangs takes none from anybody else. Its key
         counts as calling (`keys_calling`) until the key's effects are let go of (`in_order`).
         """
-        agent = run.agent
-        mine = self._slots.setdefault((agent, target), asyncio.Semaphore(CALLS_AT_A_TARGET))
-        async with mine, self.slots:
-            mark = object()
-            self._in_flight[mark] = policy_rev
-            until_us = self.clock.monotonic_us() + _WAITS * tool.timeout_us
-            self._calling[(agent, run.key)] = until_us
-            try:
-                yield
-            finally:
-                del self._in_flight[mark]
+        mine = self._slots.get((run.agent, target))
+        if mine is None:
+            mine = asyncio.Semaphore(CALLS_AT_A_TARGET)
+            self._slots[(run.agent, target)] = mine
+        return _Calling(self, mine, (run.agent, run.key), _WAITS * tool.timeout_us, policy_rev)
 
     def keys_calling(self) -> list[tuple[str, str]]:
         """Return (agent, key) of calls whose outcome is not durable and whose tool has time left.
@@ -240,3 +215,65 @@ class Line:
     def in_flight_before(self, policy_rev: int) -> int:
         """Return how many calls are on their way that started under an older revision."""
         return sum(1 for revision in self._in_flight.values() if revision < policy_rev)
+
+
+# Written out, as a generator under `asynccontextmanager` costs ten times as much, for every event.
+
+
+class _InOrder:
+    """The effects of one key, held within an `async with`."""
+
+    __slots__ = ("_key", "_line")
+
+    def __init__(self, line: Line, agent: str, key: str) -> None:
+        self._line, self._key = line, (agent, key)
+
+    async def __aenter__(self) -> None:
+        await self._line._locks.take(("effects", *self._key))
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._line._calling.pop(self._key, None)
+        self._line._locks.give(("effects", *self._key))
+
+
+class _Calling:
+    """The slots of one call, held within an `async with`, and that it is on its way."""
+
+    __slots__ = ("_key", "_line", "_mine", "_policy_rev", "_takes_us")
+
+    def __init__(
+        self,
+        line: Line,
+        mine: asyncio.Semaphore,
+        key: tuple[str, str],
+        takes_us: int,
+        policy_rev: int,
+    ) -> None:
+        self._line, self._mine, self._key = line, mine, key
+        self._takes_us, self._policy_rev = takes_us, policy_rev
+
+    async def __aenter__(self) -> None:
+        line = self._line
+        await self._mine.acquire()
+        try:
+            await line.slots.acquire()
+        except BaseException:
+            self._mine.release()
+            raise
+        line._in_flight[self] = self._policy_rev
+        line._calling[self._key] = line.clock.monotonic_us() + self._takes_us
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        del self._line._in_flight[self]
+        self._line.slots.release()
+        self._mine.release()

@@ -15,12 +15,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from vedette.errors import VedetteError
+from vedette.quick_data import dataclass
 from vedette.rights import next_ticks
 
 if TYPE_CHECKING:

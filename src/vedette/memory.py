@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from vedette.digest import short_id
 from vedette.event import Event
+from vedette.quick_data import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +126,8 @@ def unfit(of: Candidate, topics: Collection[str]) -> str:
         return f"a memory has 1 to {MOST_TEXT} characters"
     if of.kind not in KINDS:
         return f"{str(of.kind)[:40]!r} is no kind"
-    if of.label is not None and not _is_name(of.label):
-        return f"a label is one printable line of 1 to {_MOST_NAME} characters"
+    if of.label is not None and (why := unfit_label(of.label)):
+        return why
     if of.kind == "example" and of.label is None:
         return "an example needs a label"
     for topic in of.topics:
@@ -140,9 +141,12 @@ def unfit(of: Candidate, topics: Collection[str]) -> str:
     return ""
 
 
-def _is_name(text: object) -> bool:
+def unfit_label(text: object) -> str:
+    """Say why a text cannot be a label; "" if it can."""
     one_line = isinstance(text, str) and text.isprintable()
-    return one_line and 0 < len(str(text).strip()) <= len(str(text)) <= _MOST_NAME
+    if one_line and 0 < len(str(text).strip()) <= len(str(text)) <= _MOST_NAME:
+        return ""
+    return f"a label is one printable line of 1 to {_MOST_NAME} characters"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast, get_args
 
@@ -23,13 +23,14 @@ from vedette.commands import Commands, Order, told_of
 from vedette.durable import sync
 from vedette.errors import BadCommand, BadPolicy, NotFound, Outrun
 from vedette.load.policy_data import mount
+from vedette.ports import Finding
 from vedette.roles import require
 from vedette.rollout import Wish
 
 MODES: tuple[str, ...] = get_args(Mode)
 GRANTS = "grants/data.yaml"
-# The digest of the policy folder as it was last offered.
-POLICY_FOLDER = "policy_folder"
+# The digest of the policy folder as it was last offered, and why it was refused, if it was.
+POLICY_FOLDER, POLICY_REFUSED = "policy_folder", "policy_folder_refused"
 # How often the bundle is made anew because somebody else published.
 _TRIES = 5
 
@@ -38,7 +39,21 @@ NEEDED = {"mode": "agent"}
 
 
 class _Remembers(Protocol):
+    def meta(self, name: str) -> str | None: ...
     async def remember(self, name: str, value: str) -> None: ...
+
+
+async def offered(store: _Remembers, digest: str, findings: Sequence[Finding] = ()) -> None:
+    """Remember that the policy folder said this, and why it was refused, if it was.
+
+    A trial that came to no verdict was no answer: the folder is to be offered again.
+    """
+    if any(not finding.verdict for finding in findings):
+        return
+    await store.remember(POLICY_FOLDER, digest)
+    refused = str(findings[0]) if findings else ""
+    if refused != (store.meta(POLICY_REFUSED) or ""):
+        await store.remember(POLICY_REFUSED, refused)
 
 
 async def carry_out(commands: Commands, order: Order, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,7 +68,10 @@ async def carry_out(commands: Commands, order: Order, args: Mapping[str, Any]) -
     agent, mode = args["agent"], args.get("mode")
     known = commands.line.fleet.agents
     if agent not in known:
-        raise NotFound(f"there is no agent {agent!r}", mend=f"one of: {', '.join(known)}")
+        mend = (
+            f"one of: {', '.join(known)}; a new agent is taken up when the fleet is started again"
+        )
+        raise NotFound(f"the fleet runs no agent {agent!r}", mend=mend)
     if mode not in MODES:
         raise BadCommand(f"{mode!r} is no mode", mend=f"one of: {', '.join(MODES)}")
     if not order.reason.strip():
@@ -96,7 +114,7 @@ async def _set(commands: Commands, order: Order, agent: str, mode: str) -> dict[
     if done["ok"] and path is not None and mine is not None:
         if write_file(path, wanted.files[GRANTS], "mode-file", mine.files[GRANTS]):
             # So that the watcher of the folder finds nothing new in it.
-            await cast("_Remembers", store).remember(POLICY_FOLDER, wanted.digest)
+            await offered(cast("_Remembers", store), wanted.digest)
         else:
             told["folder"] = (
                 f"{path} was saved meanwhile and is left as it is: write `mode: {mode}` below "

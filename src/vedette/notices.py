@@ -11,13 +11,14 @@ before it sends; a notice keeps its id, so a receiver knows one that comes twice
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, field
 from typing import Any
 
 from vedette.clock import utc_second
 from vedette.digest import short_id
 from vedette.identity import ENGINE
+from vedette.quick_data import dataclass
 from vedette.run import ActionRow
 
 SCHEMA = "vedette.notice/1"
@@ -32,13 +33,16 @@ NAMED = 5
 _CUT = 120
 _ANSWERED = ("hold.approved", "hold.denied", "hold.expired")
 _TITLES: Mapping[str, tuple[str, str]] = {
-    "hold.opened": ("hold waits for a person", "holds wait for a person"),
-    "hold.expiring": ("hold is about to expire, which is a no", "holds are about to expire"),
-    "effect.unknown": ("effect may have happened or not", "effects may have happened or not"),
-    "run.dead": ("run was given up: a dead letter", "runs were given up: dead letters"),
-    "budget.alerted": ("limit has 80 % of it taken", "limits have 80 % of them taken"),
-    "agent.parked": ("agent is parked: over a ceiling", "agents are parked: over a ceiling"),
-    "notice.raised": ("action was done that you are told of", "actions were done, to be told of"),
+    "hold.opened": ("A hold waits for a person", "holds wait for a person"),
+    "hold.expiring": ("A hold is about to expire, which is a no", "holds are about to expire"),
+    "effect.unknown": ("An effect may have happened or not", "effects may have happened or not"),
+    "run.dead": ("A run was given up: a dead letter", "runs were given up: dead letters"),
+    "budget.alerted": ("A limit has 80 % of it taken", "limits have 80 % of them taken"),
+    "agent.parked": ("An agent is parked: over a ceiling", "agents are parked: over a ceiling"),
+    "notice.raised": (
+        "An action was done that you are told of",
+        "actions were done, to be told of",
+    ),
 }
 
 
@@ -47,7 +51,9 @@ class Notice:
     """One thing to tell. `left` are the ways it has not gone yet; `frozen` once it was tried.
 
     `ids` are all that it is about, up to KEPT, so that what is answered meanwhile leaves it.
-    `until_us` is when the first of its holds expires, 0 where nothing does.
+    `until_us` is when the first of its holds expires, 0 where nothing does; `untils` when each
+    does, by id. By way: `whom` are the recipients that still miss what others took, and `again_us`
+    is when what was not taken is tried again.
     """
 
     id: str
@@ -63,6 +69,9 @@ class Notice:
     ids: list[str] = field(default_factory=list)
     until_us: int = 0
     frozen: bool = False
+    untils: dict[str, int] = field(default_factory=dict)
+    whom: dict[str, list[str]] = field(default_factory=dict)
+    again_us: dict[str, int] = field(default_factory=dict)
 
     @property
     def group(self) -> str:
@@ -119,6 +128,8 @@ class Outbox:
                 hold = row.id.replace("act_", "hold_")
                 told = self._add("hold.expiring", names, hold, row.last, ways, 0)
                 told.until_us = min(told.until_us or row.until_us, row.until_us)
+                if told.ids[-1] == hold:  # else there are more than are kept
+                    told.untils[hold] = row.until_us
         self.expiring_us = max(self.expiring_us, upto_us)
 
     def _answered(self, hold: str) -> None:
@@ -127,6 +138,10 @@ class Outbox:
             if hold in notice.ids and not notice.frozen:
                 notice.ids.remove(hold)
                 notice.count -= 1
+                notice.untils.pop(hold, None)
+                # Of more than are kept nobody knows the others': the earliest of all stands.
+                if notice.untils and len(notice.untils) == notice.count:
+                    notice.until_us = min(notice.untils.values())
         self.pending = [notice for notice in self.pending if notice.count]
 
     def _add(
@@ -165,10 +180,15 @@ class Outbox:
     # --- out --------------------------------------------------------------------------------
 
     def due(self, way: str, now_us: int) -> list[Notice]:
-        """Return the notices that are to go this way now, oldest first; they change no more."""
+        """Return the notices that are to go this way now; they change no more.
+
+        Oldest first, but behind all others what was not taken: one that never is keeps none back.
+        """
         if self.retry_us.get(way, 0) > now_us:
             return []
         found = [n for n in self.pending if way in n.left and n.due_us <= now_us]
+        found = [n for n in found if n.again_us.get(way, 0) <= now_us]
+        found.sort(key=lambda n: n.again_us.get(way, 0))
         for notice in found:
             if not notice.frozen:
                 notice.frozen = True
@@ -179,25 +199,45 @@ class Outbox:
 
     def gone(self, way: str, notice: Notice) -> None:
         """A notice went this way."""
-        self.sent += 1
+        self.sent += way not in notice.whom
         self.retry_us.pop(way, None)
         self.tries.pop(way, None)
         self._leave(way, notice)
 
-    def refused(self, way: str, notice: Notice) -> None:
-        """A notice will never go this way."""
+    def partly(
+        self, way: str, notice: Notice, left: Sequence[str], now_us: int, delay_us: int
+    ) -> None:
+        """A notice went this way, but not to everyone: `left` are tried again for a day, alone.
+
+        The way counts as failing, and goes on.
+        """
+        self.sent += way not in notice.whom
         self.failed += 1
+        self.retry_us.pop(way, None)
+        self.tries[way] = 1
+        if left and notice.at_us >= now_us - TRIED_US:
+            notice.whom[way] = list(left)
+            notice.again_us[way] = now_us + delay_us
+            return
+        self.dropped += bool(left)
         self._leave(way, notice)
 
-    def later(self, way: str, now_us: int, delay_us: int) -> None:
-        """Nothing goes this way now; give up what was tried for a day."""
+    def refused(self, way: str, notice: Notice) -> None:
+        """This notice will never go this way, whatever is mended; others may."""
+        self.failed += 1
+        self.dropped += 1
+        self.tries[way] = self.tries.get(way, 0) + 1
+        self._leave(way, notice)
+
+    def later(self, way: str, notice: Notice, now_us: int, delay_us: int) -> None:
+        """A notice was not taken, and nothing goes this way now; give up what is a day old."""
         self.failed += 1
         self.tries[way] = self.tries.get(way, 0) + 1
-        self.retry_us[way] = now_us + delay_us
-        for notice in [n for n in self.pending if way in n.left and n.frozen]:
-            if notice.at_us < now_us - TRIED_US:
+        self.retry_us[way] = notice.again_us[way] = now_us + delay_us
+        for tried in [n for n in self.pending if way in n.left and n.frozen]:
+            if tried.at_us < now_us - TRIED_US:
                 self.dropped += 1
-                self._leave(way, notice)
+                self._leave(way, tried)
 
     def keep(self, ways: Iterable[str]) -> None:
         """Forget ways that are not there any more."""
@@ -245,7 +285,7 @@ def facts(notice: Notice, fleet: str, link: str | None) -> dict[str, Any]:
         "tool": notice.tool or None,
         "rule": notice.rule or None,
         "count": notice.count,
-        "ids": notice.ids[:NAMED],
+        "ids": _named(notice),
         "expires": utc_second(notice.until_us) if notice.until_us else None,
         "text": title(notice, fleet),
         "look": look(notice, link),
@@ -255,10 +295,10 @@ def facts(notice: Notice, fleet: str, link: str | None) -> dict[str, Any]:
 def title(notice: Notice, fleet: str) -> str:
     """Return a notice in one line."""
     one, several = _TITLES[notice.kind]
-    number = f"{notice.count} " if notice.count > 1 else "A "
+    told = f"{notice.count} {several}" if notice.count > 1 else one
     what = " ".join(part for part in (notice.agent, notice.tool) if part)
     why = f" ({notice.rule})" if notice.rule else ""
-    return f"[{fleet}] {number}{several if notice.count > 1 else one}: {what or 'fleet'}{why}"
+    return f"[{fleet}] {told}: {what or 'fleet'}{why}"
 
 
 def look(notice: Notice, link: str | None) -> str:
@@ -280,11 +320,15 @@ def letter(notice: Notice, fleet: str, link: str | None) -> str:
     lines = [title(notice, fleet), "", f"Look at it: {look(notice, link)}"]
     if notice.until_us:
         lines.append(f"Without an answer the first is denied at {utc_second(notice.until_us)}.")
-    if notice.ids and notice.ids[0]:
-        named = notice.ids[:NAMED]
+    if named := _named(notice):
         more = notice.count - len(named)
         lines += ["", *named, *([f"and {more} more"] if more > 0 else [])]
     return "\n".join([*lines, "", "This mail tells; it cannot be answered and decides nothing."])
+
+
+def _named(notice: Notice) -> list[str]:
+    """Return the ids that are named; none of what has no id: a parked agent, a limit."""
+    return [id for id in notice.ids[:NAMED] if id]
 
 
 def _safe(name: str) -> str:

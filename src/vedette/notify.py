@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from vedette.backoff import delay_us
-from vedette.errors import BadStore, Permanent, StoreFailed, Temporary, VedetteError
+from vedette.errors import BadStore, StoreFailed, Temporary, Unsendable, VedetteError
 from vedette.load.notify_file import MailPlan, NotifyPlan, WebhookPlan
 from vedette.notices import Notice, Outbox, facts, letter, title
 from vedette.run import ActionRow
@@ -51,8 +51,10 @@ _SAYS = (
     b'"kind":"run.dead"', b'"kind":"budget.alerted"', b'"kind":"stop.set"',
 )  # fmt: skip
 
+# The recipients that a notice did not come to, and why, where it came to others.
+Missed = Mapping[str, VedetteError]
 # Sends one notice. Blocks. Raises Temporary or Permanent; of any other error nothing is known.
-Send = Callable[[Notice], None]
+Send = Callable[[Notice], Missed | None]
 Found = tuple[int, Mapping[str, Any] | None]
 
 
@@ -73,9 +75,13 @@ def _post(way: WebhookPlan, fleet: str, link: str | None, notice: Notice) -> Non
     post(way.url, orjson.dumps(facts(notice, fleet, link)), notice.id, way.token())
 
 
-def _mail(way: MailPlan, fleet: str, link: str | None, notice: Notice) -> None:
-    from vedette.adapters.smtp import deliver
+def _mail(way: MailPlan, fleet: str, link: str | None, notice: Notice) -> Missed:
+    from vedette.adapters.smtp import deliver_some
 
+    before = notice.whom.get(way.name)
+    whom = [address for address in way.to if before is None or address in before]
+    if not whom:
+        return {}  # who was left is told by mail no longer
     mail = EmailMessage(policy=SMTP.clone(max_line_length=500))
     mail["From"], mail["To"] = way.sender, ", ".join(way.to)
     mail["Subject"] = title(notice, fleet)
@@ -83,7 +89,12 @@ def _mail(way: MailPlan, fleet: str, link: str | None, notice: Notice) -> None:
     mail["Message-ID"] = f"<{notice.id}@{way.sender.rpartition('@')[2]}>"
     mail["Auto-Submitted"] = "auto-generated"  # RFC 3834: nobody's vacation is to answer it
     mail.set_content(letter(notice, fleet, link))
-    deliver(way.server, bytes(mail), way.sender, way.to)
+    missed = deliver_some(way.server, bytes(mail), way.sender, whom)
+    if before is None and missed.keys() >= set(whom):
+        # A no to everyone is about the relay or the sender more likely than about each of them.
+        errors = sorted(missed.values(), key=lambda error: not isinstance(error, Temporary))
+        raise errors[0]
+    return missed
 
 
 class Telling:
@@ -94,7 +105,8 @@ class Telling:
         self._trouble = trouble
         self._plan = app.settings.notify
         self._senders = senders(self._plan, app.line.fleet.name)
-        self._failing: set[str] = set()
+        # By way: the recipients that it missed, none where it took nothing at all.
+        self._failing: dict[str, tuple[str, ...]] = {}
         self._sending: dict[str, asyncio.Task[None]] = {}
         self._hung: dict[str, set[threading.Thread]] = {}
         self.longest_s = _LONGEST_S
@@ -166,26 +178,41 @@ class Telling:
         count, outbox = self._app.metrics.count, self.outbox
         for notice in found:
             try:
-                await self._bounded(way, notice)
-            except Permanent as error:
+                missed = await self._bounded(way, notice)
+            except Unsendable as error:
                 count("notices_failed", way=way)
                 outbox.refused(way, notice)
                 self._say(way, str(error))
             except Exception as error:
                 # Whatever a way does, the fleet goes on; an unknown error's words may hold secrets.
+                # A no is tried again as well: it is the way that has to be mended, not the notice.
                 told = str(error) if isinstance(error, VedetteError) else type(error).__name__
                 count("notices_failed", way=way)
                 now, tries = self._app.line.clock.now_us(), outbox.tries.get(way, 0) + 1
                 wait = delay_us(tries, first_us=_FIRST_RETRY_US, last_us=_LAST_RETRY_US, seed=way)
-                outbox.later(way, now, wait)
+                outbox.later(way, notice, now, wait)
                 self._say(way, told)
                 return
             else:
-                count("notices_sent", way=way)
-                outbox.gone(way, notice)
-                self._failing.discard(way)
+                self._went(way, notice, missed or {})
 
-    async def _bounded(self, way: str, notice: Notice) -> None:
+    def _went(self, way: str, notice: Notice, missed: Missed) -> None:
+        """Take in that a notice went, but for who was missed: who may take it later is tried on."""
+        count, now = self._app.metrics.count, self._app.line.clock.now_us()
+        if way not in notice.whom:
+            count("notices_sent", way=way)
+        if not missed:
+            self.outbox.gone(way, notice)
+            self._failing.pop(way, None)
+            return
+        count("notices_failed", way=way)
+        left = [whom for whom, error in missed.items() if isinstance(error, Temporary)]
+        wait = min(max(now - notice.at_us, _FIRST_RETRY_US), _LAST_RETRY_US)
+        self.outbox.partly(way, notice, left, now, wait)
+        told = "; ".join(f"{whom} was not told: {error}" for whom, error in missed.items())
+        self._say(way, told, tuple(sorted(missed)))
+
+    async def _bounded(self, way: str, notice: Notice) -> Missed | None:
         """Send one notice, in a bounded time; raises Temporary when that is over."""
         hung = {thread for thread in self._hung.get(way, ()) if thread.is_alive()}
         self._hung[way] = hung
@@ -194,17 +221,17 @@ class Telling:
         done, thread = _beside(partial(self._senders[way], notice))
         try:
             async with asyncio.timeout(self.longest_s):
-                await done
+                return await done
         except TimeoutError as error:
             if not done.cancelled():
                 raise  # a way's own
             hung.add(thread)
             raise Temporary(f"not taken within {self.longest_s:g} s") from error
 
-    def _say(self, way: str, told: str) -> None:
-        """Tell of the first failure in a row."""
-        if way not in self._failing:
-            self._failing.add(way)
+    def _say(self, way: str, told: str, missed: tuple[str, ...] = ()) -> None:
+        """Tell of the first failure of its kind in a row."""
+        if self._failing.get(way) != missed:
+            self._failing[way] = missed
             self._trouble(f"notices by {way}: {told}")
 
 
@@ -235,27 +262,30 @@ async def follow(app: App, trouble: Callable[[str], None] = lambda told: None) -
             await telling.close()
 
 
-def _beside(work: Callable[[], None]) -> tuple[asyncio.Future[None], threading.Thread]:
+def _beside(
+    work: Callable[[], Missed | None],
+) -> tuple[asyncio.Future[Missed | None], threading.Thread]:
     """Do work in a thread that nobody waits for at the end: what hangs must not keep the fleet."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
+    done: asyncio.Future[Missed | None] = loop.create_future()
 
-    def settle(error: BaseException | None) -> None:
+    def settle(missed: Missed | None, error: BaseException | None) -> None:
         if done.done():
             return
         if error is None:
-            done.set_result(None)
+            done.set_result(missed)
         else:
             done.set_exception(error)
 
     def run() -> None:
+        missed: Missed | None = None
         failed: BaseException | None = None
         try:
-            work()
+            missed = work()
         except BaseException as error:
             failed = error
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, failed)
+            loop.call_soon_threadsafe(settle, missed, failed)
 
     thread = threading.Thread(target=run, name="notice", daemon=True)
     thread.start()

@@ -8,10 +8,11 @@ bare. By reference the origin is that of the pointer's root; bare it is `derived
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from vedette.errors import BadProposal
+from vedette.quick_data import dataclass
 
 Origin = Literal["trusted", "registered", "derived", "untrusted"]
 
@@ -47,11 +48,16 @@ class Roots:
     known: frozenset[str] | None = None
 
 
-def tokens(pointer: str) -> list[str]:
-    """Split a JSON Pointer (RFC 6901). Raises BadProposal if it is not one."""
+@lru_cache(1024)
+def tokens(pointer: str) -> tuple[str, ...]:
+    """Split a JSON Pointer (RFC 6901). Raises BadProposal if it is not one.
+
+    Agents point at few places, over and over: the last thousand are kept.
+    """
     if not pointer.startswith("/"):
         raise BadProposal(f"{pointer!r} is not a JSON Pointer", mend="begin it with '/'")
-    return [part.replace("~1", "/").replace("~0", "~") for part in pointer[1:].split("/")]
+    parts = pointer[1:].split("/")
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts)
 
 
 def resolve(ref: Ref, roots: Roots) -> tuple[Any, Origin]:
@@ -88,7 +94,7 @@ def _step(value: Any, token: str, path: Sequence[str]) -> Any:
     raise BadProposal(f"reference …/{'/'.join(path)} leads nowhere at {token!r}")
 
 
-def _origin(path: list[str], roots: Roots) -> Origin:
+def _origin(path: Sequence[str], roots: Roots) -> Origin:
     root = path[0]
     if root in ("charter", "registry"):
         return "trusted"

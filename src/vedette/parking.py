@@ -8,8 +8,9 @@ Runs of other keys are not held up. All of this is found again in the store afte
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from vedette.quick_data import dataclass
 from vedette.run import Run
 
 # When a parked run is looked at again though nobody woke it: waking it is this process's work.

@@ -14,9 +14,10 @@ import base64
 import binascii
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Protocol
+
+from vedette.quick_data import dataclass
 
 HASH_BYTES = 32
 EMPTY_ROOT = sha256(b"").digest()
@@ -329,15 +330,15 @@ def _check_text(text: str) -> None:
         raise ProofError("a note is valid UTF-8") from error
 
 
-def sign_note(body: str, name: str, key: SigningKey) -> str:
-    """Return the signed note of `body`, which must end in a newline.
+def sign_note(body: str, name: str, key: SigningKey, named: bytes = b"") -> str:
+    """Return the signed note of `body`, which must end in a newline; `named` is the key's id.
 
     Raises ProofError for a body or a key name that the format does not allow.
     """
     if not body.endswith("\n"):
         raise ProofError("the body of a note ends in a newline")
     _check_text(body)
-    stamp = key_id(name, key.public_key().public_bytes_raw()) + key.sign(body.encode())
+    stamp = (named or key_id(name, key.public_key().public_bytes_raw())) + key.sign(body.encode())
     return f"{body}\n{_DASH}{name} {_encode64(stamp)}\n"
 
 

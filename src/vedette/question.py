@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from vedette.agent import Agent
@@ -11,6 +10,7 @@ from vedette.decision import Decision, check_question, denied, read_decision
 from vedette.digest import canonical, tamed
 from vedette.errors import Unavailable
 from vedette.event import Event
+from vedette.quick_data import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ bounded and drops the oldest.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from vedette.agent import Agent, Scope
@@ -18,6 +18,7 @@ from vedette.event import Event
 from vedette.memory import Memory
 from vedette.ports import BankStore, Gate
 from vedette.question import Decided, Nobody, Situation
+from vedette.quick_data import dataclass
 
 _KEPT = 4096
 _FRESH_US = 60_000_000

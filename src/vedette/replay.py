@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 import orjson
@@ -19,6 +19,7 @@ from vedette.digest import SALT_BYTES, canonical, salted
 from vedette.errors import VedetteError
 from vedette.ports import PolicyEngine
 from vedette.question import Answers, Nobody, ask
+from vedette.quick_data import dataclass
 
 ERASURE = "body.erased"
 NOBODY = Nobody()

@@ -9,7 +9,7 @@ what would be decided, under whatever rules are live.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any, get_args
 
 from vedette.action import Action
@@ -21,6 +21,7 @@ from vedette.modes import granted, in_force
 from vedette.origin import Origin
 from vedette.ports import PolicyEngine
 from vedette.question import Situation
+from vedette.quick_data import dataclass
 from vedette.tool import Tool
 from vedette.trigger import Schedule
 

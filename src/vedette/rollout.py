@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from vedette.bundle import Bundle, Revision
 from vedette.clock import Clock
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
-from vedette.errors import BadPolicy, Outrun
+from vedette.errors import AlreadyDone, BadPolicy, Outrun
 from vedette.identity import Principal
 from vedette.ports import Finding, Metrics, PolicyEngine, PolicyStage, Store, Warming
+from vedette.quick_data import dataclass
 from vedette.shelving import TRIES, WAIT_S, Archive, Shelving
 
 _DRAIN_US = 2_000_000
@@ -111,6 +113,7 @@ class Rollout:
         if wish.expects is not None and wish.expects < live:
             raise Outrun(f"revision {live} was published meanwhile", mend="try again")
         if bundle.digest == self.live.digest and live == self.live.number and not self._behind():
+            await self._keep(command)
             return Published(self.live, False, 0), None
         # The trial runs in other processes; what signing needs is loaded meanwhile.
         warm = self.shelving.warm() if self.shelving else asyncio.sleep(0)
@@ -137,6 +140,15 @@ class Rollout:
         digest = archive.digest if archive else None
         done = Published(self.live, True, took, left, trial_us=tried, archive=digest, behind=behind)
         return done, placing
+
+    async def _keep(self, command: str | None) -> None:
+        """Keep the id of an order that found everything so already.
+
+        Should another order change it, a repeat of this one must not change it back.
+        """
+        if command is not None:
+            with suppress(AlreadyDone):
+                await self.store.note([], command=command)
 
     async def _loaded(self, bundle: Bundle) -> PolicyEngine:
         """Make an engine, holding the event loop up no longer than the embedded one takes."""

@@ -8,9 +8,10 @@ ready --lease--> (handled) --+--> done
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from enum import Enum
+from operator import attrgetter
 from typing import Any, Literal
 
 from vedette.approval import HoldState
@@ -20,6 +21,7 @@ from vedette.digest import short_id
 from vedette.effect import EffectState, RowWrite
 from vedette.entry import Draft
 from vedette.memory import Candidate
+from vedette.quick_data import dataclass
 
 RunState = Literal["ready", "waiting", "done", "dead"]
 
@@ -113,6 +115,21 @@ class ActionRow:
         if self.effect is not None:
             return self.effect in ("done", "failed", "cancelled")
         return self.decided == "deny"
+
+    def copy(self) -> ActionRow:
+        """Return a row of its own that says the same: `dataclasses.replace`, at a third of it."""
+        return ActionRow(*_values(self))
+
+    def triable(self, now_us: int) -> bool:
+        """Say whether the effect may be tried now."""
+        return (
+            self.effect in ("intended", "started", "unknown")
+            and self.not_before_us <= now_us
+            and self.waits != "approval"
+        )
+
+
+_values: Callable[[ActionRow], tuple[Any, ...]] = attrgetter(*ActionRow.__slots__)
 
 
 @dataclass(slots=True)

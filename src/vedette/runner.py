@@ -16,7 +16,7 @@ from vedette.curating import feed
 from vedette.errors import BadPolicy, StoreFailed, Unavailable, VedetteError
 from vedette.follow import catch_up, follow
 from vedette.identity import ENGINE
-from vedette.modes import POLICY_FOLDER
+from vedette.modes import POLICY_FOLDER, offered
 from vedette.ports import Source
 from vedette.rollout import Wish
 from vedette.signals import Signals
@@ -119,15 +119,8 @@ class Running:
         if not line.store.several:
             return []
         await catch_up(line, rollout)
-        banks, store = self.app.banks, self.app.store
-        fed = [store.head()]
-
-        def look() -> None:
-            fed[0] = feed(banks, store, fed[0])
-            if self.app.commands.curating is not None:
-                self.app.commands.curating.refresh()
-
-        task = asyncio.create_task(follow(line, rollout, look, self.trouble), name="follower")
+        work = follow(line, rollout, feeding(self.app), self.trouble)
+        task = asyncio.create_task(work, name="follower")
         self._mind(task)
         return [task]
 
@@ -322,7 +315,7 @@ class Running:
                     return
                 wish = Wish(ENGINE, "the policy folder was saved")
                 done = await app.rollout.publish(bundle, wish)
-                await app.store.remember(POLICY_FOLDER, bundle.digest)
+                await offered(app.store, bundle.digest, done.findings)
         except BadPolicy as error:
             await app.rollout.refuse(error, ENGINE)
             self.trouble(f"policy refused, revision {app.rollout.live.number} stays: {error}")
@@ -333,6 +326,22 @@ class Running:
             )
         elif done.changed:
             self.trouble(f"policy revision {done.revision.number} is live")
+
+
+def feeding(app: App) -> Callable[[], None]:
+    """Return what brings into the banks what was ordered since they were fed, be it at the start.
+
+    Judges that were taught otherwise are made anew.
+    """
+    fed = app.fed
+
+    def look() -> None:
+        nonlocal fed
+        fed = feed(app.banks, app.store, fed)
+        if app.commands.curating is not None:
+            app.commands.curating.refresh()
+
+    return look
 
 
 def _as_unavailable(error: BaseException) -> BaseException:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 import orjson
 
 from vedette.bundle import Bundle
 from vedette.digest import sha256_hex
+from vedette.quick_data import dataclass
 
 # Under these names the record keeps the live revision's archive, who signs, and the highest
 # number that was seen on the shelf and not in the record.

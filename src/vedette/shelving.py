@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from vedette.bundle import Bundle
 from vedette.crashpoint import reach
 from vedette.errors import BadPolicy, BadStore, Unavailable, VedetteError
 from vedette.ports import Shelf
+from vedette.quick_data import dataclass
 from vedette.sealing import AHEAD, KEY, Archive, Record, Sealer
 
 __all__ = ["TRIES", "WAIT_S", "Archive", "Record", "Shelving", "on_shelf"]

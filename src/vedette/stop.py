@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from vedette.errors import BadCommand
+from vedette.quick_data import dataclass
 
 Scope = tuple[str, str]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vedette.clock import SystemClock
@@ -17,6 +16,7 @@ from vedette.digest import canonical
 from vedette.entry import Body, Draft
 from vedette.errors import BadCommand, BadStore
 from vedette.identity import Principal
+from vedette.quick_data import dataclass
 from vedette.storage.reads import Reads
 from vedette.storage.schema import TABLES
 

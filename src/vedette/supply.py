@@ -13,12 +13,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from vedette.errors import StoreFailed
 from vedette.event import Event
 from vedette.fair import Credits, Room
 from vedette.line import Line
+from vedette.quick_data import dataclass
 from vedette.run import Run
 
 MIB = 1 << 20

@@ -8,9 +8,10 @@ built of the leaves at hand or is a peak of the beginning.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from vedette.proof import Frontier, ProofError, node_hash
+from vedette.quick_data import dataclass
 
 
 @dataclass(slots=True)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import orjson
 
 from vedette.errors import BadStore, StoreFailed
+from vedette.quick_data import dataclass
 from vedette.timeline.trace import ENDS, sampled, spans
 
 if TYPE_CHECKING:

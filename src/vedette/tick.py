@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 from vedette.agent import schedule_source
 from vedette.clock import MICROS, iso
 from vedette.event import DATA, ENVELOPE, Event
+from vedette.quick_data import dataclass
 from vedette.trigger import TICK_TYPE, Schedule
 
 # The next nominal instant strictly after a given one, or None if there is none.

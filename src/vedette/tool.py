@@ -7,10 +7,11 @@ Performer port and is never consulted about what the tool is.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from vedette.digest import canonical, sha256_hex
+from vedette.quick_data import dataclass
 
 # How an unknown outcome (call started, no answer recorded) is settled.
 Settles = Literal["transactional", "idempotent", "queryable", "none"]

@@ -7,7 +7,6 @@ grow with what was spent, and it is exact, since whoever books holds the store's
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from vedette.budget import (
     ALERT_PERCENT,
@@ -22,6 +21,7 @@ from vedette.budget import (
     window_end,
     window_start,
 )
+from vedette.quick_data import dataclass
 
 
 @dataclass(slots=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from typing import Literal
 
 from vedette.event import Event
+from vedette.quick_data import dataclass
 
 Missed = Literal["skip", "latest", "all"]
 

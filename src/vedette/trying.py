@@ -8,7 +8,7 @@ where that is on record, so a recorded event is judged as it was judged then.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 import orjson
@@ -24,6 +24,7 @@ from vedette.judging import Judge
 from vedette.memory import Briefing, Memory
 from vedette.ports import Thought
 from vedette.question import Situation
+from vedette.quick_data import dataclass
 from vedette.recall import Recall
 from vedette.run import ActionRow, Run
 

@@ -145,6 +145,7 @@ def decide(
     elif action.tool.settles == "transactional":
         drafts.append(write_rows(line, case, action, row, writes))
     elif not planned:
+        case.fresh[row.id] = (action.origins, line.registry)
         drafts.append(case.effect_entry("effect.intended", row, 1))
     if row.decided == "permit" and "notify" in duties:
         about = {"action": row.id, "tool": row.tool, "rule": row.rule}

@@ -12,9 +12,11 @@ from typing import Any
 
 from vedette.answering import ask_leave
 from vedette.commands import Commands, Order
-from vedette.errors import BadCommand, NotFound
-from vedette.event import Event
+from vedette.correcting import Along
+from vedette.errors import AlreadyDone, BadCommand, BadEvent, NotFound
+from vedette.event import Event, subject_of
 from vedette.line import Line
+from vedette.ports import Accepted, Arrival
 from vedette.run import ActionRow, Run
 from vedette.timeline.undone import undoings
 from vedette.tool import Tool
@@ -37,10 +39,15 @@ async def undo(commands: Commands, order: Order, effect: str) -> dict[str, Any]:
     """Accept the event that takes an effect back; once, however often it is asked for.
 
     `effect` is the id of an effect or of its action. Raises NotFound for one that is not known,
-    and BadCommand for what was not done, cannot be taken back, or was taken back already.
+    BadCommand for what was not done, cannot be taken back, or was taken back already, and
+    AlreadyDone for an order that was carried out before, whatever came of it.
     """
     line = commands.line
     ask_leave(order, "undo")
+    store: Any = line.store
+    if order.command_id is not None and store.carried_out(order.command_id):
+        # Before anything is looked at: what this order began may have come to nothing since.
+        raise AlreadyDone(f"command {order.command_id} was carried out before")
     row = _done(line, effect)
     tools = _tools(line, row)
     of = _of(line, row)
@@ -51,12 +58,24 @@ async def undo(commands: Commands, order: Order, effect: str) -> dict[str, Any]:
         line.fleet.name, row, of, tools, who=str(order.principal), reason=order.reason, id=id,
         now_us=line.clock.now_us(),
     )  # fmt: skip
-    (receipt,) = await commands.intake.accept([event])
-    if receipt.status == "refused":
-        raise BadCommand(f"the undo was not accepted: {receipt.error}")
     run = undo_run(line.fleet.name, row.agent, id)
-    if receipt.status == "duplicate":
-        raise BadCommand(*_refusal(row, "waiting", run))
+
+    async def commit(arrival: Arrival) -> Accepted:
+        accepted = await store.order_event(arrival, command=order.command_id)
+        assert isinstance(accepted, Accepted)
+        return accepted
+
+    intake: Any = commands.intake
+    along: Along = intake
+    try:
+        receipt = await along.along(event, subject_of(event), commit)
+    except BadEvent as error:
+        raise BadCommand(f"the undo was not accepted: {error}") from error
+    except AlreadyDone as error:
+        if order.command_id is not None and store.carried_out(order.command_id):
+            raise
+        # Somebody asked for it at the same moment, and was faster.
+        raise BadCommand(*_refusal(row, "waiting", run)) from error
     return {
         "effect": "eff_" + row.id.removeprefix("act_"),
         "agent": row.agent,

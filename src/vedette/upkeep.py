@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Protocol
 
 from vedette.archived import Archived
@@ -20,6 +20,7 @@ from vedette.learned import ARCHIVING, Learned
 from vedette.line import Line
 from vedette.ports import Erased
 from vedette.proof import ProofError, SigningKey
+from vedette.quick_data import dataclass
 from vedette.roles import require
 from vedette.run import Run
 

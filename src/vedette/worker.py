@@ -1,15 +1,17 @@
 """A worker process: where agents' judges and tools run, apart from the engine.
 
-Started by the engine as `python -m vedette.worker CONTROL LOCK` (two open files). What it imports
-here every worker has for nothing; it holds no store, no key, no socket but its own.
+Started by the engine as `python -m vedette.worker CONTROL` (an open file). What it imports here
+every worker has for nothing; it holds no store, no key, no socket but its own.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +55,18 @@ def serve(line: socket.socket, note: int, told: dict[str, Any]) -> None:
         serve_hands(line, Note(note), agent, make_hands)
 
 
-def warm() -> None:
-    """Import what most judges need, once nobody waits for a worker: it is slow to import."""
-    import vedette.judging.examples
-    import vedette.judging.ranks  # noqa: F401
+def warm(names: Sequence[str]) -> None:
+    """Import modules of the judging kit, or what most judges need: it is slow to import."""
+    for name in names or ("examples", "ranks"):
+        # An agent's code may name what is not there; that is said to whoever makes its judge.
+        with suppress(ImportError):
+            importlib.import_module(f"vedette.judging.{name}")
 
 
 def main(args: Sequence[str]) -> int:
-    """Run the zygote on the two open files that the engine handed down."""
-    control, lock = (int(arg) for arg in args)
-    run_zygote(socket.socket(fileno=control), lock, serve, warm)
+    """Run the zygote on the open file that the engine handed down."""
+    (control,) = (int(arg) for arg in args)
+    run_zygote(socket.socket(fileno=control), serve, warm)
     return 0
 
 

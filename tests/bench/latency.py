@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from tests.bench.machine import CpuTimes, described, percentile
 from tests.bench.target import happened
 from tests.bench.verdict import Verdict, told
 
+from vedette.cli.run import COLLECT
 from vedette.event import Event
 from vedette.testing.harness import FleetHarness
 
@@ -96,6 +98,9 @@ async def measure(folder: Path, load: Load, *, workers: bool) -> Through:
     async with fleet:
         warm = replace(load, events=2 * load.keys, rate=0.0)
         await put_through(fleet, folder / "marks.log", named("w", warm), warm)
+        # As `vedette run` does once its fleet is up.
+        gc.freeze()
+        gc.set_threshold(*COLLECT)
         return await put_through(fleet, folder / "marks.log", named("", load), load)
 
 

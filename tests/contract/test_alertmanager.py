@@ -201,6 +201,7 @@ WRONG: list[tuple[Any, str]] = [
     (with_alert(labels={"a": 1}), "alerts[0].labels"),
     (with_alert(startsAt="soon"), "alerts[0].startsAt"),
     (with_alert(startsAt="0001-01-01T00:00:00Z"), "alerts[0].startsAt"),
+    (with_alert(startsAt="9999-12-31T23:59:59-14:00"), "alerts[0].startsAt"),
     (with_alert(status="resolved"), "alerts[0].endsAt"),
 ]
 

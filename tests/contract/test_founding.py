@@ -18,6 +18,7 @@ from vedette.event import Event
 from vedette.founding import found
 from vedette.load import Problem, Settings, load_fleet, load_settings
 from vedette.load.policy_data import mount
+from vedette.load.rename_code import renamed
 from vedette.testing.harness import FleetHarness, checkout
 
 NEW = "billing"
@@ -116,6 +117,54 @@ def test_an_agent_with_rows_gets_a_collection_of_its_own(tmp_path: Path) -> None
     owned = {agent.collection for agent in agents.values()}
     assert owned == {"incidents", "pumps"}
     assert 'COLLECTION = "pumps"' in (root / "agents/pumps/tools.py").read_text()
+
+
+def test_a_word_of_the_code_that_is_also_a_name_is_left_and_told(root: Path) -> None:
+    """A label, say: under another name the judge would mean something else by it."""
+    found(settings(root), "spam", AGENT, None, None, nothing_wrong)
+    judge = root / "agents" / "spam" / "judge.py"
+    assert '"spam"' in judge.read_text()
+    plan = found(settings(root), "junk", "spam", None, None, nothing_wrong)
+    assert (root / "agents" / "junk" / "judge.py").read_text() == judge.read_text()
+    lines = judge.read_text().splitlines()
+    told = [int(place.rpartition(":")[2]) for place in plan.look if "/judge.py:" in place]
+    assert told
+    assert told == [at for at, line in enumerate(lines, 1) if '"spam"' in line]
+    assert '"junk"' in (root / "agents" / "junk" / "agent.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('ROWS = "old"\nRowWrite(ROWS, key)', 'ROWS = "new"\nRowWrite(ROWS, key)'),
+        ("effect.RowWrite('old', key)", "effect.RowWrite('new', key)"),
+        ('RowWrite(key="k", collection="old")', 'RowWrite(key="k", collection="new")'),
+        ('ü = "ü"; RowWrite("old", "old")', 'ü = "ü"; RowWrite("new", "old")'),
+        ('ROWS = "old"\nlabel == "old"', 'ROWS = "old"\nlabel == "old"'),
+        ('f(name="old")', 'f(name="old")'),
+        ("not python: 'old'", "not python: 'old'"),
+    ],
+)
+def test_only_what_names_the_collection_is_renamed(before: str, after: str) -> None:
+    assert renamed(Path("tools.py"), before, {}, {"old": "new"}) == after
+
+
+def test_what_was_rolled_back_does_not_come_back_with_a_new_agent(
+    root: Path, tmp_path: Path
+) -> None:
+    why = ("--reason", "an incident")
+    assert said(root, "run", "--until-idle").code == 0
+    assert said(root, "mode", AGENT, "observe", *why).code == 0
+    before = files(root / "agents")
+    assert said(root, "policy", "rollback", "1", *why).code == 0
+    refused = said(root, "new", "agent", NEW, "--like", AGENT)
+    assert refused.code == 2
+    assert "would publish all of it" in refused.err
+    assert files(root / "agents") == before
+    # What nobody offered yet is an edit like any other.
+    grants = root / "policies" / "grants" / "data.yaml"
+    grants.write_text(grants.read_text("utf-8") + "# reviewed\n", "utf-8")
+    assert said(root, "new", "agent", NEW, "--like", AGENT).code == 0
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,28 @@ async def test_an_answer_that_is_no_outcome_is_refused(target: Target, function:
             await hands.perform(a_tool(function=function), a_call(), yes)
 
 
+async def test_a_coroutine_that_ends_at_once_needs_no_timer(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers: list[object] = []
+    loop = asyncio.get_running_loop()
+    at = loop.call_at
+
+    def call_at(when: float, *more: Any, **named: Any) -> asyncio.TimerHandle:
+        timers.append(when)
+        return at(when, *more, **named)
+
+    monkeypatch.setattr(loop, "call_at", call_at)
+    async with hands_on(target) as hands:
+        tool = a_tool(function="act_async")
+        assert await hands.perform(tool, a_call(), yes) == Outcome("done", {"id": "k"})
+        assert timers == []
+        # The control: one that does not end at once has its time.
+        target.stuck.add("slow")
+        assert await hands.perform(tool, a_call("slow", timeout_us=SHORT_US), yes) == LATE
+        assert timers
+
+
 async def test_the_target_is_asked_where_it_can_be(target: Target) -> None:
     async with hands_on(target) as hands:
         assert await hands.ask(a_tool(), a_call()) is None

@@ -388,6 +388,10 @@ async def test_a_redirect_is_not_followed(shop: Shop, to: str) -> None:
     [
         (200, "done", "done", "done"),
         (202, "unknown", "unknown", "unknown"),
+        (301, "failed", "failed", "failed"),
+        (302, "retry", "unknown", "unknown"),
+        (303, "retry", "unknown", "unknown"),
+        (308, "failed", "failed", "failed"),
         (400, "failed", "failed", "failed"),
         (404, "failed", "failed", "failed"),
         (409, "retry", "failed", "failed"),
@@ -453,6 +457,17 @@ async def test_a_lost_answer_is_unknown_and_the_query_knows(shop: Shop) -> None:
         assert unsure is not None
         assert unsure.state == "unknown"
     assert sum(shop.happened.values()) == 1
+
+
+async def test_a_post_that_is_answered_by_see_there_is_done_where_it_is_declared(
+    shop: Shop,
+) -> None:
+    shop.answer = lambda method, path: (303, {"made": True}, {"Location": "/api/items/1"})
+    tool = a_tool("none")
+    tool = replace(tool, http={**(tool.http or {}), "ok": [201, 303]})
+    told = await outcome(tool, a_call(shop.target()))
+    assert told == Outcome("done", {"status": 303, "body": {"made": True}})
+    assert len(shop.seen) == 1, "it is not followed"
 
 
 async def test_nothing_is_sent_where_nobody_listens() -> None:
@@ -569,6 +584,30 @@ async def test_a_lost_answer_is_one_effect(tmp_path: Path, shop: Shop, settles: 
     assert len(set(posts)) == 1
     assert len(posts) == (2 if settles == "idempotent" else 1)
     assert lost
+
+
+async def test_after_see_there_the_query_is_asked(tmp_path: Path, shop: Shop) -> None:
+    """It was done, and recorded as failed: Post/Redirect/Get (RFC 9110, 15.4.4)."""
+    clock = ManualClock()
+
+    def see_there(method: str, path: str) -> Any:
+        if method != "POST":
+            return None
+        key = shop.seen[-1][2]["Idempotency-Key"]
+        shop.items[key] = {"key": key}
+        return 303, {}, {"Location": f"/api/items/{key}"}
+
+    shop.answer = see_there
+    async with shopping(tmp_path, shop, "queryable", clock) as fleet:
+        event = job("1", send("fair winds"))
+        await fleet.send(event)
+        await fleet.settle()
+        for _ in range(5):
+            clock.advance(10_000_000)
+            await fleet.settle()
+        (row,) = fleet.actions(event)
+        assert row.effect == "done"
+    assert [method for method, *_ in shop.seen] == ["POST", "GET"]
 
 
 async def test_without_a_key_a_lost_answer_would_be_two(shop: Shop) -> None:
@@ -695,7 +734,8 @@ def test_a_wrong_target_is_told(tmp_path: Path, table: str, told: str) -> None:
         ("settles: idempotent, http", "settles: none, http", "never queried"),
         ("settles: idempotent, http", "settles: transactional, http", "outside of the fleet"),
         ("where: {/key", "absent: [200], where: {/key", "cannot say"),
-        ("body:", "ok: [302], body:", "does not say so"),
+        ("body:", "ok: [301], body:", "does not say so"),
+        ("body:", "ok: [302, 303], body:", None),
         ("body:", "bdy:", "unknown key"),
         ("where: {/key", "where: {key", "not a JSON Pointer"),
     ],

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import socket
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,7 @@ from vedette.adapters.imap_source import ImapSource, Session, probe, read_addres
 from vedette.adapters.imap_source.answers import mails_of
 from vedette.adapters.imap_source.source import AwayError
 from vedette.clock import MICROS, SystemClock
-from vedette.errors import BadFleet, StoreFailed, Temporary
+from vedette.errors import BadFleet, Permanent, StoreFailed, Temporary
 from vedette.event import ENVELOPE, Event
 from vedette.load import load_settings
 from vedette.load.imap import ImapPlan
@@ -303,6 +307,47 @@ async def test_what_is_wrong_is_said_and_tried_again(box: imap.Mailbox) -> None:
     }
     with pytest.raises(BadFleet, match="VEDETTE_TEST_NO_SUCH_VARIABLE"):
         await source(box, **nothing).deliver(Kept())
+
+
+@contextmanager
+def without_plain() -> Iterator[tuple[int, list[bytes]]]:
+    """Serve one IMAP login without AUTH=PLAIN; give the port, and what was said to it."""
+    said: list[bytes] = []
+
+    def serve() -> None:
+        line, _ = listening.accept()
+        with line, line.makefile("rb") as told:
+            line.sendall(b"* OK [CAPABILITY IMAP4rev1] here\r\n")
+            for command in told:
+                said.append(command)
+                if b"CAPABILITY" in command:
+                    line.sendall(b"* CAPABILITY IMAP4rev1\r\n")
+                line.sendall(command.split()[0] + b" OK done\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listening.getsockname()[1], said
+        thread.join()
+
+
+@pytest.mark.parametrize("password", ["geheim\u00fc", "two\r\nA1 LOGOUT", "plain"])
+def test_a_password_that_login_cannot_say_is_refused_without_a_word_of_it(password: str) -> None:
+    with without_plain() as (port, said):
+        table = {"host": "127.0.0.1", "port": port, "tls": "none", "user": "kim"}
+        if password == "plain":
+            Session({**table, "password": password}).close()
+        else:
+            with pytest.raises(Permanent, match="plain ASCII") as caught:
+                Session({**table, "password": password})
+            told = "".join(traceback.format_exception(caught.value))
+            assert not [secret for secret in ("geheim", "\u00fc", "xfc", "two") if secret in told]
+    assert any(b"LOGIN" in command for command in said) is (password == "plain")
+
+
+def test_a_host_that_is_no_name_is_said_as_an_error_of_ours() -> None:
+    with pytest.raises(Permanent, match="cannot be asked"):
+        Session({"host": f"{'a' * 64}.example", "user": "kim", "password": "x"})
 
 
 class Hasty(SystemClock):

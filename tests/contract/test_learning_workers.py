@@ -4,29 +4,116 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
 from tests.fleet.test_learning import desk, learned, order, taught
 from tests.pg import server
 
-from vedette.curating import feed
 from vedette.follow import follow
 from vedette.load.settings import StorePlan
+from vedette.runner import feeding
 from vedette.testing.harness import FleetHarness
+from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import until
 
 
 def following(fleet: FleetHarness) -> asyncio.Task[None]:
     """Follow the others as the runner does."""
-    app, fed = fleet.app, [fleet.app.store.head()]
-    curating = app.commands.curating
-    assert curating is not None
+    app = fleet.app
+    return asyncio.create_task(follow(app.line, app.rollout, feeding(app), print))
 
-    def look() -> None:
-        fed[0] = feed(app.banks, app.store, fed[0])
-        curating.refresh()
 
-    return asyncio.create_task(follow(app.line, app.rollout, look, print))
+def pair(folder: Path, **more: Any) -> tuple[FleetHarness, FleetHarness]:
+    """Return two workers of one fleet that nobody has taught; `more` is the second one's plan."""
+    url = folder / "url"
+    url.write_text(server(fsync=False).fresh())
+    plan = StorePlan("postgresql", url_file=str(url), lease_us=5_000_000)
+    one, other = (
+        desk(folder / name, store=own, reasoners={"judge": ScriptedReasoner([])})
+        for name, own in (("one", plan), ("other", replace(plan, **more)))
+    )
+    return one, other
+
+
+def share_key(folder: Path) -> None:
+    (folder / "other" / "state").mkdir()
+    shutil.copy(folder / "one/state/ledger.key", folder / "other/state/ledger.key")
+
+
+async def promoted(fleet: FleetHarness, text: str = "The pier is shut.") -> tuple[str, int]:
+    told = await order(fleet, "memory_propose", into="inbox/inbox", text=text, kind="fact")
+    await order(fleet, "memory_approve", id=told["candidate"])
+    return told["candidate"], told["entry"]
+
+
+def state(fleet: FleetHarness, id: str) -> str:
+    found = [one["state"] for one in fleet.app.banks.listed() if one["id"] == id]
+    return found[0] if found else "gone"
+
+
+async def test_an_idle_worker_hears_of_what_a_visitor_takes_back_and_erases(
+    tmp_path: Path,
+) -> None:
+    one, visitor = pair(tmp_path, visit=True)
+    async with one:
+        share_key(tmp_path)
+        task = following(one)
+        try:
+            (off, _), (erased, entry) = await promoted(one), await promoted(one, "Call 555-0199.")
+            async with visitor:
+                await order(visitor, "memory_off", id=off)
+                await until(lambda: state(one, off) == "off", 20)
+                await order(visitor, "erase", entry=entry)
+                await until(lambda: state(one, erased) == "gone", 20)
+            assert not one.app.store.shared, "nobody else works here"
+            files = [path for path in (tmp_path / "one/state").rglob("*") if path.is_file()]
+            assert not [path for path in files if b"555-0199" in path.read_bytes()]
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_what_is_ordered_while_a_worker_starts_reaches_it(tmp_path: Path) -> None:
+    one, other = pair(tmp_path)
+    async with one:
+        share_key(tmp_path)
+        id, _ = await promoted(one)
+        async with other:
+            await order(one, "memory_off", id=id)
+            assert state(other, id) == "active", "it has read the ledger, and follows nobody yet"
+            task = following(other)
+            try:
+                await until(lambda: state(other, id) == "off", 20)
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_an_order_that_was_overtaken_does_not_undo_the_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pair(tmp_path)
+    async with one:
+        share_key(tmp_path)
+        id, _ = await promoted(one)
+        async with other:
+            hears, other_hears = feeding(one.app), feeding(other.app)
+            commit = one.app.store.curate
+
+            async def overtaken(*moves: Any, command: str | None = None) -> Any:
+                moved = await commit(*moves, command=command)
+                other_hears()
+                await order(other, "memory_on", id=id)
+                hears()
+                return moved
+
+            monkeypatch.setattr(one.app.store, "curate", overtaken)
+            told = await order(one, "memory_off", id=id)
+            assert [each["state"] for each in told["moved"]] == ["off"], "so its own order left it"
+            assert (state(one, id), state(other, id)) == ("active", "active")
 
 
 async def test_what_one_worker_promotes_and_takes_back_the_other_teaches(tmp_path: Path) -> None:

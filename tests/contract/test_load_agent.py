@@ -354,6 +354,17 @@ def test_a_folder_name_that_shadows_a_module(small: Small, name: str, what: str)
         ("judge.py", "class Jugde:\n    pass\n", ":1", "defines no Judge"),
         ("judge.py", "class Judge\n", ":1", "is not Python"),
         ("judge.py", "from tools import free\nclass Judge: ...\n", ":1", "absolutely"),
+        *(
+            ("judge.py", f"class Judge: ...\n{text}\n", f":{line}", "absolutely")
+            for text, line in (
+                ("def f():\n    if f:\n        pass\n    else:\n        import tools", 6),
+                ("try:\n    pass\nexcept OSError:\n    import tools", 5),
+                ("try:\n    pass\nfinally:\n    import tools", 5),
+                ("match 1:\n    case 1:\n        import tools", 4),
+                ("class C:\n    async def f(self):\n        with self: import tools", 4),
+                ("for _ in ():\n    while 1:\n        import tools", 4),
+            )
+        ),
         ("tools.py", TOOLS.replace("(call, row)", "(call)", 1), ":1", "must take (call, row)"),
         ("tools.py", TOOLS.replace("(call)", "(call, x)", 1), ":9", "must take (call)"),
         ("tools.py", TOOLS.replace("def ass", "async def ass"), ":1", "plain def"),

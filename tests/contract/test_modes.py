@@ -17,7 +17,7 @@ from tests.small import AGENT, small
 from vedette import crashpoint, modes
 from vedette.bundle import Bundle
 from vedette.commands import Order
-from vedette.errors import BadCommand, Forbidden
+from vedette.errors import AlreadyDone, BadCommand, Forbidden
 from vedette.event import Event
 from vedette.identity import Principal
 from vedette.ports import Finding
@@ -178,6 +178,23 @@ async def test_a_crash_half_way_is_taken_up_by_the_next_start_and_the_same_order
         assert not done["changed"]
         assert modes.granted((fleet.app.store.bundle(digest) or {}), AGENT)["mode"] == "observe"
         assert "mode: observe" in grants(policies).partition(AGENT)[2]
+
+
+async def test_a_repeat_of_what_was_so_already_does_not_change_it_back(
+    fleet: FleetHarness,
+) -> None:
+    async def again(to: str, command: str) -> dict[str, Any]:
+        order = replace(fleet.order("start safely"), command_id=command)
+        args = {"agent": AGENT, "mode": to}
+        return await carry_out(fleet.app.commands, "mode", order, args)
+
+    async with fleet:
+        assert not (await again("act", "first"))["changed"]
+        assert not (await again("act", "first"))["changed"], "and so for as long as it is so"
+        assert (await again("observe", "second"))["changed"]
+        with pytest.raises(AlreadyDone, match="first"):
+            await again("act", "first")
+        assert fleet.app.store.revision()[0] == 2
 
 
 async def test_before_it_is_published_a_crash_changes_nothing(

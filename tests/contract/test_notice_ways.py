@@ -23,8 +23,8 @@ from tests.contract.test_notices import (
 from vedette.adapters import notify as webhook
 from vedette.adapters.smtp import deliver
 from vedette.errors import Permanent, Temporary
-from vedette.load.notify_file import NotifyPlan, WebhookPlan
-from vedette.notices import MOST, Notice, Outbox, facts
+from vedette.load.notify_file import MailPlan, NotifyPlan, WebhookPlan
+from vedette.notices import MOST, TRIED_US, Notice, Outbox, facts
 from vedette.notify import follow
 from vedette.outside import _bounded, _notices
 from vedette.testing.clock import ManualClock
@@ -164,6 +164,162 @@ async def test_a_way_that_hangs_ends_in_time_and_others_are_told_meanwhile(
         clock.advance(600_000_000)
         await told.round()
         assert status(fleet.app.store, clock.now_us())["notices"]["pending"] == 0
+
+
+# --- a way that says no ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", [302, 401, 403, 404])
+async def test_a_no_is_tried_again_until_the_way_is_mended(
+    tmp_path: Path, hook: Hook, answer: int
+) -> None:
+    clock = ManualClock()
+    async with harness(tmp_path, clock) as fleet:
+        told = Told(fleet, clock, NotifyPlan(to=(WebhookPlan("ops", hook.url),)))
+        hook.status = answer
+        for name in ("m1", "m2"):
+            await told.holds(name)
+            await told.round()
+            clock.advance(60_000_000)
+        stood = status(fleet.app.store, clock.now_us())["notices"]
+        assert stood == {"pending": 2, "sent": 0, "failed": 2, "dropped": 0, "failing": ["ops"]}
+        assert len(told.troubles) == 1
+        tried = len(hook.got)
+        hook.status = 200
+        await told.round()
+        assert len(hook.got) == tried + 2
+        stood = status(fleet.app.store, clock.now_us())["notices"]
+        assert (stood["pending"], stood["sent"], stood["failing"]) == (0, 2, [])
+        # And not for ever: what nobody takes for a day is given up, and that is counted.
+        hook.status = answer
+        await told.holds("m3")
+        await told.round()
+        clock.advance(TRIED_US + 1)
+        await told.round()
+        stood = status(fleet.app.store, clock.now_us())["notices"]
+        assert (stood["pending"], stood["dropped"], stood["failing"]) == (0, 1, ["ops"])
+
+
+async def test_what_can_never_be_sent_is_dropped_and_the_way_goes_on(
+    tmp_path: Path, hook: Hook
+) -> None:
+    clock = ManualClock()
+    async with harness(tmp_path, clock) as fleet:
+        told = Told(fleet, clock, NotifyPlan(to=(WebhookPlan("ops", hook.url),)))
+        hook.status = 413
+        await told.holds("m1")
+        await told.round()
+        stood = status(fleet.app.store, clock.now_us())["notices"]
+        assert stood == {"pending": 0, "sent": 0, "failed": 1, "dropped": 1, "failing": ["ops"]}
+        hook.status = 200
+        await told.holds("m2")
+        clock.advance(60_000_000)
+        await told.round()
+        stood = status(fleet.app.store, clock.now_us())["notices"]
+        assert (stood["sent"], stood["failing"]) == (1, [])
+
+
+def test_a_notice_that_no_one_takes_keeps_no_other_back() -> None:
+    outbox = Outbox(0)
+    for number in range(3):
+        outbox.take(number, entry("run.dead", agent=f"a{number}", run="r"), ["ops"], 5)
+    first, *others = outbox.due("ops", 5)
+    outbox.later("ops", first, 5, 1_000)
+    assert outbox.due("ops", 1_004) == []
+    assert outbox.due("ops", 1_005) == [*others, first]
+    assert Outbox.from_json(outbox.to_json()).due("ops", 1_005) == [*others, first]
+
+
+# --- a mail to several ----------------------------------------------------------------------------
+
+ANN, BOB = "ann@harbour.example", "bob@harbour.example"
+
+
+def mailing(port: int, tls: str = "none") -> NotifyPlan:
+    server = {"kind": "smtp", "host": "127.0.0.1", "port": port, "tls": tls}
+    return NotifyPlan(to=(MailPlan("mail", server, "fleet@harbour.example", (ANN, BOB)),))
+
+
+async def test_one_who_has_left_keeps_nobody_from_being_told(tmp_path: Path) -> None:
+    clock, whom = ManualClock(), list[list[str]]()
+    with mail_server(noes={BOB: "550 5.1.1 no such user"}, whom=whom) as (port, _):
+        async with harness(tmp_path, clock) as fleet:
+            told = Told(fleet, clock, mailing(port))
+            for name in ("m1", "m2"):
+                await told.holds(name)
+                await told.round()
+                clock.advance(3_600_000_000)
+            await told.round()
+            assert whom == [[ANN], [ANN]]
+            assert told.troubles == [
+                f"notices by mail: {BOB} was not told: the server answered 550 5.1.1 no such user"
+            ]
+            stood = status(fleet.app.store, clock.now_us())["notices"]
+    assert stood == {"pending": 0, "sent": 2, "failed": 2, "dropped": 0, "failing": ["mail"]}
+
+
+async def test_who_takes_a_mail_later_gets_it_alone_and_others_are_not_kept_waiting(
+    tmp_path: Path,
+) -> None:
+    clock, whom = ManualClock(), list[list[str]]()
+    noes = {BOB: "450 4.2.0 not now"}
+    with mail_server(noes=noes, whom=whom) as (port, taken):
+        async with harness(tmp_path, clock) as fleet:
+            told = Told(fleet, clock, mailing(port))
+            await told.holds("m1")
+            await told.round(2)
+            assert whom == [[ANN]]
+            clock.advance(60_000_000)
+            told.again()  # who was told is durable
+            await told.round()
+            # He is asked again in a minute; she is told of what is new at once.
+            await told.holds("m2")
+            await told.round(2)
+            assert whom == [[ANN], [ANN]]
+            noes.clear()
+            clock.advance(3_600_000_000)
+            await told.round(2)
+            assert whom == [[ANN], [ANN], [BOB], [BOB]]
+            ids = [line for mail in taken for line in mail.splitlines() if "Message-ID" in line]
+            assert sorted(ids[2:]) == sorted(ids[:2])
+            stood = status(fleet.app.store, clock.now_us())["notices"]
+            assert stood == {"pending": 0, "sent": 2, "failed": 3, "dropped": 0, "failing": []}
+            # He left before he could be told: that ends it, as she was.
+            noes[BOB] = "450 4.2.0 not now"
+            await told.holds("m3")
+            await told.round()
+            noes[BOB] = "550 5.1.1 no such user"
+            clock.advance(3_600_000_000)
+            await told.round()
+            stood = status(fleet.app.store, clock.now_us())["notices"]
+            assert (stood["pending"], stood["sent"], stood["failing"]) == (0, 3, ["mail"])
+            # Nor is one tried for longer than a day.
+            noes[BOB] = "450 4.2.0 not now"
+            await told.holds("m4")
+            await told.round()
+            clock.advance(TRIED_US + 1)
+            await told.round()
+            stood = status(fleet.app.store, clock.now_us())["notices"]
+            assert (stood["pending"], stood["dropped"]) == (0, 1)
+    assert whom[4:] == [[ANN], [ANN]]
+
+
+@pytest.mark.parametrize("tls", ["none", "starttls"])
+async def test_a_no_to_everyone_is_the_relays_and_is_tried_again(tmp_path: Path, tls: str) -> None:
+    clock, whom = ManualClock(), list[list[str]]()
+    noes = dict.fromkeys((ANN, BOB), "554 5.7.1 relay access denied")
+    with mail_server(noes=noes, whom=whom) as (port, _):
+        async with harness(tmp_path, clock) as fleet:
+            told = Told(fleet, clock, mailing(port, tls))
+            await told.holds("m1")
+            await told.round()
+            stood = status(fleet.app.store, clock.now_us())["notices"]
+            assert (stood["pending"], stood["failing"]) == (1, ["mail"])
+            assert ("554" if tls == "none" else "no STARTTLS") in told.troubles[0]
+            noes.clear()
+            clock.advance(3_600_000_000)
+            await told.round()
+    assert whom == ([[ANN, BOB]] if tls == "none" else [])
 
 
 @contextmanager

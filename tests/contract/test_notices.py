@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socketserver
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from email import message_from_string
 from email.policy import default
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from tests.contract.test_undo import NEW, content, lay, mail
 
 from vedette.action import Proposal
 from vedette.adapters.notify import post
-from vedette.errors import Permanent, Temporary
+from vedette.errors import Permanent, Temporary, Unsendable
 from vedette.load import read_settings
 from vedette.load.notify_file import MailPlan, NotifyPlan, WebhookPlan
 from vedette.notices import EVERY_US, KEPT, MOST, TRIED_US, Notice, Outbox, facts, letter, told_of
@@ -278,19 +280,35 @@ async def test_a_way_that_hangs_does_not_keep_the_fleet_from_ending(tmp_path: Pa
 
 
 @contextmanager
-def mail_server(hello: Sequence[str] = ("250 ok",)) -> Iterator[tuple[int, list[str]]]:
-    """A mail server of RFC 5321's few needed commands; yields its port and the mails it took."""
+def mail_server(
+    hello: Sequence[str] = ("250 ok",),
+    noes: Mapping[str, str] | None = None,
+    whom: list[list[str]] | None = None,
+) -> Iterator[tuple[int, list[str]]]:
+    """A mail server of RFC 5321's few needed commands; yields its port and the mails it took.
+
+    `noes` are answered to recipients, by address; `whom` is told for whom each mail was.
+    """
     taken: list[str] = []
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             self.say("220 here")
+            people: list[str] = []
             while line := self.rfile.readline().decode().strip():
                 verb = line.split()[0].upper()
                 if verb == "DATA":
                     self.say("354 go on")
                     lines = iter(self.rfile.readline, b".\r\n")
                     taken.append(b"".join(lines).decode())
+                    if whom is not None:
+                        whom.append(people)
+                if verb == "RCPT":
+                    address = line.partition("<")[2].partition(">")[0]
+                    if no := (noes or {}).get(address):
+                        self.say(no)
+                        continue
+                    people.append(address)
                 for line_back in hello if verb == "EHLO" else ("250 ok",):
                     self.say("221 bye" if verb == "QUIT" else line_back)
                 if verb == "QUIT":
@@ -337,7 +355,9 @@ def test_a_token_goes_to_this_machine_or_over_tls_alone(hook: Hook) -> None:
     assert hook.got[0][0]["authorization"] == "Bearer secret"
     with pytest.raises(Permanent, match="plain HTTP"):
         post("http://hooks.example/x", b"{}", "k", "secret")
-    for answered, error in ((302, Permanent), (404, Permanent), (429, Temporary), (500, Temporary)):
+    for answered, error in (
+        (302, Permanent), (404, Permanent), (413, Unsendable), (429, Temporary), (500, Temporary),
+    ):  # fmt: skip
         hook.status = answered
         with pytest.raises(error, match=str(answered)):
             post(hook.url, b"{}", "k", None)
@@ -371,7 +391,8 @@ def test_what_is_told_of_and_what_is_not(told: dict[str, Any], kind: str | None)
         outbox = Outbox(0)
         outbox.take(1, told, ["ops"], 5)
         (notice,) = outbox.due("ops", 5)
-        assert facts(notice, "f", None)["text"].startswith("[f] A ")
+        text = facts(notice, "f", None)["text"]
+        assert re.match(r"\[f\] (A [^aeiou]|An [aeiou])", text), text
         assert "decides nothing" in letter(notice, "f", LINK)
 
 
@@ -388,6 +409,45 @@ def test_the_outbox_is_bounded_and_says_what_it_dropped() -> None:
     assert facts(notice, "f", None)["ids"] == [f"run_{number}" for number in range(5)]
     assert "and 4995 more" in letter(notice, "f", None)
     assert Outbox.from_json(json.loads(json.dumps(many.to_json()))) == many
+
+
+def test_what_has_no_id_names_none() -> None:
+    for told in (
+        entry("stop.set", what="agent:a", actor="engine:vedette"),
+        entry("budget.alerted", scope="agent", unit="actions", window="day"),
+    ):
+        outbox = Outbox(0)
+        outbox.take(1, told, ["ops"], 5)
+        assert facts(outbox.pending[0], "f", None)["ids"] == []
+
+
+def expiring(outbox: Outbox, *hours: int) -> None:
+    rows: list[Any] = [
+        SimpleNamespace(
+            waits="approval", agent="a", tool="t", rule="r", id=f"act_{number}", last=number,
+            until_us=hour * HOUR_US,
+        )
+        for number, hour in enumerate(hours)
+    ]  # fmt: skip
+    outbox.expiring(rows, ["ops"], 100 * HOUR_US)
+
+
+def test_a_hold_that_was_answered_takes_its_deadline_along() -> None:
+    outbox = Outbox(0)
+    expiring(outbox, 1, 3, 2)
+    deadlines = []
+    for number in range(2):
+        outbox = Outbox.from_json(json.loads(json.dumps(outbox.to_json())))
+        deadlines.append(facts(outbox.pending[0], "f", None)["expires"])
+        outbox.take(9 + number, entry("hold.approved", action=f"act_{2 * number}"), ["ops"], 5)
+    deadlines.append(facts(outbox.pending[0], "f", None)["expires"])
+    assert deadlines == [f"1970-01-01T0{hour}:00:00Z" for hour in (1, 2, 3)]
+    assert "denied at 1970-01-01T03:00:00Z" in letter(outbox.pending[0], "f", None)
+    # Of those that are not kept nobody knows when: the earliest of all is said.
+    many = Outbox(0)
+    expiring(many, 2, *[9] * KEPT, 1)
+    many.take(9, entry("hold.approved", action="act_0"), ["ops"], 5)
+    assert facts(many.pending[0], "f", None)["expires"] == "1970-01-01T01:00:00Z"
 
 
 def test_names_are_made_plain_whatever_they_are() -> None:

@@ -89,7 +89,9 @@ def cli(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> Cli:
     return Cli(tmp_path, capsys, monkeypatch)
 
 
-def test_the_verbs_of_people_from_hold_to_undo(cli: Cli, tmp_path: Path) -> None:
+def test_the_verbs_of_people_from_hold_to_undo(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = files(tmp_path / "mail")
     invoices, bookings = cli.json("hold", "list", "--group")["items"]
     (hold,) = bookings["holds"]
@@ -115,8 +117,15 @@ def test_the_verbs_of_people_from_hold_to_undo(cli: Cli, tmp_path: Path) -> None
     code, out, _ = cli("approve", "--group", invoices["group"], *why, typed="n\n")
     assert code == 130
     assert all(digest in out.replace("\n", "") for digest in invoices["holds"].values())
+    # One at a time: what is too many at once was there all the same, and is left.
+    with monkeypatch.context() as patched:
+        patched.setattr("vedette.answering.AT_ONCE", 1)
+        code, out, _ = cli("deny", "--group", invoices["group"], *why)
+    assert code == 0
+    assert "1 of the group are left: repeat this" in out
+    assert "joined" not in out
     done = cli.json("deny", "--group", invoices["group"], *why)
-    assert (done["answered"], done["refused"], done["joined"]) == (2, 0, [])
+    assert (done["answered"], done["refused"], done["joined"], done["left"]) == (1, 0, [], [])
     code, _, err = cli("approve", "--group", invoices["group"], "--yes", *why)
     assert (code, "no group of open holds" in err) == (2, True)
     code, _, err = cli("approve", *why)
@@ -132,3 +141,22 @@ def test_the_verbs_of_people_from_hold_to_undo(cli: Cli, tmp_path: Path) -> None
     code, _, err = cli("undo", run, "--reason", "again")
     assert (code, "was undone already" in err) == (2, True)
     assert "UNDONE by" in cli("explain", run)[1]
+    # Three runs of the fleet; a command opens the store too, and starts nothing.
+    assert cli.json("report")["traffic"]["starts"] == 3
+    look_at_odd_arguments(cli)
+
+
+def look_at_odd_arguments(cli: Cli) -> None:
+    """What can be said of the record, and cannot be meant, is told plainly."""
+    series = ("plot", "anomaly", NAMES[0])
+    assert cli("report", "--agent", "inbox_triage")[0] == 0
+    for words in (("report",), series):
+        code, _, err = cli(*words, "--agent", "inbox_triag")
+        assert (code, "did you mean 'inbox_triage'?" in err) == (2, True), err
+    for words in (("report", "--last", "9999999d"), ("report", "--until", "0001-01-01")):
+        code, out, err = cli("--utc", *words)
+        assert (code, "0001-01-01T00:00:00Z" in out) == (0, True), err
+    # Bytes that are no text reach a program as half a pair.
+    for verb in ("plot anomaly", "report --agent", "stop inbox_triage --reason"):
+        code, _, err = cli(*verb.split(), "\udcff")
+        assert (code, r"the argument '\udcff' is no text" in err) == (2, True), err

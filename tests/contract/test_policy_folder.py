@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from vedette.app import open_app
+from vedette.bundle import Bundle
 from vedette.cli.common import _here
+from vedette.ports import Finding
 from vedette.testing.harness import FleetHarness, TrustingStage, copy_policies
 
 
@@ -78,3 +82,48 @@ async def test_what_a_person_published_by_a_visit_is_theirs_and_stays_rolled_bac
         published = fleet.entries("policy.published")
         assert [row.get("commit") for row in published] == [None, "3f9c2ab", None]
         assert published[1]["actor"] != published[0]["actor"]
+
+
+class Refusing(TrustingStage):
+    """A stage whose trials end as they are told to."""
+
+    def __init__(self, *, verdict: bool) -> None:
+        self.finding = Finding("denies/data.yaml", 1, "no", "mend it", verdict)
+        self.asked = 0
+
+    async def try_out(self, bundle: Bundle) -> list[Finding]:
+        self.asked += 1
+        return [self.finding]
+
+
+@pytest.mark.parametrize(("verdict", "trials"), [(True, 1), (False, 2)])
+async def test_a_refused_folder_is_told_at_every_start_and_tried_again_without_a_verdict(
+    tmp_path: Path, verdict: bool, trials: int
+) -> None:
+    """What took too long on a busy machine says nothing of the policy."""
+    ours = copy_policies(tmp_path / "ours")
+    async with FleetHarness(tmp_path / "fleet", policies=ours) as fleet:
+        settings, first = fleet.app.settings, live(fleet)
+        await fleet.close()
+        edit(ours)
+        stage = Refusing(verdict=verdict)
+        for _ in range(2):
+            app = await open_app(settings, stage=stage)
+            try:
+                assert app.store.revision() == first
+                (trouble,) = app.troubles
+                assert "policy refused, revision 1 stays: denies/data.yaml:1: no" in trouble
+            finally:
+                await app.close()
+        assert stage.asked == trials
+        app = await open_app(settings, stage=TrustingStage())
+        try:
+            # Only what was refused by a verdict waits for another text.
+            assert (app.store.revision() == first) is verdict
+            assert len(app.troubles) == verdict
+        finally:
+            await app.close()
+        edit(ours)
+        await fleet.open()
+        assert live(fleet)[0] > 1
+        assert not fleet.app.troubles

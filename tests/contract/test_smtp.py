@@ -21,9 +21,9 @@ from vedette import crashpoint
 from vedette.adapters.imap_source import NoFolder
 from vedette.adapters.imap_source import probe as look
 from vedette.adapters.imap_source.pool import close_all
-from vedette.adapters.smtp import Unanswered, deliver, probe
+from vedette.adapters.smtp import Unanswered, deliver, deliver_some, probe
 from vedette.effect import Call, Outcome
-from vedette.errors import Permanent, Temporary
+from vedette.errors import Permanent, Temporary, Unsendable
 from vedette.load.imap import with_relays
 
 MAIL = b"Subject: x\n\n.a line that begins with a dot\r.\nend"
@@ -117,6 +117,24 @@ def test_one_recipient_refused_is_none_written_to(request: pytest.FixtureRequest
     assert smtp.server().mails(fine) == []
 
 
+def test_those_who_take_it_are_written_to_and_the_others_returned(
+    request: pytest.FixtureRequest,
+) -> None:
+    fine, refused, later = (to(name, request) for name in ("fine", "refused", "later"))
+    table, sender = smtp.server().table(), "desk@lights.example"
+    missed = deliver_some(table, MAIL, sender, [refused, fine, later])
+    assert {address: type(error) for address, error in missed.items()} == {
+        refused: Permanent, later: Temporary
+    }  # fmt: skip
+    assert [mail["to"] for mail in smtp.server().mails(fine)] == [[fine]]
+    assert deliver_some(table, MAIL, sender, [fine]) == {}
+    # Nobody takes it: then no mail is begun.
+    assert deliver_some(table, MAIL, sender, [refused, later]).keys() == {refused, later}
+    rejected = to("rejected", request)
+    with pytest.raises(Permanent, match="not this"):
+        deliver_some(table, MAIL, sender, [rejected, refused])
+
+
 @pytest.mark.parametrize(
     "address", ["", "a", "a@b\r\nRCPT TO:<x@y.example>", "<a@b.example>", "a b@c.example", "@"]
 )
@@ -159,7 +177,7 @@ async def test_a_password_by_reference(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_a_mail_too_large_for_the_server_is_not_sent() -> None:
-    with pytest.raises(Permanent, match="the server takes"):
+    with pytest.raises(Unsendable, match="the server takes"):
         deliver(smtp.server().table(), b"x" * 1_100_000, "a@b.example", ["c@d.example"])
 
 
@@ -294,6 +312,76 @@ def move_sending(box: MaildirBox | ImapBox) -> None:
     else:
         with box.box.client("Sending") as client:
             client.uid("MOVE", "1:*", "Sent")
+
+
+@pytest.mark.parametrize(
+    ("folder", "flags", "state"),
+    [(".Trash", "ST", None), (".Trash", "S", None), (".Deleted Messages", "S", None),
+     (".Sending", "ST", None), (".Sent", "S", "done"), (".Sent", "ST", "done"),
+     (".Archive", "S", "unknown"), ("", "S", "unknown")],
+)  # fmt: skip
+def test_only_a_mail_among_the_sent_was_sent(
+    tmp_path: Path, folder: str, flags: str, state: str | None, request: pytest.FixtureRequest
+) -> None:
+    """A mail program moves what is deleted to its trash, or flags it where it lies."""
+    box, address = MaildirBox(tmp_path / "mailbox"), to("lost", request)
+    relay = smtp.server().table()
+    targets = {"mailbox": {**box.target, "smtp": "relay"}, "relay": relay}
+    relayed = {**with_relays(targets)["mailbox"], "smtp_password": relay["password"]}
+    hand, message = Hand(relayed), box.lay(1)
+    assert hand("send_mail", message, **letter(address)).state == "unknown"
+    (path,) = (box.root / ".Sending" / "cur").iterdir()
+    there = box.root / folder / "cur"
+    there.mkdir(parents=True, exist_ok=True)
+    path.rename(there / path.name.replace(":2,S", f":2,{flags}"))
+    said = asked(hand, message, **letter(address))
+    assert (said.state if said else None) == state
+    sent = len(smtp.server().mails(address))
+    assert sent == 1
+    # Sent again where the person removed it, and there alone.
+    again = hand("send_mail", message, again=True, **letter(address))
+    assert again.state == (state or "unknown")
+    assert len(smtp.server().mails(address)) == sent + (state is None)
+    if state is None:
+        (path,) = (box.root / ".Sending" / "cur").iterdir()
+        assert path.name.endswith(":2,S")
+        said = asked(hand, message, **letter(address))
+        assert said is not None
+        assert said.state == "unknown"
+        path.rename(box.root / ".Sent" / "cur" / path.name)
+        said = asked(hand, message, **letter(address))
+        assert said is not None
+        assert said.state == "done"
+
+
+def test_what_is_sent_again_is_put_among_the_sent_and_not_what_was_removed(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box, address = MaildirBox(tmp_path / "mailbox"), to("ann", request)
+    relay = smtp.server().table()
+    targets = {"mailbox": {**box.target, "smtp": "relay"}, "relay": relay}
+    relayed = {**with_relays(targets)["mailbox"], "smtp_password": relay["password"]}
+    hand, message = Hand(relayed), box.lay(1)
+    sending = sys.modules[f"{TOOLS.__package__}.sending"]
+
+    def lose(*args: Any) -> None:
+        raise Unanswered("lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sending, "deliver", lose)
+        assert hand("send_mail", message, **letter(address)).state == "unknown"
+    (path,) = (box.root / ".Sending" / "cur").iterdir()
+    # Listed before `.Sending` and before `.Sent`.
+    trash = box.root / ".Deleted Items" / "cur"
+    trash.mkdir(parents=True)
+    path.rename(trash / path.name)
+    assert asked(hand, message, **letter(address)) is None
+    assert hand("send_mail", message, again=True, **letter(address)).state == "done"
+    assert kept(box) == ["Deleted Items", "INBOX", "Sent"]
+    said = asked(hand, message, **letter(address))
+    assert said is not None
+    assert said.state == "done"
+    assert len(smtp.server().mails(address)) == 1
 
 
 @pytest.mark.parametrize("missing", ["Sending", "Sent"])

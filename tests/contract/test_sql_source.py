@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 import socket
 import sqlite3
 import threading
@@ -17,15 +18,17 @@ from typing import Any
 import pytest
 from tests import pg
 
-from vedette.adapters.sql_source import in_postgres
+from vedette.adapters.sql_source import in_postgres, in_sqlite
 from vedette.adapters.sql_source import source as module
 from vedette.adapters.sql_source.in_postgres import PostgresTable
 from vedette.adapters.sql_source.in_sqlite import create
 from vedette.adapters.sql_source.marks import Marks
+from vedette.adapters.sql_source.rows import instant
 from vedette.adapters.sql_source.source import SqlSource, open_table, probe
 from vedette.adapters.sql_source.tables import AwayError
 from vedette.clock import MICROS
-from vedette.errors import BadFleet, StoreFailed, Unavailable
+from vedette.durable import sync
+from vedette.errors import BadEvent, BadFleet, StoreFailed, Unavailable
 from vedette.event import ENVELOPE
 from vedette.load import load_settings
 from vedette.load.at_hand import SqlPlan
@@ -281,6 +284,26 @@ async def test_a_row_that_is_no_event_is_told_once(board: Board) -> None:
     assert "2026-03-01" in refused.why
 
 
+@pytest.mark.parametrize(
+    ("value", "time"),
+    [(1772344800, "06:00:00.000000"), (1772344800.5, "06:00:00.500000"),
+     (1772344800.123456, "06:00:00.123456"), (1772344799.9999996, "05:59:59.999999")],
+)  # fmt: skip
+async def test_seconds_may_have_a_fraction(board: Board, value: float, time: str) -> None:
+    board.ask("ALTER TABLE comment ADD COLUMN at DOUBLE PRECISION")
+    board.post("c", at=value)
+    intake = ListIntake()
+    await once(replace(board.plan, time_column="at")).deliver(intake)
+    assert [event.time for event in intake.events] == [f"2026-03-01T{time}Z"]
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, 1e300, -1e12, "999999999999.5", "1.5e3"])
+def test_seconds_that_are_no_instant_are_refused(value: object) -> None:
+    with pytest.raises(BadEvent, match="no instant"):
+        instant(value, "at")
+    assert instant(-0.5, "at") == "1969-12-31T23:59:59.500000Z"
+
+
 async def test_too_large_a_row_does_not_stop_the_others(lite: Board) -> None:
     lite.post("long", text="x" * 5000)
     lite.post("short")
@@ -469,6 +492,28 @@ def test_two_that_make_the_file_at_once(tmp_path: Path) -> None:
         thread.join()
     with contextlib.closing(sqlite3.connect(path)) as file:
         assert file.execute("SELECT count(*) FROM comment").fetchone() == (4,)
+
+
+def test_the_file_is_whole_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, path = tmp_path / "board.sql", tmp_path / "board.db"
+    script.write_text(LITE)
+    synced: list[tuple[bool, int]] = []
+
+    def seen(what: Path) -> None:
+        sync(what)
+        if what.is_file():
+            with contextlib.closing(sqlite3.connect(what)) as file:
+                (count,) = file.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            left = what.with_name(what.name + "-journal").exists()
+            synced.append((path.exists() or left, count))
+
+    monkeypatch.setattr(in_sqlite, "sync", seen)
+    create(path, script, "sql:board")
+    ((named, count),) = synced
+    assert not named
+    assert count > 0
 
 
 async def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -258,6 +258,21 @@ async def test_a_revision_is_acknowledged_when_older_calls_have_ended_though_it_
     await until(lambda: two.leases._told[0] == 1)
 
 
+async def test_what_another_worker_commits_just_before_us_is_news_too(
+    worker: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = worker("one"), worker("two")
+    await accepted(one, event(1))
+    # It looks again only when its own group stands on top of the other's.
+    monkeypatch.setattr(one.leases, "_look", lambda: None)
+    news = one.news
+    await accepted(one, event(2))
+    assert one.news == news, "what it commits itself is none"
+    await accepted(two, event(3))
+    await accepted(one, event(4))
+    assert one.news > news
+
+
 # --- a COMMIT that nobody was told of ----------------------------------------------------------
 
 

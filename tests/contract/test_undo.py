@@ -14,9 +14,10 @@ import pytest
 
 from vedette.action import Proposal
 from vedette.agent import undo_source
+from vedette.clock import LATEST_US
 from vedette.commands import Order
 from vedette.digest import short_id
-from vedette.errors import BadCommand, NotFound
+from vedette.errors import AlreadyDone, BadCommand, NotFound
 from vedette.event import DATA, ENVELOPE, PRINCIPAL, UNDONE, Event
 from vedette.identity import Principal
 from vedette.memory import Briefing
@@ -27,7 +28,9 @@ from vedette.serve.orders import carry_out
 from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner
+from vedette.testing.toy import until
 from vedette.timeline import explain, explain_text
+from vedette.timeline.plot import plot
 from vedette.trigger import UNDO_TYPE
 
 NEW = "1772331742.M0001.harbour"
@@ -195,6 +198,59 @@ async def test_twice_is_one(fleet: FleetHarness) -> None:
     assert all(isinstance(each, dict | BadCommand) for each in together)
     undone = [row for row in fleet.entries("effect.done") if row["tool"] == "mail.unflag"]
     assert len(undone) == 1
+
+
+async def test_a_repeat_of_a_command_is_not_done_again_whatever_came_of_it(tmp_path: Path) -> None:
+    lay(tmp_path / "mail")
+    async with harness(tmp_path, FILE) as fleet:
+        rows = await done(fleet, mail(NEW))
+        await fleet.apply(stopped("ask")(without_tests(copy_policies(tmp_path / "ask"))))
+        order = replace(fleet.order("wrong folder"), command_id="cmd-1")
+        args = {"effect": rows["mail.file"].id.replace("act_", "eff_")}
+        first = await carry_out(fleet.app.commands, "undo", order, args)
+        await fleet.settle()
+        (held,) = run_of(fleet, first)
+        hold = {"hold": held.id.replace("act_", "hold_"), "digest": held.digest}
+        await carry_out(fleet.app.commands, "deny", fleet.order("it stays"), hold)
+        await fleet.settle()
+        # Denied, so it may be asked for again: by another order, not by the one that was answered.
+        with pytest.raises(AlreadyDone, match="cmd-1"):
+            await carry_out(fleet.app.commands, "undo", order, args)
+        await fleet.settle()
+        again = replace(order, command_id="cmd-2")
+        second = await carry_out(fleet.app.commands, "undo", again, args)
+        await fleet.settle()
+        assert second["run"] != first["run"]
+        # The id is taken for every other order, too.
+        (held,) = run_of(fleet, second)
+        hold = {"hold": held.id.replace("act_", "hold_"), "digest": held.digest}
+        with pytest.raises(AlreadyDone, match="cmd-2"):
+            await carry_out(fleet.app.commands, "approve", again, hold)
+
+
+async def test_the_same_command_twice_at_once_is_one(fleet: FleetHarness) -> None:
+    rows = await done(fleet, mail(NEW))
+    order = replace(fleet.order("wrong folder"), command_id="cmd-1")
+    args = {"effect": rows["mail.flag"].id.replace("act_", "eff_")}
+    together = await asyncio.gather(
+        *(carry_out(fleet.app.commands, "undo", order, args) for _ in range(3)),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(each, dict) for each in together) == 1
+    assert sum(isinstance(each, AlreadyDone) for each in together) == 2
+    await fleet.settle()
+    with pytest.raises(AlreadyDone, match="cmd-1"):  # and not: it was undone already
+        await carry_out(fleet.app.commands, "undo", order, args)
+
+
+async def test_whoever_asked_may_go_and_the_undo_is_done(fleet: FleetHarness) -> None:
+    rows = await done(fleet, mail(NEW))
+    args = {"effect": rows["mail.flag"].id.replace("act_", "eff_")}
+    asking = asyncio.create_task(carry_out(fleet.app.commands, "undo", fleet.order("wrong"), args))
+    await asyncio.sleep(0)  # it is on its way into the store
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await until(lambda: [one["tool"] for one in fleet.entries("effect.done")][-1] == "mail.unflag")
 
 
 async def test_an_undo_can_itself_be_undone(fleet: FleetHarness) -> None:
@@ -446,8 +502,12 @@ async def test_an_incident_is_withdrawn_as_if_it_had_not_been_opened(tmp_path: P
         (refused,) = run_of(fleet, await undo(fleet, first))
         assert refused.effect == "failed"
         assert fleet.app.line.row("incidents", "pump") == opened
+        assert len(plot(fleet.app.store, "pump", 0, LATEST_US)["incidents"]) == 2
         (withdrawn,) = run_of(fleet, await undo(fleet, third))
         assert (withdrawn.tool, withdrawn.effect) == ("incident.withdraw", "done")
+        told = plot(fleet.app.store, "pump", 0, LATEST_US)
+        assert [one["opened_by"] for one in told["incidents"]] == [first.run]
+        assert told["recorded"] == 3
         assert fleet.app.line.row("incidents", "pump") == closed
         assert fleet.app.store.row("incidents", "pump") == closed
         # What failed came to nothing, so it may be asked for again: now it is the one there.

@@ -20,7 +20,7 @@ import orjson
 import pytest
 from tests.workers import JUDGE_PY, Crew, alive, brief, crew, until, write_judge
 
-from vedette.adapters.worker_pool import birth, pool, wire
+from vedette.adapters.worker_pool import begun, birth, pool, wire
 from vedette.adapters.worker_pool.asked import WorkerLost
 from vedette.adapters.worker_pool.frames import BadFrame, Frame, pack
 from vedette.adapters.worker_pool.hands import WorkerHands
@@ -196,7 +196,7 @@ async def test_a_fork_that_fails_charges_nobody(tmp_path: Path) -> None:
 @contextmanager
 def held(folder: Path) -> Iterator[Callable[[], None]]:
     """Hold the workers' lock as something that was left behind would; yields what lets it go."""
-    path = folder / "state" / pool.LOCK
+    path = folder / "state" / begun.LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -252,7 +252,7 @@ async def test_a_lock_that_is_never_given_up_is_said_to_whoever_asks(
         async with crew(tmp_path) as there:
             errors = await all_told(*ask(there, "a", "b"))
             assert {type(error) for error in errors} == {Unavailable}
-            path = str(tmp_path / "state" / pool.LOCK)
+            path = str(tmp_path / "state" / begun.LOCK)
             assert "came up within 2 s" in str(errors[0])
             assert path in str(errors[0])
             there.pool.tell(told.append)

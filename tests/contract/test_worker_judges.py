@@ -21,8 +21,8 @@ from tests.workers import CHARTER, EVERY, LIMITS, REGISTRY, alive, brief, crew, 
 
 from vedette.adapters.local_judges import LocalJudges
 from vedette.adapters.worker_pool.asked import WorkerLost
+from vedette.adapters.worker_pool.begun import COMMAND
 from vedette.adapters.worker_pool.errors import Raised
-from vedette.adapters.worker_pool.pool import COMMAND
 from vedette.agent import Limits
 from vedette.errors import Temporary, Unavailable
 from vedette.event import Event

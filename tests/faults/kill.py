@@ -51,19 +51,26 @@ def start(config: Path, *more: str) -> subprocess.Popen[bytes]:
     )
 
 
-def hold_hands(pid: int, state: Path, receiver: Path) -> None:
+def hold_hands(pid: int, state: Path, receiver: Path, most: int) -> None:
     """Stop the hands of the mail agent until an effect of theirs is seen to be open, then kill.
 
     Moving a mail takes less than a look at the store does: so it is made to take longer. The
-    judges go on, so that there is a next mail to move.
+    judges go on, so that there is a next mail to move; once some were moved there may be none, so
+    it ends when the ledger has grown by `most` entries: no run is to reach its end.
     """
-    workers = psutil.Process(pid).children(recursive=True)
-    for worker in workers:
-        with contextlib.suppress(psutil.Error):
-            if worker.name().startswith("hands:inbox"):
-                worker.suspend()
-    end = time.monotonic() + 10
-    while time.monotonic() < end and not progress(state, receiver)["open"]:
+    engine, workers, held = psutil.Process(pid), set[psutil.Process](), set[psutil.Process]()
+    end, begun = time.monotonic() + 10, progress(state, receiver)["entries"]
+    while time.monotonic() < end:
+        workers.update(engine.children(recursive=True))
+        # Hands are forked when there is work for them, which may be only now.
+        for worker in workers - held:
+            with contextlib.suppress(psutil.Error):
+                if worker.name().startswith("hands:inbox"):
+                    worker.suspend()
+                    held.add(worker)
+        now = progress(state, receiver)
+        if now["open"] or (now["mails"] and now["entries"] - begun >= most):
+            break
         time.sleep(0.002)
     os.kill(pid, signal.SIGKILL)
     for worker in workers:
@@ -133,7 +140,7 @@ def kill_at(config: Path, at: list[Moment], state: Path, receiver: Path) -> Kill
                 hit = grown[moment.measure] >= moment.by
                 if hit or grown["entries"] >= moment.or_entries:
                     if moment.measure == "mails":
-                        hold_hands(process.pid, state, receiver)
+                        hold_hands(process.pid, state, receiver, moment.or_entries)
                     os.kill(process.pid, signal.SIGKILL)
                     killed.landed += 1
                     break

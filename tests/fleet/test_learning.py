@@ -192,6 +192,25 @@ async def test_it_holds_in_judges_of_processes_of_their_own(tmp_path: Path) -> N
 # --- corrections ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("workers", [False, True], ids=["here", "in its process"])
+async def test_an_example_that_expires_teaches_no_longer_than_it_is_recalled(
+    tmp_path: Path, workers: bool
+) -> None:
+    root = content(tmp_path, "inbox_triage")
+    examples = root / "memory/inbox/examples"
+    _, head, _ = (examples / "booking-01.md").read_text(encoding="utf-8").split("---", 2)
+    head = head.replace("booking-01", "odd-01")
+    assert "\nexpires_on: null" in head
+    head = head.replace("expires_on: null", "expires_on: 2026-06-02")
+    text = f"---{head}---\nSubject: The fender\n\n{ODD}\n"
+    (examples / "odd-01.md").write_text(text, encoding="utf-8")
+    clock = ManualClock(1_780_000_000_000_000)  # 28 May 2026
+    async with desk(tmp_path, clock=clock, workers=workers) as fleet:
+        assert (await judged(fleet, "1"))[1] == "booking"
+        clock.advance(10 * 24 * HOUR_US)
+        assert (await judged(fleet, "2"))[1] == "question"
+
+
 async def test_said_again_it_is_done_already_and_said_otherwise_it_is_new(
     fleet: FleetHarness,
 ) -> None:
@@ -204,6 +223,8 @@ async def test_said_again_it_is_done_already_and_said_otherwise_it_is_new(
     for args, says in (
         ({"should": "lgeal"}, "did you mean 'legal'"),
         ({"should": "question"}, "was judged 'question'"),
+        ({"should": "two\nlines", "new_label": True}, "one printable line"),
+        ({"should": " ", "new_label": True}, "one printable line"),
         ({}, "say what should have been"),
         ({"should": "legal", "right": True}, "say what should have been"),
         ({"run": "run_nothing", "should": "legal"}, "nothing is known"),

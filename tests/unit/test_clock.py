@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from vedette.clock import Clock, from_iso, local
+from vedette.clock import EARLIEST_US, LATEST_US, Clock, ago, from_iso, iso, local, utc_second
 from vedette.testing.clock import ManualClock, settle
 
 T0 = 1_000_000
@@ -85,3 +85,35 @@ def test_the_last_instant_of_the_calendar_is_told_in_utc(monkeypatch: pytest.Mon
         assert local(from_iso("2026-03-01T00:00:00Z")) == "2026-03-01 09:00:00+09:00"
         assert local(from_iso("9999-12-31T23:59:59Z")) == "9999-12-31T23:59:59Z"
     time.tzset()
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
+def test_no_instant_is_too_far_for_its_reader(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", zone)
+        time.tzset()
+        for at_us in (LATEST_US + 1, 10**18, 10**40):
+            assert local(at_us) == utc_second(at_us) == "9999-12-31T23:59:59Z"
+        for at_us in (EARLIEST_US - 1, -(10**18), -(10**40)):
+            assert local(at_us) == utc_second(at_us) == "0001-01-01T00:00:00Z"
+    time.tzset()
+
+
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+00:01"])
+def test_what_could_not_be_written_is_not_read(text: str) -> None:
+    with pytest.raises(ValueError, match="before the year 1 or after 9999"):
+        from_iso(text)
+
+
+def test_the_calendar_ends_are_read_and_written() -> None:
+    for text in ("0001-01-01T00:00:00.000000Z", "9999-12-31T23:59:59.999999Z"):
+        assert iso(from_iso(text)) == text
+    assert (iso(EARLIEST_US), iso(LATEST_US)) == (
+        "0001-01-01T00:00:00.000000Z", "9999-12-31T23:59:59.999999Z",
+    )  # fmt: skip
+    assert iso(from_iso("0870-03-01T06:00:00Z")) == "0870-03-01T06:00:00.000000Z"
+    for at_us in (EARLIEST_US - 1, LATEST_US + 1, 10**40):
+        with pytest.raises(ValueError, match=r"year|calendar"):
+            iso(at_us)
+    assert ago(5, 3) == 2
+    assert ago(0, 10**30) == EARLIEST_US

@@ -154,3 +154,17 @@ def test_text_stands_out_in_light_and_dark() -> None:
         pairs += [(name, f"{name}-t") for name in ("good", "wait", "bad", "odd", "plain")]
         for text, ground in pairs:
             assert _contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+
+
+def test_what_is_cut_off_is_said_to_be() -> None:
+    many = {"lines": "a\n" * 5_000, "items": list(range(80)), "rows": [{"n": n} for n in range(53)]}
+    fits = {"lines": "a\n" * 2_000, "items": list(range(50)), "rows": [{"n": n} for n in range(50)]}
+    for detail, signs in (
+        (many, ["… (6,000 characters more)", "… (30 more)", "… (3 more)"]),
+        (fits, []),
+    ):
+        value = told()
+        value["runs"][0]["judgements"][0]["detail"] = detail
+        page = explain_page(value, lambda at: iso(at)[:19], 1_700_000_200_000_000)
+        assert re.findall(r"… \([^)]*more\)", page) == signs
+        assert Tags(page).open == []

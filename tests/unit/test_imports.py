@@ -6,6 +6,7 @@ broken vendor would take down commands that never needed it.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 from tests.bench.start_fleet import TOOLS, SmallFleet, events, small_fleet
+
+import vedette
 
 VENDORS = frozenset(
     {
@@ -92,13 +95,37 @@ def test_help_is_really_run() -> None:
 
 # What a fleet may hold when it does its first event; the rest is loaded while it works.
 FIRST = frozenset({"apsw", "cryptography", "regorus"})
+# What it may not hold then, of ours and of Python's: it cost every start its time once.
+LATER = frozenset(
+    {
+        "email",
+        "html",
+        "http",
+        "sqlite3",
+        "statistics",
+        "zoneinfo",
+        "vedette.adapters.host_source",
+        "vedette.adapters.schedule_source",
+        "vedette.console",
+        "vedette.correcting",
+        "vedette.founding",
+        "vedette.judging.examples",
+        "vedette.live",
+        "vedette.mail",
+        "vedette.outside",
+        "vedette.serve.http",
+        "vedette.timeline",
+        "vedette.trying",
+        "vedette.verify",
+    }
+)
 # Tells what is loaded when the tool is first called, and at each call after.
 TELLS = """
 import sys as _sys
 _light = light
 def light(call):
     with open(call.target["path"] + ".modules", "a") as record:
-        print(*sorted({name.partition(".")[0] for name in _sys.modules}), file=record)
+        print(*sorted(_sys.modules), file=record)
     return _light(call)
 """
 
@@ -148,5 +175,33 @@ def test_a_start_loads_no_more_than_the_first_event_needs(tmp_path: Path) -> Non
         settings.write('[isolation]\nworkers = "none"\n')
     first, second = loaded_at_effects(fleet)
     assert first & VENDORS <= FIRST
+    assert not first & LATER
     # The control: what is served with is loaded by then, and would have been seen.
     assert {"starlette", "uvicorn"} <= second
+    assert {"vedette.timeline", "vedette.serve.http", "http", "email"} <= second & LATER
+
+
+def test_the_trial_of_a_policy_and_the_zygote_begin_before_the_event_loop_is_loaded() -> None:
+    """What another process works on meanwhile is begun before what this one needs itself."""
+    begins = """
+import vedette.cli.run, vedette.load
+vedette.load.load_settings
+from vedette.adapters.rego.stage import SubprocessStage
+from vedette.adapters.worker_pool.begun import Begun
+"""
+    assert "asyncio" not in loaded(begins)
+    assert "asyncio" in loaded(begins + "import vedette.app")
+
+
+# The standard decorator compiles six methods for each class: a fifth of a start, with 150 classes.
+MADE = re.compile(r"^(from dataclasses import .*\bdataclass\b|import dataclasses)", re.MULTILINE)
+
+
+def test_dataclasses_are_made_quickly() -> None:
+    slow = [
+        path.name
+        for path in Path(vedette.__file__).parent.rglob("*.py")
+        if MADE.search(path.read_text(encoding="utf-8"))
+    ]
+    # The control: there it is, as it has to be.
+    assert slow == ["quick_data.py"]

@@ -145,3 +145,15 @@ def test_what_a_person_erased_is_forgotten_and_what_an_archive_has_is_kept(
     assert (bank.settled, bank.forgotten) == (settled, forgotten)
     assert feed(bank, Ledger(what), 2) == 2
     assert (bank.settled, bank.forgotten) == (settled, forgotten), "nothing came after"
+
+
+def test_who_proposed_it_and_who_had_it_recalled_is_known_whoever_moved_it_last() -> None:
+    rows: list[Row] = [(1, of_a_person(), WISH.body())]
+    for seq, (kind, who) in enumerate(
+        [("promoted", "ada"), ("retired", "bob"), ("restored", "carol"), ("retired", "dan")], 2
+    ):
+        number, entry, body = moved(seq, f"memory.{kind}")
+        rows.append((number, {**entry, "actor": f"person:{who}"}, body))
+    found = fold(rows)["inbox/cnd_1"]
+    assert (found.proposed_by, found.by) == ("person:kim", "person:dan")
+    assert found.recalled_by == ("person:ada", "person:carol")

@@ -41,12 +41,16 @@ class Banks:
 
     def __init__(self) -> None:
         self.versions = {"inbox": 1, "boats": 1}
+        self.ends: dict[str, int] = {}
 
     def version(self, bank: str) -> int:
         return self.versions[bank]
 
     def lessons(self, bank: str, scope: str, now_us: int) -> list[Memory]:
-        return [Memory("m", bank, 1, scope, "fact", (), "text", "d", "kim", "2026-01-01")]
+        ends = self.ends.get(scope, 0)
+        if 0 < ends <= now_us:
+            return []
+        return [Memory("m", bank, 1, scope, "fact", (), "text", "d", "kim", "2026-01-01", ends)]
 
 
 def made() -> Lessons:
@@ -108,3 +112,19 @@ def test_whose_scopes_changed_since_it_was_taught_is_named_until_it_is_taught_an
     assert (lessons.readers("inbox", "open"), lessons.readers("boats", "shut")) == (
         ["desk"], ["port"],
     )  # fmt: skip
+
+
+def test_what_expires_first_of_what_was_taught_is_told_once() -> None:
+    banks = Banks()
+    lessons = Lessons(banks, {"desk": DESK, "port": PORT})  # type: ignore[arg-type]
+    lessons.take(lessons.decide(Gate(1, "open", "shut"), NOW)[0], 1)
+    lessons.of("desk", NOW)
+    assert not lessons.expired("desk", NOW * 2), "nothing of it expires"
+    banks.ends = {"open": NOW + 5, "shut": NOW + 9}
+    lessons.of("desk", NOW)
+    assert not lessons.expired("desk", NOW + 4)
+    assert not lessons.expired("port", NOW + 5), "nobody taught it"
+    assert lessons.expired("desk", NOW + 5), "from this instant on it is not recalled either"
+    assert not lessons.expired("desk", NOW + 9), "once: it is about to be taught anew"
+    lessons.of("desk", NOW + 5)
+    assert lessons.expired("desk", NOW + 9)

@@ -119,12 +119,66 @@ def test_a_repeat_still_knows_what_was_there_before_the_first_try(box: Path) -> 
     # Another call of the same mail finds what is there now.
     other = TOOLS.flag_mail(replace(flagged, key="other"))
     assert other.data["was"] == {"flags": "F", "folder": "Invoices", "place": "cur"}
-    # A note that was cut short by a crash: nothing was done before it stood.
-    note = box / "vedette-was" / "torn.unflag"
-    note.write_bytes(b"")
-    torn = TOOLS.unflag_mail(replace(flagged, key="torn"))
-    assert torn.data["was"]["flags"] == "F"
     assert not [path for path in files(box) if "vedette-was" in path]
+
+
+@pytest.mark.parametrize("torn", [b"", b"{", b"[]", b'{"flags": 1}'])
+def test_a_note_that_says_nothing_is_not_written_anew(box: Path, torn: bytes) -> None:
+    """The change may have been made: what lies there now is not what lay there before."""
+    flagged = call(box, flag="important")
+    assert TOOLS.flag_mail(flagged).state == "done"
+    (note,) = (box / "vedette-was").iterdir()
+    note.write_bytes(torn)
+    before = files(box)
+    again = TOOLS.flag_mail(flagged)
+    assert again.state == "failed"
+    assert f"vedette-was/{note.name}" in again.error
+    assert (files(box), note.read_bytes()) == (before, torn)
+
+
+@pytest.mark.parametrize("what", ["file", "flag"])
+def test_what_undo_needs_is_durable_before_the_mailbox_is_changed(
+    box: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The note's bytes, its name, the name of its folder: before the first rename of a mail."""
+    steps: list[str] = []
+    real_fsync, real_rename = os.fsync, os.rename
+
+    def told(path: object) -> str:
+        return str(path).replace(str(box), "") or "/"
+
+    def fsync(handle: int) -> None:
+        steps.append(f"sync {told(Path(f'/proc/self/fd/{handle}').readlink())}")
+        real_fsync(handle)
+
+    def rename(source: Any, target: Any, **kwargs: Any) -> None:
+        steps.append(f"{told(source)} to {told(target)}")
+        real_rename(source, target, **kwargs)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "rename", rename)
+    tool, args = CALLS[what]
+    tool(call(box, **args))
+    change = next(n for n, step in enumerate(steps) if " to " in step and "-was" not in step)
+    folder, written, named, kept = steps[:change][:4]
+    note = f"/vedette-was/{call(box).key}.{what}"
+    assert (folder, kept) == ("sync /", "sync /vedette-was")
+    assert written.startswith(f"sync {note}.")
+    assert named == f"{written.removeprefix('sync ')} to {note}"
+    # An earlier try may have died when its name was not durable yet.
+    steps.clear()
+    tool(call(box, **args))
+    assert steps[0] == "sync /vedette-was"
+
+
+def test_a_full_disk_leaves_no_half_of_a_note(box: Path) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "write", full)
+        assert TOOLS.flag_mail(call(box, flag="important")).state == "retry"
+    assert list((box / "vedette-was").iterdir()) == []
 
 
 def test_a_mail_somebody_else_filed_stays_there(box: Path) -> None:
@@ -372,7 +426,7 @@ def test_a_mail_that_moves_while_we_look_is_found(box: Path) -> None:
     moved: list[str] = []
 
     def reader(source: Any, target: Any, **kwargs: Any) -> None:
-        if not moved:
+        if not moved and NAME in str(source):
             moved.append(str(source))
             real(source, box / "cur" / f"{NAME}:2,S")
         real(source, target, **kwargs)

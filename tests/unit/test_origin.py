@@ -85,7 +85,7 @@ def test_a_reference_that_leads_nowhere_is_no_empty_value(pointer: str) -> None:
 
 
 def test_tokens_are_those_of_rfc_6901() -> None:
-    assert tokens("/a~1b/~01/") == ["a/b", "~1", ""]
+    assert tokens("/a~1b/~01/") == ("a/b", "~1", "")
 
 
 def test_a_bare_value_is_registered_only_as_a_whole() -> None:

@@ -38,19 +38,26 @@ class Record:
     def write(self, kind: str, body: Any = None, **fields: Any) -> None:
         seq = len(self.sealed) + 1
         data = None if body is None else body if isinstance(body, bytes) else canonical(body)
-        draft = Draft(kind, fields, body=None if data is None else Body(data))
+        cause = fields.pop("cause", None)
+        draft = Draft(kind, fields, cause, body=None if data is None else Body(data))
         digest = None if data is None else "0" * 64
         raw = seal(draft, seq=seq, at_us=T0 + seq, run=fields.pop("run", None), n=1, body=digest)
         self.sealed.append((seq, raw, data))
 
     def point(
-        self, minute: int, value: object, score: int | None = 500, series: str = "pump", **data: Any
+        self,
+        minute: int,
+        value: object,
+        score: int | None = 500,
+        series: str = "pump",
+        cause: int | None = None,
+        **data: Any,
     ) -> str:
         event = Event(
             "csv:x", f"{series}:{minute}", "metric.point", series,
             utc_second(T0 + minute * MINUTE), {"value": value, **data},
         )  # fmt: skip
-        self.write("event.accepted", event.payload(), event=event.key)
+        self.write("event.accepted", event.payload(), cause=cause, event=event.key)
         if score is not None:
             self.write(
                 "run.closed", event=event.key, agent="watcher", label="quiet",
@@ -129,6 +136,87 @@ def test_an_incident_that_nobody_closed_lasts_to_the_end() -> None:
     (one,) = of(made)["incidents"]
     assert (one["from"], one["to"], one["closed_by"]) == (T0 + 4 * MINUTE, T0 + 4 * MINUTE, None)
     assert "incident, open" in "".join(drawn(of(made)).itertext())
+
+
+def test_what_a_person_had_made_is_no_event_of_the_series(record: Record) -> None:
+    """An undo and a correction have its name and the time on the wall: no axis runs up to there."""
+    told = of(record)
+    for number in (90, 91):
+        record.point(number, None, score=None, cause=record.sealed[-1][0])
+    assert of(record) == told
+
+
+def test_an_event_without_a_number_moves_no_end_of_the_axis() -> None:
+    made = Record()
+    for minute in range(5):
+        event = made.point(minute, None if minute in (0, 4) else minute, score=None)
+    told = of(made)
+    assert (told["from"], told["to"]) == (T0 + MINUTE, T0 + 3 * MINUTE)
+    assert (told["recorded"], told["unreadable"]) == (5, 2)
+    made.write("run.corrected", {}, outcome="wrong", actor="ann", event=event, agent="watcher")
+    assert of(made)["to"] == T0 + 4 * MINUTE  # a mark is shown, so there is a place for it
+
+
+def taken_back(made: Record, what: str, seq: int, *, erased: bool = False) -> None:
+    """Write the undo of an effect and its own effect, the action `back:…`."""
+    undo = made.point(50 + seq, None, score=None, cause=seq, action=what)
+    if erased:
+        made.sealed[-1] = (*made.sealed[-1][:2], None)
+    made.write("effect.done", {}, tool="incident.withdraw", event=undo, action=f"back:{what}")
+
+
+@pytest.mark.parametrize("erased", [False, True])
+def test_an_incident_that_was_withdrawn_is_as_if_it_had_not_been(erased: bool) -> None:
+    made = Record()
+    event = made.point(0, 1)
+    about = {"event": event, "agent": "watcher"}
+    made.write("effect.done", {}, tool="incident.open", action="act_1", run="run_1", **about)
+    made.point(1, 2)
+    (one,) = of(made)["incidents"]
+    assert (one["opened_by"], one["closed_by"]) == ("run_1", None)
+    taken_back(made, "act_1", 3, erased=erased)
+    assert of(made)["incidents"] == []
+    assert "incident, open" not in "".join(drawn(of(made)).itertext())
+    # Nothing is taken back before the undo's own effect is done, or if that one was undone in turn.
+    last = made.sealed.pop()
+    assert len(of(made)["incidents"]) == 1
+    made.sealed.append(last)
+    taken_back(made, "back:act_1", last[0])
+    assert len(of(made)["incidents"]) == 1
+
+
+def test_incidents_of_several_agents_are_told_apart() -> None:
+    made = Record()
+    for minute, word, agent in (
+        (1, "open", "a"),
+        (2, "open", "b"),
+        (3, "close", "b"),
+        (9, "close", "a"),
+    ):
+        event = made.point(minute, 1)
+        made.write(
+            "effect.done",
+            {},
+            tool=f"incident.{word}",
+            event=event,
+            agent=agent,
+            run=f"{word}_{agent}",
+        )
+    told = [
+        [
+            (one["from"] - T0) // MINUTE,
+            (one["to"] - T0) // MINUTE,
+            one["agent"],
+            one["opened_by"],
+            one["closed_by"],
+        ]
+        for one in of(made)["incidents"]
+    ]
+    assert told == [[1, 9, "a", "open_a", "close_a"], [2, 3, "b", "open_b", "close_b"]]
+    (alone,) = of(made, agent="b")["incidents"]
+    assert alone["opened_by"] == "open_b"
+    titles = [one.text or "" for one in drawn(of(made)).iter(f"{SVG}title")]
+    assert sum("incident of a from" in title for title in titles) == 1
 
 
 def test_many_points_keep_the_extremes_of_every_stretch() -> None:

@@ -9,11 +9,13 @@ import orjson
 import pytest
 
 from vedette.digest import SALT_BYTES, canonical, salted
+from vedette.run import ActionRow
 from vedette.testing.harness import checkout
 from vedette.timeline import reconstruct
 from vedette.timeline.record import Shown, shown
 from vedette.timeline.rules import rules_of
 from vedette.timeline.sample import Sample
+from vedette.timeline.tally import Tally
 from vedette.timeline.window import Walked, fields_of, instant, window
 
 RUN, ACTION = "run_1", "act_1"
@@ -194,3 +196,61 @@ def test_a_sample_is_repeatable_and_drawn_from_all() -> None:
     gone = frozenset({int(drawn[0][4:]), int(drawn[1][4:])})
     again = sampled("monday", 1000, gone)
     assert set(drawn) - set(again) == set(drawn[:2])
+
+
+# --- what a report says of effects and starts ---------------------------------------------------
+
+
+def tally_of(book: Book, rows: dict[str, ActionRow] | None = None) -> Tally:
+    tally = Tally(Sample("seed", 1), None if rows is None else rows.get)
+    for seq, raw, _, data in book.walk():
+        tally.take(shown(seq, raw, data))
+    return tally
+
+
+def test_a_command_given_while_no_fleet_ran_is_no_start() -> None:
+    book = Book()
+    for what in (None, "visit", "visit", None):  # a record of before has no word for it
+        book.add("store.opened", epoch=1, what=what)
+    assert tally_of(book).traffic()["starts"] == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ({"state": "retry", "error": "refused"}, "its tries are used up"),
+        ({"state": "unknown", "error": "no answer"}, "its tries are used up"),
+        ({"state": "failed", "error": "400"}, "the call failed for good"),
+        (None, "nobody knows whether it happened, and it was let be"),
+    ],
+)
+def test_why_an_effect_failed_is_told_by_its_outcome(body: Any, why: str) -> None:
+    book = Book().decided("permit").add("effect.intended").add("effect.failed", body, tries=5)
+    (odd,) = tally_of(book).exceptions()
+    assert (odd["kind"], odd["why"], odd["next_try_at"]) == ("effect.failed", why, None)
+    if body is not None:
+        seq, raw, salt, _ = book.walked[-1]
+        book.walked[-1] = (seq, raw, salt, None)
+        (odd,) = tally_of(book).exceptions()
+        assert odd["why"] == "it was called, and not done"
+
+
+@pytest.mark.parametrize(
+    ("tries", "effect", "why", "next_try"),
+    [
+        (0, "intended", "permitted and not begun", None),
+        (1, "intended", "called once and not done yet", T0 + 9),
+        (4, "intended", "called 4 times and not done yet", T0 + 9),
+        (4, "done", "permitted and not begun", None),  # since: the window did not see it
+    ],
+)
+def test_what_was_tried_of_an_open_effect_is_told(
+    tries: int, effect: Any, why: str, next_try: int | None
+) -> None:
+    book = Book().decided("permit").add("effect.intended")
+    row = ActionRow(ACTION, RUN, 1, 0, "worker", "wire.send", "d1", b"{}")
+    row.effect, row.tries, row.not_before_us = effect, tries, T0 + 9
+    (odd,) = tally_of(book, {ACTION: row}).exceptions()
+    assert (odd["kind"], odd["why"], odd["next_try_at"]) == ("effect.intended", why, next_try)
+    (alone,) = tally_of(book).exceptions()
+    assert alone["why"] == "permitted and not begun"

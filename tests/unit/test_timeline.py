@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -23,6 +24,7 @@ from vedette.testing.steps import action, decided, entry, event, held
 from vedette.timeline import (
     Record,
     explain,
+    explain_page,
     explain_text,
     inbox,
     resolve,
@@ -358,6 +360,37 @@ def test_a_part_of_a_run_gives_its_run_and_the_focus(record: MemoryRecord, prefi
     run, row = only(record)
     told = explain(record, prefix + row.id.removeprefix("act_"))
     assert (told["focus"], [story["id"] for story in told["runs"]]) == (row.id, [run.id])
+
+
+@pytest.mark.parametrize(
+    ("effect", "outcome", "said"),
+    [
+        ("intended", None, "tried 4 times so far, next try 2025-06-15T15:28:20.000000Z"),
+        ("unknown", None, "tried 4 times so far, next try 2025-06-15T15:28:20.000000Z"),
+        ("failed", "retry", "its tries are used up"),
+        ("failed", "unknown", "its tries are used up"),
+        ("failed", "failed", None),
+        ("done", "done", None),
+    ],
+)
+def test_what_was_tried_of_an_effect_is_told(
+    effect: Any, outcome: str | None, said: str | None, record: MemoryRecord
+) -> None:
+    """No entry tells of a try that led to nothing yet: the row does."""
+    run, row = only(record)
+    row.effect, row.tries, row.not_before_us = effect, 4, T0 + 1_300 * 1_000_000
+    if outcome is not None:
+        last = entry(run, "effect.failed", action=row.id, tool=row.tool, policy_rev=2, tries=5)
+        told = canonical({"state": outcome, "data": {}, "error": "refused"})
+        record.write(replace(last, body=Body(told)), run)
+    lines = "\n".join(line for _, line in explain_text(explain(record, row.id), 200))
+    page = explain_page(explain(record, row.id), iso, T0)
+    for text in (lines, re.sub("<[^>]+>", "", page)):
+        if said is None:
+            assert "tried" not in text
+            assert "used up" not in text
+        else:
+            assert said in text
 
 
 def test_an_event_gives_all_its_runs() -> None:

@@ -3,12 +3,12 @@
 package vedette.approval
 
 ok if {
-	is_string(input.action.digest)
-	input.action.digest != ""
-	is_number(input.now)
 	is_array(input.context.approvals)
 	some given in input.context.approvals
 	given.action_digest == input.action.digest
+	is_string(input.action.digest)
+	input.action.digest != ""
+	is_number(input.now)
 	is_string(given.by)
 	not_empty(given.by)
 	is_number(given.until)

@@ -96,7 +96,7 @@ why_wait contains reason if some reason in data.vedette.limits.waits
 # A reason names its rule, and after a colon what it speaks of.
 code(reason) := split(reason, ":")[0]
 
-manner := "permit.memory" if reading
+manner := "permit.memory" if data.vedette.grant.reading
 
 else := "permit.approved" if consented
 

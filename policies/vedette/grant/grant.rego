@@ -68,7 +68,7 @@ impact_known if is_string(impact)
 # beyond them is for a person (holds). Whatever is no such list of an argument's values allows none.
 confined if {
 	is_object(granted)
-	count({"only"} - object.keys(granted)) == 0
+	type_name(granted.only) != ""
 }
 
 limited contains argument if {
@@ -93,7 +93,7 @@ beyond := limited - within
 # A key that nobody reads may be a limit that somebody misspelt, so it proves no lack of one.
 understood if {
 	is_object(granted)
-	count(object.keys(granted) - {"verb", "resource", "impact", "only"}) == 0
+	object.remove(granted, {"verb", "resource", "impact", "only"}) == {}
 }
 
 unlimited if {
@@ -101,7 +101,7 @@ unlimited if {
 	not confined
 }
 
-unlimited if {
+else if {
 	understood
 	is_object(granted.only)
 	count(beyond) == 0

@@ -16,10 +16,11 @@ for_agent if is_number(data.limits.confidence_milli.agents[input.subject.agent][
 
 sure if {
 	data.limits.complete == true
+	confidence := input.context.confidence
 	is_number(least)
-	is_number(input.context.confidence)
-	input.context.confidence >= least
-	input.context.confidence <= 1000
+	is_number(confidence)
+	confidence >= least
+	confidence <= 1000
 }
 
 low_impact if data.vedette.grant.impact == "low"

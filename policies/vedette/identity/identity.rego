@@ -7,12 +7,8 @@ known if is_object(data.grants[input.subject.agent])
 own_identity if {
 	is_string(input.subject.id)
 	parts := split(input.subject.id, "/")
-	count(parts) == 5
-	parts[0] == "spiffe:"
-	parts[1] == ""
+	parts == ["spiffe:", "", parts[2], "agent", input.subject.agent]
 	parts[2] != ""
-	parts[3] == "agent"
-	parts[4] == input.subject.agent
 }
 
 released if {
@@ -24,7 +20,7 @@ owner_required if is_string(data.grants[input.subject.agent].owner)
 
 owned if input.subject.owner == data.grants[input.subject.agent].owner
 
-owned if {
+else if {
 	known
 	not owner_required
 	is_string(input.subject.owner)
@@ -32,8 +28,9 @@ owned if {
 
 asked_properly if {
 	input.schema == "vedette.question/1"
-	is_number(input.now)
-	input.now > 0
+	now := input.now
+	is_number(now)
+	now > 0
 	is_array(input.context.approvals)
 }
 

@@ -7,9 +7,10 @@ whole if {
 }
 
 reached if {
-	is_number(input.context.event.hops)
-	input.context.event.hops >= 0
-	input.context.event.hops <= data.limits.hops
+	hops := input.context.event.hops
+	is_number(hops)
+	hops >= 0
+	hops <= data.limits.hops
 	is_number(data.limits.hops)
 }
 
@@ -17,10 +18,12 @@ reached if {
 # means that agent.yaml asks for no limit of its own. What it asks for by hour and day, and what the
 # fleet has (data.budgets), is kept by the store, which counts for all workers: here it is not.
 in_run if {
-	is_number(input.context.counters.run)
-	is_number(input.context.budget.run)
-	input.context.counters.run >= 0
-	input.context.counters.run < input.context.budget.run
+	run := input.context.counters.run
+	most := input.context.budget.run
+	is_number(run)
+	is_number(most)
+	run >= 0
+	run < most
 }
 
 else if input.context.budget.run == 0
@@ -32,10 +35,11 @@ else := data.limits.actions["default"] if data.vedette.identity.known
 named if is_object(data.limits.actions.agents[input.subject.agent])
 
 counted if {
-	is_number(input.now)
-	input.now >= 0
-	input.now < 9007199254740992
-	input.now % 1 == 0
+	now := input.now
+	is_number(now)
+	now >= 0
+	now < 9007199254740992
+	now % 1 == 0
 	used := input.context.counters
 	is_number(used.minute)
 	is_number(used.hour)
@@ -43,9 +47,10 @@ counted if {
 	used.minute >= 0
 	used.hour >= 0
 	used.day >= 0
-	is_number(allowed.minute)
-	is_number(allowed.hour)
-	is_number(allowed.day)
+	most := allowed
+	is_number(most.minute)
+	is_number(most.hour)
+	is_number(most.day)
 	asked := input.context.budget
 	is_number(asked.hour)
 	is_number(asked.day)

@@ -19,13 +19,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import ModuleType
 from typing import Any, Literal
 
 from vedette import crashpoint
 from vedette.effect import Call, Outcome, RowWrite
 from vedette.errors import BadFleet
+from vedette.quick_data import dataclass
 from vedette.tool import Tool
 
 # Threads of one agent. As many as the line has slots: while nothing hangs, no call waits here.
@@ -54,7 +55,7 @@ class _Running:
     unwanted: bool = False
     hung: bool = False
     kept: bool = False
-    task: asyncio.Task[_Answer] | None = None
+    task: asyncio.Task[None] | None = None
 
 
 @dataclass(slots=True)
@@ -219,24 +220,22 @@ class LocalHands:
         may_start: Callable[[], bool],
         running: _Running,
     ) -> None:
-        async def made() -> _Answer:
+        async def made() -> None:
+            answer: _Answer = (None, None)
             try:
-                if not may_start():
-                    return None, None
-                running.began = time.monotonic()
-                crashpoint.reach("call:before")
-                answer = await function(call)
-                crashpoint.reach("call:after")
-                return answer, None
+                if may_start():
+                    running.began = time.monotonic()
+                    crashpoint.reach("call:before")
+                    answer = (await function(call), None)
+                    crashpoint.reach("call:after")
             except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
                 # The last two would end the loop, and with it the fleet.
-                return None, error
+                answer = (None, error)
+            self._ended(call, running, answer)
 
-        def ended(task: asyncio.Task[_Answer]) -> None:
-            self._ended(call, running, (None, None) if task.cancelled() else task.result())
-
+        # It is entered before whoever waits for it goes on (`_in_time`), so it always comes to its
+        # end, though it may be cancelled.
         running.task = asyncio.create_task(made())
-        running.task.add_done_callback(ended)
 
     async def _begin_thread(
         self,
@@ -319,13 +318,15 @@ class LocalHands:
 
 async def _in_time(running: _Running, seconds: float) -> bool:
     """Wait for a call, no longer than `seconds` after its function was entered."""
-    left = seconds
+    # Many a coroutine has ended when the loop comes back to here, and needs no timer.
+    await asyncio.sleep(0)
+    left = 0.0 if running.ended.done() else seconds
     while left > 0:
         await asyncio.wait({running.ended}, timeout=left)
         if running.ended.done():
             return True
         left = seconds if running.began is None else running.began + seconds - time.monotonic()
-    return False
+    return running.ended.done()
 
 
 def _seconds(call: Call) -> float:

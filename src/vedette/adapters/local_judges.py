@@ -8,13 +8,13 @@ and what came since, and the judge observes it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from vedette.event import Event
 from vedette.judging import Judge
 from vedette.memory import Briefing
 from vedette.ports import Thought
+from vedette.quick_data import dataclass
 
 CHECKPOINT_EVERY = 256
 
@@ -27,12 +27,20 @@ class _Held:
 
 
 class LocalJudges:
-    """Runs each agent's judge. Judges are made on first use by `make`."""
+    """Runs each agent's judge. Judges are made on first use by `make`.
+
+    `expired` says, once, that an agent's is to be made anew: what it was taught holds no longer.
+    """
 
     def __init__(
-        self, make: Callable[[str], Judge], *, checkpoint_every: int = CHECKPOINT_EVERY
+        self,
+        make: Callable[[str], Judge],
+        *,
+        checkpoint_every: int = CHECKPOINT_EVERY,
+        expired: Callable[[str], bool] = lambda agent: False,
     ) -> None:
         self._make = make
+        self._expired = expired
         self._every = checkpoint_every
         self._judges: dict[str, Judge] = {}
         self._stateful: dict[str, bool] = {}
@@ -52,6 +60,8 @@ class LocalJudges:
 
     def think(self, briefing: Briefing) -> Thought:
         """Do what `reason` does, where nobody waits."""
+        if self._expired(briefing.agent):
+            self.renew(briefing.agent)
         judge = self.judge(briefing.agent)
         if not self._stateful[briefing.agent]:
             return _thought(judge.judge(None, briefing), None)

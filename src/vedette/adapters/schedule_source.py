@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,6 +18,7 @@ from vedette.clock import MICROS, Clock, from_iso, iso
 from vedette.errors import BadFleet
 from vedette.event import DATA, Event
 from vedette.ports import Intake, Receipt
+from vedette.quick_data import dataclass
 from vedette.tick import Calendar, NextWall, Tick, calendar_of, due
 from vedette.trigger import Schedule
 

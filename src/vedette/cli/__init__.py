@@ -209,7 +209,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except OSError as error:
         _tell(system_error(error), as_json)
         _leave(UNAVAILABLE)
-    except Exception:
+    except Exception as error:
+        if _is_about_text(error) and (wrong := _no_text(given)) is not None:
+            _tell(wrong, as_json)
+            _leave(USAGE)
         # A bug of ours. 1 would say "findings" to a script.
         traceback.print_exc()
         click.echo("error: this is a bug in vedette; the lines above say where", err=True)
@@ -231,6 +234,28 @@ def system_error(error: OSError) -> dict[str, str | None]:
     code, mend = _SYSTEM.get(error.errno or 0, ("system", None))
     where = str(error.filename) if error.filename else None
     return {"code": code, "what": error.strerror or str(error), "where": where, "mend": mend}
+
+
+def _is_about_text(error: Exception) -> bool:
+    """Say whether text could not be written as UTF-8; orjson says so with a TypeError."""
+    return isinstance(error, UnicodeEncodeError | TypeError) and "surrogates" in str(error)
+
+
+def _no_text(given: list[str]) -> dict[str, str | None] | None:
+    """Return what is wrong with the first argument that is no text, as an error in JSON.
+
+    Not before it is used: a file may well have such a name.
+    """
+    for word in given:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            mend = "write it in UTF-8, as the terminal's locale says"
+            return {
+                "code": "usage", "what": f"the argument {word[:80]!r} is no text", "where": None,
+                "mend": mend,
+            }  # fmt: skip
+    return None
 
 
 def exit_code(error: VedetteError) -> int:

@@ -119,6 +119,8 @@ def _group(ctx: click.Context, verb: str, given: Mapping[str, Any]) -> None:
         found = group(store, SystemClock().now_us(), given["group"])
     listed = dict(list(found["holds"].items())[:AT_ONCE])
     lines = group_lines(found)
+    if len(listed) < found["count"]:
+        lines.append(f"    of them the oldest {len(listed)} now")
     for member in found["members"][:AT_ONCE]:
         lines += ["", *hold_lines(member)] if verb == "approve" else []
         lines.append(f"  {'digest' if verb == 'approve' else member['hold']}  {member['digest']}")
@@ -127,19 +129,34 @@ def _group(ctx: click.Context, verb: str, given: Mapping[str, Any]) -> None:
     args = {"holds": listed, "group": found["group"]}
     done = obey(settings, f"{verb}_group", given["reason"], args, given["command_id"])
     with reading(settings) as store:
-        done["joined"] = _joined(store, found["group"], listed)
+        done |= _not_touched(store, found, listed)
     say(given["as_json"], done, "\n".join(_told(done, verb)))
     if done["refused"]:
         ctx.exit(1)
 
 
-def _joined(store: Reads, name: str, listed: Mapping[str, str]) -> list[str]:
-    """Return the holds of a group that were not there, or not the same, when it was shown."""
+def _not_touched(
+    store: Reads, shown: Mapping[str, Any], listed: Mapping[str, str]
+) -> dict[str, list[str]]:
+    """Return the holds that are open in a group after an answer to those `listed`.
+
+    `left` were there when it was `shown`, and too many at once; `joined` were not, or are another
+    action by now.
+    """
     from vedette.timeline.groups import groups
 
     open_now = groups(store, SystemClock().now_us())["items"]
+    name, were = shown["group"], shown["holds"]
     holds: dict[str, str] = next((each["holds"] for each in open_now if each["group"] == name), {})
-    return [hold for hold, digest in holds.items() if listed.get(hold) != digest]
+    found: dict[str, list[str]] = {"left": [], "joined": []}
+    for hold, digest in holds.items():
+        # Of more holds than are looked at, those behind come into sight as others are answered.
+        there = were[hold] == digest if hold in were else shown["cut"]
+        if not there:
+            found["joined"].append(hold)
+        elif hold not in listed:
+            found["left"].append(hold)
+    return found
 
 
 def _told(done: Mapping[str, Any], verb: str) -> list[str]:
@@ -150,6 +167,8 @@ def _told(done: Mapping[str, Any], verb: str) -> list[str]:
         claimed = f" ({safe_line(result['claimed_by'])} had claimed it)"
         lines.append(f"{result['hold']}  {said}" + (claimed if result["claimed_by"] else ""))
     lines.append(f"{done['answered']} {word}, {done['refused']} refused")
+    if done["left"]:
+        lines.append(f"{len(done['left'])} of the group are left: repeat this to answer them")
     if done["joined"]:
         lines.append(
             f"{len(done['joined'])} more joined the group since it was shown; they are not touched"

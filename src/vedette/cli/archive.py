@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vedette.cli.common import human_verb, obey, reading, say, settings_of, shown_time
-from vedette.clock import SystemClock, duration_us
+from vedette.clock import SystemClock, ago, duration_us
 from vedette.errors import BadCommand
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _before(before: str | None, keep: str | None, declared_us: int | None, now: 
         return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1_000_000
     if keep is not None:
         try:
-            return now - duration_us(keep)
+            return ago(now, duration_us(keep))
         except ValueError as error:
             raise BadCommand(f"{keep!r} is no time", mend="write it as 30d") from error
     return now - declared_us if declared_us is not None else None

@@ -157,12 +157,12 @@ def _targets(settings: Settings) -> Callable[[str, str], str | None]:
 
 
 def _instant(since: str | None, now_us: int) -> int:
-    from vedette.clock import duration_us, from_iso
+    from vedette.clock import ago, duration_us, from_iso
 
     if since is None:
         return 0
     try:
-        return now_us - duration_us(since)
+        return ago(now_us, duration_us(since))
     except ValueError:
         pass
     try:

@@ -98,6 +98,26 @@ def reading(settings: Settings) -> Iterator[Reads]:
         ) from error
 
 
+def refuse_unknown_agent(settings: Settings, store: Reads, name: str) -> None:
+    """Raise NotFound for an agent that is neither in the fleet nor in the record.
+
+    So that a slip of the pen does not read like an agent that did nothing.
+    """
+    import orjson
+
+    from vedette.errors import NotFound
+    from vedette.load.problem import did_you_mean
+
+    if store.entries_page({"agent": name}, before=None, after=None, limit=1):
+        return
+    known = {path.parent.name for path in settings.agents.glob("*/agent.yaml")}
+    for _, raw, _, _ in store.walk(("fleet.loaded",)):
+        known |= orjson.loads(raw).get("releases", {}).keys()
+    if name not in known:
+        what = f"neither the fleet nor its record knows an agent {name!r}"
+        raise NotFound(what, mend=did_you_mean(name, sorted(known)))
+
+
 # --- commands --------------------------------------------------------------------------------
 
 
@@ -107,7 +127,8 @@ def obey(
     """Give a command to the running fleet; without one open the store, do it, and close.
 
     The answer says under `by` who did it: `fleet` or `here`. Raises what the command raises, and
-    StoreBusy or Unavailable if a fleet runs that does not answer.
+    StoreBusy or Unavailable if a fleet runs that does not answer, UnicodeEncodeError for what is
+    no text.
     """
     import asyncio
     import uuid
@@ -115,6 +136,8 @@ def obey(
     from vedette.serve.client import LocalClient
 
     command_id = command_id or str(uuid.uuid4())
+    # What is no text is refused here: a fleet could only say that it does not understand.
+    json.dumps([reason, args, command_id], ensure_ascii=False, default=str).encode()
     end = time.monotonic() + _PATIENCE_S
     while True:
         client = LocalClient(settings.state)
@@ -137,7 +160,7 @@ async def _here(
 
     from vedette.app import open_app
     from vedette.commands import Order
-    from vedette.modes import POLICY_FOLDER
+    from vedette.modes import offered
     from vedette.serve.endpoint import this_person
     from vedette.serve.orders import carry_out
 
@@ -146,7 +169,7 @@ async def _here(
         done = await carry_out(app.commands, verb, Order(this_person(), reason, command_id), args)
         if verb == "policy_apply" and done["ok"] and Path(args["folder"]) == settings.policies:
             # The next `run` finds nothing new in the folder, also after a rollback.
-            await app.store.remember(POLICY_FOLDER, done["digest"])
+            await offered(app.store, done["digest"])
         return done
     finally:
         await app.close()
@@ -274,8 +297,11 @@ def stretch(verb: F) -> F:
 
 
 def since(last: str, until: str | None) -> tuple[int, int]:
-    """Return the instants between which a stretch of time lies. Raises BadCommand."""
-    from vedette.clock import SystemClock, duration_us, from_iso
+    """Return the instants between which a stretch of time lies; none is before the calendar.
+
+    Raises BadCommand.
+    """
+    from vedette.clock import SystemClock, ago, duration_us, from_iso
 
     try:
         to_us = SystemClock().now_us() if until is None else from_iso(until)
@@ -283,7 +309,7 @@ def since(last: str, until: str | None) -> tuple[int, int]:
         mend = "for example --until 2026-05-01T06:00:00Z"
         raise BadCommand(f"{until!r} is no instant", mend=mend) from error
     try:
-        return to_us - duration_us(last), to_us
+        return ago(to_us, duration_us(last)), to_us
     except ValueError as error:
         raise BadCommand(f"{last!r} is no length of time", mend="for example --last 24h") from error
 

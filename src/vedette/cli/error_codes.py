@@ -5,7 +5,7 @@ A code is a promise: scripts match on it, so one that was published keeps its me
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from vedette.quick_data import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +211,11 @@ LESSONS: dict[str, Lesson] = {
         "It did not work now and may work later; the engine tries again by itself.",
         "A target or a server did not answer in time.",
         "`vedette status` shows targets that are left alone and until when.",
+    ),
+    "unsendable": Lesson(
+        "A notice is larger than the way it was to go by takes. It is dropped; the others go on.",
+        "The receiver answered that it is too large (413, or the relay's SIZE).",
+        "Look at the hold itself: `vedette hold list`. Let the receiver take larger bodies.",
     ),
     "permanent": Lesson(
         "It cannot succeed however often it is repeated.",

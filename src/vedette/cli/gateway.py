@@ -30,13 +30,13 @@ def gateway(ctx: click.Context, as_json: bool) -> None:
     from vedette.signals import Signals
 
     settings = as_gateway(settings_of(ctx))
-    stage = running._early(settings)
+    early = running._Early(settings)
     with Signals() as signals:
         try:
             view = PlainView(silent=as_json)
-            done: dict[str, Any] = asyncio.run(running._run(settings, False, view, signals, stage))
+            done: dict[str, Any] = asyncio.run(running._run(settings, False, view, signals, early))
             say(as_json, done, running.summary_text(done, prefix(ctx)))
         finally:
             gc.enable()
-            stage.abandon()
+            early.abandon()
             vedette.cli.abandon = running._calls_linger()

@@ -235,6 +235,9 @@ def off(
     """Take memory ID back, or with --from everything that was learned from a source.
 
     It is not recalled any more, from the next event on. A reviewed file may be taken back too.
+
+    From person:NAME was learned what they proposed, what came of their corrections and answers,
+    and what they ever promoted or brought back.
     """
     _order(ctx, "memory_off", {"id": id, "source": source}, reason, command_id, as_json)
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vedette.cli.check import code_problems, policy_findings
-from vedette.cli.common import as_json_option, plain, prefix, say, settings_of
+from vedette.cli.common import as_json_option, plain, prefix, reading, say, settings_of
+from vedette.errors import BadCommand, BadPolicy
 
 if TYPE_CHECKING:
     from vedette.founding import Plan
@@ -38,9 +39,34 @@ def new_agent(
     from vedette.founding import found
 
     settings = settings_of(ctx)
+    _refuse_what_was_taken_back(settings)
     plan = found(settings, name, like, title, owner, problems_of)
     value = _value(plan, settings)
     say(as_json, value, "\n".join(_lines(value, prefix(ctx))))
+
+
+def _refuse_what_was_taken_back(settings: Settings) -> None:
+    """Raise BadCommand if the policy folder was offered and something else is live.
+
+    A rollback did that, say. Adding to the folder makes it a new one, and the next start would
+    publish all of it: what somebody had taken back would be in force again.
+    """
+    from vedette.adapters.rego.stage import read_bundle
+    from vedette.modes import POLICY_FOLDER
+    from vedette.stores import is_there
+
+    if not is_there(settings):
+        return
+    try:
+        digest = read_bundle(settings.policies).digest
+    except BadPolicy:
+        return  # said by the check
+    with reading(settings) as store:
+        live = store.revision()[1]
+        if live and digest != live and digest == store.meta(POLICY_FOLDER):
+            what = "the live policy is another than the folder's, and this would publish all of it"
+            mend = "see `vedette policy status`; publish the folder, or bring it back, first"
+            raise BadCommand(what, where=str(settings.policies), mend=mend)
 
 
 def problems_of(settings: Settings) -> list[Problem]:
@@ -72,6 +98,7 @@ def _value(plan: Plan, settings: Settings) -> dict[str, Any]:
             for path in written
         ],
         "wakes": triggers_in_words(plan.like),
+        "look": plan.look,
         "collection": plan.name if plan.like.collection is not None else None,
     }
 
@@ -79,6 +106,12 @@ def _value(plan: Plan, settings: Settings) -> dict[str, Any]:
 def _lines(value: dict[str, Any], vedette: str) -> list[str]:
     name, like = value["agent"], value["like"]
     lines = [f"wrote {plain(path)}" for path in value["written"]]
+    if value["look"]:
+        lines += [
+            f"These lines have a word that is also the name or the collection of {like}; they are "
+            "left as they are. See what they mean:",
+            *(f"  {plain(place)}" for place in value["look"]),
+        ]
     lines += [
         f"{name} starts in observe: it is judged and decided, nothing is done.",
         f"It wakes on what wakes {like}, which keeps all its events:",

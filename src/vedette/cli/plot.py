@@ -11,6 +11,7 @@ from vedette.cli.common import (
     dumps,
     plain,
     reading,
+    refuse_unknown_agent,
     say,
     settings_of,
     since,
@@ -55,7 +56,10 @@ def anomaly(
     from vedette.timeline.plot import plot as made
 
     from_us, to_us = since(last, until)
-    with reading(settings_of(ctx)) as store, store.snapshot():
+    settings = settings_of(ctx)
+    with reading(settings) as store, store.snapshot():
+        if agent is not None:
+            refuse_unknown_agent(settings, store, agent)
         told = made(store, series, from_us, to_us, agent=agent, most=points)
     if as_json and out is None:
         click.echo(dumps(told))

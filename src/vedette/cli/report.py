@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import click
 
-from vedette.cli.common import as_json_option, reading, say, settings_of, since, stretch, whens
+from vedette.cli.common import (
+    as_json_option,
+    reading,
+    refuse_unknown_agent,
+    say,
+    settings_of,
+    since,
+    stretch,
+    whens,
+)
 
 
 @click.command()
@@ -33,7 +42,10 @@ def report(
     from vedette.timeline.report_text import would_lines
 
     from_us, to_us = since(last, until)
-    with reading(settings_of(ctx)) as store, store.snapshot():
+    settings = settings_of(ctx)
+    with reading(settings) as store, store.snapshot():
+        if agent is not None:
+            refuse_unknown_agent(settings, store, agent)
         told = made(store, from_us, to_us, seed, agent)
     lines = report_text(told, whens()) if agent is None else would_lines(told)
     say(as_json, told, "\n".join(lines))

@@ -18,7 +18,7 @@ from vedette.cli.view import LiveView, PlainView
 from vedette.errors import BadPolicy
 
 if TYPE_CHECKING:
-    from vedette.adapters.rego.stage import SubprocessStage
+    from vedette.adapters.worker_pool.begun import Begun
     from vedette.load import Settings
     from vedette.signals import Signals
 
@@ -59,7 +59,7 @@ def run(
 
         wipe(settings)
     # From here on nothing that takes long is imported before what needs another process began.
-    stage = _early(settings)
+    early = _Early(settings)
     import asyncio
 
     from vedette.signals import Signals
@@ -72,11 +72,11 @@ def run(
     )
     with Signals() as signals:
         try:
-            done = asyncio.run(_run(settings, until_idle, view, signals, stage))
+            done = asyncio.run(_run(settings, until_idle, view, signals, early))
             say(as_json, done, summary_text(done, prefix(ctx)))
         finally:
             gc.enable()
-            stage.abandon()
+            early.abandon()
             vedette.cli.abandon = _calls_linger()
 
 
@@ -99,19 +99,31 @@ def with_only(settings: Settings, names: tuple[str, ...]) -> Settings:
 COLLECT = (20_000, 20, 50)
 
 
-def _early(settings: Settings) -> SubprocessStage:
-    """Return a stage; where no fleet ever ran, its policy is on trial already.
+class _Early:
+    """What runs in other processes before the fleet is opened: a trial, and what forks workers.
 
-    The trial is most of a first start, and runs in processes of its own. What may not be tried
-    at all is said by whoever opens the fleet.
+    The trial is most of a first start; where a fleet ran, its policy is known. What may not be
+    tried at all is said by whoever opens the fleet.
     """
-    from vedette.adapters.rego.stage import SubprocessStage, read_bundle
 
-    stage = SubprocessStage()
-    if not (settings.state / "store.db").exists():
-        with suppress(BadPolicy):
-            stage.begin(read_bundle(settings.policies))
-    return stage
+    def __init__(self, settings: Settings) -> None:
+        from vedette.adapters.rego.stage import SubprocessStage, read_bundle
+
+        self.stage = SubprocessStage()
+        self.begun: Begun | None = None
+        if not (settings.state / "store.db").exists():
+            with suppress(BadPolicy):
+                self.stage.begin(read_bundle(settings.policies))
+        if settings.isolation.processes:
+            from vedette.adapters.worker_pool.begun import Begun
+
+            self.begun = Begun()
+
+    def abandon(self) -> None:
+        """End what nobody took up."""
+        self.stage.abandon()
+        if self.begun is not None:
+            self.begun.abandon()
 
 
 def _calls_linger() -> bool:
@@ -130,12 +142,12 @@ async def _run(
     until_idle: bool,
     view: LiveView | PlainView,
     signals: Signals,
-    stage: SubprocessStage,
+    early: _Early,
 ) -> dict[str, Any]:
     from vedette.app import open_app
     from vedette.runner import Running, summary
 
-    app = await open_app(settings, stage=stage)
+    app = await open_app(settings, stage=early.stage, begun=early.begun)
     # What a fleet is made of stays as long as the fleet: no collection needs to look at it.
     gc.freeze()
     gc.set_threshold(*COLLECT)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import click
 from vedette.cli.agent import NOTE, folder_digest
 from vedette.cli.common import as_json_option, plain, reading, say, settings_of
 from vedette.errors import BadCommand, BadEvent, NotFound
+from vedette.quick_data import dataclass
 
 if TYPE_CHECKING:
     from vedette.agent import Agent

@@ -6,12 +6,13 @@ import json
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from vedette.cli.common import for_reader, plain, shown_time
+from vedette.quick_data import dataclass
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from vedette.agent import Agent, Limits, Scope
@@ -29,6 +28,7 @@ from vedette.load.shape import fit
 from vedette.load.triggers import read_triggers
 from vedette.load.yaml_file import Document, KeyPath, read_text, read_yaml
 from vedette.memory import BankPlan
+from vedette.quick_data import dataclass
 from vedette.tool import Tool
 
 

@@ -6,7 +6,6 @@ Their tables of vedette.toml, and the plans that these come to, with durations i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -18,6 +17,7 @@ from vedette.load.part import NAME, Duration, Part, Whole, is_here
 from vedette.load.problem import Problem
 from vedette.load.secrets import VERSION, read_secret
 from vedette.load.yaml_file import Document, KeyPath
+from vedette.quick_data import dataclass
 
 _KINDS = ("env", "file", "secret")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +15,7 @@ from vedette.load.part import is_here
 from vedette.load.policy_table import policy_problems
 from vedette.load.problem import Problem
 from vedette.load.yaml_file import Document, KeyPath
+from vedette.quick_data import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, Union
 
 from vedette.load.kinds import (
@@ -34,6 +33,7 @@ from vedette.load.kinds import (
     Whole,
     error,
 )
+from vedette.quick_data import dataclass
 
 _NOT_GIVEN: Any = object()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from vedette.agent import Agent, Fleet
@@ -13,6 +12,7 @@ from vedette.load.folder import agent_folders
 from vedette.load.problem import Problem, in_order, refuse
 from vedette.load.settings import Settings
 from vedette.memory import BankPlan
+from vedette.quick_data import dataclass
 
 Read = tuple[Mapping[str, Agent], tuple[BankPlan, ...], list[Problem]]
 

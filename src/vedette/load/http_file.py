@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from vedette.digest import checked
 from vedette.load.field import Field, Shape
 from vedette.load.http_template import (
+    SEE_OTHER,
     BadTemplate,
     body_names,
     check_url,
@@ -161,12 +162,15 @@ def _class_problems(tool: ToolFile, http: HttpFile) -> Iterator[Found]:
         for place, status in enumerate(listed):
             if name == "ok" and tool.settles == "idempotent" and status in (404, 409, 410):
                 continue  # a repeat finds what the first call left
+            if name == "ok" and status in SEE_OTHER:
+                continue
             if not lowest <= status <= highest and not (name == "query/absent" and status == 204):
                 what = f"{status} does not say so"
                 yield (
                     ("http", *name.split("/"), place),
                     what,
-                    f"write statuses from {lowest} to {highest}",
+                    f"write statuses from {lowest} to {highest}"
+                    + (", 302 or 303" if name == "ok" else ""),
                 )
 
 

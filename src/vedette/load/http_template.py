@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from urllib.parse import quote
 
+from vedette.quick_data import dataclass
+
 KEY = "@key"
+# Statuses that say that a POST was done and where to look (RFC 9110, 15.4.4), or ask for a login.
+SEE_OTHER = (302, 303)
 _PART = re.compile(r"\{\{|\}\}|\{(@key|[A-Za-z_][A-Za-z0-9_]*)\}|[{}]")
 # What may stand in a path and in a query beside the places for arguments (RFC 3986, 3.3 and 3.4).
 _PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*\Z")

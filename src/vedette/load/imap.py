@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from vedette.clock import duration_us
@@ -13,6 +13,7 @@ from vedette.load.part import NAME, Duration, Part, Whole
 from vedette.load.problem import Problem
 from vedette.load.secrets import VERSION
 from vedette.load.yaml_file import Document, KeyPath
+from vedette.quick_data import dataclass
 
 _LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|::1")
 _TLS = ("implicit", "starttls", "none")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -14,6 +13,7 @@ from vedette.load.part import NAME, Duration, Part, is_here
 from vedette.load.problem import Problem
 from vedette.load.secrets import VERSION, read_secret
 from vedette.load.yaml_file import Document, KeyPath
+from vedette.quick_data import dataclass
 
 _ADDRESS = re.compile(r"[!-;=?A-~]{1,64}@[!-;=?A-~]{1,255}")
 

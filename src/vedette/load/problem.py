@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from vedette.errors import BadFleet
+from vedette.quick_data import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from vedette.load.settings_file import (
 )
 from vedette.load.shape import problem_of, sentence
 from vedette.load.yaml_file import Document, KeyPath, read_text
+from vedette.quick_data import dataclass
 
 _TARGET = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
 _NEEDS = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from zoneinfo import ZoneInfo
 
 from vedette.clock import duration_us
 from vedette.digest import checked, tame
@@ -127,6 +126,8 @@ def _schedule_problems(trigger: TriggerFile, document: Document, at: KeyPath) ->
 
 def zone_exists(name: str) -> bool:
     """Say whether the time zone is known to this machine or to the tzdata package."""
+    from zoneinfo import ZoneInfo  # few agents have a schedule
+
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):

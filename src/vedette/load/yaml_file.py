@@ -7,13 +7,14 @@ means the same to every reader, and a small file cannot grow into a large value.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
 from vedette.load.problem import Problem, field_path
 from vedette.load.quick_yaml import quick_yaml
+from vedette.quick_data import dataclass
 
 KeyPath = tuple[str | int, ...]
 

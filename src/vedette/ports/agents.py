@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from vedette.action import Proposal
 from vedette.effect import Call, Outcome, RowWrite
 from vedette.event import Event
 from vedette.memory import Briefing, Candidate
+from vedette.quick_data import dataclass
 from vedette.tool import Tool
 
 

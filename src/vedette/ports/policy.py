@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from vedette.bundle import Bundle
 from vedette.question import Decided, Situation
+from vedette.quick_data import dataclass
 
 
 class PolicyEngine(Protocol):
@@ -29,12 +29,16 @@ class PolicyEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing wrong with a bundle: where (file, line), what, and the mend."""
+    """One thing wrong with a bundle: where (file, line), what, and the mend.
+
+    Without a `verdict` it says nothing of the bundle itself: another trial may admit it.
+    """
 
     file: str
     line: int
     what: str
     mend: str = ""
+    verdict: bool = True
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.what}" + (f" ({self.mend})" if self.mend else "")

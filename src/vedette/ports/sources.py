@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from vedette.event import Event
+from vedette.quick_data import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from vedette.approval import HoldState
@@ -14,6 +13,7 @@ from vedette.event import Event
 from vedette.learned import Learned
 from vedette.memory import Candidate
 from vedette.ports.sources import Refused
+from vedette.quick_data import dataclass
 from vedette.run import ActionRow, Committed, Run, Step
 from vedette.stop import Stop
 from vedette.totals import Total
@@ -268,7 +268,9 @@ class Store(Protocol):
         """Return the runs whose content is found by an event, a subject or an event's entry."""
         ...
 
-    async def note(self, drafts: Sequence[Draft], bundle: Bundle | None = None) -> int:
+    async def note(
+        self, drafts: Sequence[Draft], bundle: Bundle | None = None, *, command: str | None = None
+    ) -> int:
         """Write entries that belong to no run; return the seq of the last."""
         ...
 

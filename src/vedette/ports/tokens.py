@@ -6,11 +6,12 @@ A token is reused until it expires; its `jti` serves revocation, not single use.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, Protocol
 
 from vedette.errors import Forbidden
 from vedette.identity import Identity
+from vedette.quick_data import dataclass
 
 Code = Literal[
     "no-token",

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from vedette.digest import sha256_hex, short_id
 from vedette.errors import BadEvent, Temporary
 from vedette.event import ENVELOPE, Event
 from vedette.ports import Intake
+from vedette.quick_data import dataclass
 from vedette.serve.leftover import discard
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-from dataclasses import dataclass
 from hmac import compare_digest
 from typing import TYPE_CHECKING
 
 from vedette.digest import sha256_hex
 from vedette.errors import BadFleet
+from vedette.quick_data import dataclass
 from vedette.shelving import Shelving
 
 if TYPE_CHECKING:

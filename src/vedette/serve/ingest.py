@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from vedette.digest import sha256_hex
 from vedette.errors import BadEvent, BadFleet, Temporary
 from vedette.event import ENVELOPE, Event, check_event
 from vedette.ports import Intake
+from vedette.quick_data import dataclass
 from vedette.serve.leftover import discard
 
 if TYPE_CHECKING:

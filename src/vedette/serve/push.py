@@ -20,7 +20,6 @@ from base64 import b64decode
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vedette.clock import from_iso
@@ -29,6 +28,7 @@ from vedette.errors import BadEvent, Temporary
 from vedette.event import Event
 from vedette.ports import Intake, Metrics, Receipt, Refused
 from vedette.ports.tokens import BadToken, Claims
+from vedette.quick_data import dataclass
 from vedette.serve.leftover import discard
 
 if TYPE_CHECKING:

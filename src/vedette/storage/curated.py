@@ -109,7 +109,12 @@ def correct(
     )
     if arrival is None:
         return seq, None
-    (accepted,) = steps.accept([replace(arrival, cause=seq)], None)
+    return seq, accept_order(steps, replace(arrival, cause=seq))
+
+
+def accept_order(steps: Steps, arrival: Arrival) -> Accepted:
+    """Accept the event of an order. Raises AlreadyDone if it was accepted already."""
+    (accepted,) = steps.accept([arrival], None)
     if accepted.duplicate:
         raise AlreadyDone(f"event {accepted.event} was accepted already")
-    return seq, accepted
+    return accepted

@@ -44,6 +44,10 @@ class Database(Protocol):
         """Begin the group's transaction, alone among all writers of this store."""
         ...
 
+    def begin_now(self) -> bool:
+        """Begin it if that needs no waiting for anybody; say whether it has begun."""
+        ...
+
     def commit(self) -> None:
         """Make the transaction durable."""
         ...

@@ -8,10 +8,10 @@ agents. What has no index is not a filter (see `vedette.timeline.entries`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from vedette.entry import KINDS
+from vedette.quick_data import dataclass
 from vedette.storage.database import Database, Row
 from vedette.storage.rows import find_position
 

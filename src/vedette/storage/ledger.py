@@ -1,8 +1,9 @@
 """The ledger's end of a transaction: gives entries their place, grows the tree, signs the head.
 
-All methods run on the writer's thread. What a group writes is gathered here and in `Pending`, and
-goes to the database at the group's end, table by table. What an item was given is taken back with
-`back_to`; nothing is appended to the tree before the whole group is about to commit.
+Only who writes the group may call it (see `writer`). What a group writes is gathered here and in
+`Pending`, and goes to the database at the group's end, table by table. What an item was given is
+taken back with `back_to`; nothing is appended to the tree before the whole group is about to
+commit.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Ledger:
         self._database = database
         self._origin = origin
         self._key_name = key_name
-        self._key = key
+        self._key, self._key_id = key, _id_of(key_name, key)
         self._witness = witness
         self._now_us = now_us
         self._frontier = Frontier()
@@ -107,7 +108,7 @@ class Ledger:
         )
         if named or not note:
             return
-        ours = (self._key_name, key_id(self._key_name, self._key.public_key().public_bytes_raw()))
+        ours = (self._key_name, self._key_id)
         if ours not in [(made.name, made.key_id) for made in parse_note(note).signatures]:
             raise BadStore(
                 "this fleet signs with another key than its ledger's last checkpoint",
@@ -214,7 +215,7 @@ class Ledger:
         for leaf in self._leaves:
             grown.append(leaf)
         point = Checkpoint(self._origin, grown.size, grown.root())
-        self._note = sign_note(point.body(), self._key_name, self._key)
+        self._note = sign_note(point.body(), self._key_name, self._key, self._key_id)
         self._database.many("INSERT INTO checkpoint VALUES(?,?)", [(grown.size, self._note)])
         self._database.many(META, [("frontier", grown.to_bytes().hex())])
         self._grown = grown
@@ -227,6 +228,7 @@ class Ledger:
         self._leaves.clear()
         if self._handover is not None:
             self._key, self._handover = self._handover[1], None
+            self._key_id = _id_of(self._key_name, self._key)
         note, self._note = self._note, None
         reach("witness:before")
         self._witness.show(note)
@@ -246,3 +248,7 @@ class Ledger:
         self._leaves.clear()
         self._note = self._handover = None
         self._next = self._frontier.size + 1
+
+
+def _id_of(name: str, key: SigningKey) -> bytes:
+    return key_id(name, key.public_key().public_bytes_raw())

@@ -116,7 +116,7 @@ class Orders:
             "INSERT INTO policy(number,digest,seq,at) VALUES(?,?,?,?)",
             (number, bundle.digest, seq, at_us),
         )
-        # Only the writer's thread compares steps with this, so steps behind us see it at once.
+        # Only who writes a group compares steps with this, so steps behind us see it at once.
         self._fences.policy_rev = number
         return number
 

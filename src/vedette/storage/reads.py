@@ -230,6 +230,10 @@ class Reads(Pages, Record):
             for seq, raw, data in self.told(TOLD)
         )
 
+    def carried_out(self, command: str) -> bool:
+        """Say whether an order of this id was carried out."""
+        return bool(self._rows("SELECT 1 FROM command WHERE id=?", command))
+
     def told(self, kinds: tuple[str, ...]) -> list[tuple[int, bytes, bytes | None]]:
         """Return (seq, bytes, body) of entries that memories are made of, oldest first.
 

@@ -37,7 +37,7 @@ class Fences:
 
 
 class Steps:
-    """Accepts and commits. On the writer's thread only, inside its transaction."""
+    """Accepts and commits. Only for who writes the group, inside its transaction."""
 
     def __init__(
         self,

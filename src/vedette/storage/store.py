@@ -19,7 +19,7 @@ from vedette.learned import Learned
 from vedette.ports import Accepted, Arrival, Ended, Erased, Refused
 from vedette.proof import SigningKey
 from vedette.run import ActionRow, Committed, Run, Step
-from vedette.storage.curated import correct, curate, propose
+from vedette.storage.curated import accept_order, correct, curate, propose
 from vedette.storage.database import Database
 from vedette.storage.dead import drop, redrive
 from vedette.storage.erase import erase
@@ -38,6 +38,8 @@ class SqlStore(Keeping):
     writer: Writer
     lease_rev = 0
     several = False
+    # How many steps of a group the event loop may write: see `Writer`.
+    small = 0
     steps_type: type[Steps] = Steps
 
     def __init__(self, reading: Database, writing: Database, now_us: Callable[[], int]) -> None:
@@ -193,7 +195,15 @@ class SqlStore(Keeping):
     ) -> list[Accepted]:
         """Make a batch durable: events, the runs they wake, refusals, the source's position."""
         work = self._steps.accept
-        return await self.writer.enqueue(lambda: work(arrivals, position), guarded=False)
+        return await self.writer.enqueue(
+            lambda: work(arrivals, position), guarded=False, size=len(arrivals)
+        )
+
+    async def order_event(self, arrival: Arrival, *, command: str | None = None) -> Accepted:
+        """Accept an event of the engine's own that is somebody's order. Raises AlreadyDone."""
+        return await self.writer.submit(
+            self._orders.once(command, lambda: accept_order(self._steps, arrival))
+        )
 
     def send(self, step: Step) -> asyncio.Future[Committed]:
         """Queue a step now, in the order of calls; the future has its answer after COMMIT."""

@@ -33,7 +33,7 @@ _ALL = "SELECT name, id, version, sort, data FROM view ORDER BY name, id"
 
 
 class Views:
-    """Keeps the read tables of one writer. On its thread only, inside its transaction."""
+    """Keeps the read tables of one writer. Only for who writes the group, in its transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -40,11 +40,15 @@ class Witness:
 def show(witness: Path, note: str) -> None:
     """Append a note to the witness file, whole or not at all. Raises OSError."""
     raw = (note + "\n").encode()
-    with witness.open("ab", buffering=0) as file:
-        start = file.seek(0, os.SEEK_END)
-        if file.write(raw) != len(raw):
-            file.truncate(start)
+    file = os.open(witness, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    try:
+        written = os.write(file, raw)
+        if written != len(raw):
+            # Nobody else appends: what stands behind the last whole note is ours.
+            os.ftruncate(file, os.fstat(file).st_size - written)
             raise OSError("the witness file takes no more")
+    finally:
+        os.close(file)
 
 
 def last_shown(witness: Path) -> Checkpoint | None:

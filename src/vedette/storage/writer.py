@@ -1,8 +1,13 @@
-"""The one writer of the store: a thread that commits in groups.
+"""The one writer of the store: it commits in groups, on a thread of its own.
 
 Work is handed over as callables and answered through futures, never before COMMIT. While one
 group is being synced the next gathers, so that the cost of a sync is shared by all who wait: an
 idle writer commits at once, a busy one commits what came meanwhile, at most `GROUP` items.
+
+A group of little work (`Owner.small`) is written by the event loop itself, where no guarded item
+is in it; the thread only makes it durable. Each statement gives the interpreter lock away and has
+to win it back: for a thread beside a busy loop that takes longer than the statement. A large group
+is written by the thread, as it would hold up the loop.
 
 What the line sends (steps, batches of events) either leaves something for the group's end or
 fails before it has left anything. Everything else runs in a savepoint of its own, behind a flush.
@@ -21,6 +26,7 @@ from typing import Any, Protocol, TypeVar
 
 from vedette.crashpoint import reach
 from vedette.errors import StoreFailed
+from vedette.quick_data import dataclass
 from vedette.storage.database import Database
 from vedette.storage.ledger import Ledger
 from vedette.storage.pending import Moved, Pending
@@ -28,10 +34,20 @@ from vedette.storage.pending import Moved, Pending
 T = TypeVar("T")
 
 GROUP = 512
+# For how many turns of the loop, and how long at most, a small group gathers what is about to
+# come: a run that was just answered is a few turns from its next step, and a group costs more than
+# a step does.
+HOPS = 8
+HOPS_S = 0.002
 
 
 class Owner(Protocol):
-    """Whose writer it is; all of this is called on the writer's thread."""
+    """Whose writer it is; what it is asked is asked by whoever writes the group.
+
+    `small` says how many steps the event loop may write itself; 0 where a statement may take long.
+    """
+
+    small: int
 
     def begun(self) -> None:
         """The group's transaction has begun: see what others have written."""
@@ -46,8 +62,17 @@ class Owner(Protocol):
         ...
 
 
-Item = tuple[Callable[[], Any], "asyncio.Future[Any]", bool]
+Item = tuple[Callable[[], Any], "asyncio.Future[Any]", bool, int]
 Answered = tuple["asyncio.Future[Any]", Any, BaseException | None]
+
+
+@dataclass(slots=True)
+class Group:
+    """Items of one transaction; its answers, or what went wrong, if the loop has written it."""
+
+    items: list[Item]
+    answers: list[Answered] | None = None
+    error: Exception | None = None
 
 
 class Writer:
@@ -63,7 +88,11 @@ class Writer:
         self._whole: tuple[type[BaseException], ...] = (*database.lost, *self._again)
         self._queue: deque[Item] = deque()
         self._wake = threading.Condition()
-        self._ending = self._called = self._due = False
+        # `_called`: `_go` is to come. `_due`: the queue may be taken. `_busy`: a group is being
+        # written or synced, by the loop or the thread; who has set it has the database.
+        self._ending = self._called = self._due = self._busy = False
+        self._written: Group | None = None  # by the loop, up to its COMMIT
+        self._until = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="vedette-writer", daemon=True)
         self.ready = True
@@ -79,31 +108,78 @@ class Writer:
         """
         return await self.enqueue(work, guarded=True)
 
-    def enqueue(self, work: Callable[[], T], *, guarded: bool) -> asyncio.Future[T]:
+    def enqueue(self, work: Callable[[], T], *, guarded: bool, size: int = 1) -> asyncio.Future[T]:
         """Queue `work` now, in the order of calls, and return the future of its answer.
 
-        `guarded` work may write as it goes; other work must fail before it leaves anything.
+        `guarded` work may write as it goes; other work must fail before it leaves anything. `size`
+        says how much it is, in steps.
         """
         loop = asyncio.get_running_loop()
-        self._loop = loop
         future: asyncio.Future[T] = loop.create_future()
         with self._wake:
+            if loop is not self._loop:
+                self._loop, self._called = loop, False
             if self._ending:
                 raise StoreFailed("the store is closed")
-            self._queue.append((work, future, guarded))
+            self._queue.append((work, future, guarded, size))
             if not self._called:
-                self._called = True
-                loop.call_soon(self._go)
+                self._call(loop)
         return future
 
-    def _go(self) -> None:
-        """Let the writer take what was queued in this turn of the loop.
+    def _call(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._called, self._until = True, loop.time() + HOPS_S
+        loop.call_soon(self._go, loop, HOPS)
+
+    def _go(self, loop: asyncio.AbstractEventLoop, hops: int) -> None:
+        """Let what is queued be written: little by the loop, once nothing more is about to come.
 
         So an idle loop commits at once, and a busy one hands over what it made in one turn.
         """
         with self._wake:
-            self._called, self._due = False, True
-            self._wake.notify()
+            if self._busy or not self._few():
+                self._called, self._due = False, True
+                self._wake.notify()
+                return
+            if hops and loop.time() < self._until:
+                loop.call_soon(self._go, loop, hops - 1)
+                return
+            self._called = False
+            if not self._queue:
+                return
+            self._busy = True
+            group = Group(list(self._queue))
+            self._queue.clear()
+        self._write_here(group)
+
+    def _write_here(self, group: Group) -> None:
+        """Write a group on the loop and leave its COMMIT to the thread, or what went wrong.
+
+        If somebody else holds the database, all of it is left to the thread, which may wait.
+        """
+        try:
+            reach("commit:before")
+            if self._database.begin_now():
+                group.answers = self._write(group.items, self._item)
+        except Exception as error:
+            group.error = error
+        except BaseException:
+            group.error = StoreFailed("the commit was interrupted")
+            raise
+        finally:
+            with self._wake:
+                self._written = group
+                self._wake.notify()
+
+    def _few(self) -> bool:
+        """Say whether what is queued is little enough for the loop to write."""
+        left = self._owner.small
+        if len(self._queue) > left or self._ending:
+            return False
+        for _, _, guarded, size in self._queue:
+            left -= size
+            if guarded or left < 0:
+                return False
+        return True
 
     def close(self) -> None:
         """Commit what is queued and end the thread."""
@@ -112,56 +188,95 @@ class Writer:
             self._wake.notify()
         self._thread.join()
 
-    def _run(self) -> None:
-        while True:
-            with self._wake:
-                while not self._due and not self._ending:
-                    self._wake.wait()
-                group = [self._queue.popleft() for _ in range(min(GROUP, len(self._queue)))]
-                self._due = bool(self._queue)
-                if not group:
+    def _next(self) -> Group | None:
+        """Wait for a group to commit; None at the end. On the writer's thread."""
+        with self._wake:
+            while True:
+                if self._written is not None:
+                    group, self._written = self._written, None
+                    return group
+                if not self._busy and (self._due or self._ending):
+                    items = [self._queue.popleft() for _ in range(min(GROUP, len(self._queue)))]
+                    self._due = bool(self._queue)
+                    if items:
+                        self._busy = True
+                        return Group(items)
                     if self._ending:
-                        return
-                    continue
+                        return None
+                self._wake.wait()
+
+    def _run(self) -> None:
+        while (group := self._next()) is not None:
             answers = self._commit(group)
             loop = self._loop
-            if loop is not None and not loop.is_closed():
-                loop.call_soon_threadsafe(_answer, answers)
+            alive = loop is not None and not loop.is_closed()
+            with self._wake:
+                self._busy = False
+                go = alive and self._due and self._few()
+                self._due = self._due and not go
+            if loop is not None and alive:
+                loop.call_soon_threadsafe(self._answer, loop, answers, go)
 
-    def _commit(self, group: list[Item]) -> list[Answered]:
+    def _answer(self, loop: asyncio.AbstractEventLoop, answers: list[Answered], go: bool) -> None:
+        for future, result, error in answers:
+            if future.done():
+                continue
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+        if go and not self._called:
+            self._call(loop)
+
+    def _commit(self, group: Group) -> list[Answered]:
         try:
             try:
-                answers = self._group(group, self._item)
+                if group.error is not None:
+                    raise group.error
+                answers = group.answers
+                if answers is None:
+                    answers = self._begin_and_write(group.items, self._item)
+                self._stand()
             except self._again:
                 self._undo()
-                answers = self._group(group, self._guarded)
+                answers = self._begin_and_write(group.items, self._guarded)
+                self._stand()
         except Exception as error:
             self._undo()
             self.ready, self.failure = False, str(error)
             lost = StoreFailed(f"the commit failed: {error}", mend="free space, check the disk")
-            return [(future, None, lost) for _, future, _ in group]
+            return [(future, None, lost) for _, future, _, _ in group.items]
         self._pending.settled()
         self._ledger.committed()
         self._owner.between()
         self.ready, self.failure = True, ""
         self.groups += 1
-        self.items += len(group)
+        self.items += len(group.items)
         return answers
 
-    def _group(self, group: list[Item], one: Callable[[Item], Answered]) -> list[Answered]:
+    def _begin_and_write(
+        self, items: list[Item], one: Callable[[Item], Answered]
+    ) -> list[Answered]:
         reach("commit:before")
         self._database.begin()
+        return self._write(items, one)
+
+    def _write(self, items: list[Item], one: Callable[[Item], Answered]) -> list[Answered]:
+        """Write a group's items into the transaction that was begun, up to its COMMIT."""
         self._owner.begun()
-        answers = [one(item) for item in group]
+        answers = [one(item) for item in items]
         self._pending.flush()
         self._ledger.close_group()
+        return answers
+
+    def _stand(self) -> None:
+        """Make what was written durable."""
         reach("commit:mid")
         self._database.commit()
         reach("commit:after")
-        return answers
 
     def _item(self, item: Item) -> Answered:
-        work, future, guarded = item
+        work, future, guarded, _ = item
         if guarded:
             return self._guarded(item)
         try:
@@ -172,7 +287,7 @@ class Writer:
             return future, None, error
 
     def _guarded(self, item: Item) -> Answered:
-        work, future, _ = item
+        work, future, _, _ = item
         run = self._database.run
         self._pending.flush()
         mark, numbered = self._ledger.mark(), self._pending.numbered
@@ -203,13 +318,3 @@ class Writer:
         self._database.rollback()
         self._ledger.failed()
         self._owner.undone()
-
-
-def _answer(answers: list[Answered]) -> None:
-    for future, result, error in answers:
-        if future.done():
-            continue
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)

@@ -20,9 +20,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from vedette import crashpoint
+from vedette.quick_data import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def _settled(within_s: float) -> bool:
 
 
 def in_child(
-    work: Callable[[], object], *, die_at: int | str | None = None, within_s: int = 60
+    work: Callable[[], object], *, die_at: int | str | None = None, within_s: int = 240
 ) -> Ended:
     """Do `work` in a forked child; with `die_at` it is killed at that pass (1 is the first).
 

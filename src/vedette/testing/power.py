@@ -18,10 +18,12 @@ import random
 import signal
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import apsw
+
+from vedette.quick_data import dataclass
 
 SECTOR = 512
 

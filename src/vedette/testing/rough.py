@@ -16,10 +16,11 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from vedette.event import Event
 from vedette.ports import Intake
+from vedette.quick_data import dataclass
 
 KINDS = ("duplicate", "lost ack", "expired", "delay", "reorder", "split", "reset")
 

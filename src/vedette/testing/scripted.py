@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from vedette.event import Event
 from vedette.memory import Briefing
 from vedette.ports import Thought
+from vedette.quick_data import dataclass
 
 if TYPE_CHECKING:
     from vedette.adapters.adk.tools import FunctionModel, Reply, Request

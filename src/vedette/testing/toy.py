@@ -17,7 +17,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from vedette.event import Event
 from vedette.load.edges import Edges
 from vedette.origin import Ref
 from vedette.ports import Reasoner
+from vedette.quick_data import dataclass
 from vedette.run import Committed, Step
 from vedette.testing.harness import FleetHarness, copy_policies, without_tests
 from vedette.tool import Tool

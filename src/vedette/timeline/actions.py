@@ -9,6 +9,7 @@ import orjson
 
 from vedette.run import ActionRow
 from vedette.timeline.attention import notes_of
+from vedette.timeline.intent import OPEN
 from vedette.timeline.record import Shown
 
 _EFFECTS = {
@@ -20,6 +21,8 @@ _EFFECTS = {
     "effect.cancelled": "cancelled",
 }
 _ANSWERS = ("hold.approved", "hold.denied", "hold.expired")
+# Outcomes after which a call is repeated, as long as there are tries.
+AGAIN = ("retry", "unknown")
 
 
 def action_object(
@@ -141,6 +144,21 @@ def _hold(row: ActionRow, told: Sequence[Shown]) -> dict[str, Any] | None:
             if entry.kind in _ANSWERS
         ],
     }
+
+
+def tries_told(effect: Mapping[str, Any]) -> str:
+    """Say how often an effect was tried where its states do not: it is open, or was given up."""
+    outcome = effect["outcome"] or {}
+    if effect["state"] == "failed" and outcome.get("state") in AGAIN:
+        return "its tries are used up"
+    if effect["state"] in OPEN and effect["tries"]:
+        return f"tried {times(effect['tries'])} so far"
+    return ""
+
+
+def times(number: int) -> str:
+    """Return how often, in words."""
+    return "once" if number == 1 else f"{number:,} times"
 
 
 def _word(row: ActionRow, life: Sequence[Shown], settles: str | None) -> str | None:

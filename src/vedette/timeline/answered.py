@@ -7,10 +7,11 @@ keeps nothing out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import median_low
 from typing import Any
 
+from vedette.quick_data import dataclass
 from vedette.timeline.record import Shown, shown
 
 # Nobody reads an action in less (microseconds).

@@ -9,11 +9,12 @@ Pure: the readers of records are adapters (`vedette.adapters.target_records`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import orjson
 
+from vedette.quick_data import dataclass
 from vedette.timeline.window import Walk, fields_of
 
 AUDIT = "vedette.audit/1"

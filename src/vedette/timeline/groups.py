@@ -44,10 +44,12 @@ def groups(record: Record, now_us: int, waits: str | None = "approval") -> dict[
 def group(record: Record, now_us: int, name: str) -> dict[str, Any]:
     """Return one group with all that is needed to answer each of its holds, under `members`.
 
-    A unique beginning of its id will do. Raises NotFound if no open hold is in it (any more).
+    A unique beginning of its id will do. `cut` says that there are more holds than were looked at.
+    Raises NotFound if no open hold is in it (any more).
     """
     members: dict[str, list[dict[str, Any]]] = {}
-    for item in _holds(record, now_us, "approval")[0]:
+    items, cut = _holds(record, now_us, "approval")
+    for item in items:
         id = group_of(item)
         if id.startswith(name) and len(name) > len("grp_"):
             members.setdefault(id, []).append(item)
@@ -55,7 +57,7 @@ def group(record: Record, now_us: int, name: str) -> dict[str, Any]:
         several = "may be any of " + ", ".join(members) if members else "is no group of open holds"
         raise NotFound(f"{name!r} {several}", mend="see `vedette hold list --group`")
     ((id, held),) = members.items()
-    return {**_group(id, held), "members": held}
+    return {**_group(id, held), "members": held, "cut": cut}
 
 
 def group_of(item: Mapping[str, Any]) -> str:

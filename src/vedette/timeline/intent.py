@@ -8,9 +8,10 @@ nobody gave and a question about another action are findings.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from vedette.quick_data import dataclass
 from vedette.timeline.record import Shown
 
 OPEN = ("intended", "started", "unknown")

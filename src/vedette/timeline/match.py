@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from vedette.quick_data import dataclass
 from vedette.timeline.intent import Intent
 from vedette.timeline.reconstruct import Reconstruction
 

@@ -14,12 +14,16 @@ from html import escape
 from typing import Any
 
 from vedette.event import DATA
+from vedette.timeline.actions import tries_told
+from vedette.timeline.intent import OPEN
 from vedette.timeline.page_style import STYLE
 from vedette.timeline.text import safe
 
 When = Callable[[int], str]
 
+# Characters of a text and items of a list; of longer ones the page says how much more there is.
 _LONG = 4_000
+_MANY = 50
 # Status: (class, shape). The word always stands beside it.
 _LOOKS = {
     "permit": ("good", "✓"), "done": ("good", "✓"), "used": ("good", "✓"), "trusted": ("good", "✓"),
@@ -79,13 +83,19 @@ def _content(value: Any, deep: int = 0) -> str:
     if isinstance(value, list) and value and deep < 3:
         if all(isinstance(item, Mapping) for item in value):
             heads = list(dict.fromkeys(name for item in value for name in item))
-            rows = ((inert(item.get(name, "")) for name in heads) for item in value[:50])
-            return _table("", heads, rows)
-        return ", ".join(inert(item) for item in value[:50])
+            rows = ((inert(item.get(name, "")) for name in heads) for item in value[:_MANY])
+            return _table("", heads, rows) + _more(len(value) - _MANY)
+        return ", ".join(inert(item) for item in value[:_MANY]) + _more(len(value) - _MANY)
     if isinstance(value, str) and "\n" in value:
         lines = value[:_LONG].split("\n")
-        return "<pre>" + "\n".join(inert(line.rstrip("\r")) for line in lines) + "</pre>"
+        shown = "\n".join(inert(line.rstrip("\r")) for line in lines)
+        return f"<pre>{shown}</pre>" + _more(len(value) - _LONG, " characters")
     return inert(value)
+
+
+def _more(left: int, what: str = "") -> str:
+    """Return the sign that something was cut off; nothing if nothing was."""
+    return f" <small>… ({left:,}{what} more)</small>" if left > 0 else ""
 
 
 def _time(at: Any, when: When) -> str:
@@ -273,6 +283,9 @@ def _effect(effect: Mapping[str, Any], when: When) -> str:
         (state["state"], f"{_time(state['at'], when)}, revision {state['revision']}")
         for state in effect["states"]
     ]
+    if told := tries_told(effect):
+        next_at = effect["next_try_at"] if effect["state"] in OPEN else None
+        rows.append(("tries", told + (f", next try {_time(next_at, when)}" if next_at else "")))
     outcome = effect["outcome"]
     if effect["erased"]:
         rows.append(("outcome", "erased"))

@@ -232,7 +232,8 @@ def _spans(
         over = f"until {when(one['to'])}" if one["closed_by"] else "still open"
         word = "incident" if one["closed_by"] else "incident, open"
         drawn.append(
-            f"<g><title>incident from {_text(when(one['from']))}, {_text(over)}</title>"
+            f"<g><title>incident of {_text(one['agent'])} from {_text(when(one['from']))}, "
+            f"{_text(over)}</title>"
             f'<rect class="span" x="{x}" y="{_VALUES[0]}" width="{width}" '
             f'height="{_VALUES[1] - _VALUES[0]}" fill="url(#hatch)"/></g>'
         )

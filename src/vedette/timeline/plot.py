@@ -2,7 +2,8 @@
 
 Everything comes from the ledger: a point is an accepted event of the series with a finite `value`,
 its score and threshold are those of the judgement that the run recorded. What was erased is not
-there any more.
+there any more. What a person had the engine make, an undo or a correction, is no event of the
+series, though it has its name; what an undo took back is as if it had not been.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +20,7 @@ import orjson
 from vedette.clock import from_iso
 from vedette.errors import BadCommand
 from vedette.event import metric_value
+from vedette.quick_data import dataclass
 from vedette.timeline.record import shown
 from vedette.timeline.window import Walk, instant, window
 
@@ -36,6 +38,9 @@ _KINDS = (
     "hold.approved", "hold.denied", "hold.expired", "run.corrected",
 )  # fmt: skip
 _ANSWERS = {"hold.approved": "approved", "hold.denied": "denied", "hold.expired": "expired"}
+# Of accepted events those alone have one that a person had made: an undo (the effect's entry), or a
+# correction (its own).
+_CAUSE = b'"cause":'
 
 
 @dataclass(slots=True)
@@ -49,10 +54,29 @@ class _Point:
 
 
 @dataclass(slots=True)
+class _Span:
+    """An end of an incident: `word` is open or close, `seq` the entry of the effect that did it."""
+
+    at: int
+    seq: int
+    word: str
+    agent: str
+    run: str
+    action: str | None
+
+
+@dataclass(slots=True)
 class _Found:
+    """What was read. An effect has two names: the id of its action, and its entry, which stands for
+    it where the content of an undo was erased. `undos` holds what each undo is to take back,
+    `backs` the effects of undos, in order, each with what it took back.
+    """
+
     points: deque[_Point]
     marks: list[dict[str, Any]] = field(default_factory=list)
-    spans: list[tuple[int, str, str, str]] = field(default_factory=list)
+    spans: list[_Span] = field(default_factory=list)
+    undos: dict[str, str | int] = field(default_factory=dict)
+    backs: list[tuple[set[str | int], str | int]] = field(default_factory=list)
     measure: str = ""
     unit: str = ""
     cut: bool = False
@@ -72,8 +96,10 @@ def plot(
     Instants are microseconds UTC: those that the events name, or else when they were accepted.
     The judge is that of `agent`, or of whichever agent scored most points. At most `most` points
     are told; of more, each stretch of time keeps its lowest and highest value and its highest
-    score. An incident lasts from the effect of a tool `….open` to that of a `….close`. Raises
-    BadCommand if nothing was recorded of the series, or `most` is under 10.
+    score. An incident lasts from the effect of a tool `….open` to that of a `….close` of the same
+    agent; one of them that was undone is left out. `from` and `to` are the ends of what is shown:
+    an event without a number and without a mark moves neither. Raises BadCommand if nothing was
+    recorded of the series, or `most` is under 10.
     """
     if most < 10:
         raise BadCommand(f"{most} points are no picture", mend="give --points 10 or more")
@@ -87,20 +113,27 @@ def plot(
     judge = agent or _judge(points)
     told = [point for point in points if point.value is not None]
     marks = [mark for mark in found.marks if agent is None or mark["agent"] == agent]
+    spans = [span for span in found.spans if agent is None or span.agent == agent]
+    undone = _undone(found.backs)
+    spans = [span for span in spans if not {span.seq, span.action} & undone]
+    shown_at = [point.at for point in told or points]
+    # (Where the oldest points were let go, what stood at them has no place.)
+    others = [mark["at"] for mark in marks] + [span.at for span in spans]
+    shown_at += [at for at in others if at >= points[0].at]
     return {
         "schema": PLOT,
         "series": series,
         "measure": found.measure or "value",
         "unit": found.unit or None,
         "agent": judge,
-        "from": points[0].at,
-        "to": points[-1].at,
+        "from": min(shown_at),
+        "to": max(shown_at),
         "recorded": len(points),
         "unreadable": len(points) - len(told),
         "cut": found.cut,
         "points": [_told(point, judge) for point in _thinned(told, judge, most)],
         "gaps": _gaps(told),
-        "incidents": _incidents(found.spans, agent, points[-1].at),
+        "incidents": _incidents(spans, max(shown_at)),
         "marks": sorted(marks, key=lambda mark: (mark["at"], mark["seq"]))[-_MARKS:],
     }
 
@@ -117,10 +150,14 @@ def _read(record: Walk, series: str, since_us: int, until_us: int) -> _Found:
         if not since_us <= instant(raw) < until_us:
             continue
         if b'"kind":"event.accepted"' in raw:
-            if data is not None and needle in data:
+            if _CAUSE in raw:
+                _ask_back(found, seq, raw, data)
+            elif data is not None and needle in data:
                 _accept(found, by_event, series, seq, raw, data)
             continue
         entry = orjson.loads(raw)
+        if entry["kind"] == "effect.done" and entry.get("event") in found.undos:
+            found.backs.append(({entry.get("action"), seq}, found.undos[entry["event"]]))
         point = by_event.get(str(entry.get("event")))
         if point is not None:
             _take(found, point, entry, shown(seq, raw, data).body)
@@ -148,6 +185,13 @@ def _accept(
     found.unit = str(payload.get("unit") or found.unit)[:20]
 
 
+def _ask_back(found: _Found, seq: int, raw: bytes, data: bytes | None) -> None:
+    """Note what an undo is to take back; nothing is until its own effect is done."""
+    made = shown(seq, raw, data)
+    action = (made.told("data") or {}).get("action")
+    found.undos[str(made.get("event"))] = str(action) if action else int(made.get("cause"))
+
+
 def _take(found: _Found, point: _Point, entry: Mapping[str, Any], body: Any) -> None:
     kind, agent = str(entry["kind"]), str(entry.get("agent") or "")
     if kind in ("turn.reasoned", "run.closed"):
@@ -164,7 +208,11 @@ def _take(found: _Found, point: _Point, entry: Mapping[str, Any], body: Any) -> 
     elif kind == "effect.done":
         word = str(entry.get("tool")).rpartition(".")[2]
         if word in ("open", "close"):
-            found.spans.append((point.at, word, agent, str(entry.get("run"))))
+            found.spans.append(
+                _Span(
+                    point.at, entry["seq"], word, agent, str(entry.get("run")), entry.get("action")
+                )
+            )
     elif kind == "run.corrected":
         said = (body or {}).get("should") if isinstance(body, dict) else None
         found.marks.append(_mark(f"corrected {entry.get('outcome')}", point, entry, said))
@@ -197,6 +245,15 @@ def _instant(text: object, otherwise: int) -> int:
 
 
 # --- what is told of it -------------------------------------------------------------------------
+
+
+def _undone(backs: Sequence[tuple[set[str | int], str | int]]) -> set[str | int]:
+    """Return the effects that were taken back; an undo that was itself undone took nothing back."""
+    undone: set[str | int] = set()
+    for effect, back in reversed(backs):
+        if not effect & undone:
+            undone.add(back)
+    return undone
 
 
 def _judge(points: Sequence[_Point]) -> str | None:
@@ -255,17 +312,15 @@ def _gaps(points: Sequence[_Point]) -> list[dict[str, int]]:
     ][-_MARKS:]
 
 
-def _incidents(
-    spans: Sequence[tuple[int, str, str, str]], agent: str | None, end: int
-) -> list[dict[str, Any]]:
-    """Return incidents by their beginning; one that was not closed lasts to the last point."""
+def _incidents(spans: Sequence[_Span], end: int) -> list[dict[str, Any]]:
+    """Return incidents by their beginning; one that its agent did not close lasts to the end."""
     found: list[dict[str, Any]] = []
-    for at, word, by, run in sorted(spans):
-        if agent is not None and by != agent:
-            continue
-        last = found[-1] if found and found[-1]["closed_by"] is None else None
-        if word == "open" and last is None:
-            found.append({"from": at, "to": end, "agent": by, "opened_by": run, "closed_by": None})
-        elif word == "close" and last is not None:
-            last["to"], last["closed_by"] = at, run
+    last: dict[str, dict[str, Any]] = {}
+    for span in sorted(spans, key=lambda span: (span.at, span.seq)):
+        if span.word == "open" and span.agent not in last:
+            one = {"from": span.at, "to": end, "agent": span.agent}
+            last[span.agent] = {**one, "opened_by": span.run, "closed_by": None}
+            found.append(last[span.agent])
+        elif span.word == "close" and span.agent in last:
+            last.pop(span.agent).update(to=span.at, closed_by=span.run)
     return found[-_MARKS:]

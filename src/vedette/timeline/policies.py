@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import orjson
+
+from vedette.quick_data import dataclass
 
 # So many lines around a change, as `diff -u` shows.
 CONTEXT = 3

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import orjson
 
 from vedette.digest import SALT_BYTES, salted
+from vedette.quick_data import dataclass
 from vedette.timeline.intent import Finding, Intent, finding
 from vedette.timeline.record import Shown
 from vedette.timeline.window import Walk, Walked, Window, begun_before, earlier, fields_of, window

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import orjson
 
 from vedette.errors import BadCommand, NotFound
+from vedette.quick_data import dataclass
 from vedette.run import ActionRow, Run
 
 Kind = Literal["run", "event", "action", "hold", "effect"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Protocol
 
-from vedette.clock import iso
+from vedette.clock import ago, iso
 from vedette.timeline.answered import Answered
 from vedette.timeline.record import shown
 from vedette.timeline.rules import rules_of
@@ -41,12 +41,13 @@ def report(
 
     The actions to check are drawn by `seed`; the default is the fleet's name and the last day, so
     that whoever makes the same report again is shown the same ones. With `agent` the section on
-    what agents would have done is that agent's, whether a mode held it back or not.
+    what agents would have done is that agent's, whether a mode held it back or not. How often an
+    open effect was tried, and its next try, are those of now.
     """
     part = window(record, since_us, until_us)
     fleet = str(record.meta("fleet") or "")
-    seed = seed or f"{fleet} {iso(until_us - 1)[:10]}"
-    tally = Tally(Sample(seed, SAMPLED))
+    seed = seed or f"{fleet} {iso(ago(until_us, 1))[:10]}"
+    tally = Tally(Sample(seed, SAMPLED), getattr(record, "action", None))
     would = Would(part.first, getattr(record, "entry", None))
     answered = Answered(getattr(record, "entries", None))
     for seq, raw, _, data in part.walk(record):

@@ -36,7 +36,7 @@ def report_text(told: Mapping[str, Any], when: When = utc_second) -> list[str]:
         "CHANGED",
         *_some([_change(one, when) for one in told["changed"]], _CHANGES, "nothing"),
         "EXCEPTIONS",
-        *_some(list(_exceptions(told["exceptions"])), _EXCEPTIONS, "none"),
+        *_some(list(_exceptions(told["exceptions"], when)), _EXCEPTIONS, "none"),
         "BUDGETS",
         *_budgets(told["budgets"]),
         "RULES NEVER HIT",
@@ -92,7 +92,7 @@ def _change(one: Mapping[str, Any], when: When) -> str:
     return line + by + (f": {safe(one['reason'], 60)}" if one.get("reason") else "")
 
 
-def _exceptions(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _exceptions(found: Sequence[Mapping[str, Any]], when: When) -> Iterator[str]:
     """Yield a line for each kind, tool and reason, whoever it happened to."""
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for one in found:
@@ -103,8 +103,10 @@ def _exceptions(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         who += f" and {len(same) - 2} agents more" if len(same) > 2 else ""
         of = f" {safe(tool, 60)}" if tool else ""
         named = f" [{safe(who, 80)}]" if same[0]["agent"] else ""
+        tries = [one["next_try_at"] for one in same if one["next_try_at"]]
+        again = f", next try {_at(min(tries), when)}" if tries else ""
         id = same[0]["example"]
-        yield f"{count:>6,}  {kind}{of}: {safe(why, _LONG)}{named} e.g. {id[:_ID]}"
+        yield f"{count:>6,}  {kind}{of}: {safe(why, _LONG)}{again}{named} e.g. {id[:_ID]}"
 
 
 def _budgets(told: Mapping[str, Any]) -> Iterator[str]:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
+from vedette.run import ActionRow
+from vedette.timeline.actions import AGAIN, times
+from vedette.timeline.intent import OPEN
 from vedette.timeline.record import Shown
 from vedette.timeline.sample import Sample
 
@@ -21,9 +25,12 @@ _CHANGES = frozenset(
 class Tally:
     """Counts the entries of a window, in order."""
 
-    def __init__(self, sample: Sample) -> None:
-        self.sample = sample
-        self.events = self.unreadable = 0
+    def __init__(
+        self, sample: Sample, action: Callable[[str], ActionRow | None] | None = None
+    ) -> None:
+        """`action` finds the row of an open effect: what was tried of it stands in no entry."""
+        self.sample, self._action = sample, action
+        self.events = self.unreadable = self._visits = 0
         self.kinds: Counter[str] = Counter()
         self.changed: list[dict[str, Any]] = []
         self.rules: Counter[str] = Counter()
@@ -35,7 +42,8 @@ class Tally:
         self._asked: dict[str, str] = {}
         self._none: set[str] = set()
         self._permitted: set[str] = set()
-        self._standing: dict[str, tuple[str, str, str]] = {}
+        self._standing: dict[str, tuple[str, str, str, str]] = {}
+        self._next_try: dict[tuple[str, str, str, str], int] = {}
 
     def take(self, entry: Shown) -> None:
         """Take the next entry."""
@@ -56,6 +64,8 @@ class Tally:
             self._note(kind, entry, why.split("\n")[0][:120])
         elif kind == "hold.expired":
             self._note(kind, entry, "nobody answered in time")
+        elif kind == "store.opened":
+            self._visits += entry.get("what") == "visit"  # for one command, while no fleet ran
 
     def _note(self, kind: str, entry: Shown, why: str) -> None:
         odd = (kind, str(entry.get("agent") or ""), str(entry.get("tool") or ""), why)
@@ -84,7 +94,8 @@ class Tally:
     def _effect(self, entry: Shown) -> None:
         state, action = entry.kind.removeprefix("effect."), str(entry.get("action"))
         agent, tool = str(entry.get("agent")), str(entry.get("tool"))
-        self._standing[action] = (state, agent, tool)
+        why = _failed(entry) if state == "failed" else _STANDING.get(state, "")
+        self._standing[action] = (state, agent, tool, why)
         if state in ("done", "cancelled"):
             self._standing.pop(action)
         if state == "unknown" and action in self._none:
@@ -128,24 +139,43 @@ class Tally:
             "runs_dead": kinds["run.dead"],
             "decisions": decided,
             "effects": {w: kinds[f"effect.{w}"] for w in ("done", "failed", "unknown")},
-            "starts": kinds["store.opened"],
+            "starts": kinds["store.opened"] - self._visits,
             "unreadable": self.unreadable,
         }
 
     def exceptions(self) -> list[dict[str, Any]]:
-        """Return what is not as it should be, by kind and then the most frequent first."""
-        for action, (state, agent, tool) in self._standing.items():
-            odd = (f"effect.{state}", agent, tool, _STANDING[state])
+        """Return what is not as it should be, by kind and then the most frequent first.
+
+        `next_try_at` is the soonest of theirs, microseconds, None if nothing is to be tried again.
+        """
+        for action, (state, agent, tool, why) in self._standing.items():
+            row = self._row(action, state)
+            if row is not None and row.tries and state == "intended":
+                why = f"called {times(row.tries)} and not done yet"
+            odd = (f"effect.{state}", agent, tool, why)
             self._odd[odd] += 1
             self._examples.setdefault(odd, action)
+            if row is not None and row.tries and row.not_before_us:
+                soonest = self._next_try.get(odd, row.not_before_us)
+                self._next_try[odd] = min(soonest, row.not_before_us)
         self._standing.clear()
         order = {kind: place for place, kind in enumerate(_ORDER)}
         found = sorted(self._odd.items(), key=lambda item: (order[item[0][0]], -item[1], item[0]))
         names = ("kind", "agent", "tool", "why")
         return [
-            {**dict(zip(names, odd, strict=True)), "count": count, "example": self._examples[odd]}
+            {
+                **dict(zip(names, odd, strict=True)),
+                "count": count,
+                "next_try_at": self._next_try.get(odd),
+                "example": self._examples[odd],
+            }
             for odd, count in found
         ]
+
+    def _row(self, action: str, state: str) -> ActionRow | None:
+        """Return the row of an effect that is still as the window left it, and open."""
+        row = self._action(action) if self._action is not None and state in OPEN else None
+        return row if row is not None and row.effect == state else None
 
     def budgets(self) -> dict[str, Any]:
         """Return what was spent, what is booked for turns under way, and limits that were near."""
@@ -187,10 +217,18 @@ _ORDER = (
 )  # fmt: skip
 _STANDING = {
     "unknown": "it may have happened",
-    "failed": "the target refused it, or a person let it be",
     "started": "the call's end is not recorded",
     "intended": "permitted and not begun",
 }
+
+
+def _failed(entry: Shown) -> str:
+    """Say why an effect failed, as far as its entry tells."""
+    if entry.get("body") is None:
+        return "nobody knows whether it happened, and it was let be"
+    if entry.erased:
+        return "it was called, and not done"
+    return "its tries are used up" if entry.told("state") in AGAIN else "the call failed for good"
 
 
 def change(entry: Shown) -> dict[str, Any]:

@@ -15,6 +15,8 @@ import orjson
 
 from vedette.clock import iso
 from vedette.event import DATA, PRINCIPAL, REASON, UNDONE
+from vedette.timeline.actions import tries_told
+from vedette.timeline.intent import OPEN
 
 # title, head, text, dim, permit, hold, deny, done, failed: what a terminal may colour.
 Styled = tuple[str, str]
@@ -290,6 +292,9 @@ def _effect(effect: Mapping[str, Any]) -> Iterator[Styled]:
         tries = f", tries {state['tries']}" if state["tries"] else ""
         under = f"revision {state['revision']}"
         yield "text", f"  {_at(state['at'])}  {state['state']}, {under}{tries}"
+    if told := tries_told(effect):
+        next_at = effect["next_try_at"] if effect["state"] in OPEN else None
+        yield "text", f"  {told}" + (f", next try {_at(next_at)}" if next_at else "")
     outcome = effect["outcome"]
     if effect["erased"]:
         yield "text", "  outcome: (erased)"

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from vedette.effect import span_of, trace_of
+from vedette.quick_data import dataclass
 
 _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}\Z")
 _SETTLED = ("effect.done", "effect.failed", "effect.unknown", "effect.cancelled")

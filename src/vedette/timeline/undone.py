@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from vedette.quick_data import dataclass
 from vedette.run import ActionRow, Run
 from vedette.undo import undo_ids, undo_run
 

@@ -8,10 +8,11 @@ where that is missing the record is read from its beginning.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import orjson
+
+from vedette.quick_data import dataclass
 
 Walked = tuple[int, bytes, bytes | None, bytes | None]
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from vedette.quick_data import dataclass
 from vedette.timeline.record import Shown, shown
 
 # Act is advised when the true agreement is above this with a confidence of 95 %.

@@ -8,13 +8,14 @@ rewriting, unless an authenticated `store.restored` accounts for it: see `_accou
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Any
 
 from vedette.archived import Archived
 from vedette.keychain import KeyChain, named_key
 from vedette.proof import Checkpoint, ProofError, parse_note, parse_verifier_key, verify_note
+from vedette.quick_data import dataclass
 from vedette.verify.finding import Code, Findings, Restored, shown
 
 STORE = "store"

@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from vedette.event import Event
 from vedette.load.modules import load_module
 from vedette.memory import Briefing
 from vedette.ports import Thought
+from vedette.quick_data import dataclass
 
 if TYPE_CHECKING:
     from google.adk.agents.llm_agent import LlmAgent

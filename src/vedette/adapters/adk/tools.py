@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from vedette.load.problem import refuse
 from vedette.load.shape import fit
 from vedette.load.yaml_file import read_yaml
 from vedette.origin import Ref
+from vedette.quick_data import dataclass
 
 # How a model writes a reference: this, then a JSON Pointer without its first slash.
 REF = "ref:/"

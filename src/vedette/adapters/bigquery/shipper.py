@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Protocol
 
 import orjson
@@ -24,6 +24,7 @@ from vedette.crashpoint import reach
 from vedette.digest import sha256_hex
 from vedette.errors import BadStore, Unavailable
 from vedette.ports import Metrics
+from vedette.quick_data import dataclass
 
 FIRST_US, LAST_US = 1_000_000, 300_000_000  # backoff while BigQuery does not answer
 

@@ -6,11 +6,11 @@ Values go in as query parameters. Names cannot, so they are checked to be plain 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from string import Template
 from typing import TYPE_CHECKING
 
 from vedette.errors import BadFleet
+from vedette.quick_data import dataclass
 
 if TYPE_CHECKING:
     from vedette.load.edges import BigQueryPlan

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import orjson
 
 from vedette.digest import sha256_hex
+from vedette.quick_data import dataclass
 
 FOLDER = Path(__file__).parent
 

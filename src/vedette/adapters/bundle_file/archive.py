@@ -14,7 +14,6 @@ for part of the policy.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -26,6 +25,7 @@ from vedette.bundle import Bundle
 from vedette.digest import canonical, sha256_hex
 from vedette.errors import BadPolicy
 from vedette.load.policy_data import DATA_NAMES, mount
+from vedette.quick_data import dataclass
 
 MANIFEST = ".manifest"
 SIGNATURES = ".signatures.json"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from vedette import crashpoint
 from vedette.digest import sha256_hex
 from vedette.durable import sync
 from vedette.errors import BadPolicy, BadStore
+from vedette.quick_data import dataclass
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import (

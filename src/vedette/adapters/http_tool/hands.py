@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from vedette import crashpoint
@@ -30,6 +30,7 @@ from vedette.adapters.http_tool.send import (
 from vedette.effect import Call, Outcome, RowWrite
 from vedette.load.http_template import BadArgument, Request, made
 from vedette.ports import Performer
+from vedette.quick_data import dataclass
 from vedette.tool import Tool
 
 THREADS = 16  # of one agent

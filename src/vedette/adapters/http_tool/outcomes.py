@@ -2,7 +2,8 @@
 
 The classes are those of RFC 9110: a 4xx says that the request was refused, a 5xx only that the
 server failed at it, be it before or behind the effect. So a 5xx leaves an effect unknown unless a
-repeat is harmless.
+repeat is harmless. So does a 303, and a 302, which is used like it: whoever answers a POST with
+"see there" (15.4.4) has most often done it, and a login page says so, too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from vedette.clock import MICROS
 from vedette.cloudevents import load_json
 from vedette.effect import Outcome
 from vedette.errors import BadEvent
-from vedette.load.http_template import filled_text
+from vedette.load.http_template import SEE_OTHER, filled_text
 from vedette.tool import Tool
 
 LONGEST_US = 3_600 * MICROS  # that a target may ask us to wait
@@ -40,6 +41,9 @@ def outcome_of(tool: Tool, answer: Answer) -> Outcome:
         if tool.settles == "idempotent":
             return Outcome("retry", error=what, retry_after_us=retry_after_us(answer))
         return Outcome("unknown", error=what, retry_after_us=retry_after_us(answer))
+    if status in SEE_OTHER:
+        what = f"{what}, which `ok` does not list; a redirect is not followed"
+        return Outcome("retry" if tool.settles == "idempotent" else "unknown", error=what)
     if 300 <= status < 400:
         return Outcome("failed", error=f"{what}: a redirect is not followed; mend url or base_url")
     if 200 <= status < 300:

@@ -15,11 +15,12 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from urllib.parse import urlsplit
 
 from vedette.load.http_template import Request
+from vedette.quick_data import dataclass
 
 MOST_BYTES = 64 << 10  # of an answer's body that are kept
 

@@ -10,9 +10,9 @@ Message-ID, which anybody can give a mail again, is not.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from vedette.digest import sha256_hex
+from vedette.quick_data import dataclass
 
 BEGINNING = 4096  # bytes of a mail that its digest is made of
 _DIGEST = 24

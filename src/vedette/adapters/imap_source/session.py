@@ -13,7 +13,7 @@ import socket
 import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from vedette import crashpoint
@@ -21,6 +21,7 @@ from vedette.adapters.imap_source.answers import Mail, mails_of, uid_set
 from vedette.adapters.imap_source.folder_name import listed, quoted
 from vedette.adapters.imap_source.wire import Wire
 from vedette.errors import Permanent, Temporary, VedetteError
+from vedette.quick_data import dataclass
 
 TIMEOUT_S = 8.0  # for one command; a tool's call has ten seconds and several of them
 MAX_MAIL = 32 * 1024 * 1024  # bytes of one mail with its attachments
@@ -29,6 +30,7 @@ _PORTS = {"implicit": 993, "starttls": 143, "none": 143}
 _LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|::1")
 _COPIED = re.compile(rb"\d+ \d+ (\d+)")
 _CODE = re.compile(rb"\[([A-Z]+)[] ]")
+_PLAIN = re.compile(r"[ -~]*")  # what a quoted string of a command can hold
 _PASSES = frozenset({b"OVERQUOTA", b"UNAVAILABLE", b"INUSE", b"LIMIT", b"SERVERBUG"})  # RFC 5530
 _FOLDERS = 500  # folders of a mailbox that are looked at
 
@@ -254,6 +256,10 @@ class Session:
 
     def _log_in(self) -> None:
         user, password = str(self.server.get("user") or ""), self._password()
+        if not self.can("AUTH=PLAIN") and not _PLAIN.fullmatch(user + password):
+            what = "the server has no AUTH=PLAIN, and LOGIN cannot say this user and password"
+            mend = "see that both are plain ASCII, or ask who runs it for AUTH=PLAIN"
+            raise Permanent(what, where=self.where, mend=mend)
         try:
             with self._asked():
                 if self.can("AUTH=PLAIN"):
@@ -298,6 +304,11 @@ class Session:
             raise Temporary(_told(error), where=self.where) from error
         except imaplib.IMAP4.error as error:
             raise Permanent(_told(error), where=self.where) from error
+        except ValueError as error:
+            # What the library cannot say to a server; its words would tell of what it is.
+            self.broken = True
+            what = f"it cannot be asked: {type(error).__name__}"
+            raise Permanent(what, where=self.where, mend="see that the host is a name") from None
 
     def _try(self, command: str, *args: str) -> tuple[str, list[Any]]:
         with self._asked():

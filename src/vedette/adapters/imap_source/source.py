@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -29,6 +29,7 @@ from vedette.errors import BadFleet, Permanent, StoreFailed, Temporary
 from vedette.event import Event
 from vedette.mail import mail_event
 from vedette.ports import Intake, Refused
+from vedette.quick_data import dataclass
 
 if TYPE_CHECKING:
     from vedette.load.imap import ImapPlan

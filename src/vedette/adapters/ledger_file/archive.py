@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from vedette.adapters.ledger_file.proofs import Grown
 from vedette.archived import Archived
 from vedette.crashpoint import reach
 from vedette.errors import BadCommand, BadStore
+from vedette.quick_data import dataclass
 
 _NAME = re.compile(r"([0-9]{12})-([0-9]{12})\Z")
 _PART = ".part"

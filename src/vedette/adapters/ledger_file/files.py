@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from vedette.archived import NOTHING, Archived
 from vedette.durable import sync
 from vedette.errors import BadCommand, BadStore
 from vedette.proof import Checkpoint, ProofError, parse_note, read_notes
+from vedette.quick_data import dataclass
 
 EXPORT = "vedette.export/1"
 

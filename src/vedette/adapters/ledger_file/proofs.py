@@ -7,7 +7,6 @@ needs the first verifier key and nothing else.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from vedette.adapters.ledger_file.files import Walk, archived_of, read_object, size_of, snapshot
@@ -23,6 +22,7 @@ from vedette.proof import (
     verify_inclusion,
     verify_note,
 )
+from vedette.quick_data import dataclass
 from vedette.tail import Tail
 
 PROOF = "vedette.proof/1"

@@ -15,20 +15,22 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from vedette import crashpoint
-from vedette.errors import Permanent, Temporary
+from vedette.errors import Permanent, Temporary, Unsendable, VedetteError
 
 # For each answer of the network, and for the whole, as a server may trickle for ever.
 TIMEOUT_S = 8.0
 DEADLINE_S = 20.0
 # Statuses below 500 by which a server asks to be tried again (RFC 9110, RFC 6585).
 _LATER = frozenset({408, 425, 429})
+_TOO_LARGE = 413
 _ANSWER_BYTES = 4096
 
 
 def post(url: str, body: bytes, key: str, token: str | None) -> None:
     """Post a notice; returns when it is taken (2xx, or 409: known already). Blocks.
 
-    Raises Temporary if it may be taken later and Permanent if it never will be.
+    Raises Temporary if it may be taken later, Permanent if somebody has to mend something first,
+    and Unsendable, a Permanent, if the server takes no notice as long as this one.
     """
     parts = urlsplit(url)
     headers = {"Content-Type": "application/json", "Idempotency-Key": key}
@@ -52,7 +54,11 @@ def post(url: str, body: bytes, key: str, token: str | None) -> None:
     crashpoint.reach("notice:after")
     if 200 <= status < 300 or status == 409:
         return
-    kind = Temporary if status >= 500 or status in _LATER else Permanent
+    kind: type[VedetteError] = Permanent
+    if status >= 500 or status in _LATER:
+        kind = Temporary
+    elif status == _TOO_LARGE:
+        kind = Unsendable
     raise kind(f"the webhook answered {status}", where=_bare(url))
 
 

@@ -14,13 +14,13 @@ import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
 
 from vedette.ports import Metrics
+from vedette.quick_data import dataclass
 
 # How often a server that did not answer is tried again, apart from any decision.
 PROBE_S = 0.25

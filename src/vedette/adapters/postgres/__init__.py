@@ -107,7 +107,7 @@ class PostgresStore(OwnRuns, SqlStore):
             )  # fmt: skip
             undo.callback(self.leases.close)
             self._granted_rev, self._shared = -1, False
-            self._unsure, self._doubts = False, 0
+            self._unsure, self._doubts, self._foreign = False, 0, 0
             self._key_line = verifier_key(key_name, key.public_key().public_bytes_raw())
             self._take_over(folder, fleet, key, key_name)
             undo.pop_all()
@@ -153,7 +153,9 @@ class PostgresStore(OwnRuns, SqlStore):
             # The group that was lost is over by now: its session held the lock that we hold.
             self._unsure, self._doubts = False, self._doubts + 1
         if head != self._ledger.head:
-            # Any worker may answer holds, redrive and drop, and so move runs that are ours.
+            # Any worker may answer holds, redrive and drop, and so move runs that are ours. Whoever
+            # looks beside us may see our own group on top of it, and take all for ours.
+            self._foreign += 1
             self._ledger.load()
             self._steps.forget()
         if rev != self._granted_rev:
@@ -191,7 +193,7 @@ class PostgresStore(OwnRuns, SqlStore):
     @property
     def news(self) -> int:
         """Return a number that grows when another worker committed something, or we may have."""
-        return self.leases.news + self._doubts
+        return self.leases.news + self._doubts + self._foreign
 
     def lease(self, run: Run) -> int | None:
         """Return the epoch under which this worker may handle a run; None if it is not ours."""

@@ -284,6 +284,10 @@ class PostgresDatabase:
             pass
         self.looked = cursor.fetchall()[0]
 
+    def begin_now(self) -> bool:
+        """Never: the server, and the others' groups, may let one wait."""
+        return False
+
     def commit(self) -> None:
         """Make the transaction durable, with what was kept back."""
         self._send("COMMIT", 0)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from vedette.adapters.postgres.schema import SHARDS
+from vedette.quick_data import dataclass
 
 
 @dataclass(frozen=True, slots=True)

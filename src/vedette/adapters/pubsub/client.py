@@ -12,12 +12,13 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from vedette.errors import Unavailable
+from vedette.quick_data import dataclass
 
 if TYPE_CHECKING:
     from google.pubsub_v1 import PublisherAsyncClient, SubscriberAsyncClient

@@ -18,12 +18,13 @@ A dead-letter topic gets a subscription of the same short name, or what is put t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from vedette.adapters.pubsub.client import subscription_path, topic_path
 from vedette.errors import BadFleet
 from vedette.load.edges import PubsubPlan, PushPlan
+from vedette.quick_data import dataclass
 
 Value = int | str | bool
 Fields = Mapping[str, Value]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from vedette.adapters.pubsub.decode import Decoder
@@ -22,6 +22,7 @@ from vedette.clock import MICROS
 from vedette.errors import StoreFailed
 from vedette.event import Event
 from vedette.ports import Intake, Metrics, Receipt, Refused
+from vedette.quick_data import dataclass
 
 # What is handed over at once; the intake makes parts of it where others wait.
 BATCH = 256

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from vedette.adapters.pubsub.client import Connection
@@ -18,6 +17,7 @@ from vedette.adapters.pubsub.leases import Leases
 from vedette.adapters.pubsub.settle import IDS, Settler, attempt
 from vedette.clock import MICROS, Clock
 from vedette.ports import Metrics
+from vedette.quick_data import dataclass
 
 # How often one extension is tried before the next round of them.
 _TRIES = 3

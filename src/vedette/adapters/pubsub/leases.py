@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from vedette.quick_data import dataclass
 
 
 @dataclass(slots=True)

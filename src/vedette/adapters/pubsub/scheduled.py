@@ -13,7 +13,7 @@ repeat one that was; what the agent reads is its own schedule's data, never the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from vedette.agent import Fleet
 from vedette.clock import MICROS, iso
@@ -21,6 +21,7 @@ from vedette.cloudevents import load_json
 from vedette.errors import BadEvent, BadFleet
 from vedette.event import Event
 from vedette.ports import Refused
+from vedette.quick_data import dataclass
 from vedette.tick import ON_TIME_US, Calendar, NextWall, Tick, calendar_of, due
 from vedette.trigger import Schedule
 

@@ -19,13 +19,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from vedette import crashpoint
 from vedette.adapters.pubsub.client import topic_path
 from vedette.effect import Call, Outcome
 from vedette.event import HOPS, LINEAGE
+from vedette.quick_data import dataclass
 
 HOST_VARIABLE = "PUBSUB_EMULATOR_HOST"
 _HOST = "pubsub.googleapis.com:443"

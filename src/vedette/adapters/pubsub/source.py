@@ -10,7 +10,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from vedette.adapters.pubsub.client import Connection, shared, subscription_path
@@ -20,6 +20,7 @@ from vedette.adapters.pubsub.stream import Pauses, PullStream
 from vedette.clock import MICROS, Clock
 from vedette.errors import Unavailable
 from vedette.ports import Intake, Metrics
+from vedette.quick_data import dataclass
 
 if TYPE_CHECKING:
     from vedette.adapters.pubsub.decode import Decoder

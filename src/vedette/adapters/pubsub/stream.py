@@ -12,12 +12,12 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from vedette.adapters.pubsub.client import Connection
 from vedette.adapters.pubsub.leases import Leases
 from vedette.adapters.pubsub.settle import passing
+from vedette.quick_data import dataclass
 
 # The service closes a stream that hears nothing for about a minute.
 HEARTBEAT_S = 30.0

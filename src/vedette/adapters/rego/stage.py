@@ -146,7 +146,8 @@ class SubprocessStage:
                 code, answer, said = await asyncio.wrap_future(trial.ended)
         except TimeoutError:
             what = f"the trial took longer than {self._deadline_s:g} s"
-            return [Finding("policies", 1, what, "look for a rule that multiplies its data")]
+            mend = "offer it again if the machine was busy, or look for a rule that multiplies data"
+            return [Finding("policies", 1, what, mend, verdict=False)]
         finally:
             trial.end()
         findings, data = _read_answer(code, answer, said)

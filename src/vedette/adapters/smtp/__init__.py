@@ -17,9 +17,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from vedette import crashpoint
-from vedette.errors import Permanent, Temporary, VedetteError
+from vedette.errors import Permanent, Temporary, Unsendable, VedetteError
 
-__all__ = ["Unanswered", "deliver", "probe"]
+__all__ = ["Unanswered", "deliver", "deliver_some", "probe"]
 
 TIMEOUT_S = 8.0  # for each answer; a tool's call has ten seconds
 _PORTS = {"implicit": 465, "starttls": 587, "none": 25}
@@ -39,30 +39,24 @@ def deliver(
 ) -> None:
     """Hand a mail over for all of its recipients, or for none. Blocks; call it in a thread.
 
-    Raises Permanent if the server says that it will never take it, Temporary if it does not now,
-    and Unanswered, a Temporary, if nobody can know.
+    Raises Permanent if the server will not take it as things are, Unsendable, a Permanent, if it
+    takes none as large, Temporary if it does not now, and Unanswered, a Temporary, if nobody can
+    know.
     """
-    for address in (sender, *recipients):
-        if not _ADDRESS.fullmatch(address):
-            raise Permanent(f"{address!r} is not one plain address")
-    if not recipients:
-        raise Permanent("the mail has no recipient")
-    content = _wire(message)
-    with _session(server) as smtp:
-        options = _options(smtp, content)
-        _expect(smtp.mail(sender, options), 250)
-        for address in recipients:
-            _expect(smtp.rcpt(address), 250, 251)
-        _expect(smtp.docmd("DATA"), 354)
-        crashpoint.reach("smtp.data:before")
-        try:
-            smtp.send(content)
-            answer = smtp.getreply()
-        except (OSError, smtplib.SMTPException) as error:
-            told = f"lost when the mail was handed over: {_told(error)}"
-            raise Unanswered(told, where=_where(server)) from error
-        crashpoint.reach("smtp.data:after")
-        _taken(answer, _where(server))
+    _hand_over(server, message, sender, recipients, None)
+
+
+def deliver_some(
+    server: Mapping[str, Any], message: bytes, sender: str, recipients: Sequence[str]
+) -> dict[str, VedetteError]:
+    """Hand a mail over for those recipients that the server takes; return the others, and why.
+
+    Where it takes none of them, nothing is sent. Blocks. Raises as `deliver` does for what is said
+    of the mail itself.
+    """
+    missed: dict[str, VedetteError] = {}
+    _hand_over(server, message, sender, recipients, missed)
+    return missed
 
 
 async def probe(server: Mapping[str, Any]) -> str:
@@ -83,6 +77,44 @@ async def probe(server: Mapping[str, Any]) -> str:
 
 
 # --- inside ----------------------------------------------------------------------------------
+
+
+def _hand_over(
+    server: Mapping[str, Any],
+    message: bytes,
+    sender: str,
+    recipients: Sequence[str],
+    missed: dict[str, VedetteError] | None,
+) -> None:
+    """Hand a mail over: for all of its recipients, or for those that do not come to be `missed`."""
+    for address in (sender, *recipients):
+        if not _ADDRESS.fullmatch(address):
+            raise Permanent(f"{address!r} is not one plain address")
+    if not recipients:
+        raise Permanent("the mail has no recipient")
+    content = _wire(message)
+    with _session(server) as smtp:
+        options = _options(smtp, content)
+        _expect(smtp.mail(sender, options), 250)
+        for address in recipients:
+            try:
+                _expect(smtp.rcpt(address), 250, 251)
+            except VedetteError as error:
+                if missed is None:
+                    raise
+                missed[address] = error
+        if missed and missed.keys() >= set(recipients):
+            return
+        _expect(smtp.docmd("DATA"), 354)
+        crashpoint.reach("smtp.data:before")
+        try:
+            smtp.send(content)
+            answer = smtp.getreply()
+        except (OSError, smtplib.SMTPException) as error:
+            told = f"lost when the mail was handed over: {_told(error)}"
+            raise Unanswered(told, where=_where(server)) from error
+        crashpoint.reach("smtp.data:after")
+        _taken(answer, _where(server))
 
 
 @contextmanager
@@ -177,7 +209,7 @@ def _options(smtp: smtplib.SMTP, content: bytes) -> list[str]:
     if smtp.has_extn("size"):
         limit = smtp.esmtp_features.get("size", "").strip()
         if limit.isdigit() and 0 < int(limit) < len(content):
-            raise Permanent(f"the mail has {len(content)} bytes, the server takes {limit}")
+            raise Unsendable(f"the mail has {len(content)} bytes, the server takes {limit}")
         options.append(f"SIZE={len(content)}")
     if not content.isascii():
         if not smtp.has_extn("8bitmime"):

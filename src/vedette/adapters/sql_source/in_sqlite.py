@@ -145,6 +145,10 @@ def create(path: Path, script: Path, where: str) -> None:
     made = Path(name)
     try:
         with closing(sqlite3.connect(made)) as file:
+            # Nobody knows the file yet, and what comes of a crash is not taken up: it is synced
+            # once, when it is whole. A sync for each statement took a tenth of a second.
+            file.execute("PRAGMA synchronous=OFF")
+            file.execute("PRAGMA journal_mode=MEMORY")
             file.executescript(text)
             file.commit()
         sync(made)

@@ -14,8 +14,10 @@ with the database's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from vedette.quick_data import dataclass
 
 # A number as the database orders it: text on PostgreSQL, what it is on SQLite.
 Value = int | float | str

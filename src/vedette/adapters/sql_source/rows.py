@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -15,13 +16,16 @@ from vedette.load.at_hand import SqlPlan
 from vedette.ports import Refused
 
 RAW_CHARACTERS = 256  # how much of a refused row is kept
+# Seconds with a fraction, as a server's JSON has them; no text of ISO 8601 looks like this.
+_SECONDS = re.compile(r"-?[0-9]{1,12}\.[0-9]+")
 
 
 class Maker:
     """Makes the events of one table: of source `sql:NAME`, with `TABLE/ID` as their id.
 
     A row is one event, however often it is written afterwards. The time is that of `time_column`:
-    text of ISO 8601 (UTC without an offset), or whole seconds since the epoch.
+    text of ISO 8601 (UTC without an offset), or seconds since the epoch, rounded down to
+    microseconds.
     """
 
     def __init__(self, plan: SqlPlan, columns: tuple[str, ...], *, max_bytes: int) -> None:
@@ -74,6 +78,8 @@ def instant(value: object, column: str) -> str | None:
             return None
         if isinstance(value, int) and not isinstance(value, bool):
             return iso(value * MICROS)
+        if isinstance(value, float) or (isinstance(value, str) and _SECONDS.fullmatch(value)):
+            return iso(math.floor(float(value) * MICROS))
         if isinstance(value, str):
             moment = datetime.fromisoformat(value)
             naive = moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)

@@ -7,13 +7,13 @@ catalogue, and what stands in a query is the catalogue's name, quoted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from vedette.adapters.sql_source.marks import Value
 from vedette.errors import BadFleet
 from vedette.load.at_hand import SqlPlan
 from vedette.load.problem import did_you_mean
+from vedette.quick_data import dataclass
 
 QUERY_S = 30.0  # how long one query may take
 

@@ -28,6 +28,7 @@ class SqliteStore(SqlStore):
 
     _database: SqliteDatabase
     _write: SqliteDatabase
+    small = 16
 
     def __init__(
         self,

@@ -30,6 +30,7 @@ class SqliteDatabase:
 
         self.connection = connection
         self._cursor = connection.cursor()
+        self._sized: dict[str, tuple[str, ...]] = {}
         self.lost: tuple[type[BaseException], ...] = (apsw.Error,)
         self.fault: tuple[type[BaseException], ...] = (
             apsw.ConstraintError,
@@ -59,26 +60,37 @@ class SqliteDatabase:
         call per row, writing a group took longer than syncing it.
         """
         before = self.connection.total_changes()
-        one = _ROW_OF_MARKS.search(sql)
-        if one is None:
+        sized = self._sized.get(sql)
+        if sized is None:
+            sized = self._sized[sql] = _for_sizes(sql)
+        if not sized:
             self._cursor.executemany(sql, rows)
             return self.connection.total_changes() - before
-        left, marks = list(rows), one.group(1)
-        at = 0
-        for size in _SIZES:
-            while len(left) - at >= size:
-                many = (
-                    sql
-                    if size == 1
-                    else f"{sql[: one.end()]}{f',{marks}' * (size - 1)}{sql[one.end() :]}"
-                )
-                self._cursor.execute(many, tuple(chain.from_iterable(left[at : at + size])))
+        left = rows if isinstance(rows, list) else list(rows)
+        at, end = 0, len(left)
+        for size, many in zip(_SIZES, sized, strict=True):
+            while end - at >= size:
+                values = left[at] if size == 1 else tuple(chain.from_iterable(left[at : at + size]))
+                self._cursor.execute(many, values)
                 at += size
         return self.connection.total_changes() - before
 
     def begin(self) -> None:
         """Begin a transaction that may write."""
         self._cursor.execute("BEGIN IMMEDIATE")
+
+    def begin_now(self) -> bool:
+        """Begin a transaction that may write, unless somebody else holds the file's lock."""
+        import apsw
+
+        self.connection.set_busy_timeout(0)
+        try:
+            self.begin()
+        except apsw.BusyError:
+            return False
+        finally:
+            self.connection.set_busy_timeout(BUSY_MS)
+        return True
 
     def commit(self) -> None:
         """Make the transaction durable."""
@@ -125,6 +137,18 @@ class SqliteDatabase:
             return False
         finally:
             self.connection.set_busy_timeout(BUSY_MS)
+
+
+def _for_sizes(sql: str) -> tuple[str, ...]:
+    """Return an INSERT for each of the sizes; nothing for what is no INSERT of values.
+
+    Kept as they are: making the text, and finding its statement by it, cost more than a row does.
+    """
+    one = _ROW_OF_MARKS.search(sql)
+    if one is None:
+        return ()
+    left, marks, right = sql[: one.end()], one.group(1), sql[one.end() :]
+    return tuple(f"{left}{f',{marks}' * (size - 1)}{right}" for size in _SIZES)
 
 
 BUSY_MS = 10_000

@@ -14,7 +14,6 @@ import secrets
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from vedette.durable import sync
 from vedette.errors import BadCommand, BadFleet
 from vedette.identity import Identity, valid_name
 from vedette.ports.tokens import BadToken, Claims
+from vedette.quick_data import dataclass
 
 FOLDER = "identities"
 MOST_LIFE_US = 300_000_000

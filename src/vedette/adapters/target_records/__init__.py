@@ -6,10 +6,10 @@ A reader only reads. What its target needs in vedette.toml for that stands in it
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from vedette.errors import BadFleet
+from vedette.quick_data import dataclass
 from vedette.timeline.audit import Item, Mail
 
 

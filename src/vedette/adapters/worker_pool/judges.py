@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from vedette.adapters.worker_pool import wire
@@ -17,6 +17,7 @@ from vedette.agent import Limits
 from vedette.event import Event
 from vedette.memory import Briefing, Memory
 from vedette.ports import Thought
+from vedette.quick_data import dataclass
 
 _CHECKPOINT_EVERY = 256
 _SLOTS = 64
@@ -39,6 +40,7 @@ class WorkerJudges:
     """Runs each agent's judge in a process of its own. `make` is asked before each is made.
 
     `beside` is told of an agent whose judge is about to be made: its tools may be wanted soon.
+    `expired` says, once, that an agent's is to be made anew: what it was taught holds no longer.
     """
 
     def __init__(
@@ -46,10 +48,12 @@ class WorkerJudges:
         pool: Pool[Seat],
         make: Callable[[str], Making],
         beside: Callable[[str], None] = lambda agent: None,
+        expired: Callable[[str], bool] = lambda agent: False,
     ) -> None:
         self._pool = pool
         self._make = make
         self._beside = beside
+        self._expired = expired
         self._seats: dict[str, _JudgeSeat] = {}
 
     def _seat(self, agent: str) -> _JudgeSeat:
@@ -63,6 +67,8 @@ class WorkerJudges:
 
         Raises WorkerLost if the worker died of it, and what the judge raises, by its name.
         """
+        if self._expired(briefing.agent):
+            self.renew(briefing.agent)
         thought: Thought = await self._seat(briefing.agent).reason(briefing).future
         return thought
 

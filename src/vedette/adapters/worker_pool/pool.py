@@ -9,19 +9,15 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from vedette.adapters.worker_pool.environment import without_secrets
+from vedette.adapters.worker_pool.begun import COMMAND, LOCK, Begun
 from vedette.adapters.worker_pool.seat import Seat
 from vedette.adapters.worker_pool.zygote import receive, send
 from vedette.errors import Unavailable
-
-COMMAND = (sys.executable, "-P", "-m", "vedette.worker")
-LOCK = "workers.lock"
 
 # How long a worker may have nothing to do before it is let go, and how many may sit idle at once.
 IDLE_S = 300.0
@@ -40,7 +36,8 @@ Told = Callable[[str, str, str], None]
 class WorkerPool:
     """Worker processes of one engine; their lock lies in `state`. Belongs to one event loop.
 
-    The zygote is started at once, so that it is ready when the first work comes.
+    The zygote is started at once, so that it is ready when the first work comes; or it is the one
+    that has `begun` before. `ahead` are modules of `vedette.judging` that many judges need.
     """
 
     def __init__(
@@ -51,8 +48,11 @@ class WorkerPool:
         idle_s: float = IDLE_S,
         most_idle: int = MOST_IDLE,
         told: Told = lambda agent, kind, why: None,
+        begun: Begun | None = None,
+        ahead: Sequence[str] = (),
     ) -> None:
         self._state = state
+        self._ahead = tuple(ahead)
         self._command = tuple(command)
         self._idle_s = idle_s
         self._most_idle = most_idle
@@ -68,35 +68,12 @@ class WorkerPool:
         self._waiting = False
         self._trouble: Callable[[str], None] = lambda told: None
         self._control: socket.socket | None
-        self._control, self._process = self._zygote()
+        self._control, self._process = (begun or Begun(self._command)).hold(state, self._ahead)
 
     @property
     def workers(self) -> dict[tuple[str, str], int]:
         """Return the process id of every worker there is, by agent and kind."""
         return {(seat.agent, seat.kind): seat.pid for seat in self._seats.values() if seat.pid}
-
-    def _zygote(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-        env = without_secrets(os.environ)
-        self._state.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self._state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        ours: socket.socket | None = None
-        try:
-            ours, theirs = socket.socketpair()
-            with theirs:
-                process = subprocess.Popen(  # noqa: S603 (our own command)
-                    [*self._command, str(theirs.fileno()), str(lock)],
-                    pass_fds=(theirs.fileno(), lock),
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,
-                    env=env,
-                )
-        except BaseException:
-            if ours is not None:
-                ours.close()
-            raise
-        finally:
-            os.close(lock)
-        return ours, process
 
     def tell(self, trouble: Callable[[str], None]) -> None:
         """Have what a person should see told from now on, and what there is of it at once."""
@@ -128,7 +105,7 @@ class WorkerPool:
             raise BlockingIOError("the process that starts workers is not ready")
         if self._control is None:
             # The new zygote waits for the lock, which the last of the old workers holds.
-            self._control, self._process = self._zygote()
+            self._control, self._process = Begun(self._command).hold(self._state, self._ahead)
             self._loop = None
         if self._loop is None:
             self._loop = asyncio.get_running_loop()

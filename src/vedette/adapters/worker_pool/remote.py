@@ -231,10 +231,18 @@ class RemotePool:
 
 
 class RemoteJudges(WorkerJudges):
-    """Runs agents' judges in workers that come to us. `make` is asked before each is made."""
+    """Runs agents' judges in workers that come to us. `make` is asked before each is made.
 
-    def __init__(self, pool: RemotePool, make: Callable[[str], Making]) -> None:
-        super().__init__(pool, make)
+    `expired` is that of `WorkerJudges`.
+    """
+
+    def __init__(
+        self,
+        pool: RemotePool,
+        make: Callable[[str], Making],
+        expired: Callable[[str], bool] = lambda agent: False,
+    ) -> None:
+        super().__init__(pool, make, expired=expired)
         self._remote = pool
 
     def _seat(self, agent: str) -> _JudgeSeat:

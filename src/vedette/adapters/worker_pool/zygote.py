@@ -7,8 +7,9 @@ engine asks the targets about them. A program that agents' code runs does not ge
 that is left behind would keep the next engine waiting. When the engine ends, in whatever way, its
 workers are killed.
 
-Control messages, both ways, are a length (u32) and JSON: `start` (with the worker's socket and
-note), `kill`, `linger` in; `waiting`, `ready`, `born`, `ended` out.
+Control messages, both ways, are a length (u32) and JSON: `lock` (with the lock, and what to import
+`ahead` of the first fork), then `start` (with the worker's socket and note), `kill`, `linger` in;
+`waiting`, `ready`, `born`, `ended` out.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
@@ -39,18 +40,21 @@ _SOON_MS, _LATER_MS = 5, 50
 
 # What a worker is for (`kind`), how to serve it: (socket, note's descriptor, start message).
 Serve = Callable[[socket.socket, int, dict[str, Any]], None]
+# Imports modules of `vedette.judging` by name; without names, what most judges need.
+Warm = Callable[[Sequence[str]], None]
 
 
-def run_zygote(
-    control: socket.socket, lock: int, serve: Serve, warm: Callable[[], None] = lambda: None
-) -> None:
+def run_zygote(control: socket.socket, serve: Serve, warm: Warm = lambda names: None) -> None:
     """Serve one engine until it closes `control`; then kill what is left and return."""
     for ours in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ours, signal.SIG_IGN)  # the engine's to answer; we end when it does
-    os.set_inheritable(lock, False)  # by a fork it is shared all the same
     control.set_inheritable(False)
+    told, descriptors = receive(control)
+    if told is None:
+        return  # it was begun ahead, and not wanted
+    (lock,) = descriptors  # by a fork it is shared, and by nothing else
     if _hold(lock, control):
-        _Zygote(control, serve, warm).run()
+        _Zygote(control, serve, warm).run(told["ahead"])
 
 
 def _hold(lock: int, control: socket.socket) -> bool:
@@ -73,10 +77,10 @@ def _hold(lock: int, control: socket.socket) -> bool:
 
 
 class _Zygote:
-    def __init__(self, control: socket.socket, serve: Serve, warm: Callable[[], None]) -> None:
+    def __init__(self, control: socket.socket, serve: Serve, warm: Warm) -> None:
         self._control = control
         self._serve = serve
-        self._warm: Callable[[], None] | None = warm
+        self._warm: Warm | None = warm
         self._children: dict[int, int] = {}
         self._linger_s = 0.0
         self._ears, self._mouth = socket.socketpair()
@@ -84,17 +88,20 @@ class _Zygote:
         self._ears.setblocking(False)
         self._mouth.setblocking(False)
 
-    def run(self) -> None:
+    def run(self, ahead: Sequence[str] = ()) -> None:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._mouth.fileno(), warn_on_full_buffer=False)
         self._tell({"ready": os.getpid()})
+        if ahead and self._warm is not None:
+            # Else each worker would import it for itself.
+            self._warm(ahead)
         self._waiting.register(self._control, selectors.EVENT_READ)
         self._waiting.register(self._ears, selectors.EVENT_READ)
         while True:
             ready = self._waiting.select(_WARM_AFTER_S if self._warm else None)
             if not ready and self._warm:
                 warm, self._warm = self._warm, None
-                warm()
+                warm(())
                 gc.collect()
             for key, _ in ready:
                 if key.fileobj is self._ears:

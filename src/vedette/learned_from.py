@@ -1,0 +1,110 @@
+"""Learned from: which memories came of a source: an event, a run, an agent or a person.
+
+Of a person came what they proposed, what their corrections and answers led to, and what they ever
+promoted or brought back: whoever took an account over may have given any of these orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
+
+from vedette.errors import NotFound
+from vedette.learned import Learned
+from vedette.memory import Candidate
+
+if TYPE_CHECKING:
+    from vedette.timeline import Record
+
+_CORRECTED = "run.corrected"
+_ANSWERED = ("hold.approved", "hold.denied")
+
+
+class Store(Protocol):
+    """What this asks of the store, beside what `vedette.timeline.resolve` does."""
+
+    def learned(self) -> dict[str, Learned]: ...
+
+    def told(self, kinds: tuple[str, ...]) -> list[tuple[int, bytes, bytes | None]]: ...
+
+    def walk(
+        self, kinds: tuple[str, ...] | None = None, after: int = 0
+    ) -> Iterator[tuple[int, bytes, bytes | None, bytes | None]]: ...
+
+    def run(self, run: str) -> Any: ...
+
+    def runs_of_event(self, event: str) -> list[Any]: ...
+
+
+def learned_from(store: Store, agents: Collection[str], source: str) -> list[Learned]:
+    """Return what was learned from a source and is not erased, whatever became of it.
+
+    `source` is the id of an event or a run, an agent or `person:NAME`. Raises NotFound for one
+    that nothing was ever said, done or learned by; `agents` are those of the fleet.
+    """
+    every = [one for one in store.learned().values() if one.candidate is not None]
+    if source.startswith(("evt_", "run_")):
+        ids = _led_to(store, source)
+        return [one for one in every if ids & _rests_on(one)]
+    if source.startswith("person:"):
+        return _of_person(store, every, source)
+    if source not in {_of(one).agent for one in every} | set(agents):
+        raise _unknown(source)
+    return [one for one in every if source in _agents_of(store, one)]
+
+
+def _unknown(source: str) -> NotFound:
+    mend = "give an event, a run, an agent or person:NAME"
+    return NotFound(f"nothing was learned from {source!r}", mend=mend)
+
+
+def _led_to(store: Store, source: str) -> set[str]:
+    """Return the ids under which a source counts: its own, its runs', its corrections'."""
+    from vedette.timeline import resolve  # what people read is not loaded to start a fleet
+
+    record: Record = store  # type: ignore[assignment]
+    kind, name = resolve(record, source)
+    runs = store.runs_of_event(name) if kind == "event" else [store.run(name)]
+    ids = {name, *(run.id for run in runs)}
+    return ids | {one["what"] for one in _corrections(store) if "what" in one and one["run"] in ids}
+
+
+def _of_person(store: Store, every: list[Learned], person: str) -> list[Learned]:
+    """Return what came of a person. Raises NotFound for one who never said anything."""
+    corrections = _corrections(store)
+    mine = [one for one in corrections if one.get("actor") == person]
+    events = {one["what"] for one in mine if "what" in one}
+    others = {one["what"] for one in corrections if "what" in one} - events
+    answers = (orjson.loads(raw) for _, raw, *_ in store.walk(_ANSWERED))
+    runs = {one["run"] for one in (*mine, *answers) if one.get("actor") == person}
+
+    def came(one: Learned) -> bool:
+        if person == one.proposed_by or person in one.recalled_by or _of(one).event in events:
+            return True
+        # Somebody else may have corrected the same run, and rightly: that is another source.
+        return _of(one).event not in others and not runs.isdisjoint(_of(one).evidence)
+
+    found = [one for one in every if came(one)]
+    if not (found or runs):
+        raise _unknown(person)
+    return found
+
+
+def _corrections(store: Store) -> list[dict[str, Any]]:
+    return [orjson.loads(raw) for _, raw, _ in store.told((_CORRECTED,))]
+
+
+def _agents_of(store: Store, one: Learned) -> set[str]:
+    runs = [store.run(id) for id in _of(one).evidence if id.startswith("run_")]
+    return {_of(one).agent, *(run.agent for run in runs if run is not None)}
+
+
+def _rests_on(one: Learned) -> set[str]:
+    return {_of(one).event, _of(one).run, *_of(one).evidence} - {""}
+
+
+def _of(one: Learned) -> Candidate:
+    assert one.candidate is not None
+    return one.candidate

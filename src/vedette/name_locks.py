@@ -1,0 +1,75 @@
+"""Locks by name: whoever has a name has it alone, and whoever came first has it next.
+
+Made for many names that are held for a moment and hardly ever wanted twice at a time. A free one
+is taken without a lock object, a weak reference or a future; a name that nobody has or wants takes
+no room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Hashable
+from types import TracebackType
+
+
+class NameLocks:
+    """The names that are held. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._held: dict[Hashable, deque[asyncio.Future[None]] | None] = {}
+
+    def __contains__(self, name: Hashable) -> bool:
+        """Say whether somebody has the name."""
+        return name in self._held
+
+    async def take(self, name: Hashable) -> None:
+        """Take a name, when everybody who wanted it before has had it."""
+        if name not in self._held:
+            self._held[name] = None
+            return
+        waiting = self._held[name]
+        if waiting is None:
+            waiting = self._held[name] = deque()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give(name)  # it was handed over already
+            raise
+
+    def give(self, name: Hashable) -> None:
+        """Hand a name that is held to the next in line."""
+        waiting = self._held[name]
+        while waiting:
+            turn = waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        del self._held[name]
+
+    def of(self, name: Hashable) -> Holding:
+        """Return what holds a name for the length of an `async with`."""
+        return Holding(self, name)
+
+
+class Holding:
+    """One name, held within an `async with`."""
+
+    __slots__ = ("_locks", "_name")
+
+    def __init__(self, locks: NameLocks, name: Hashable) -> None:
+        self._locks, self._name = locks, name
+
+    async def __aenter__(self) -> None:
+        await self._locks.take(self._name)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._locks.give(self._name)

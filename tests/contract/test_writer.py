@@ -1,0 +1,178 @@
+"""Who writes a group: the event loop if it is little work, the writer's thread if it is much."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from vedette.adapters.sqlite import SqliteStore
+from vedette.errors import StoreFailed
+from vedette.run import Answer
+from vedette.storage import witness
+from vedette.storage.writer import HOPS
+from vedette.testing.clock import ManualClock
+from vedette.testing.steps import accepted, closing, event
+
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    opened = SqliteStore(
+        tmp_path / "state", fleet="harbour", key=KEY, key_name="vedette/harbour",
+        now_us=ManualClock().now_us,
+    )  # fmt: skip
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def committers(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the threads that made groups durable."""
+    seen: list[str] = []
+    commit = store._write.commit
+
+    def noted() -> None:
+        seen.append(threading.current_thread().name)
+        commit()
+
+    monkeypatch.setattr(store._write, "commit", noted)
+    return seen
+
+
+def who() -> str:
+    return threading.current_thread().name
+
+
+async def test_little_is_written_by_the_loop_and_made_durable_by_the_thread(
+    store: SqliteStore, committers: list[str]
+) -> None:
+    loop, enqueue = who(), store.writer.enqueue
+    assert await enqueue(who, guarded=False) == loop
+    assert await enqueue(who, guarded=False, size=store.small) == loop
+    assert committers == ["vedette-writer"] * 2
+    # The controls: much, and what may write as it goes, would hold up the loop.
+    assert await enqueue(who, guarded=False, size=store.small + 1) == "vedette-writer"
+    assert await enqueue(who, guarded=True) == "vedette-writer"
+    many = [enqueue(who, guarded=False) for _ in range(store.small + 1)]
+    assert set(await asyncio.gather(*many)) == {"vedette-writer"}
+    mixed = [enqueue(who, guarded=guarded) for guarded in (False, True)]
+    assert set(await asyncio.gather(*mixed)) == {"vedette-writer"}
+
+
+async def test_what_is_a_few_turns_of_the_loop_behind_shares_the_commit(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vedette.storage.writer.HOPS_S", 60.0)
+    groups = store.writer.groups
+    first = store.writer.enqueue(who, guarded=False)
+    for _ in range(HOPS - 1):
+        await asyncio.sleep(0)
+    await asyncio.gather(first, store.writer.enqueue(who, guarded=False))
+    assert store.writer.groups == groups + 1
+    # The control: a loop that is busy for long does not let anybody wait for its turns.
+    monkeypatch.setattr("vedette.storage.writer.HOPS_S", 0.0)
+    first = store.writer.enqueue(who, guarded=False)
+    for _ in range(HOPS - 1):
+        await asyncio.sleep(0)
+    await asyncio.gather(first, store.writer.enqueue(who, guarded=False))
+    assert store.writer.groups == groups + 3
+
+
+async def test_a_bad_row_of_what_the_loop_wrote_loses_only_its_own_item(
+    store: SqliteStore,
+) -> None:
+    good, other = await accepted(store, event(1), event(2))
+
+    def bad() -> None:
+        store._pending.events.append((None, None, None, None))  # type: ignore[arg-type]
+
+    first = store.send(closing(store, good))
+    refused = store.writer.enqueue(bad, guarded=False)
+    last = store.send(closing(store, other))
+    with pytest.raises(apsw.ConstraintError):
+        await refused
+    assert [(await first).answer, (await last).answer] == [Answer.COMMITTED] * 2
+    assert (store.ready, store.head()) == (True, 4)
+
+
+class Ends(BaseException):
+    """What is no error of an item: somebody ends the program."""
+
+
+async def test_a_group_that_is_interrupted_on_the_loop_is_lost_whole(store: SqliteStore) -> None:
+    (run,) = await accepted(store, event(1))
+    heard: list[BaseException] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, told: heard.append(told["exception"]))
+
+    def ends() -> None:
+        raise Ends
+
+    step, ended = store.send(closing(store, run)), store.writer.enqueue(ends, guarded=False)
+    for lost in (step, ended):
+        with pytest.raises(StoreFailed, match="interrupted"):
+            await lost
+    assert [type(each) for each in heard] == [Ends]
+    assert (await store.commit(closing(store, run))).answer is Answer.COMMITTED
+    assert (store.ready, store.head()) == (True, 2)
+
+
+async def test_the_loop_waits_for_nobody_who_holds_the_file(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    other = apsw.Connection(str(tmp_path / "state" / "store.db"))
+    other.execute("BEGIN IMMEDIATE")
+    written = store.writer.enqueue(who, guarded=False)
+    # Were it the loop that waits, the one who lets go here would never come to it.
+    for _ in range(2 * HOPS):
+        await asyncio.sleep(0)
+    assert not written.done()
+    other.execute("ROLLBACK")
+    assert await written == "vedette-writer"
+    other.close()
+
+
+def test_a_loop_that_ended_leaves_nothing_to_wait_for(store: SqliteStore) -> None:
+    async def leave() -> None:
+        store.writer.enqueue(who, guarded=False)
+
+    async def come() -> str:
+        return await asyncio.wait_for(store.writer.enqueue(who, guarded=False), 10)
+
+    for work in (leave, come):
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(work())
+        finally:
+            loop.close()
+
+
+async def test_what_is_queued_at_the_end_is_committed(tmp_path: Path) -> None:
+    store = SqliteStore(
+        tmp_path / "state", fleet="harbour", key=KEY, key_name="vedette/harbour",
+        now_us=ManualClock().now_us,
+    )  # fmt: skip
+    answer = store.writer.enqueue(who, guarded=False)
+    store.close()
+    assert await answer == "vedette-writer"
+    with pytest.raises(StoreFailed, match="closed"):
+        store.writer.enqueue(who, guarded=False)
+
+
+def test_the_witness_takes_a_note_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, write = tmp_path / "witness.log", os.write
+    witness.show(file, "one\n")
+    monkeypatch.setattr(os, "write", lambda to, raw: write(to, raw[:3]))
+    with pytest.raises(OSError, match="no more"):
+        witness.show(file, "two\n")
+    assert file.read_text() == "one\n\n"

@@ -1,0 +1,83 @@
+"""A run in hand: the exact action of a row, as it is today."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from vedette.action import Proposal, bind
+from vedette.case import Case
+from vedette.hold import new_row
+from vedette.moved import Superseded
+from vedette.origin import Ref, Roots
+from vedette.run import ActionRow
+from vedette.tool import Tool
+
+TOOL = Tool("mail.tell", "tell", "mail", {"to": "string", "what": "object"}, ("/to",), "none", "f")
+CHARTER = {"desk": "desk@harbour.example"}
+REGISTRY = {"people": ["ada@harbour.example"]}
+
+
+def case_of(tool: Tool = TOOL) -> tuple[Case, ActionRow]:
+    """Return a case whose only action was bound and decided in this process."""
+    none: frozenset[str] = frozenset()
+    roots = Roots({}, none, CHARTER, REGISTRY, {}, none, {}, none, {})
+    proposal = Proposal("mail.tell", {"to": "ada@harbour.example", "what": {"a": ["b"]}})
+    action = bind(proposal, TOOL, roots, run="run_" + "0" * 32, turn=1, ordinal=0)
+    assert action.origins["/to"] == "registered"
+    line = SimpleNamespace(registry=REGISTRY)
+    agent = SimpleNamespace(tools={tool.name: tool}, charter=CHARTER)
+    case = Case(cast(Any, line), cast(Any, None), 1, cast(Any, agent), cast(Any, None), [])
+    row = new_row(action, "clerk")
+    case.fresh[row.id] = (action.origins, REGISTRY)
+    return case, row
+
+
+def test_an_action_decided_here_is_what_is_on_record() -> None:
+    case, row = case_of()
+    first = case.action(row)
+    assert (first.id, first.digest) == (row.id, row.digest)
+    assert first.origins == {"/to": "registered", "/what": "derived"}
+    # A tool that changes what it was given changes nothing of the next try.
+    first.args["what"]["a"].append("c")
+    assert case.action(row).args == {"to": "ada@harbour.example", "what": {"a": ["b"]}}
+
+
+def test_its_origins_are_found_anew_under_another_registry() -> None:
+    case, row = case_of()
+    case.line.registry = {"people": []}
+    assert case.action(row).origins == {"/to": "derived", "/what": "derived"}
+
+
+def test_what_was_not_decided_here_is_held_against_its_digest() -> None:
+    changed = Tool("mail.tell", "tell", "mail", TOOL.args, ("/to",), "none", "f", high_impact=True)
+    case, row = case_of(changed)
+    case.fresh.clear()
+    with pytest.raises(Superseded, match="not declared as it was"):
+        case.action(row)
+
+
+def test_the_origins_of_one_action_are_not_those_of_another_with_the_same_arguments() -> None:
+    """One digest, two places in the run: by reference trusted, given bare derived."""
+    case, row = case_of()
+    none: frozenset[str] = frozenset()
+    roots = Roots({}, none, {"w": {"a": ["b"]}}, REGISTRY, {}, none, {}, none, {})
+    args = {"to": "ada@harbour.example", "what": Ref("/charter/w")}
+    other = bind(Proposal("mail.tell", args), TOOL, roots, run=row.run, turn=1, ordinal=1)
+    twin = new_row(other, "clerk")
+    case.fresh[twin.id] = (other.origins, REGISTRY)
+    assert twin.digest == row.digest
+    assert case.action(row).origins["/what"] == "derived"
+    assert case.action(twin).origins["/what"] == "trusted"
+
+
+def test_a_copy_of_a_row_says_the_same_and_is_its_own() -> None:
+    _, row = case_of()
+    row.tries, row.waits = 3, "target"
+    copy = row.copy()
+    assert copy == row
+    assert copy is not row
+    copy.tries += 1
+    assert row.tries == 3
