@@ -35,9 +35,11 @@ class NameLocks:
         waiting.append(turn)
         try:
             await turn
-        except asyncio.CancelledError:
+        except BaseException:
             if turn.done() and not turn.cancelled():
                 self.give(name)  # it was handed over already
+            elif turn in waiting:
+                waiting.remove(turn)
             raise
 
     def give(self, name: Hashable) -> None:

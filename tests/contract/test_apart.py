@@ -369,6 +369,11 @@ def test_what_is_not_known_is_revoked_only_where_that_is_meant(content: Path) ->
     assert identity(content, "revoke", kid)["keys"] == [kid]
 
 
+def test_the_name_of_a_key_may_begin_with_a_dash(content: Path) -> None:
+    with pytest.raises(BadCommand, match="'-kDdrJp4Zd' is no agent, no key"):
+        identity(content, "revoke", "-kDdrJp4Zd")
+
+
 def test_a_worker_refuses_an_identity_that_is_not_its_own(
     content: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

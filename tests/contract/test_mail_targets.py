@@ -16,7 +16,7 @@ from vedette.adapters.imap_source.pool import close_all
 from vedette.effect import Call, Outcome
 from vedette.load.modules import load_module
 
-TOOLS = load_module(Path(__file__).parents[2] / "agents/inbox_triage", "tools")
+AGENT = Path(__file__).parents[2] / "agents/inbox_triage"
 KEY = "k4x7abcdefghijklmnopqrstuv"
 UNIQUE = "177233174{}.M000{}.harbour"
 
@@ -136,7 +136,8 @@ class Hand:
             "mail.any", {"message": message, **args}, f"{KEY}{self.number}", "inbox_triage",
             "run_1", self.target, ("inbox_triage",), 1, 20_000_000,
         )  # fmt: skip
-        outcome: Outcome = getattr(TOOLS, function)(call)
+        # Asked for at each call: another test may have loaded another folder of this name.
+        outcome: Outcome = getattr(load_module(AGENT, "tools"), function)(call)
         return outcome
 
 

@@ -6,7 +6,9 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -18,7 +20,7 @@ from vedette.run import Answer
 from vedette.storage import witness
 from vedette.storage.writer import HOPS
 from vedette.testing.clock import ManualClock
-from vedette.testing.steps import accepted, closing, event
+from vedette.testing.steps import accepted, closing, entry, event, step
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 
@@ -165,6 +167,63 @@ async def test_what_is_queued_at_the_end_is_committed(tmp_path: Path) -> None:
     assert await answer == "vedette-writer"
     with pytest.raises(StoreFailed, match="closed"):
         store.writer.enqueue(who, guarded=False)
+
+
+async def test_what_is_large_is_written_by_the_thread(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few items may be much work: the loop would stand still for it."""
+    wrote, write = [], store.writer._write
+
+    def noted(*given: Any) -> Any:
+        wrote.append(who())
+        return write(*given)
+
+    monkeypatch.setattr(store.writer, "_write", noted)
+    loop, long = who(), "x" * 300_000
+    (small,) = await accepted(store, event(1))
+    (large,) = await accepted(store, replace(event(2), data={"value": long}))
+    told = entry(small, "turn.reasoned", text=long, label="loud", confidence_milli=1)
+    await store.commit(step(store, small, told, turn=1, state="ready"))
+    await store.commit(closing(store, large))
+    assert wrote == [loop, "vedette-writer", "vedette-writer", loop]
+
+
+def test_answers_reach_those_behind_a_loop_that_is_gone(store: SqliteStore) -> None:
+    gone = asyncio.new_event_loop()
+    left: asyncio.Future[str] = gone.create_future()
+    left.add_done_callback(lambda _: None)  # somebody waits for it still
+    gone.close()
+
+    async def answers() -> str:
+        loop = asyncio.get_running_loop()
+        behind: asyncio.Future[str] = loop.create_future()
+        store.writer._answer(loop, [(left, "one", None), (behind, "two", None)], False)
+        return await behind
+
+    assert asyncio.run(answers()) == "two"
+
+
+async def test_a_store_closes_though_its_loop_was_ended_in_the_midst_of_a_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between taking a group and beginning to write it, say by Ctrl-C."""
+    store = SqliteStore(
+        tmp_path / "state", fleet="harbour", key=KEY, key_name="vedette/harbour",
+        now_us=ManualClock().now_us,
+    )  # fmt: skip
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+
+    def ends(_: object) -> None:
+        raise Ends
+
+    monkeypatch.setattr(store.writer, "_write_here", ends)
+    lost = store.writer.enqueue(who, guarded=False)
+    for _ in range(2 * HOPS):
+        await asyncio.sleep(0)
+    store.close()
+    with pytest.raises(StoreFailed, match="interrupted"):
+        await lost
 
 
 def test_the_witness_takes_a_note_whole_or_not_at_all(

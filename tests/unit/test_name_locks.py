@@ -97,3 +97,13 @@ async def test_who_goes_in_the_moment_it_is_handed_the_name_hands_it_on(
     for number in others:
         await users.let_go(number)
     assert "name" not in users.locks
+
+
+async def test_a_waiter_that_is_closed_leaves_the_line() -> None:
+    locks = NameLocks()
+    await locks.take("a")
+    waiting = locks.take("a")
+    waiting.send(None)
+    waiting.close()
+    locks.give("a")
+    assert "a" not in locks

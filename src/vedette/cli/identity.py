@@ -143,7 +143,8 @@ def rotate(ctx: click.Context, agent: str, reinstate: bool, reason: str, as_json
     say(as_json, {"agent": agent, "key": fresh.key, "until_us": until}, f"{told}\n{mend}")
 
 
-@identity.command()
+# The name of a key may begin with "-", and it is copied from what was printed.
+@identity.command(context_settings={"ignore_unknown_options": True})
 @click.argument("what", metavar="AGENT|KEY|token:JTI")
 @click.option("--unknown", is_flag=True, help="Also an agent that is not (or no more) known here.")
 @_reasoned

@@ -196,7 +196,7 @@ class SqlStore(Keeping):
         """Make a batch durable: events, the runs they wake, refusals, the source's position."""
         work = self._steps.accept
         return await self.writer.enqueue(
-            lambda: work(arrivals, position), guarded=False, size=len(arrivals)
+            lambda: work(arrivals, position), guarded=False, size=_size_of(arrivals)
         )
 
     async def order_event(self, arrival: Arrival, *, command: str | None = None) -> Accepted:
@@ -207,7 +207,9 @@ class SqlStore(Keeping):
 
     def send(self, step: Step) -> asyncio.Future[Committed]:
         """Queue a step now, in the order of calls; the future has its answer after COMMIT."""
-        return self.writer.enqueue(lambda: self._steps.commit(step), guarded=False)
+        bodies = sum(len(draft.body.data) for draft in step.drafts if draft.body is not None)
+        size = 1 + bodies // _A_STEP
+        return self.writer.enqueue(lambda: self._steps.commit(step), guarded=False, size=size)
 
     async def commit(self, step: Step) -> Committed:
         """Make a step durable, or say why not: see `Answer`."""
@@ -376,3 +378,13 @@ class SqlStore(Keeping):
             )  # fmt: skip
 
         return await self.writer.submit(self._orders.once(command, work))
+
+
+# How many bytes are as much work as a step.
+_A_STEP = 16_384
+
+
+def _size_of(arrivals: Sequence[Arrival | Refused]) -> int:
+    """Return how much work a batch is, in steps."""
+    held = sum(len(each.raw if isinstance(each, Refused) else each.payload) for each in arrivals)
+    return len(arrivals) + held // _A_STEP

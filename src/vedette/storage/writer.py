@@ -22,6 +22,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from vedette.crashpoint import reach
@@ -92,6 +93,7 @@ class Writer:
         # written or synced, by the loop or the thread; who has set it has the database.
         self._ending = self._called = self._due = self._busy = False
         self._written: Group | None = None  # by the loop, up to its COMMIT
+        self._claimed: tuple[int, Group] | None = None  # being written by that thread's loop
         self._until = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="vedette-writer", daemon=True)
@@ -146,8 +148,8 @@ class Writer:
             self._called = False
             if not self._queue:
                 return
-            self._busy = True
             group = Group(list(self._queue))
+            self._busy, self._claimed = True, (threading.get_ident(), group)
             self._queue.clear()
         self._write_here(group)
 
@@ -167,7 +169,7 @@ class Writer:
             raise
         finally:
             with self._wake:
-                self._written = group
+                self._claimed, self._written = None, group
                 self._wake.notify()
 
     def _few(self) -> bool:
@@ -185,6 +187,11 @@ class Writer:
         """Commit what is queued and end the thread."""
         with self._wake:
             self._ending = True
+            if self._claimed is not None and self._claimed[0] == threading.get_ident():
+                # Whoever interrupted this thread took it out of the midst of writing the group.
+                group = self._claimed[1]
+                group.error = group.error or StoreFailed("the commit was interrupted")
+                self._claimed, self._written = None, group
             self._wake.notify()
         self._thread.join()
 
@@ -215,12 +222,13 @@ class Writer:
                 go = alive and self._due and self._few()
                 self._due = self._due and not go
             if loop is not None and alive:
-                loop.call_soon_threadsafe(self._answer, loop, answers, go)
+                with suppress(RuntimeError):  # it was closed just now
+                    loop.call_soon_threadsafe(self._answer, loop, answers, go)
 
     def _answer(self, loop: asyncio.AbstractEventLoop, answers: list[Answered], go: bool) -> None:
         for future, result, error in answers:
-            if future.done():
-                continue
+            if future.done() or future.get_loop().is_closed():
+                continue  # whoever asked has gone
             if error is not None:
                 future.set_exception(error)
             else:
