@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 import pytest
@@ -19,6 +20,11 @@ from vedette.load.modules import load_module
 AGENT = Path(__file__).parents[2] / "agents/inbox_triage"
 KEY = "k4x7abcdefghijklmnopqrstuv"
 UNIQUE = "177233174{}.M000{}.harbour"
+
+
+def tools() -> ModuleType:
+    """Return the shipped agent's tools, anew if another folder of its name was loaded since."""
+    return load_module(AGENT, "tools")
 
 
 def raw(number: int, message_id: str = "") -> bytes:
@@ -136,8 +142,7 @@ class Hand:
             "mail.any", {"message": message, **args}, f"{KEY}{self.number}", "inbox_triage",
             "run_1", self.target, ("inbox_triage",), 1, 20_000_000,
         )  # fmt: skip
-        # Asked for at each call: another test may have loaded another folder of this name.
-        outcome: Outcome = getattr(load_module(AGENT, "tools"), function)(call)
+        outcome: Outcome = getattr(tools(), function)(call)
         return outcome
 
 

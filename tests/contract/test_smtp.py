@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests import smtp
-from tests.contract.test_mail_targets import TOOLS, Hand, ImapBox, MaildirBox
+from tests.contract.test_mail_targets import Hand, ImapBox, MaildirBox, tools
 
 from vedette import crashpoint
 from vedette.adapters.imap_source import NoFolder
@@ -362,7 +362,7 @@ def test_what_is_sent_again_is_put_among_the_sent_and_not_what_was_removed(
     targets = {"mailbox": {**box.target, "smtp": "relay"}, "relay": relay}
     relayed = {**with_relays(targets)["mailbox"], "smtp_password": relay["password"]}
     hand, message = Hand(relayed), box.lay(1)
-    sending = sys.modules[f"{TOOLS.__package__}.sending"]
+    sending = sys.modules[f"{tools().__package__}.sending"]
 
     def lose(*args: Any) -> None:
         raise Unanswered("lost")
@@ -414,8 +414,8 @@ def test_whatever_goes_wrong_behind_it_a_mail_that_has_left_was_sent(
 ) -> None:
     """The folder goes while the mail is handed over: nobody is told that it failed."""
     address, hand, message = to("ann", request), Hand(box.target), box.lay(1)
-    sending = sys.modules[f"{TOOLS.__package__}.sending"]
-    refused = sys.modules[f"{TOOLS.__package__}.maildir"].Refused
+    sending = sys.modules[f"{tools().__package__}.sending"]
+    refused = sys.modules[f"{tools().__package__}.maildir"].Refused
 
     def handed(*args: Any) -> None:
         deliver(*args)
@@ -424,7 +424,7 @@ def test_whatever_goes_wrong_behind_it_a_mail_that_has_left_was_sent(
         )
 
     out = sys.modules[
-        f"{TOOLS.__package__}.{'tools' if isinstance(box, MaildirBox) else 'imap'}"
+        f"{tools().__package__}.{'tools' if isinstance(box, MaildirBox) else 'imap'}"
     ]._Out
     monkeypatch.setattr(sending, "deliver", handed)
     told = hand("send_mail", message, **letter(address))
@@ -466,7 +466,7 @@ def test_a_maildir_without_a_relay_keeps_its_outgoing_mails(tmp_path: Path) -> N
     hand, message = Hand(box.target), box.lay(1)
     call = Call("mail.send", {"message": message, **letter("a@b.example")}, "none", "a", "run_1",
                 box.target, (), 1, 1_000_000)  # fmt: skip
-    assert TOOLS.sent_mail(call) is None
+    assert tools().sent_mail(call) is None
     assert hand("send_mail", message, **letter("a@b.example")).state == "done"
     assert kept(box) == ["INBOX", "Outbox"]
     said = asked(hand, message, **letter("a@b.example"))
