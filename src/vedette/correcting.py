@@ -65,8 +65,6 @@ async def _correct(
     line = commands.line
     store: Any = line.store
     run, event, was = _judged(line, args["run"])
-    if should is not None and (why := unfit_label(should)):
-        raise BadCommand(why, mend="name it as the others are: `vedette agent show`")
     if should is not None:
         _refuse_label(line, run, should, was, bool(args.get("new_label")))
     note = args.get("note")
@@ -158,7 +156,9 @@ def _entries(store: Any, run: Run) -> list[dict[str, Any]]:
 
 
 def _refuse_label(line: Line, run: Run, should: str, was: str, new: bool) -> None:
-    """Raise BadCommand for the label that it has, and for one that nobody knows."""
+    """Raise BadCommand for what is no label, the label that it has, and one that nobody knows."""
+    if why := unfit_label(should):
+        raise BadCommand(why, mend="name it as the others are: `vedette agent show`")
     if should == was:
         raise BadCommand(f"run {run.id} was judged {was!r}", mend="say --right if that is right")
     known = known_labels(line, run.agent)

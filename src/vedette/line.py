@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import field
-from types import TracebackType
 from typing import Any
 
 from vedette.agent import Agent, Fleet
@@ -231,12 +230,7 @@ class _InOrder:
     async def __aenter__(self) -> None:
         await self._line._locks.take(("effects", *self._key))
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *ended: object) -> None:
         self._line._calling.pop(self._key, None)
         self._line._locks.give(("effects", *self._key))
 
@@ -268,12 +262,7 @@ class _Calling:
         line._in_flight[self] = self._policy_rev
         line._calling[self._key] = line.clock.monotonic_us() + self._takes_us
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *ended: object) -> None:
         del self._line._in_flight[self]
         self._line.slots.release()
         self._mine.release()

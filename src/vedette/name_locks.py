@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Hashable
-from types import TracebackType
 
 
 class NameLocks:
@@ -68,10 +67,5 @@ class Holding:
     async def __aenter__(self) -> None:
         await self._locks.take(self._name)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *ended: object) -> None:
         self._locks.give(self._name)

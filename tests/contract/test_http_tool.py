@@ -557,6 +557,18 @@ def shopping(folder: Path, shop: Shop, settles: str, clock: ManualClock) -> Flee
     return fleet
 
 
+async def effect_of_a_send(fleet: FleetHarness, clock: ManualClock) -> str | None:
+    """Return what became of one mail, its retries included."""
+    event = job("1", send("fair winds"))
+    await fleet.send(event)
+    await fleet.settle()
+    for _ in range(5):
+        clock.advance(10_000_000)
+        await fleet.settle()
+    (row,) = fleet.actions(event)
+    return row.effect
+
+
 @pytest.mark.parametrize("settles", ["idempotent", "queryable"])
 async def test_a_lost_answer_is_one_effect(tmp_path: Path, shop: Shop, settles: str) -> None:
     """The first answer is lost behind the effect; it is settled as declared, and happens once."""
@@ -571,14 +583,7 @@ async def test_a_lost_answer_is_one_effect(tmp_path: Path, shop: Shop, settles: 
 
     shop.answer = lose
     async with shopping(tmp_path, shop, settles, clock) as fleet:
-        event = job("1", send("fair winds"))
-        await fleet.send(event)
-        await fleet.settle()
-        for _ in range(5):
-            clock.advance(10_000_000)
-            await fleet.settle()
-        (row,) = fleet.actions(event)
-        assert row.effect == "done"
+        assert await effect_of_a_send(fleet, clock) == "done"
     assert shop.happened == {"/api/items/desk%40example.org": 1}
     posts = [headers["Idempotency-Key"] for method, _, headers, _ in shop.seen if method == "POST"]
     assert len(set(posts)) == 1
@@ -599,14 +604,7 @@ async def test_after_see_there_the_query_is_asked(tmp_path: Path, shop: Shop) ->
 
     shop.answer = see_there
     async with shopping(tmp_path, shop, "queryable", clock) as fleet:
-        event = job("1", send("fair winds"))
-        await fleet.send(event)
-        await fleet.settle()
-        for _ in range(5):
-            clock.advance(10_000_000)
-            await fleet.settle()
-        (row,) = fleet.actions(event)
-        assert row.effect == "done"
+        assert await effect_of_a_send(fleet, clock) == "done"
     assert [method for method, *_ in shop.seen] == ["POST", "GET"]
 
 
