@@ -9,7 +9,7 @@ ARGS ?=
 
 .PHONY: help setup run test check fast faults lock replay-real kill-real bench-line bench-start \
   bench-latency bench-standing bench-stop bench-peers bench-publish soak wheel clean \
-  eval-real session show-imap bench-pubsub replay-pubsub bench-bigquery bench-opa diff-engines
+  eval-real session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa diff-engines
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,10 @@ lock: ## Compile requirements.lock again; ARGS="--upgrade" moves the pins
 faults: ## Every crash point, 10,000 pairs, power cuts and their controls (10 min and more)
 	@tools/setup
 	@$(BIN)/python -m tests.faults.every $(ARGS)
+
+mutants: ## Every deliberate violation of a promise, each killed by that promise's own test (6 min)
+	@tools/setup
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 replay-real: ## Replay the real data of VEDETTE_DATA through the whole line; ARGS go to the tool
 	@tools/setup

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import orjson
+import pytest
 from tests.acceptance.promises.common import MIXED, SECOND, approve
 
 from vedette.adapters.sqlite import OpenedStore
@@ -14,7 +15,9 @@ from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import (
     World,
     before_commit,
+    denying,
     job,
+    note,
     send,
     toy_fleet,
 )
@@ -65,6 +68,36 @@ async def test_promise_01_no_effect_without_a_permit(tmp_path: Path, world: Worl
         for entry in fleet.entries("effect.done"):
             if entry["tool"] == "note.add":
                 assert not [head for head in heads if entry["cause"] <= head < entry["seq"]]
+
+
+@pytest.mark.parametrize("mode", ["observe", "ask"])
+async def test_promise_01_what_is_not_permitted_leaves_no_row_of_ours_either(
+    tmp_path: Path, world: World, mode: str
+) -> None:
+    """In observe and in ask, calls and the fleet's own rows alike; after the approval, both."""
+    async with toy_fleet(tmp_path, world, mode=mode) as fleet:
+        event = job("1", send("a"), note("a"))
+        await fleet.send(event)
+        await fleet.settle()
+        decided = {"observe": "deny", "ask": "hold"}[mode]
+        assert [row.decided for row in fleet.actions(event)] == [decided, decided]
+        assert world.calls == []
+        assert fleet.app.store.row("worker_notes", "k") is None
+        if mode == "ask":
+            for row in fleet.actions(event):
+                await approve(fleet, row)
+            await fleet.settle()
+            assert world.effects() == 1
+            assert fleet.app.store.row("worker_notes", "k") == {"texts": ["a"]}
+
+
+async def test_promise_01_a_denied_row_is_not_written(tmp_path: Path, world: World) -> None:
+    async with toy_fleet(tmp_path, world, extra=denying("note.add")) as fleet:
+        event = job("1", send("a"), note("a"))
+        await fleet.send(event)
+        await fleet.settle()
+        assert [row.decided for row in fleet.actions(event)] == ["permit", "deny"]
+        assert fleet.app.store.row("worker_notes", "k") is None
 
 
 async def test_promise_01_control_a_call_before_the_commit_is_seen(

@@ -94,6 +94,74 @@ async def test_promise_02_one_effect_per_key(
         }  # fmt: skip
 
 
+async def test_promise_02_every_action_has_a_key_of_its_own(tmp_path: Path, world: World) -> None:
+    """Twice in one turn, in two runs of one event, in two events: wanted so often, done so often.
+
+    And each call carries the key of its action, whoever permitted it.
+    """
+    both = {"content/agents/helper/agent.yaml": "triggers: [{on: worker.job}]"}
+    fleet = toy_fleet(tmp_path, world, agents=("worker", "helper"))
+    for path, triggers in both.items():
+        text = (tmp_path / path).read_text()
+        (tmp_path / path).write_text(text.replace("triggers: [{on: helper.job}]", triggers))
+    async with fleet:
+        same = [send("same"), send("same"), send("same", "big.send")]
+        events = [job("1", *same, key="1"), job("2", *same, key="2")]
+        await fleet.send(*events)
+        await fleet.settle()
+        rows = [row for event in events for row in fleet.actions(event)]
+        assert len(rows) == 2 * 2 * 3
+        for row in rows:
+            if row.decided == "hold":
+                await approve(fleet, row)
+        await fleet.settle()
+        called = [call.key for call in world.calls]
+        assert sorted(called) == sorted(row.id.removeprefix("act_") for row in rows)
+        assert len(set(called)) == len(rows)
+
+
+@pytest.mark.parametrize("tool", ["order.place", "bell.ring"])
+async def test_promise_02_a_call_without_an_answer_is_not_repeated(
+    tmp_path: Path, world: World, clock: ManualClock, tool: str
+) -> None:
+    """It happened and the answer was lost: the target is asked, or a person is."""
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        world.answer, world.after = lambda call: ConnectionError("lost"), True
+        event = job("1", send("x", tool))
+        await fleet.send(event)
+        await fleet.settle()
+        clock.advance(600 * SECOND)
+        await fleet.settle()
+        assert world.effects() == 1
+        assert len(world.calls) == 1
+        row = first(fleet, event)
+        assert (row.effect, row.waits) == {
+            "order.place": ("done", None), "bell.ring": ("unknown", "approval"),
+        }[tool]  # fmt: skip
+
+
+@pytest.mark.parametrize("tool", ["order.place", "bell.ring"])
+async def test_promise_02_a_call_that_was_begun_before_a_crash_is_not_begun_again(
+    tmp_path: Path, world: World, clock: ManualClock, tool: str
+) -> None:
+    """The mark is durable before the call; who finds it asks the target, or a person."""
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        stuck = stick(fleet)
+        event = job("1", send("x", tool))
+        await fleet.send(event)
+        await until(lambda: bool(stuck.reached))
+        assert first(fleet, event).effect == "started"
+        assert [entry["tool"] for entry in fleet.entries("effect.started")] == [tool]
+        # What the process that died still brought about: the target did it, nobody heard of it.
+        world.happened.append((tool, stuck.reached[0]))
+        await fleet.restart()
+        await fleet.settle()
+        clock.advance(600 * SECOND)
+        await fleet.settle()
+        assert world.calls == []
+        assert world.effects() == 1
+
+
 async def test_promise_02_control_a_key_of_each_attempt_is_seen(
     tmp_path: Path, world: World, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from vedette.errors import StoreFailed
@@ -98,6 +99,71 @@ async def test_promise_03_what_is_not_durable_is_not_accepted(tmp_path: Path, wo
         await fleet.settle()
         assert unaccounted(fleet, receipts) == []
         assert world.effects() == 1
+
+
+async def test_promise_03_a_receipt_is_given_for_what_is_durable(
+    tmp_path: Path, world: World
+) -> None:
+    """Whoever has a receipt may forget the event: another opener of the store's file has it."""
+    async with toy_fleet(tmp_path, world) as fleet:
+        store = apsw.Connection(str(tmp_path / "state" / "store.db"), apsw.SQLITE_OPEN_READONLY)
+        try:
+            for n in range(8):
+                events = [job(f"{n}.{at}", note("x"), key=f"k{at}") for at in range(4)]
+                receipts = await fleet.send(*events)
+                found = {key for (key,) in store.execute("SELECT key FROM event")}
+                assert {receipt.event for receipt in receipts} <= found
+        finally:
+            store.close()
+        await fleet.settle()
+
+
+async def test_promise_03_every_agent_that_an_event_concerns_handles_it(
+    tmp_path: Path, world: World
+) -> None:
+    fleet = toy_fleet(tmp_path, world, agents=("worker", "helper"))
+    path = tmp_path / "content" / "agents" / "helper" / "agent.yaml"
+    path.write_text(path.read_text().replace("on: helper.job", "on: worker.job"))
+    async with fleet:
+        events = [job(str(n), send(str(n)), key=str(n)) for n in range(4)]
+        receipts = await fleet.send(*events)
+        await fleet.settle()
+        for event in events:
+            assert {(run.agent, run.state) for run in fleet.runs(event)} == {
+                ("worker", "done"), ("helper", "done"),
+            }  # fmt: skip
+        assert unaccounted(fleet, receipts) == []
+        assert world.effects() == 8
+
+
+async def test_promise_03_a_large_batch_is_taken_whole_and_refusals_are_told(
+    tmp_path: Path, world: World
+) -> None:
+    """More than goes in at once, with two deliveries among them that are no events."""
+    async with toy_fleet(tmp_path, world) as fleet:
+        batch = [Event("test", f"b{n}", "nobody.cares", None, None, {}) for n in range(600)]
+        batch[100] = Event("test", "", "nobody.cares", None, None, {})
+        batch[500] = Event("test", "b500", "", None, None, {})
+        receipts = await fleet.send(*batch)
+        assert [receipt.status for receipt in receipts].count("accepted") == 598
+        assert [at for at, one in enumerate(receipts) if one.status == "refused"] == [100, 500]
+        assert len(fleet.entries("event.accepted")) == 598
+        refused = fleet.entries("event.refused")
+        assert len(refused) == 2
+        assert all(fleet.body(entry["seq"])["why"] for entry in refused)
+
+
+async def test_promise_03_what_waits_at_a_stop_is_handled_after_the_start(
+    tmp_path: Path, world: World
+) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.app.dispatcher.close()
+        receipts = await fleet.send(*(job(str(n), send(str(n)), key=str(n)) for n in range(8)))
+        assert world.calls == []
+        await fleet.restart()
+        await fleet.settle()
+        assert unaccounted(fleet, receipts) == []
+        assert world.effects() == 8
 
 
 async def test_promise_03_control_an_event_nobody_handles_is_seen(

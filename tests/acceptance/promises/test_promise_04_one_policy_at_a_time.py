@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.acceptance.promises.common import WIDE, first, state
+from tests.acceptance.promises.common import WIDE, approve, first, state
 
 from vedette.effect import Call
 from vedette.event import Event
@@ -104,6 +104,58 @@ async def test_promise_04_no_step_commits_under_an_older_revision(
         assert first(fleet, event).rule == "denies.test"
         # What the first try had counted and written was taken back.
         assert store.row("worker_notes", "k") == {"texts": ["x"]}
+
+
+async def test_promise_04_no_approval_is_used_under_an_older_revision(
+    tmp_path: Path, world: World
+) -> None:
+    """Decided again before the publication, committed after it: it is decided once more."""
+    async with toy_fleet(tmp_path, world) as fleet:
+        event = job("1", send("1", "big.send"))
+        await fleet.send(event)
+        await fleet.settle()
+        deny = write_policies(tmp_path / "deny", extra=denying("big.send"))
+        published: list[Any] = []
+
+        async def late(step: Step) -> Step | None:
+            if step.actions and step.actions[0].decided == "permit" and not published:
+                published.append(await fleet.apply(deny))
+            return None
+
+        before_commit(fleet, late)
+        await approve(fleet, first(fleet, event))
+        await fleet.settle()
+        assert len(published) == 1
+        assert world.calls == []
+        assert first(fleet, event).rule == "denies.test"
+        decided = fleet.entries("action.decided")
+        assert [entry["policy_rev"] for entry in decided] == [1, 2]
+
+
+async def test_promise_04_a_publication_waits_for_the_calls_under_way(
+    tmp_path: Path, world: World
+) -> None:
+    """When it answers, nothing that was permitted under an older revision is still going on."""
+    async with toy_fleet(tmp_path, world) as fleet:
+        gate = threading.Event()
+
+        def hold_up(call: Call) -> None:
+            gate.wait(10)
+
+        world.answer = hold_up
+        await fleet.send(job("1", send()))
+        await until(lambda: len(world.calls) == 1)
+        deny = write_policies(tmp_path / "deny", extra=denying("wire.send"))
+        publishing = asyncio.create_task(fleet.apply(deny))
+        await until(lambda: len(fleet.entries("policy.published")) == 2)
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+            assert not publishing.done(), "the call goes on, and the publication has answered"
+        gate.set()
+        told = await publishing
+        assert told["still_calling"] == 0
+        assert world.effects() == 1
+        await fleet.settle()
 
 
 async def test_promise_04_control_a_gateway_left_behind_is_seen(

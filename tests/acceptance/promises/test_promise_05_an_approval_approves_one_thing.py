@@ -13,7 +13,7 @@ from vedette.commands import Order
 from vedette.errors import BadCommand, Forbidden
 from vedette.hold import EXPIRES_US
 from vedette.identity import Principal
-from vedette.question import Approval
+from vedette.question import Approval, ask
 from vedette.testing.clock import ManualClock
 from vedette.testing.toy import (
     World,
@@ -129,6 +129,44 @@ async def test_promise_05_arguments_that_changed_after_the_approval_are_not_done
         await fleet.settle()
         assert (first(fleet, event).decided, first(fleet, event).rule) == ("deny", "engine.changed")
         assert world.calls == []
+
+
+async def test_promise_05_policy_takes_an_approval_of_this_action_only(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    """The recorded question of a held action, asked again with approvals that are not its own."""
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        event = job("1", send("1", "big.send"))
+        await fleet.send(event)
+        await fleet.settle()
+        row = first(fleet, event)
+        question = fleet.body(fleet.entries("action.decided")[-1]["seq"])["question"]
+        engine = fleet.app.line.gateway.engine
+
+        def outcome(**changed: object) -> str:
+            right = {"action_digest": row.digest, "by": "person:x", "until": question["now"] + 1}
+            context = {**question["context"], "approvals": [{**right, **changed}]}
+            return ask(engine, {**question, "context": context})[0].outcome
+
+        assert outcome() == "permit"
+        for wrong in ({"action_digest": "0" * 64}, {"action_digest": ""}, {"by": ""},
+                      {"until": question["now"]}, {"until": 0}):  # fmt: skip
+            assert outcome(**wrong) == "hold", wrong
+
+
+async def test_promise_05_an_approval_says_nothing_of_the_next_action_like_it(
+    tmp_path: Path, world: World
+) -> None:
+    async with toy_fleet(tmp_path, world) as fleet:
+        one, next_one = (job(n, send("same", "big.send"), key=n) for n in ("1", "2"))
+        await fleet.send(one)
+        await fleet.settle()
+        await approve(fleet, first(fleet, one))
+        await fleet.settle()
+        await fleet.send(next_one)
+        await fleet.settle()
+        assert first(fleet, next_one).digest == first(fleet, one).digest
+        assert (first(fleet, next_one).decided, len(world.calls)) == ("hold", 1)
 
 
 async def test_promise_05_control_approvals_out_of_thin_air_are_seen(

@@ -8,16 +8,21 @@ from pathlib import Path
 import pytest
 
 from vedette.adapters.rego.engine import RegorusEngine
-from vedette.errors import NotFound
+from vedette.budget import DAY_US
+from vedette.commands import Order
+from vedette.errors import BadCommand, Forbidden, NotFound
 from vedette.event import Event
+from vedette.identity import Principal
 from vedette.learned import MOVES
 from vedette.lessons import Lessons
 from vedette.memory import Briefing, Candidate
 from vedette.ports import Thought
 from vedette.replay import replay
 from vedette.serve.orders import carry_out
+from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner
+from vedette.testing.toy import World, job, toy_fleet
 
 
 def mail(name: str, text: str = "When are you open on Sunday?") -> Event:
@@ -151,6 +156,89 @@ async def test_promise_06_a_read_that_is_revoked_while_the_agent_thinks_is_thoug
         assert [bool(briefing.memories) for briefing in thinks.briefings] == [True, False]
         assert [entry["outcome"] for entry in fleet.entries("recall.decided")] == ["deny"]
         assert len(fleet.entries("turn.reasoned")) == 1
+
+
+BANK = """\
+bank: harbour
+purpose: Two scopes, each with a reader of its own.
+scopes:
+  - {name: open, readers: [worker]}
+  - {name: vault, readers: [helper]}
+topics: []
+"""
+LABELLING = """\
+from vedette.judging import Judge as Base
+from vedette.judging import Judgement
+
+
+class Judge(Base):
+    def judge(self, seen, briefing):
+        made_of = ",".join(sorted(memory.id for memory in self.lessons))
+        return Judgement(label=made_of or "nothing", confidence=1.0)
+"""
+
+
+def two_scopes(folder: Path, clock: ManualClock) -> FleetHarness:
+    """A bank of two scopes; the judge's label is what it was made of, the entry cites the rest."""
+    extra = {
+        "grants/data.yaml": "worker: {mode: act, tools: {}, memory: [harbour/open]}\n"
+        "helper: {mode: act, tools: {}, memory: [harbour/vault]}\n"
+    }
+    fleet = toy_fleet(folder, World(), agents=("worker", "helper"), extra=extra, clock=clock)
+    for name, scope in (("worker", "open"), ("helper", "vault")):
+        agent = folder / "content" / "agents" / name
+        told = (agent / "agent.yaml").read_text()
+        more = f"memory: [{{bank: harbour, scope: {scope}, limit: 8}}]\n"
+        (agent / "agent.yaml").write_text(told + more)
+        (agent / "judge.py").write_text(LABELLING)
+    bank = folder / "content" / "memory" / "harbour"
+    bank.mkdir()
+    (bank / "bank.yaml").write_text(BANK)
+    for id, scope, until in (
+        ("tide", "open", "null"), ("storm", "open", "2025-06-20"), ("safe", "vault", "null"),
+    ):  # fmt: skip
+        (bank / f"{id}.md").write_text(
+            f"---\nid: {id}\nscope: {scope}\nkind: fact\nreviewed_by: desk@example.org\n"
+            f"reviewed_on: 2025-06-01\nexpires_on: {until}\n---\nThe tide turns at noon: {id}.\n"
+        )
+    return fleet
+
+
+async def remembered(fleet: FleetHarness, name: str, agent: str = "worker") -> tuple[str, str]:
+    """Return what an agent's judge was made of, and what it was briefed with, for one event."""
+    event = job(name, agent=agent, text="When does the tide turn?", key=name)
+    await fleet.send(event)
+    await fleet.settle()
+    (closed,) = [one for one in fleet.entries("run.closed") if one["event"] == event.key]
+    return closed["label"], closed.get("memory", "")
+
+
+async def test_promise_06_no_identity_reads_outside_its_scopes_or_beyond_the_last_day(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with two_scopes(tmp_path, clock) as fleet:
+        made_of, cited = await remembered(fleet, "1")
+        assert made_of == "storm,tide"
+        assert sorted(cited.split(",")) == ["harbour/storm@1", "harbour/tide@1"]
+        assert await remembered(fleet, "2", "helper") == ("safe", "harbour/safe@1")
+        clock.advance(10 * DAY_US)
+        assert await remembered(fleet, "3") == ("tide", "harbour/tide@1")
+        await fleet.restart()
+        assert await remembered(fleet, "4") == ("tide", "harbour/tide@1")
+
+
+async def test_promise_06_nobody_but_a_person_promotes(tmp_path: Path) -> None:
+    thinks = ScriptedReasoner([learns])
+    async with shipped(tmp_path, thinks) as fleet:
+        before = await briefed(fleet, thinks, "1")
+        (proposed,) = fleet.entries("memory.proposed")
+        for nobody in (Principal("engine", "inbox_triage"), Principal("engine", "vedette")):
+            with pytest.raises((Forbidden, BadCommand)):
+                await carry_out(
+                    fleet.app.commands, "memory_approve", Order(nobody, "I am sure"),
+                    {"id": proposed["what"]},
+                )  # fmt: skip
+        assert await briefed(fleet, thinks, "2") == before
 
 
 async def test_promise_06_control_a_candidate_taught_without_promotion_is_seen(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import orjson
+import pytest
 from tests.acceptance.promises.common import WIDE
 
 from vedette.adapters.sqlite import OpenedStore
@@ -57,10 +58,65 @@ async def test_promise_07_spend_is_reserved_first(
         assert await spend(fleet, thinks, 40) == (10, True)
         await fleet.restart()
         await fleet.settle()
-        assert len(thinks.briefings) == 5
+        await fleet.send(job("after the restart", key="more"))
+        await fleet.settle()
+        assert len(thinks.briefings) == 5, "what was spent is remembered"
         clock.advance(DAY_US)
         await fleet.settle()
         assert len(thinks.briefings) == 10, "what had no room waits, and is not lost"
+
+
+@pytest.mark.parametrize("limit", [9, 10, 11, 13])
+async def test_promise_07_a_limit_is_not_passed_by_one(
+    tmp_path: Path, world: World, clock: ManualClock, limit: int
+) -> None:
+    """A turn books two calls at once: where one is left it waits."""
+    thinks = ScriptedReasoner([])
+    fleet = toy_fleet(
+        tmp_path, world, reasoner="adk", reasoners={"adk": thinks}, model_calls=limit, clock=clock
+    )
+    async with fleet:
+        assert await spend(fleet, thinks, 20) == (limit // 2 * 2, True)
+
+
+@pytest.mark.parametrize(("used", "turns"), [(0, 10), (1, 9), (2, 5), (3, 3), (10, 1)])
+async def test_promise_07_what_a_turn_really_spent_is_what_counts(
+    tmp_path: Path, world: World, clock: ManualClock, used: int, turns: int
+) -> None:
+    """Less than was booked gives just the rest back; more is counted, since it is gone.
+
+    Ten events under a limit of ten calls, one after the other, two booked for each.
+    """
+    thinks = ScriptedReasoner([Thought(model_calls=used)])
+    fleet = toy_fleet(
+        tmp_path, world, reasoner="adk", reasoners={"adk": thinks}, model_calls=10, clock=clock
+    )
+    async with fleet:
+        for n in range(10):
+            await fleet.send(job(str(n), key=str(n)))
+            await fleet.settle()
+        assert len(thinks.briefings) == turns
+
+
+async def test_promise_07_agents_share_what_the_fleet_has_and_a_clock_set_back_makes_no_room(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    limits = "fleet: {actions: {hour: 7}}\nagents: {}\nprices: {}\ncomplete: true\n"
+    fleet = toy_fleet(
+        tmp_path, world, agents=("worker", "helper"), clock=clock,
+        extra={"budgets/data.yaml": limits, "limits/data.yaml": WIDE},
+    )  # fmt: skip
+    async with fleet:
+        for agent in ("worker", "helper"):
+            await fleet.send(
+                *(job(f"{agent}{n}", send(str(n)), key=str(n), agent=agent) for n in range(5))
+            )
+        await fleet.settle()
+        assert len(world.calls) == 7
+        clock.set_wall(clock.now_us() - 3 * HOUR_US)
+        await fleet.send(job("late", send("late"), key="late"))
+        await fleet.settle()
+        assert len(world.calls) == 7
 
 
 async def test_promise_07_64_at_once_hold_the_ceiling_exactly(

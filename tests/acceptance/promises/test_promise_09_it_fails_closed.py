@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from tests.acceptance.promises.common import state
 
+from vedette.question import ask
 from vedette.testing.harness import copy_policies
 from vedette.testing.toy import (
     World,
@@ -102,6 +104,89 @@ async def test_promise_09_a_policy_with_nothing_in_it_permits_nothing(
         await fleet.settle()
         assert fleet.outcomes().get("permit", 0) == 0
         assert world.calls == []
+
+
+def without(question: dict[str, Any], *path: str, put: object) -> dict[str, Any]:
+    """Return the question with another value at a place."""
+    found = copy.deepcopy(question)
+    at: Any = found
+    for name in path[:-1]:
+        at = at[name]
+    at[path[-1]] = put
+    return found
+
+
+# What each proof of a permit lacks, all else being right: what is asked, and the proof it is.
+LACKING: dict[str, tuple[tuple[str, ...], object]] = {
+    "identity": (("subject", "id"), "spiffe://harbour/agent/somebody"),
+    "identity of no release": (("subject", "release"), ""),
+    "grant of the tool": (("action", "tool"), "wire.cut"),
+    "grant of the verb": (("action", "verb"), "cut"),
+    "grant of the resource": (("resource", "type"), "purse"),
+    "origin": (("action", "origins"), {"/to": "untrusted", "/text": "derived"}),
+    "origin told": (("action", "origins"), {"/text": "derived"}),
+    "limit by the minute": (("context", "counters", "minute"), 10**9),
+    "limit by the run": (("context", "counters", "run"), 10**9),
+    "limit of hops": (("context", "event", "hops"), 99),
+    "low impact": (("action", "high_impact"), True),
+    "confidence": (("context", "confidence"), 0),
+    "running": (("context", "stopped"), True),
+    "an agent that is not denied": (("subject", "agent"), "denied"),
+}
+
+
+# What a person may put up with. No approval stands for any other proof.
+MENDED_BY_A_PERSON = {"low impact", "confidence"}
+
+
+@pytest.mark.parametrize("what", list(LACKING))
+async def test_promise_09_each_proof_is_needed(tmp_path: Path, world: World, what: str) -> None:
+    """The question of a permit, with one thing wrong: no proof stands for another."""
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.send(job("1", send()))
+        await fleet.settle()
+        entry = fleet.entries("action.decided")[0]
+        question = fleet.body(entry["seq"])["question"]
+        engine = fleet.app.line.gateway.engine
+        assert ask(engine, question)[0].outcome == "permit"
+        path, put = LACKING[what]
+        wrong = without(question, *path, put=put)
+        assert ask(engine, wrong)[0].outcome != "permit"
+        digest = question["action"]["digest"]
+        given = {"action_digest": digest, "by": "person:x", "until": question["now"] + 1}
+        approved = ask(engine, without(wrong, "context", "approvals", put=[given]))[0]
+        assert (approved.outcome == "permit") == (what in MENDED_BY_A_PERSON)
+
+
+async def test_promise_09_a_deny_takes_away_what_is_proven(tmp_path: Path, world: World) -> None:
+    denied = {"denies/data.yaml": "agents: []\ntools: [wire.send]\ncomplete: true\n"}
+    async with toy_fleet(tmp_path, world, extra=denied) as fleet:
+        event = job("1", send(), send("x", "order.place"))
+        await fleet.send(event)
+        await fleet.settle()
+        assert [row.decided for row in fleet.actions(event)] == ["deny", "permit"]
+
+
+async def test_promise_09_a_question_of_another_shape_is_not_put(
+    tmp_path: Path, world: World
+) -> None:
+    """Whatever the engine would say to it."""
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.send(job("1", send()))
+        await fleet.settle()
+        question = fleet.body(fleet.entries("action.decided")[0]["seq"])["question"]
+        yes = Engine(PERMIT)
+        assert ask(yes, question)[0].outcome == "permit"
+        for wrong in (
+            {}, {**question, "extra": 1}, {k: v for k, v in question.items() if k != "now"},
+            without(question, "schema", put="vedette.question/99"),
+            without(question, "now", put=True), without(question, "action", "tool", put=None),
+            without(question, "action", "origins", put={"/to": "said"}),
+            without(question, "context", "counters", put={}),
+            without(question, "context", "approvals", put=[{"by": "x"}]),
+        ):  # fmt: skip
+            decision, _ = ask(yes, wrong)
+            assert (decision.outcome, decision.rule) == ("deny", "engine.question"), wrong
 
 
 async def test_promise_09_control_an_exact_permit_is_done(tmp_path: Path, world: World) -> None:

@@ -10,17 +10,26 @@ from typing import Any
 import pytest
 from tests.acceptance.promises.common import approve, first
 
+from vedette.action import Proposal
 from vedette.effect import Call
 from vedette.event import Event
+from vedette.memory import Briefing
+from vedette.origin import Ref
+from vedette.ports import Thought
+from vedette.run import Step
 from vedette.testing.harness import FleetHarness
+from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import (
     World,
+    before_commit,
     job,
     note,
     send,
     toy_fleet,
     until,
 )
+
+NOTE = {"key": Ref("/event/subject"), "text": "x"}
 
 
 async def queued_behind_two(fleet: FleetHarness, world: World) -> Event:
@@ -50,10 +59,7 @@ async def queued_behind_two(fleet: FleetHarness, world: World) -> Event:
 async def test_promise_10_it_stops_when_told(
     tmp_path: Path, world: World, what: dict[str, Any]
 ) -> None:
-    """Queued calls, waiting approvals and new events. The bound on time-to-stop, and stopping a
-    fleet of many processes, come with a later issue; here the time is told and calls that were
-    under way are bounded by the slots.
-    """
+    """Queued calls, waiting approvals and new events; the time it took is told."""
     async with toy_fleet(tmp_path, world, agents=("worker", "helper")) as fleet:
         held = await queued_behind_two(fleet, world)
         told = await fleet.app.commands.stop(fleet.order("enough"), **what)
@@ -86,6 +92,81 @@ async def test_promise_10_it_stops_when_told(
         assert [entry["what"] for entry in fleet.entries("stop.set", "stop.lifted")] == [
             f"{scope}:{'' if name is True else name}" for scope, name in what.items()
         ] * 2
+
+
+@pytest.mark.parametrize("what", [{"all": True}, {"agent": "worker"}, {"tool": "note.add"}])
+async def test_promise_10_nothing_that_was_decided_before_a_stop_commits_after_it(
+    tmp_path: Path, world: World, what: dict[str, Any]
+) -> None:
+    """A row of the fleet's own, permitted before the stop, its step still on its way."""
+    async with toy_fleet(tmp_path, world) as fleet:
+        stopped: list[dict[str, Any]] = []
+
+        async def late(step: Step) -> Step | None:
+            if step.actions and not stopped:
+                stopped.append(await fleet.app.commands.stop(fleet.order("now"), **what))
+            return None
+
+        before_commit(fleet, late)
+        event = job("1", note("x"))
+        await fleet.send(event)
+        await fleet.settle()
+        assert len(stopped) == 1
+        assert fleet.app.store.row("worker_notes", "k") is None
+        assert [entry["outcome"] for entry in fleet.entries("action.decided")] in ([], ["hold"])
+        await fleet.app.commands.resume(fleet.order("go on"), **what)
+        await fleet.settle()
+        assert fleet.app.store.row("worker_notes", "k") == {"texts": ["x"]}, "and once only"
+
+
+async def test_promise_10_a_turn_under_way_is_not_kept(tmp_path: Path, world: World) -> None:
+    """Its agent is stopped while it thinks: neither actions nor memories of that turn stand."""
+    thinks = ScriptedReasoner([Thought(proposals=(Proposal("note.add", NOTE),), model_calls=1)])
+    fleet = toy_fleet(tmp_path, world, reasoner="adk", reasoners={"adk": thinks})
+    reason = thinks.reason
+
+    async def slowly(briefing: Briefing) -> Thought:
+        thought = await reason(briefing)
+        if len(thinks.briefings) == 1:
+            await fleet.app.commands.stop(fleet.order("now"), agent="worker")
+        return thought
+
+    thinks.reason = slowly  # type: ignore[method-assign]
+    async with fleet:
+        await fleet.send(job("1"))
+        await fleet.settle()
+        assert fleet.entries("turn.reasoned", "action.decided", "run.closed") == []
+        await fleet.app.commands.resume(fleet.order("go on"), agent="worker")
+        await fleet.settle()
+        assert len(fleet.entries("action.decided")) == 1
+
+
+async def test_promise_10_no_call_starts_while_a_stop_becomes_durable(
+    tmp_path: Path, world: World
+) -> None:
+    """From the order on, not from its commit: whoever gave it may count on it."""
+    async with toy_fleet(tmp_path, world) as fleet:
+        await queued_behind_two(fleet, world)
+        store: Any = fleet.app.store
+        onward, written = store.stop, asyncio.Event()
+
+        async def slowly(*given: Any, **more: Any) -> int:
+            await written.wait()
+            epoch: int = await onward(*given, **more)
+            return epoch
+
+        store.stop = slowly
+        stopping = asyncio.create_task(fleet.app.commands.stop(fleet.order("now"), all=True))
+        await asyncio.sleep(0.05)
+        called = len(world.calls)
+        assert called < 250
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+            assert len(world.calls) == called, "a call started after the order"
+        written.set()
+        await stopping
+        await fleet.settle()
+        assert len(world.calls) == called
 
 
 async def test_promise_10_control_a_stop_that_is_not_taken_over_is_seen(

@@ -1,0 +1,212 @@
+"""`make mutants`: every mutant must be killed by the test of the promise that it breaks.
+
+Each mutant is put into a copy of the checkout, and there the promise's own test is run by itself,
+without its controls: killed is a mutant under which a test of that file fails. One under which the
+file cannot even be collected proves nothing and counts as broken. First the tests are run in the
+copy as it is: they must pass. What was found is kept, by what it was found of, so that a run that
+was broken off goes on where it was; --fresh forgets it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+from tests.mutants.catalogue import ROOT, Mutant, listed, load, own_test
+
+KEPT = ROOT / ".tools" / "mutants.json"
+# What a promise's test needs of the checkout.
+_PARTS = (
+    "src",
+    "tests",
+    "agents",
+    "policies",
+    "memory",
+    "samples",
+    "pyproject.toml",
+    "vedette.toml",
+)
+_DEADLINE_S = 300
+_PASSED, _FAILED = 0, 1  # pytest's exit codes: anything else is neither
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How one run of a promise's test ended: `killed`, `survived` or `broken`, and what it said."""
+
+    verdict: str
+    seconds: float
+    said: str
+
+
+@contextmanager
+def copies(number: int) -> Iterator[SimpleQueue[Path]]:
+    """Give copies of the checkout, each for one run at a time."""
+    with tempfile.TemporaryDirectory(prefix="vedette-mutants-") as name:
+        free: SimpleQueue[Path] = SimpleQueue()
+        for at in range(number):
+            copy = Path(name) / str(at)
+            copy.mkdir()
+            for part in _PARTS:
+                source = ROOT / part
+                if source.is_dir():
+                    skip = shutil.ignore_patterns("__pycache__")
+                    shutil.copytree(source, copy / part, ignore=skip)
+                else:
+                    shutil.copy2(source, copy / part)
+            free.put(copy)
+        yield free
+
+
+def run_test(copy: Path, promise: int) -> Ran:
+    """Run a promise's own test in a copy, without its controls."""
+    began = time.monotonic()
+    environment = {name: value for name, value in os.environ.items() if name[:7] != "VEDETTE"}
+    environment |= {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    test = copy / own_test(promise).relative_to(ROOT)
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-k", "not control", "-p",
+               "no:cacheprovider", "--timeout", "60", str(test)]  # fmt: skip
+    try:
+        done = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True,
+            timeout=_DEADLINE_S, check=False,
+        )  # fmt: skip
+        code, said = done.returncode, done.stdout + done.stderr
+    except subprocess.TimeoutExpired:
+        code, said = _FAILED, "the test did not end"
+    verdict = {_PASSED: "survived", _FAILED: "killed"}.get(code, "broken")
+    if verdict == "killed" and "did not end" not in said and " failed" not in said:
+        verdict = "broken"
+    return Ran(verdict, time.monotonic() - began, said)
+
+
+def try_mutant(free: SimpleQueue[Path], mutant: Mutant) -> Ran:
+    """Put a mutant into a copy, run its promise's test there, and take it out again."""
+    copy = free.get()
+    path = copy / mutant.file
+    text = path.read_text(encoding="utf-8")
+    try:
+        path.write_text(mutant.apply(text), encoding="utf-8")
+        return run_test(copy, mutant.promise)
+    except ValueError as error:
+        return Ran("broken", 0, str(error))
+    finally:
+        path.write_text(text, encoding="utf-8")
+        free.put(copy)
+
+
+def try_all(
+    mutants: Sequence[Mutant], jobs: int, known: dict[str, str]
+) -> list[tuple[Mutant, str]]:
+    """Try mutants side by side; return those that were not killed, with what happened instead."""
+    alive: list[tuple[Mutant, str]] = []
+    with copies(jobs) as free, ThreadPoolExecutor(jobs) as pool:
+        whole = dict.fromkeys(sorted({mutant.promise for mutant in mutants}))
+
+        def as_it_is(promise: int) -> Ran:
+            copy = free.get()
+            try:
+                return run_test(copy, promise)
+            finally:
+                free.put(copy)
+
+        for promise, ran in zip(whole, pool.map(as_it_is, whole), strict=True):
+            print(f"promise {promise:2}: as it is: {ran.verdict} ({ran.seconds:.1f} s)", flush=True)
+            if ran.verdict != "survived":
+                raise SystemExit(
+                    f"the test of promise {promise} fails as it is:\n{ran.said[-3000:]}"
+                )
+        wanted = [mutant for mutant in mutants if known.get(key(mutant)) != "killed"]
+        print(f"{len(mutants) - len(wanted)} of {len(mutants)} were killed before", flush=True)
+        tried = pool.map(lambda mutant: try_mutant(free, mutant), wanted)
+        for at, (mutant, ran) in enumerate(zip(wanted, tried, strict=True), start=1):
+            print(
+                f"[{at}/{len(wanted)}] promise {mutant.promise:2} {mutant.name}: {ran.verdict}"
+                f" ({ran.seconds:.1f} s)",
+                flush=True,
+            )
+            known[key(mutant)] = ran.verdict
+            keep(known)
+            if ran.verdict != "killed":
+                alive.append((mutant, ran.verdict))
+                if ran.verdict == "broken":
+                    print(ran.said[-2000:], flush=True)
+    return alive
+
+
+def key(mutant: Mutant) -> str:
+    """Return under what a verdict is kept: the mutant, and all that it was found of."""
+    return f"{mutant.promise:02} {mutant.name} {_digest(repr(mutant))} {_checkout()}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+_KNOWN: list[str] = []
+
+
+def _checkout() -> str:
+    if not _KNOWN:
+        whole = hashlib.sha256()
+        for part in _PARTS:
+            for path in sorted([ROOT / part, *(ROOT / part).rglob("*")]):
+                if path.is_file() and "__pycache__" not in path.parts:
+                    whole.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+        _KNOWN.append(whole.hexdigest()[:16])
+    return _KNOWN[0]
+
+
+def keep(known: dict[str, str]) -> None:
+    """Keep what was found so far."""
+    KEPT.parent.mkdir(exist_ok=True)
+    KEPT.write_text(json.dumps(known, indent=1, sort_keys=True), encoding="utf-8")
+
+
+def main() -> int:
+    """Try the mutants that are asked for; return how many are alive, as an exit code."""
+    options = argparse.ArgumentParser(prog="make mutants", description=__doc__)
+    options.add_argument("--promise", type=int, action="append", help="only this promise's")
+    options.add_argument("--only", help="only mutants whose name contains this")
+    options.add_argument("--jobs", type=int, default=2)
+    options.add_argument("--fresh", action="store_true", help="forget what was found before")
+    options.add_argument("--list", action="store_true", help="print the table of faults.md")
+    given = options.parse_args()
+    if given.list:
+        print(listed(load()), end="")
+        return 0
+    mutants = [
+        mutant
+        for mutant in load()
+        if (not given.promise or mutant.promise in given.promise)
+        and (given.only or "") in mutant.name
+    ]
+    known = {}
+    if KEPT.is_file() and not given.fresh:
+        known = json.loads(KEPT.read_text(encoding="utf-8"))
+    began = time.monotonic()
+    alive = try_all(mutants, given.jobs, known)
+    for mutant, verdict in alive:
+        print(f"NOT KILLED ({verdict}): promise {mutant.promise} {mutant.name}: {mutant.breaks}")
+    print(
+        f"{len(mutants) - len(alive)} of {len(mutants)} mutants killed by their promise's own test,"
+        f" {time.monotonic() - began:.0f} s, {given.jobs} at a time"
+    )
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
