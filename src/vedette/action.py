@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
+from vedette.confidence import proposal_confidence
 from vedette.digest import sha256_hex, short_id, tame, tamed
 from vedette.errors import BadProposal
 from vedette.origin import Origin, Ref, Roots, bare_origin, known_values, resolve
@@ -17,13 +18,14 @@ from vedette.tool import Tool
 class Proposal:
     """One thing a reasoner wants done. It carries no identity, no permission and no origin.
 
-    `confidence` is the reasoner's calibrated probability that this is right, 0..1.
+    `confidence` is the reasoner's calibrated probability that this is right, 0..1; without one it
+    is that of the judgement, and it is never more.
     """
 
     tool: str
     args: Mapping[str, Any]
     why: str = ""
-    confidence: float = 1.0
+    confidence: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +72,22 @@ def action_id(run: str, turn: int, ordinal: int) -> str:
 
 
 def bind(
-    proposal: Proposal, tool: Tool, roots: Roots, *, run: str, turn: int, ordinal: int
+    proposal: Proposal,
+    tool: Tool,
+    roots: Roots,
+    *,
+    run: str,
+    turn: int,
+    ordinal: int,
+    confidence: float,
 ) -> Action:
-    """Resolve a proposal into an exact Action.
+    """Resolve a proposal into an exact Action. `confidence` is that of its judgement, checked.
 
     Raises BadProposal for an argument the tool does not declare, a missing one, a reference that
-    leads nowhere, or a value of another type than declared.
+    leads nowhere, or a value of another type than declared; BadConfidence for a confidence that is
+    no probability.
     """
+    sure = proposal_confidence(proposal.confidence, confidence, tool.name)
     if not proposal.args.keys() <= tool.args.keys():
         unknown = sorted(set(proposal.args) - set(tool.args))
         raise BadProposal(f"tool {tool.name} has no argument {unknown[0]!r}")
@@ -110,7 +121,7 @@ def bind(
         origins=origins,
         sources=sources,
         why=proposal.why,
-        confidence_milli=max(0, min(1000, int(proposal.confidence * 1000))),
+        confidence_milli=int(sure * 1000),
         digest=digest,
         recorded=action_id(run, turn, ordinal),
     )
@@ -124,6 +135,7 @@ def bind_declared(
     run: str,
     turn: int,
     ordinal: int,
+    confidence: float,
 ) -> Action:
     """Resolve a proposal by the tools that its agent declares, by name; see `bind`.
 
@@ -132,7 +144,7 @@ def bind_declared(
     tool = tools.get(proposal.tool)
     if tool is None:
         raise BadProposal(f"the agent declares no tool {proposal.tool!r}")
-    return bind(proposal, tool, roots, run=run, turn=turn, ordinal=ordinal)
+    return bind(proposal, tool, roots, run=run, turn=turn, ordinal=ordinal, confidence=confidence)
 
 
 def action_bytes(tool: Tool, args: Mapping[str, Any]) -> bytes:

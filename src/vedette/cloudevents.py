@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 from vedette.clock import from_iso
 from vedette.errors import BadEvent
-from vedette.event import HOPS, LINEAGE, PRINCIPAL, REASON, Event
+from vedette.event import HOPS, LINEAGE, Event
 
 Form = Literal["structured", "batch", "binary"]
 
@@ -28,19 +28,6 @@ BATCH = "application/cloudevents-batch+json"
 MAX_DEPTH = 64
 MAX_LINEAGE = 64
 INT32 = 2**31
-
-# Sources that adapters of this process make events under. Whoever else could use one would decide
-# which of the adapter's ids are known already, and so which of its events are never handled.
-LOCAL_SOURCES = (
-    "csv:", "jsonl:", "maildir:", "host:", "pubsub:", "bigquery:", "sql:", "prometheus:",
-    "alertmanager:",
-)  # fmt: skip
-
-# Ticks are made by the engine alone; nobody else may claim the instant it is.
-ENGINE_SOURCES, ENGINE_TYPES = "vedette:", "vedette."
-
-# A person's name and reason come with the person's own order, over the local socket.
-ENGINE_ATTRIBUTES = frozenset({PRINCIPAL, REASON})
 
 _NAME = re.compile(r"[a-z0-9]{1,128}")
 _TIME = re.compile(
@@ -54,22 +41,6 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _ESCAPED = re.compile(r"\\(.)")
 
 _TEXTS = ("id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
-
-
-def reserved(event: Event, *, own: bool = False) -> str | None:
-    """Return the attribute in which an event from outside claims what it may not; None if none.
-
-    The engine's own attributes, types and sources are nobody else's. The sources that adapters
-    make events under are theirs; `own` says that this one is whoever delivers the event.
-    """
-    claimed = sorted(ENGINE_ATTRIBUTES & event.extensions.keys())
-    if claimed:
-        return claimed[0]
-    if event.type.startswith(ENGINE_TYPES):
-        return "type"
-    if event.source.startswith(ENGINE_SOURCES):
-        return "source"
-    return "source" if event.source.startswith(LOCAL_SOURCES) and not own else None
 
 
 class _Twice(ValueError):

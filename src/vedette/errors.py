@@ -97,6 +97,12 @@ class BadProposal(Permanent):
     code = "bad-proposal"
 
 
+class BadConfidence(BadProposal):
+    """A judgement or a proposal does not say how sure it is as a probability, 0..1."""
+
+    code = "bad-confidence"
+
+
 class BadCommand(Permanent):
     """A person asked for something that cannot be done as asked."""
 

@@ -17,6 +17,7 @@ import orjson
 
 from vedette.action import Action, bind_declared
 from vedette.agent import Agent
+from vedette.confidence import check_confidence
 from vedette.errors import BadProposal
 from vedette.event import Event, check_event
 from vedette.gateway import Gateway
@@ -101,7 +102,7 @@ class Trial:
     now_us: int
 
     def run(self, case: EvalCase) -> EvalResult:
-        """Put a case through. Raises what the judge raises."""
+        """Put a case through. Raises what the judge raises, and BadConfidence."""
         going = _Going(self, self.gateway())
         for event in case.events:
             going.take(event)
@@ -144,11 +145,13 @@ class _Going:
 
     def _decide(self, judgement: Judgement, briefing: Briefing, roots: Roots) -> None:
         agent, permits = self.trial.agent, 0
+        sure = check_confidence(judgement.confidence, f"the judgement of {agent.name}")
         for ordinal, proposal in enumerate(judgement.proposals):
             try:
                 action = bind_declared(
-                    proposal, agent.tools, roots, run=briefing.run, turn=1, ordinal=ordinal
-                )
+                    proposal, agent.tools, roots, run=briefing.run, turn=1, ordinal=ordinal,
+                    confidence=sure,
+                )  # fmt: skip
             except BadProposal as error:
                 self.refused.append(f"a proposal is no action: {error}")
                 continue

@@ -11,7 +11,7 @@ from traceback import format_exception
 from typing import Any, TypeVar
 
 from vedette.backoff import delay_us
-from vedette.errors import StoreFailed, Temporary
+from vedette.errors import StoreFailed, Temporary, VedetteError
 from vedette.handle import bury
 from vedette.line import Line
 from vedette.moved import Superseded
@@ -85,7 +85,8 @@ class Guard:
                 # Another worker has it by now, and finds out for itself.
                 return line.clock.now_us()
             trace = "".join(format_exception(error, limit=-_FRAMES))[-_TRACE:]
-            await bury(line, fresh, epoch, f"{type(error).__name__}: {error}", trace)
+            code = error.code if isinstance(error, VedetteError) else None
+            await bury(line, fresh, epoch, f"{type(error).__name__}: {error}", trace, code)
         except Exception:
             # Whatever it is must not end this handler: the run stays and is tried again.
             line.metrics.count("store_failures")

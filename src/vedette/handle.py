@@ -13,6 +13,7 @@ from dataclasses import replace
 from vedette.again import decide_again
 from vedette.carry import perform
 from vedette.case import Case
+from vedette.confidence import check_confidence
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
 from vedette.errors import Permanent
@@ -183,17 +184,24 @@ def recall_again(line: Line, case: Case) -> list[Draft]:
 async def reason(line: Line, case: Case, briefing: Briefing) -> Thought:
     """Ask the reasoner, giving its judge the state it needs if it has lost it.
 
+    Raises BadConfidence for a judgement that does not say how sure it is: nothing it proposes is
+    decided, and the caller makes the run a dead letter.
+
     An undo is the engine's own to think out: the agent's judge neither sees it nor learns of it.
     """
     if is_undo(case.event):
         return undo_thought(case.event)
     if line.in_hand is None:
-        return await _reason(line, case, briefing)
-    line.in_hand.take(case.run.id)
-    try:
-        return await _reason(line, case, briefing)
-    finally:
-        line.in_hand.put_back(case.run.id)
+        thought = await _reason(line, case, briefing)
+    else:
+        line.in_hand.take(case.run.id)
+        try:
+            thought = await _reason(line, case, briefing)
+        finally:
+            line.in_hand.put_back(case.run.id)
+    # Wherever it was thought: in this process, in a worker, on another host, by a model.
+    check_confidence(thought.confidence, f"the judgement of {briefing.agent}")
+    return thought
 
 
 async def _reason(line: Line, case: Case, briefing: Briefing) -> Thought:
@@ -222,9 +230,12 @@ async def wait(case: Case, now: int) -> None:
         await case.commit(step)
 
 
-async def bury(line: Line, run: Run, epoch: int, why: str, trace: str = "") -> None:
+async def bury(
+    line: Line, run: Run, epoch: int, why: str, trace: str = "", code: str | None = None
+) -> None:
     """Make a run that cannot be handled a dead letter, with its reason and where it arose.
 
+    `code` is that of the error, if it has one: it stays when the content is erased.
     Raises Superseded if the run moved on meanwhile, StoreFailed if nothing is durable.
     """
     if run.state in ("done", "dead"):
@@ -234,7 +245,7 @@ async def bury(line: Line, run: Run, epoch: int, why: str, trace: str = "") -> N
     reason = {part: text.encode("utf-8", "replace").decode() for part, text in parts.items()}
     told = Body(canonical(reason), None if event is None else subject_of(event))
     fields = {"event": run.event, "agent": run.agent}
-    drafts = [Draft("run.dead", fields, run.last, body=told)]
+    drafts = [Draft("run.dead", {**fields, "what": code}, run.last, body=told)]
     rows = [row for row in line.store.actions(run.id) if not row.settled]
     agent = line.fleet.agents.get(run.agent)
     tools = {} if agent is None else agent.tools

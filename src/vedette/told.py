@@ -13,6 +13,7 @@ from vedette.run import ActionRow
 
 def judged(thought: Thought) -> dict[str, Any]:
     """Return the numbers of a judgement that an entry may hold."""
+    assert thought.confidence is not None  # it was refused else (`handle.reason`)
     fields: dict[str, Any] = {
         "label": thought.label if thought.label.isascii() else None,
         "confidence_milli": int(thought.confidence * 1000),

@@ -16,6 +16,7 @@ import orjson
 from vedette.action import Action, bind_declared
 from vedette.adapters.local_judges import LocalJudges
 from vedette.agent import Agent, Fleet
+from vedette.confidence import check_confidence
 from vedette.errors import BadCommand, BadProposal
 from vedette.evaluate import as_stored, first_briefing, first_roots
 from vedette.event import Event
@@ -78,7 +79,7 @@ class Trial:
     def run(self, raw: Event, before: Before) -> dict[str, Any]:
         """Put an event through; return what came of it as one JSON object.
 
-        Raises BadEvent, and what the judge raises.
+        Raises BadEvent, what the judge raises, and BadConfidence if it does not say how sure it is.
         """
         event, agent = as_stored(raw), self.agent
         memories, _ = self.recall.brief(agent, event, self.now_us)
@@ -91,7 +92,8 @@ class Trial:
         thought = judges.think(briefing)
         if thought.needs_state:
             raise BadCommand(f"the judge of {agent.name} cannot take up its state")
-        actions, refused = self._decide(thought, briefing)
+        sure = check_confidence(thought.confidence, f"the judgement of {agent.name}")
+        actions, refused = self._decide(thought, briefing, sure)
         woken = next(match for match in self.fleet.match(event) if match.agent == agent.name)
         return {
             "schema": TRY,
@@ -124,7 +126,7 @@ class Trial:
         )  # fmt: skip
 
     def _decide(
-        self, thought: Thought, briefing: Briefing
+        self, thought: Thought, briefing: Briefing, sure: float
     ) -> tuple[list[dict[str, Any]], list[str]]:
         agent, event = self.agent, briefing.event
         roots = first_roots(briefing)
@@ -134,8 +136,9 @@ class Trial:
         for ordinal, proposal in enumerate(thought.proposals):
             try:
                 action = bind_declared(
-                    proposal, agent.tools, roots, run=briefing.run, turn=1, ordinal=ordinal
-                )
+                    proposal, agent.tools, roots, run=briefing.run, turn=1, ordinal=ordinal,
+                    confidence=sure,
+                )  # fmt: skip
             except BadProposal as error:
                 refused.append(f"{proposal.tool}: {error}")
                 continue

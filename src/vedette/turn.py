@@ -12,13 +12,14 @@ from dataclasses import replace
 
 from vedette import hold
 from vedette import perform as performing
-from vedette.action import Action, bind_declared
+from vedette.action import Action, Proposal, bind_declared
 from vedette.case import Case
+from vedette.confidence import proposal_confidence
 from vedette.decision import Decision, denied
 from vedette.digest import canonical, checked, short_id, tame
 from vedette.effect import Outcome, RowWrite
 from vedette.entry import Draft
-from vedette.errors import BadProposal, Permanent
+from vedette.errors import BadConfidence, BadProposal, Permanent
 from vedette.line import Line
 from vedette.memory import Candidate
 from vedette.origin import Ref
@@ -27,23 +28,25 @@ from vedette.reserve import settle, tell_refused
 from vedette.run import ActionRow, Step
 from vedette.told import judged
 
-Bound = list[tuple[Action | None, str]]
+Bound = list[Action | BadProposal]
 
 
 def bind_all(case: Case, thought: Thought, turn: int) -> Bound:
-    """Turn proposals into exact actions; one that is no action keeps the reason why."""
+    """Turn proposals into exact actions; one that is no action becomes the error that says why."""
     bound: Bound = []
+    assert thought.confidence is not None  # it was refused else (`handle.reason`)
     if not thought.proposals:
         return bound
     roots = case.roots()
     for ordinal, proposal in enumerate(thought.proposals):
         try:
             action = bind_declared(
-                proposal, case.agent.tools, roots, run=case.run.id, turn=turn, ordinal=ordinal
-            )
-            bound.append((action, ""))
+                proposal, case.agent.tools, roots, run=case.run.id, turn=turn, ordinal=ordinal,
+                confidence=thought.confidence,
+            )  # fmt: skip
+            bound.append(action)
         except BadProposal as error:
-            bound.append((None, str(error)))
+            bound.append(error)
     return bound
 
 
@@ -65,13 +68,16 @@ def compose(
     if not quiet:
         drafts.append(turn_entry(case, thought, turn))
     turn_at = len(drafts)
-    for ordinal, (action, why) in enumerate(bound):
+    for ordinal, action in enumerate(bound):
         back = len(drafts) - turn_at + 1
-        if action is None:
-            said = case.body({"why": why})
+        if isinstance(action, BadProposal):
+            said = case.body({"why": str(action)})
             drafts.append(
-                case.entry("action.refused", back=back, turn=turn, ordinal=ordinal, body=said)
-            )
+                case.entry(
+                    "action.refused", back=back, turn=turn, ordinal=ordinal, what=action.code,
+                    body=said,
+                )
+            )  # fmt: skip
             continue
         row = hold.new_row(action, case.agent.name)
         rows.append(row)
@@ -249,6 +255,7 @@ def abandon(row: ActionRow, fields: Mapping[str, str], begun: bool) -> list[Draf
 
 def turn_entry(case: Case, thought: Thought, turn: int) -> Draft:
     """Return the entry of a recorded turn. What stands here is never asked again."""
+    assert thought.confidence is not None  # it was refused else (`handle.reason`)
     body = {
         "turn": turn,
         "label": thought.label,
@@ -267,7 +274,7 @@ def turn_entry(case: Case, thought: Thought, turn: int) -> Draft:
                     for name, value in proposal.args.items()
                 },
                 "why": proposal.why,
-                "confidence": proposal.confidence,
+                "confidence": sure_of(proposal, thought.confidence),
             }
             for proposal in thought.proposals
         ],
@@ -276,6 +283,14 @@ def turn_entry(case: Case, thought: Thought, turn: int) -> Draft:
         "turn.reasoned", turn=turn, release=case.agent.release, proposals=len(thought.proposals),
         body=case.body_of(canonical(tame(body))), **judged(thought),
     )  # fmt: skip
+
+
+def sure_of(proposal: Proposal, judgement: float) -> float | None:
+    """Return how sure an action of this proposal is; None if it was refused for that."""
+    try:
+        return proposal_confidence(proposal.confidence, judgement, proposal.tool)
+    except BadConfidence:
+        return None
 
 
 def proposed_entry(case: Case, candidate: Candidate, back: int) -> Draft:

@@ -134,6 +134,8 @@ def undo_thought(event: Event) -> Thought:
     detail = {"undoes": data["effect"], "run": data["run"], "tool": data["tool"]}
     return Thought(
         label="undo",
+        # The record says what is to be taken back, and a person asks for it: nothing is guessed.
+        confidence=1.0,
         proposals=(Proposal(data["inverse"], args, why),),
         detail=detail,
         observed=False,

@@ -17,14 +17,18 @@ from starlette.applications import Starlette
 from vedette.cloudevents import BATCH, STRUCTURED
 from vedette.errors import BadFleet, StoreFailed
 from vedette.event import ENVELOPE, Event
+from vedette.load.reserved import SOURCE_PREFIXES, source_kinds
+from vedette.load.settings_file import settings_schema
 from vedette.ports import Receipt, Refused
 from vedette.serve.ingest import IngestLimits, Sender, routes
 from vedette.testing.intake import ListIntake
 
-TOKEN, OTHER = "token-of-the-lighthouse", "token-of-the-breakwater"
+TOKEN, OTHER, GREEDY = "token-of-the-lighthouse", "token-of-the-breakwater", "token-of-the-greedy"
 SENDERS = (
     Sender.of("lighthouse", TOKEN),
     Sender.of("breakwater", OTHER, prefix="https://breakwater.example/"),
+    # What somebody wrote into vedette.toml gives nobody what an adapter vouches for.
+    Sender.of("greedy", GREEDY, prefix="imap:"),
 )
 AUTHORISED = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -157,6 +161,33 @@ async def test_nobody_uses_the_source_of_another(
         error = answer.json()["error"]
         assert error["where"] == "events[0]"
         assert error["mend"]
+
+
+@pytest.mark.parametrize("token", [None, TOKEN, GREEDY])
+@pytest.mark.parametrize("kind", source_kinds())
+async def test_nobody_sends_under_the_name_of_a_source_of_ours(
+    serve: Serve, kind: str, token: str | None
+) -> None:
+    """One posted a `mail.received` of `imap:desk` with a trusted message id: a mail was moved."""
+    intake = ListIntake()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    client = await serve(intake, anonymous=True)
+    answer = await post(client, event(source=f"{kind}:desk", type="mail.received"), headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "not-your-source")
+    assert intake.batches == []
+    near = await post(client, event(source=f"{kind}s/desk"), AUTHORISED)
+    assert near.status_code == 202, "the control"
+
+
+def test_every_source_of_ours_is_reserved() -> None:
+    """By the schema of vedette.toml, and by the prefixes that adapters were seen to use."""
+    schema = settings_schema()
+    listed = schema["properties"]["sources"]["items"]
+    tables = [schema["$defs"][table["$ref"].rpartition("/")[2]] for table in listed["oneOf"]]
+    kinds = [table["properties"]["kind"]["const"] for table in tables]
+    assert kinds == list(source_kinds())
+    seen = "csv jsonl maildir host pubsub bigquery sql prometheus alertmanager imap"
+    assert {f"{kind}:" for kind in seen.split()} <= set(SOURCE_PREFIXES)
 
 
 @pytest.mark.parametrize(

@@ -583,7 +583,7 @@ async def test_a_stopped_agent_asks_its_model_for_no_further_turn(
         script.briefings.append(briefing)
         if len(script.briefings) == 1:
             await fleet.app.commands.stop(fleet.order(), agent="worker")
-        return Thought(final=False) if briefing.turn < 3 else Thought()
+        return Thought(confidence=1.0, final=briefing.turn >= 3)
 
     script = ScriptedReasoner([])
     script.reason = stop_then_think  # type: ignore[method-assign]

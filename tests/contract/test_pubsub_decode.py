@@ -131,6 +131,7 @@ def test_a_source_that_vouches_for_nothing_vouches_for_nothing() -> None:
         ({"source": "vedette:harbour"}, "source"),
         ({"source": "csv:nab"}, "source"),
         ({"source": "pubsub:other"}, "source"),
+        ({"source": "imap:desk"}, "source"),
         ({"vedetteprincipal": "person/boss"}, "vedetteprincipal"),
         ({"vedettereason": "because"}, "vedettereason"),
     ],

@@ -72,7 +72,7 @@ def action(value: Any, ordinal: int) -> Action:
         trusted_memories=frozenset(), outcome={}, trusted_outcomes=frozenset(), row={},
     )  # fmt: skip
     proposal = Asked(TOOL.name, {"valve": value})
-    return bind(proposal, TOOL, roots, run="run_1", turn=1, ordinal=ordinal)
+    return bind(proposal, TOOL, roots, run="run_1", turn=1, ordinal=ordinal, confidence=1.0)
 
 
 def draft(decided: Decided, of: Event) -> Draft:

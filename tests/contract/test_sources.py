@@ -408,6 +408,7 @@ async def test_json_lines(tmp_path: Path) -> None:
         ({"source": "maildir:mail"}, "source 'maildir:mail'"),
         ({"source": "csv:lab"}, "source 'csv:lab'"),
         ({"source": "host:here"}, "source 'host:here'"),
+        ({"source": "imap:desk"}, "source 'imap:desk'"),
         ({"source": "jsonl:log2"}, "source 'jsonl:log2'"),
         ({"vedetteprincipal": "person:kim"}, "attribute 'vedetteprincipal'"),
     ],

@@ -84,7 +84,10 @@ def decided(
     gateway = Gateway(engine(), 1)
     verdicts = []
     for ordinal, proposal in enumerate(judgement.proposals):
-        action = bind_declared(proposal, plan.tools, roots, run="run", turn=1, ordinal=ordinal)
+        action = bind_declared(
+            proposal, plan.tools, roots, run="run", turn=1, ordinal=ordinal,
+            confidence=judgement.confidence,
+        )  # fmt: skip
         asked = Situation(plan, seen, 1, NOW_US, cited, actions_in_run=ordinal)
         decision = gateway.decide(action, asked).decision
         verdicts.append((proposal.tool, decision.outcome, asks(action, decision)))

@@ -110,14 +110,16 @@ class Line:
         judgement: Judgement = self.judge.judge(seen, briefing)
         self.judgements.append(judgement)
         for ordinal, proposal in enumerate(judgement.proposals):
-            self._decide(proposal, event, run, ordinal)
+            self._decide(proposal, event, run, ordinal, judgement.confidence)
         return judgement
 
-    def _decide(self, proposal: Proposal, event: Event, run: str, ordinal: int) -> None:
+    def _decide(
+        self, proposal: Proposal, event: Event, run: str, ordinal: int, sure: float
+    ) -> None:
         tool = TOOLS[proposal.tool]
         body = json.loads(event.payload())
         roots = Roots(body, self.vouched, CHARTER, REGISTRY, {}, frozenset(), {}, frozenset(), {})
-        action = bind(proposal, tool, roots, run=run, turn=1, ordinal=ordinal)
+        action = bind(proposal, tool, roots, run=run, turn=1, ordinal=ordinal, confidence=sure)
         if any(action.origins[sink] != "trusted" for sink in tool.sinks):
             self.denied.append(tool.name)
             return

@@ -273,12 +273,16 @@ def test_a_ground_of_ones_own_wording_is_denied() -> None:
         (plan.charter["grounds"]["spam"], "permit"),
     ):
         worded = replace(proposal, args={**proposal.args, "ground": ground})
-        action = bind(worded, plan.tools["comment.hide"], roots, run="run", turn=1, ordinal=0)
+        action = bind(
+            worded, plan.tools["comment.hide"], roots, run="run", turn=1, ordinal=0, confidence=1.0
+        )
         asked = Situation(plan, event, 1, NOW_US, ())
         assert Gateway(engine(), 1).decide(action, asked).decision.outcome == outcome
     worded = replace(proposal, args={**proposal.args, "person": True})
     with pytest.raises(BadProposal, match="has no argument"):
-        bind(worded, plan.tools["comment.hide"], roots, run="run", turn=1, ordinal=0)
+        bind(
+            worded, plan.tools["comment.hide"], roots, run="run", turn=1, ordinal=0, confidence=1.0
+        )
 
 
 HOSTILE = (

@@ -79,7 +79,9 @@ def test_every_argument_has_an_origin_or_there_is_no_action(
     kinds = {"a": "string?", "b": "object?"}
     tool = Tool("t", "do", "thing", kinds, ("/a", "/b"), "idempotent", "f")
     try:
-        action = bind(Proposal("t", args), tool, given_roots, run="r", turn=1, ordinal=0)
+        action = bind(
+            Proposal("t", args), tool, given_roots, run="r", turn=1, ordinal=0, confidence=1.0
+        )
     except BadProposal:
         return
     assert set(action.origins) == {f"/{name}" for name in action.args}

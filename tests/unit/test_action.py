@@ -28,9 +28,9 @@ ROOTS = Roots(
 )  # fmt: skip
 
 
-def bound(args: dict[str, Any], *, tool: Tool = TOOL, confidence: float = 1.0) -> Action:
+def bound(args: dict[str, Any], *, tool: Tool = TOOL, confidence: float | None = 1.0) -> Action:
     proposal = Proposal("mail.send", args, confidence=confidence)
-    return bind(proposal, tool, ROOTS, run="run_1", turn=1, ordinal=0)
+    return bind(proposal, tool, ROOTS, run="run_1", turn=1, ordinal=0, confidence=1.0)
 
 
 def test_values_are_resolved_and_labelled() -> None:
@@ -89,7 +89,9 @@ def test_the_digest_binds_tool_declaration_and_arguments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("confidence", "milli"), [(1.0, 1000), (0.0, 0), (-3, 0), (7, 1000), (0.8999, 899)]
+    ("confidence", "milli"), [(1.0, 1000), (0.0, 0), (0.8999, 899), (1, 1000), (None, 1000)]
 )
-def test_confidence_is_thousandths_and_never_rounded_up(confidence: float, milli: int) -> None:
+def test_confidence_is_thousandths_and_never_rounded_up(
+    confidence: float | None, milli: int
+) -> None:
     assert bound({"to": "a"}, confidence=confidence).confidence_milli == milli

@@ -25,7 +25,7 @@ def case_of(tool: Tool = TOOL) -> tuple[Case, ActionRow]:
     none: frozenset[str] = frozenset()
     roots = Roots({}, none, CHARTER, REGISTRY, {}, none, {}, none, {})
     proposal = Proposal("mail.tell", {"to": "ada@harbour.example", "what": {"a": ["b"]}})
-    action = bind(proposal, TOOL, roots, run="run_" + "0" * 32, turn=1, ordinal=0)
+    action = bind(proposal, TOOL, roots, run="run_" + "0" * 32, turn=1, ordinal=0, confidence=1.0)
     assert action.origins["/to"] == "registered"
     line = SimpleNamespace(registry=REGISTRY)
     agent = SimpleNamespace(tools={tool.name: tool}, charter=CHARTER)
@@ -65,7 +65,9 @@ def test_the_origins_of_one_action_are_not_those_of_another_with_the_same_argume
     none: frozenset[str] = frozenset()
     roots = Roots({}, none, {"w": {"a": ["b"]}}, REGISTRY, {}, none, {}, none, {})
     args = {"to": "ada@harbour.example", "what": Ref("/charter/w")}
-    other = bind(Proposal("mail.tell", args), TOOL, roots, run=row.run, turn=1, ordinal=1)
+    other = bind(
+        Proposal("mail.tell", args), TOOL, roots, run=row.run, turn=1, ordinal=1, confidence=1.0
+    )
     twin = new_row(other, "clerk")
     case.fresh[twin.id] = (other.origins, REGISTRY)
     assert twin.digest == row.digest

@@ -54,7 +54,7 @@ class Engine:
 
 def action(confidence: float = 0.875) -> Action:
     proposal = Proposal("mail.send", {"to": Ref("/charter/desk")}, confidence=confidence)
-    return bind(proposal, TOOL, ROOTS, run="run_1", turn=1, ordinal=0)
+    return bind(proposal, TOOL, ROOTS, run="run_1", turn=1, ordinal=0, confidence=1.0)
 
 
 def situation(**given: Any) -> Situation:

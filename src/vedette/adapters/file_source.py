@@ -20,6 +20,7 @@ from vedette import cloudevents
 from vedette.clock import MICROS, Clock
 from vedette.errors import BadEvent, BadFleet
 from vedette.event import ENVELOPE, Event
+from vedette.load.reserved import ENGINE_ATTRIBUTES, reserved
 from vedette.ports import Intake, Receipt, Refused
 
 BATCH = 512  # events handed over at once, over all files
@@ -324,10 +325,10 @@ def _files(pattern: str) -> tuple[Path, list[Path]]:
 
 def _unclaimed(event: Event, own: str) -> Event:
     """Return an event that claims nothing which is the engine's or another source's, or raise."""
-    claimed = cloudevents.reserved(event, own=event.source == own)
+    claimed = reserved(event, own=own)
     if claimed is None:
         return event
-    if claimed in cloudevents.ENGINE_ATTRIBUTES:
+    if claimed in ENGINE_ATTRIBUTES:
         raise BadEvent(f"attribute {claimed!r} is the engine's own", mend="leave it out")
     value = event.type if claimed == "type" else event.source
     raise BadEvent(

@@ -140,6 +140,11 @@ LESSONS: dict[str, Lesson] = {
         " nowhere.",
         "Correct judge.py or agent.yaml, then `vedette eval` and `vedette try`.",
     ),
+    "bad-confidence": Lesson(
+        "A judgement or a proposal does not say how sure it is; nothing of it was decided.",
+        "The confidence is missing, no number, or not a probability from 0 to 1.",
+        "Correct judge.py, then `vedette try` and, for a judgement, `vedette dead redrive`.",
+    ),
     "worker-lost": Lesson(
         "The process in which an agent's code ran ended; the work is tried again.",
         "It took more time or memory than `limits:` of agent.yaml allow, or it crashed.",

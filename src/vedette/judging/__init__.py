@@ -26,9 +26,11 @@ __all__ = [
 class Judgement:
     """What a judge makes of one event.
 
-    `confidence` is calibrated: of the cases judged at 0.9, nine in ten are right. `detail` holds
-    what `explain` shows (values drawn, nearest examples): JSON, floats allowed. `candidates` are
-    what the judge would like remembered; they change nothing before a person promotes them.
+    `confidence` is calibrated: of the cases judged at 0.9, nine in ten are right. It is a number
+    from 0 to 1; a judgement that says anything else is refused, and its run a dead letter.
+    `detail` holds what `explain` shows (values drawn, nearest examples): JSON, floats allowed.
+    `candidates` are what the judge would like remembered; they change nothing before a person
+    promotes them.
     """
 
     label: str

@@ -20,12 +20,13 @@ class Thought:
 
     `needs_state` asks for `restore` first: the reasoner's state for this key is not at
     `briefing.previous`. `checkpoint` is due state to make durable with the decision. `final` says
-    that the run needs no further turn whatever comes of the proposals. `spent` counts the tokens
+    that the run needs no further turn whatever comes of the proposals. Without a `confidence` it is
+    refused, whatever it proposes. `spent` counts the tokens
     of its `model_calls` (`input_tokens`, `output_tokens`), as far as the vendor tells.
     """
 
     label: str = ""
-    confidence: float = 1.0
+    confidence: float | None = None
     proposals: tuple[Proposal, ...] = ()
     score: float | None = None
     threshold: float | None = None

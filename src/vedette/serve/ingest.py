@@ -12,6 +12,7 @@ from vedette import cloudevents
 from vedette.digest import sha256_hex
 from vedette.errors import BadEvent, BadFleet, Temporary
 from vedette.event import ENVELOPE, Event, check_event
+from vedette.load.reserved import ENGINE_ATTRIBUTES, reserved
 from vedette.ports import Intake
 from vedette.quick_data import dataclass
 from vedette.serve.leftover import discard
@@ -179,9 +180,10 @@ class _Ingest:
             raise BadEvent(error.what, where=where, mend=error.mend) from error
         prefix = sender.prefix if sender else None
         own = bool(prefix) and event.source.startswith(prefix or "")
-        claimed = cloudevents.reserved(event, own=own)
+        # Not even with a prefix that says so: what an adapter vouches for is not a sender's to say.
+        claimed = reserved(event)
         refusal = None
-        if claimed in cloudevents.ENGINE_ATTRIBUTES:
+        if claimed in ENGINE_ATTRIBUTES:
             what = f"attribute {claimed!r} is the engine's own"
             refusal = _Refusal(403, "not-your-attribute", what, mend="leave it out")
         elif claimed or not (own or self._free(event.source, prefix)):

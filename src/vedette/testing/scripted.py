@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from vedette.event import Event
@@ -139,7 +139,8 @@ Plan = Sequence[Thought | Callable[[Briefing], Thought]]
 class ScriptedReasoner:
     """Answers turn n of every run with entry n of the plan; after the last, with nothing more.
 
-    `plans` is one plan for all agents, or one for each by name. `briefings` holds what it saw.
+    `plans` is one plan for all agents, or one for each by name. `briefings` holds what it saw. A
+    thought of the plan that says nothing of its confidence is certain: a script is no guess.
     """
 
     def __init__(self, plans: Plan | Mapping[str, Plan]) -> None:
@@ -153,9 +154,10 @@ class ScriptedReasoner:
         plans = self._plans
         plan = plans.get(briefing.agent, ()) if isinstance(plans, Mapping) else plans
         if briefing.turn > len(plan):
-            return Thought(label="done", final=True)
+            return Thought(label="done", confidence=1.0, final=True)
         entry = plan[briefing.turn - 1]
-        return entry if isinstance(entry, Thought) else entry(briefing)
+        thought = entry if isinstance(entry, Thought) else entry(briefing)
+        return thought if thought.confidence is not None else replace(thought, confidence=1.0)
 
     def restore(
         self,

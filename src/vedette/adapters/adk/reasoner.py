@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 
     from vedette.adapters.adk.tools import Capture, DeclaredTool
 
-# A language model has no calibrated confidence: it is a declared constant, per agent in charter.
+# A language model has no calibrated confidence: it is a constant, per agent in its charter, that
+# somebody measured. Until then a model is sure of nothing, and a person decides.
 CONFIDENCE_KEY = "model_confidence"
-CONFIDENCE = 0.9
+CONFIDENCE = 0.0
 MAX_CALLS = 32
 
 _TEXT = 2000

@@ -23,6 +23,7 @@ from vedette import cloudevents
 from vedette.clock import iso
 from vedette.errors import BadEvent
 from vedette.event import ENVELOPE, HOPS, LINEAGE, Event
+from vedette.load.reserved import reserved
 from vedette.ports import Refused
 
 # Of a message that was refused this much is kept.
@@ -80,7 +81,7 @@ class Decoder:
                     mend="send a reference instead of the content, or raise max_event_bytes",
                 )
             event = self._event(id, data, attributes, ordering_key, published_us)
-            claimed = cloudevents.reserved(event, own=event.source == self.source)
+            claimed = reserved(event, own=self.source)
             if claimed is not None:
                 raise BadEvent(
                     f"attribute {claimed!r} is the engine's or another source's own",

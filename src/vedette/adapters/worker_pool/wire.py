@@ -148,7 +148,8 @@ def thought_out(thought: Thought) -> tuple[bytes, bytes]:
             {name: value.pointer for name, value in p.args.items() if type(value) is Ref},
             {name: value for name, value in p.args.items() if type(value) is not Ref},
             p.why,
-            p.confidence,
+            # Absent it is left out: whatever else stands here is for the engine to judge.
+            *(() if p.confidence is None else (p.confidence,)),
         ]
         for p in thought.proposals
     ]
@@ -168,14 +169,17 @@ def thought_out(thought: Thought) -> tuple[bytes, bytes]:
 
 
 def thought_in(plain: bytes, blob: bytes) -> Thought:
-    """Return the thought that `thought_out` told of. Raises BadFrame."""
+    """Return the thought that `thought_out` told of. Raises BadFrame.
+
+    A confidence comes as it was said: the engine refuses what is none, wherever it was thought.
+    """
     told = read_plain(plain)
     if not isinstance(told, list) or len(told) != 9:
         raise BadFrame("no thought")
     label, confidence, proposals, score, threshold, detail, candidates, observed, kept = told
     return Thought(
         label=_text(label),
-        confidence=_number(confidence),
+        confidence=confidence,
         proposals=tuple(_proposal(one) for one in _list(proposals)),
         score=None if score is False else _number(score),
         threshold=None if threshold is False else _number(threshold),
@@ -222,15 +226,15 @@ def rows_in(plain: bytes) -> list[RowWrite]:
 
 
 def _proposal(told: Any) -> Proposal:
-    if not isinstance(told, list) or len(told) != 5:
+    if not isinstance(told, list) or len(told) not in (4, 5):
         raise BadFrame("no proposal")
-    tool, refs, values, why, confidence = told
+    tool, refs, values, why, *said = told
     args: dict[str, Any] = {name: Ref(_text(at)) for name, at in _mapping(refs).items()}
     for name, value in _mapping(values).items():
         if name in args:
             raise BadFrame("an argument both by reference and by value")
         args[name] = value
-    return Proposal(_text(tool), args, _text(why), _number(confidence))
+    return Proposal(_text(tool), args, _text(why), *said)
 
 
 def _candidate_out(c: Candidate) -> list[Any]:

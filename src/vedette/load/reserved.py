@@ -1,0 +1,45 @@
+"""What an event from outside may not claim: attributes, types and sources that are others'.
+
+The sources that adapters of this process make events under begin with the kind of the source, as
+`[[sources]]` of vedette.toml names it, and a colon. Whoever else could use one would decide which
+of the adapter's ids are known already, and so which of its events are never handled; and would be
+trusted for what the adapter vouches for.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from vedette.event import PRINCIPAL, REASON, Event
+from vedette.load.settings_file import SourceFile
+
+# A person's name and reason come with the person's own order, over the local socket.
+ENGINE_ATTRIBUTES = frozenset({PRINCIPAL, REASON})
+
+# Ticks are made by the engine alone; nobody else may claim the instant it is.
+_ENGINE_SOURCES, _ENGINE_TYPES = "vedette:", "vedette."
+
+
+def source_kinds() -> tuple[str, ...]:
+    """Return every kind that a table of `[[sources]]` may have."""
+    tables = get_args(get_args(SourceFile)[0])
+    return tuple(table.fields()["kind"].kind.schema({})["const"] for table in tables)
+
+
+SOURCE_PREFIXES = tuple(f"{kind}:" for kind in source_kinds())
+
+
+def reserved(event: Event, *, own: str | None = None) -> str | None:
+    """Return the attribute in which an event from outside claims what it may not; None if none.
+
+    The engine's own attributes, types and sources are nobody else's. The sources that adapters
+    make events under are theirs: `own` is the one whole source of the adapter that delivers it.
+    """
+    claimed = sorted(ENGINE_ATTRIBUTES & event.extensions.keys())
+    if claimed:
+        return claimed[0]
+    if event.type.startswith(_ENGINE_TYPES):
+        return "type"
+    if event.source.startswith(_ENGINE_SOURCES):
+        return "source"
+    return "source" if event.source.startswith(SOURCE_PREFIXES) and event.source != own else None
