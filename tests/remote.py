@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from vedette.adapters.worker_pool.relay import Relay
 from vedette.adapters.worker_pool.remote import RemoteJudges, RemotePool
 from vedette.agent import Limits
 from vedette.load.folder import release_digest
+from vedette.load.snapshot import Snapshot, keep_snapshot
 from vedette.ports.tokens import Tokens
 
 FLEET = "harbour"
@@ -75,11 +77,14 @@ class Host:
     async def _work(self) -> None:
         agent, folder, gateway, mint, state, release = self._made
         pool = WorkerPool(state)
+
+        def keep() -> Snapshot:
+            kept = keep_snapshot(state, folder)
+            return replace(kept, release=release) if release else kept
+
         try:
             self.relay = Relay(
-                agent, folder, gateway, mint=mint,
-                release=lambda: release or release_digest(folder), pool=pool,
-                told=self.told.append,
+                agent, gateway, mint=mint, keep=keep, pool=pool, told=self.told.append,
             )  # fmt: skip
             await self.relay.run()
         finally:

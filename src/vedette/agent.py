@@ -86,12 +86,17 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All agents of one store, by name."""
+    """All agents of one store, by name. Belongs to the event loop once it runs."""
 
     name: str
-    agents: Mapping[str, Agent]
+    agents: dict[str, Agent]
     max_hops: int = 8
     _wakes: dict[tuple[str, str, str | None], tuple[str, ...]] = field(default_factory=dict)
+
+    def replace(self, agent: Agent) -> None:
+        """Put another release of an agent in the place of the one there is."""
+        self.agents[agent.name] = agent
+        self._wakes.clear()
 
     def match(self, event: Event) -> list[Match]:
         """Say for every agent whether the event wakes it, and why. A pure function."""

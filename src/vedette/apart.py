@@ -95,16 +95,31 @@ def with_tokens(settings: Settings, hands: Performer) -> Performer:
 
 
 class Apart:
-    """The Reasoner port on judges here and judges elsewhere. `far` says whose are elsewhere."""
+    """The Reasoner port on judges here and judges elsewhere.
 
-    def __init__(self, near: Any, away: RemoteJudges, pool: RemotePool, far: set[str]) -> None:
+    `releases` has those that are elsewhere, with the release that their workers must have: the
+    door, on a thread of its own, looks at it for each connection, and while it lasts.
+    """
+
+    def __init__(
+        self, near: Any, away: RemoteJudges, pool: RemotePool, releases: dict[str, str]
+    ) -> None:
         self._near = near
         self._away = away
         self.pool = pool
-        self.far = far
+        self.releases = releases
 
     def _of(self, agent: str) -> Any:
-        return self._away if agent in self.far else self._near
+        return self._away if agent in self.releases else self._near
+
+    def near(self, agent: str) -> Any | None:
+        """Return what runs an agent's judge here; None if it lives elsewhere."""
+        return None if agent in self.releases else self._near
+
+    def release(self, agent: str, release: str) -> None:
+        """Let in only workers with another release of an agent from now on."""
+        if agent in self.releases:
+            self.releases[agent] = release
 
     async def reason(self, briefing: Briefing) -> Thought:
         """Judge one event where the agent's judge lives."""
@@ -160,14 +175,14 @@ def apart(
             what = f"agent {name} reasons with a model, which only the gateway may call"
             raise BadFleet(what, where="vedette.toml: gateway.agents", mend="leave it out")
     judged = {name for name, agent in fleet.agents.items() if agent.reasoner == "judge"}
-    far = {name for name in judged if plan.remote(name)}
+    far = {name: fleet.agents[name].release for name in judged if plan.remote(name)}
     from vedette.adapters.worker_pool.judges import Making
     from vedette.adapters.worker_pool.remote import RemoteJudges, RemotePool
 
     def make(name: str) -> Making:
         agent = fleet.agents[name]
         taught = lessons.of(name, clock.now_us())
-        return Making(agent.folder, agent.charter, taught, agent.limits)
+        return Making(agent.folder, agent.charter, taught, agent.limits, release=agent.release)
 
     pool = RemotePool()
 

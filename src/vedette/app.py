@@ -34,6 +34,7 @@ from vedette.ports import Finding, Performer, PolicyEngine, PolicyStage, Reasone
 from vedette.publishing import shelving
 from vedette.quick_data import dataclass
 from vedette.recall import Recall
+from vedette.releasing import Releases, keep_all
 from vedette.rollout import Rollout, Wish
 from vedette.standing import take_over
 from vedette.stop import Stops
@@ -67,6 +68,7 @@ class App:
     intake: LineIntake
     dispatcher: Dispatcher
     rollout: Rollout
+    releases: Releases
     troubles: list[str] = field(default_factory=list)
     pool: WorkerPool | None = None
     fed: int = 0
@@ -113,6 +115,7 @@ async def open_app(
     store = _own_store(settings, fleet.name, key_name, clock)
     metrics, pool = PrometheusMetrics(), None
     try:
+        keep_all(loaded, settings.state)
         pool = open_pool(settings, fleet, metrics, begun)
         banks = SqliteBank(settings.state / "memory.db")
         versions = banks.load(loaded.banks)
@@ -129,7 +132,7 @@ async def open_app(
         store.adopt(rollout.live.number, line.stops.epoch)
         what = "visit" if settings.store.visit else None
         opened = Draft("store.opened", {"epoch": store.epoch, "what": what})
-        await store.note([opened, _loaded(loaded, versions), *read])
+        await store.note([opened, _loaded(loaded, versions, settings.store.visit), *read])
     except BaseException:
         store.close()
         if pool is not None:
@@ -140,9 +143,11 @@ async def open_app(
     dispatcher = Dispatcher(line)
     intake = LineIntake(line, dispatcher, max_event_bytes=settings.max_event_bytes)
     commands = await _commands(settings, line, store, key_name, intake, rollout, lessons)
+    scopes = frozenset((bank.name, scope) for bank in loaded.banks for scope in bank.scopes)
+    releases = commands.releases = Releases(settings, line, lessons, dispatcher, scopes)
     return App(
         settings, loaded, line, store, banks, metrics, commands, intake, dispatcher, rollout,
-        troubles, pool, fed,
+        releases, troubles, pool, fed,
     )  # fmt: skip
 
 
@@ -254,7 +259,8 @@ def _reasoners(
             agent.name: (agent.budget.input_tokens_per_call, agent.budget.output_tokens_per_call)
             for agent in fleet.agents.values()
         }
-        found["adk"] = AdkReasoner(folders, bounds=bounds)
+        releases = {name: fleet.agents[name].release for name in folders}
+        found["adk"] = AdkReasoner(folders, bounds=bounds, releases=releases)
     return found
 
 
@@ -395,6 +401,8 @@ def _restore_counts(line: Line, store: SqlStore) -> None:
         line.gateway.counts.add(agent, unit, minute * MINUTE_US, amount)
 
 
-def _loaded(loaded: Loaded, versions: Any) -> Draft:
+def _loaded(loaded: Loaded, versions: Any, visit: bool) -> Draft:
     releases = {agent.name: agent.release for agent in loaded.fleet.agents.values()}
-    return Draft("fleet.loaded", {"releases": releases, "banks": dict(versions)})
+    # Who comes for one command decides no release (see `vedette.releasing`).
+    what = "visit" if visit else None
+    return Draft("fleet.loaded", {"releases": releases, "banks": dict(versions), "what": what})

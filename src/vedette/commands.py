@@ -45,6 +45,14 @@ class EndDead(Protocol):
     ) -> Ended: ...
 
 
+class ReleaseAgents(Protocol):
+    """What makes releases of agents' folders (see `vedette.releasing`)."""
+
+    async def release(self, order: Order, name: str) -> dict[str, Any]: ...
+
+    def changed(self) -> Sequence[Any]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """Who wants something, why, and under which id (a repeat of the id is the same order)."""
@@ -70,6 +78,7 @@ class Commands:
     policies: Path | None = None
     folder_alone: asyncio.Lock = field(default_factory=asyncio.Lock)
     curating: Curating | None = None
+    releases: ReleaseAgents | None = None
 
     # --- events -----------------------------------------------------------------------------
 

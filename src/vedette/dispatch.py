@@ -14,7 +14,7 @@ agent that is slow, or has a storm of events, is in nobody else's way.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import field, replace
 from functools import partial
@@ -94,6 +94,7 @@ class Dispatcher:
         self._charge: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._finishing: set[asyncio.Task[None]] = set()
+        self._seen_through: Counter[str] = Counter()
         self._failed: Callable[[str, BaseException | None], None] | None = None
         self._closing = False
         self.handled = 0
@@ -156,6 +157,12 @@ class Dispatcher:
         )
         behind = any(not line.stops.agent(agent) for agent in self.supply.behind)
         return len(self.supply.known) == aside and not behind and not self.waking.due
+
+    def at_work(self, agent: str, *, judging: bool = True) -> bool:
+        """Say whether runs of an agent are being handled; without `judging` only beyond that."""
+        if self._seen_through[agent]:
+            return True
+        return judging and any(lane.busy for key, lane in self._lanes.items() if key[0] == agent)
 
     @property
     def soon(self) -> bool:
@@ -278,6 +285,7 @@ class Dispatcher:
             self._forget(run)
         else:
             self.waking.release(case)
+            self._seen_through[run.agent] += 1
             self._beside(self._finish(case))
         self._come_back(key, lane, run)
 
@@ -327,7 +335,10 @@ class Dispatcher:
     async def _finish(self, case: Case) -> None:
         """See a run through while its key goes on."""
         run = case.run
-        again_us = await self._guard(run, see_through(self._line, case))
+        try:
+            again_us = await self._guard(run, see_through(self._line, case))
+        finally:
+            self._seen_through[run.agent] -= 1
         if isinstance(again_us, int):
             key = self._own_lane(run)
             lane = self._lanes[key] = Lane()

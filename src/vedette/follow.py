@@ -8,7 +8,7 @@ the store is told, so that calls may start again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from vedette.budget import DAY_US, FLEET, HOUR_US, MINUTE_US
 from vedette.bundle import Bundle
@@ -23,10 +23,15 @@ _COUNT_US = 1_000_000
 
 
 async def follow(
-    line: Line, rollout: Rollout, feed: Callable[[], None], trouble: Callable[[str], None]
+    line: Line,
+    rollout: Rollout,
+    feed: Callable[[], None],
+    trouble: Callable[[str], None],
+    releases: Callable[[Callable[[str], None]], Awaitable[None]] | None = None,
 ) -> None:
     """Take up what others publish, for as long as the run lasts.
 
+    `releases` takes up agents' releases that others made, and tells `trouble` of what it cannot.
     `feed` brings what others ordered about memories, or erased, into this worker's banks. It is
     asked once at the beginning, for what came while this worker started, and then at any news: a
     worker that is idle, or alone but for somebody's command, hears of it too.
@@ -39,6 +44,8 @@ async def follow(
             if (line.store.shared or news != fed) and now - counted_us >= _COUNT_US:
                 counted_us = now
                 count_others(line)
+                if releases is not None:
+                    await releases(trouble)
                 if news != fed:
                     feed()
                     fed = news  # only now: what could not be read is tried again

@@ -64,6 +64,7 @@ async def see_through(line: Line, case: Case) -> int | None:
 
     Returns and raises as `handle` does.
     """
+    refuse_other_release(line, case)
     while case.run.state not in ("done", "dead"):
         now = line.clock.now_us()
         if case.owes_a_turn:
@@ -84,6 +85,15 @@ async def see_through(line: Line, case: Case) -> int | None:
             await wait(case, now)
             break
     return None
+
+
+def refuse_other_release(line: Line, case: Case) -> None:
+    """Raise Superseded if another release of the agent runs by now: the run is looked at afresh.
+
+    Then nothing names a release that did not think it, or acts by a declaration of the one before.
+    """
+    if line.agent(case.agent.name) is not case.agent:
+        raise Superseded(f"another release of {case.agent.name} runs by now")
 
 
 # --- a turn: recall, reason, decide, commit --------------------------------------------------
@@ -130,6 +140,7 @@ async def commit_turn(
     while True:
         if line.stops.agent(case.agent.name):
             raise Superseded("the agent was stopped while it reasoned")
+        refuse_other_release(line, case)
         if line.gateway.policy_rev != revision:
             if case.agent.reasoner == "judge":
                 # What it was taught under the old policy may not be its to know any more.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from vedette.agent import Fleet, Limits
+from vedette.agent import Agent, Fleet, Limits
 from vedette.clock import Clock
 from vedette.lessons import Lessons
+from vedette.memory import Memory
 from vedette.ports import InHand, Metrics, Performer, Reasoner
 
 if TYPE_CHECKING:
@@ -62,11 +64,16 @@ def _code_performer(fleet: Fleet, pool: WorkerPool | None) -> Performer:
         from vedette.adapters.local_hands import LocalHands
         from vedette.load import load_module
 
-        return LocalHands(lambda name: load_module(Path(fleet.agents[name].folder), "tools"))
+        def tools_of(name: str) -> ModuleType:
+            agent = fleet.agents[name]
+            return load_module(Path(agent.folder), "tools", agent.release)
+
+        return LocalHands(tools_of)
     from vedette.adapters.worker_pool.hands import WorkerHands
 
-    def made(name: str) -> tuple[str, Limits]:
-        return fleet.agents[name].folder, fleet.agents[name].limits
+    def made(name: str) -> tuple[str, str, Limits]:
+        agent = fleet.agents[name]
+        return agent.folder, agent.release, agent.limits
 
     return WorkerHands(pool, made)
 
@@ -100,7 +107,7 @@ def judges(
     def make(name: str) -> Making:
         agent = fleet.agents[name]
         taught = lessons.of(name, clock.now_us())
-        return Making(agent.folder, agent.charter, taught, agent.limits)
+        return Making(agent.folder, agent.charter, taught, agent.limits, release=agent.release)
 
     def beside(name: str) -> None:
         if prepare is not None and any(
@@ -109,6 +116,27 @@ def judges(
             prepare(name)
 
     return WorkerJudges(pool, make, beside, expired)
+
+
+async def try_judge(judges: Any, agent: Agent, taught: Sequence[Memory]) -> None:
+    """Make the judge of a release once, where `judges` would run it, and let it go again.
+
+    The judges that run stay as they are. Raises what making it raises. What runs elsewhere, or is
+    no code of the agent's folder, is not tried.
+    """
+    from vedette.adapters.local_judges import LocalJudges
+
+    if isinstance(judges, LocalJudges):
+        from vedette.load import build_judge
+        from vedette.load.modules import import_aside
+
+        import_aside(agent.name, lambda: build_judge(agent, taught))
+        return
+    from vedette.adapters.worker_pool.judges import Making, WorkerJudges
+
+    if isinstance(judges, WorkerJudges):
+        made = Making(agent.folder, agent.charter, taught, agent.limits, release=agent.release)
+        await judges.try_making(agent.name, made)
 
 
 def in_hand(settings: Settings, fleet: Fleet, pool: WorkerPool | None) -> InHand | None:

@@ -31,7 +31,7 @@ class Lessons:
     """What each of `agents` may be taught. Nobody is taught anything before `take`."""
 
     banks: BankStore
-    agents: Mapping[str, Agent]
+    agents: dict[str, Agent]
     policy_rev: int = 0
     _readable: Readable = field(default_factory=dict)
     _taught: dict[str, tuple[tuple[str, str, int], ...]] = field(default_factory=dict)

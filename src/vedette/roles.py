@@ -53,6 +53,7 @@ WRITES: Mapping[str, frozenset[Role]] = {
     "memory_off": _OPERATOR,
     "memory_on": _OPERATOR,
     "rotate_key": _OPERATOR,
+    "agent_release": _OPERATOR,
     "expire": _OPERATOR,
     "let_go": _OPERATOR,
     "settle_restore": _OPERATOR,

@@ -26,6 +26,8 @@ TICK_S = 0.25
 # How often the age of the oldest unfinished run is looked up.
 AGE_S = 2.0
 RETRY_US = 1_000_000
+# How often the agents' folders are looked at for what is not the release that runs.
+LOOK_S = 2.0
 # How far off a retry or a limit may be for `until_idle` to stay up for it.
 SOON_US = 60_000_000
 # What is loaded after the first event waits for it so long at most; or until nothing was to be
@@ -119,17 +121,36 @@ class Running:
         if not line.store.several:
             return []
         await catch_up(line, rollout)
-        work = follow(line, rollout, feeding(self.app), self.trouble)
+        work = follow(line, rollout, feeding(self.app), self.trouble, self.app.releases.follow)
         task = asyncio.create_task(work, name="follower")
         self._mind(task)
         return [task]
 
+    async def _watch_folders(self) -> None:
+        """Tell once of each agent whose folder is not the release that runs any more."""
+        releases, told = self.app.commands.releases, set[tuple[str, str]]()
+        assert releases is not None
+        while True:
+            changed = await asyncio.to_thread(releases.changed)
+            self.app.metrics.gauge("releases_changed", len(changed))
+            for one in changed:
+                if (one.agent, one.now) not in told:
+                    told.add((one.agent, one.now))
+                    self.trouble(
+                        f"{one.agent} was changed on disk since release {one.release[:12]}, which "
+                        f"runs on: see `vedette agent release {one.agent}`"
+                    )
+            await asyncio.sleep(LOOK_S)
+
     def _beside(self) -> list[asyncio.Task[None]]:
-        """Start what follows the ledger beside the line: traces, logs, shipping."""
+        """Start what goes on beside the line: traces, logs, shipping, a look at the folders."""
         from vedette.edges import followers
 
         keeping = self.app.rollout.keep_shelf(lambda: self.app.store.leads, self.trouble)
-        works = [*followers(self.app, self.trouble), ("policy shelf", keeping)]
+        works = [
+            *followers(self.app, self.trouble), ("policy shelf", keeping),
+            ("folder watcher", self._watch_folders()),
+        ]  # fmt: skip
         tasks = [asyncio.create_task(work, name=name) for name, work in works]
         for task in tasks:
             self._mind(task)

@@ -35,6 +35,7 @@ class Stops:
     epoch: int = 0
     ends: list[Stop] = field(default_factory=list)
     _set: set[Scope] = field(default_factory=set)
+    _paused: set[str] = field(default_factory=set)
     _coming: list[Scope] = field(default_factory=list)
 
     def restore(self, epoch: int, stops: Iterable[Scope]) -> None:
@@ -42,12 +43,26 @@ class Stops:
         self.epoch, self._set = epoch, set(stops)
 
     def agent(self, agent: str) -> bool:
-        """Say whether an agent may not start anything."""
+        """Say whether an agent may not begin a run or a turn here."""
+        return agent in self._paused or self._stopped(agent)
+
+    def _stopped(self, agent: str) -> bool:
         return ("all", "") in self._set or ("agent", agent) in self._set
+
+    def pause(self, agent: str) -> None:
+        """Have an agent begin nothing in this process; what was begun is seen through.
+
+        It is no stop: nobody ordered it, no decision tells of it, and no other worker heeds it.
+        """
+        self._paused.add(agent)
+
+    def go_on(self, agent: str) -> None:
+        """End a pause."""
+        self._paused.discard(agent)
 
     def tool(self, agent: str, tool: str) -> bool:
         """Say whether an action of this agent with this tool may not start."""
-        return self.agent(agent) or ("tool", tool) in self._set
+        return self._stopped(agent) or ("tool", tool) in self._set
 
     def coming(self, agent: str, tool: str) -> bool:
         """Say whether a stop that concerns such an action is on its way to the store."""

@@ -27,19 +27,24 @@ from vedette.memory import Memory
 
 
 def make_judges(
-    agent: str, folder: str, charter: Mapping[str, Any], lessons: Sequence[Memory], every: int
+    agent: str,
+    folder: str,
+    release: str | None,
+    charter: Mapping[str, Any],
+    lessons: Sequence[Memory],
+    every: int,
 ) -> Judges:
     """Return the judges of a worker: one, of one agent."""
 
     def make(_: str) -> Judge:
-        return judge_of(Path(folder), charter, lessons)
+        return judge_of(Path(folder), charter, lessons, release)
 
     return LocalJudges(make, checkpoint_every=every)
 
 
-def make_hands(agent: str, folder: str) -> Hands:
+def make_hands(agent: str, folder: str, release: str | None) -> Hands:
     """Return the hands of a worker: the tools of one agent."""
-    return LocalHands(lambda _: load_module(Path(folder), "tools"))
+    return LocalHands(lambda _: load_module(Path(folder), "tools", release))
 
 
 def serve(line: socket.socket, note: int, told: dict[str, Any]) -> None:

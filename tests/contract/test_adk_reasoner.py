@@ -20,6 +20,7 @@ from vedette.adapters.adk.reasoner import AdkReasoner
 from vedette.adapters.adk.tools import DeclaredTool, declared_tools
 from vedette.errors import BadFleet, Permanent, Temporary
 from vedette.event import Event
+from vedette.load.folder import release_digest
 from vedette.memory import Briefing
 from vedette.origin import Ref
 from vedette.testing.scripted import Asked, Calls, Hang, Line, ScriptedModel
@@ -86,7 +87,7 @@ Script = Sequence[Line] | Callable[[Asked], Line]
 
 def write(parent: Path, agent_py: str = AGENT_PY, agent_yaml: str = AGENT_YAML) -> Path:
     folder = parent / "sorter"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     (folder / "agent.yaml").write_text(agent_yaml)
     (folder / "tools.py").write_text(TOOLS_PY)
     (folder / "agent.py").write_text(agent_py)
@@ -605,3 +606,32 @@ def test_what_a_model_thought_is_counted_as_written() -> None:
     told.total_token_count = 145
     assert _tokens(told) == {"input_tokens": 90, "output_tokens": 55}
     assert _tokens(Usage(candidates_token_count=10)) == {}
+
+
+async def test_code_of_another_release_is_refused_and_a_release_is_put_in_place_when_told(
+    tmp_path: Path,
+) -> None:
+    """What is loaded for a try stays beside what runs, also for modules imported late."""
+    folder = write(tmp_path / "one", AGENT_PY.replace("Sort.", "Sort the old way."))
+    release = release_digest(folder)
+    model = ScriptedModel(lambda asked: "done")
+    made = AdkReasoner({"sorter": folder}, model_for=model.model_for, releases={"sorter": release})
+    newer = write(tmp_path / "two", AGENT_PY.replace("Sort.", "Sort the new way."))
+    place = made.prepare("sorter", newer, release_digest(newer), (None, None))
+    await made.reason(briefing())
+    assert "old way" in model.asked[-1].instruction
+    place()
+    await made.reason(briefing())
+    assert "new way" in model.asked[-1].instruction
+    (newer / "agent.py").write_text("root_agent = None\n")
+    with pytest.raises(BadFleet) as refused:
+        made.prepare("sorter", newer, "0" * 64, (None, None))
+    assert refused.value.code == "release-changed"
+    with pytest.raises(BadFleet, match="root_agent"):
+        made.prepare("sorter", newer, release_digest(newer), (None, None))
+    await made.reason(briefing())
+    assert "new way" in model.asked[-1].instruction
+    (folder / "agent.py").write_text("raise SystemExit('edited')\n")
+    with pytest.raises(BadFleet) as refused:
+        AdkReasoner({"sorter": folder}, model_for=model.model_for, releases={"sorter": release})
+    assert refused.value.code == "release-changed"

@@ -26,6 +26,7 @@ from vedette.load import (
     load_fleet,
     load_module,
 )
+from vedette.load.modules import judge_of
 
 AGENT = """\
 version: 1
@@ -452,7 +453,40 @@ def test_changed_code_is_loaded_afresh_however_soon_it_changed(small: Small) -> 
     unused: Any = None
     for label in ("ship", "boat", "raft"):
         small.put("agents/harbour_watch/words.py", f'LABEL = "{label}"\n')
-        assert build_judge(agent, ()).judge(None, unused).label == label
+        judge = judge_of(Path(agent.folder), agent.charter, ())
+        assert judge.judge(None, unused).label == label
+
+
+@pytest.mark.parametrize("file", ["words.py", "judge.py", "instruction.md", "evals/more.yaml"])
+def test_code_of_another_release_than_is_asked_for_is_refused(small: Small, file: str) -> None:
+    agent = small.load().fleet.agents["harbour_watch"]
+    path = Path(agent.folder, file)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text((path.read_text() if path.exists() else "") + "\n")
+    folder = Path(agent.folder)
+    asks: list[Callable[[], object]] = [
+        lambda: build_judge(agent, ()), lambda: load_module(folder, "tools", agent.release)
+    ]  # fmt: skip
+    for ask in asks:
+        with pytest.raises(BadFleet) as refused:
+            ask()
+        assert refused.value.code == "release-changed"
+        assert agent.release[:12] in refused.value.what
+
+
+def test_what_is_imported_late_is_of_the_release_too(small: Small) -> None:
+    """A module that a judge imports when it judges is not read again: it could be another's."""
+    small.put(
+        "agents/harbour_watch/judge.py",
+        "from vedette.judging import Judge as Base, Judgement\n\n\nclass Judge(Base):\n"
+        "    def judge(self, seen, briefing):\n        from .words import LABEL\n\n"
+        "        return Judgement(LABEL, 1.0)\n",
+    )
+    agent = small.load().fleet.agents["harbour_watch"]
+    judge = build_judge(agent, ())
+    small.put("agents/harbour_watch/words.py", 'LABEL = "edited"\n')
+    unused: Any = None
+    assert judge.judge(None, unused).label == "ship"
 
 
 @pytest.mark.parametrize(
@@ -470,7 +504,7 @@ def test_code_that_fails_is_named_by_file_and_line(
     agent = small.load().fleet.agents["harbour_watch"]
     spoil(small)
     with pytest.raises(BadFleet) as caught:
-        build_judge(agent, ())
+        judge_of(Path(agent.folder), agent.charter, ())
     assert caught.value.where == f"harbour_watch/{where}"
 
 

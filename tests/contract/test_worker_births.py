@@ -282,7 +282,7 @@ async def test_calls_that_no_worker_came_for_were_not_made(
 
     with held(tmp_path):
         async with crew(tmp_path) as there:
-            hands = WorkerHands(there.pool, lambda name: (str(folder), Limits()))
+            hands = WorkerHands(there.pool, lambda name: (str(folder), None, Limits()))
             made = asyncio.create_task(hands.perform(tool, call, may_start))
             known = asyncio.create_task(hands.ask(tool, call))
             outcomes = await all_told(made, known)

@@ -114,7 +114,7 @@ class There:
         self.pool = WorkerPool(
             folder / "state", told=lambda agent, kind, why: self.deaths.append(why)
         )
-        self.hands = WorkerHands(self.pool, lambda name: (str(agent), LIMITS))
+        self.hands = WorkerHands(self.pool, lambda name: (str(agent), None, LIMITS))
 
     def call(self, key: str = "k", *, timeout_us: int = LONG_US, **args: Any) -> Call:
         target = {"log": str(self.log), "release": str(self.release)}

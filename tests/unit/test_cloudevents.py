@@ -17,10 +17,10 @@ from vedette.cloudevents import (
     from_json,
     load_json,
     parse,
-    reserved,
 )
 from vedette.errors import BadEvent
 from vedette.event import ENVELOPE, Event, check_event
+from vedette.load.reserved import reserved
 
 Headers = list[tuple[str, str]]
 
@@ -348,4 +348,4 @@ def test_what_is_the_engines_or_an_adapters_is_reserved(
     assert reserved(event) == claimed
     # To be whose source it is lifts nothing but that.
     lifted = claimed == "source" and not source.startswith("vedette:")
-    assert reserved(event, own=True) == (None if lifted else claimed)
+    assert reserved(event, own=event.source) == (None if lifted else claimed)

@@ -121,6 +121,13 @@ class LocalHands:
             module = self._modules[agent] = self._tools_of(agent)
         return module
 
+    def renew(self, agent: str) -> None:
+        """Load an agent's tools anew when they are next needed.
+
+        A call that has not come back keeps its key, whatever it is then called by.
+        """
+        self._modules.pop(agent, None)
+
     def _function(self, agent: str, name: str) -> Callable[..., Any]:
         function = getattr(self.load(agent), name, None)
         if not callable(function):

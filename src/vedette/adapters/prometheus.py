@@ -40,6 +40,7 @@ METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "pending_runs": ("gauge", "Runs in memory, queued or being handled", ()),
     "ledger_head": ("gauge", "Seq of the last ledger entry", ()),
     "stops": ("gauge", "Stops in force", ()),
+    "releases_changed": ("gauge", "Agents whose folder is not the release that runs", ()),
     "operator_refusals": ("counter", "Requests of people that were refused", ("code",)),
     "stop_seconds": ("histogram", "From the order to stop to its being in force", ()),
     "parked": ("counter", "Agents that were stopped by the engine, over a ceiling", ("agent",)),

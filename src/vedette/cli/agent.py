@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vedette.cli.common import as_json_option, plain, reading, say, settings_of, shown_time, table
+from vedette.cli.common import (
+    as_json_option,
+    human_verb,
+    obey,
+    plain,
+    reading,
+    say,
+    settings_of,
+    shown_time,
+    table,
+)
 from vedette.errors import NotFound
 
 if TYPE_CHECKING:
@@ -71,9 +81,32 @@ def agent_show(ctx: click.Context, name: str, as_json: bool) -> None:
     from vedette.agent import Fleet
 
     asked = _asked(agents[name], files, revision, stops)
-    value = rights(asked, Fleet(settings.fleet, agents), stops)
+    value = rights(asked, Fleet(settings.fleet, dict(agents)), stops)
     value["folder_differs"] = bool(revision) and folder_digest(settings) != asked.engine.digest
     say(as_json, value, "\n".join(_lines(value)))
+
+
+@agent.command("release")
+@click.argument("name")
+@human_verb
+@click.pass_context
+def agent_release(
+    ctx: click.Context, name: str, reason: str, command_id: str | None, as_json: bool
+) -> None:
+    """Make the present content of the folder of the agent NAME the release that runs.
+
+    It is checked as at a start and its code is loaded once; then the agent ends what it is at, and
+    goes on with the new release. A refusal changes nothing. Without a running fleet there is
+    nothing to do: the next start is a release of what lies there.
+    """
+    done = obey(settings_of(ctx), "agent_release", reason, {"agent": name}, command_id)
+    if not done["changed"]:
+        told = f"{name}: release {done['release'][:12]} already"
+    else:
+        told = f"{name}: {done['was'][:12]} -> {done['release'][:12]}"
+    if done["by"] == "here":
+        told += "; no fleet runs, and the next start is a release of what lies there then"
+    say(as_json, done, told)
 
 
 _Read = tuple[

@@ -153,7 +153,7 @@ def budget_findings(
     from vedette.app import budgets
 
     try:
-        found = budgets(bundle.files, Fleet(settings.fleet, agents))[1]
+        found = budgets(bundle.files, Fleet(settings.fleet, dict(agents)))[1]
     except BadPolicy:
         return []  # said of the policy itself
     return [_finding(each, shown) for each in found]

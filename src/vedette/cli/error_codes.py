@@ -140,6 +140,12 @@ LESSONS: dict[str, Lesson] = {
         " nowhere.",
         "Correct judge.py or agent.yaml, then `vedette eval` and `vedette try`.",
     ),
+    "release-changed": Lesson(
+        "An agent's files are not those of the release that is to run; its code was not loaded.",
+        "Somebody edited a snapshot in the state folder, or a worker's host has another folder.",
+        "Start the fleet again, which writes snapshots anew; `vedette agent release NAME` makes"
+        " the folder's present content the release.",
+    ),
     "bad-confidence": Lesson(
         "A judgement or a proposal does not say how sure it is; nothing of it was decided.",
         "The confidence is missing, no number, or not a probability from 0 to 1.",

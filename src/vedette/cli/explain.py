@@ -6,11 +6,14 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vedette.cli.common import as_json_option, dumps, reading, say, settings_of, whens, write_out
+
+if TYPE_CHECKING:
+    from vedette.load import Settings
 
 _STYLES: dict[str, dict[str, Any]] = {
     "title": {"bold": True},
@@ -45,8 +48,10 @@ def explain(ctx: click.Context, id_: str, page: Path | None, as_json: bool) -> N
     from vedette.timeline import explain as story
     from vedette.timeline import explain_text
 
-    with reading(settings_of(ctx)) as store:
+    settings = settings_of(ctx)
+    with reading(settings) as store:
         told = story(store, id_)
+    _find_code(settings, told)
     if page is not None:
         _write(page, told, as_json)
         return
@@ -57,6 +62,17 @@ def explain(ctx: click.Context, id_: str, page: Path | None, as_json: bool) -> N
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     for style, line in explain_text(told, width, whens()):
         click.echo(click.style(line, **_STYLES.get(style, {})) if colour else line)
+
+
+def _find_code(settings: Settings, told: dict[str, Any]) -> None:
+    """Add to each run where the files of its release lie; None where they are not here."""
+    from vedette.load.snapshot import find_snapshot
+
+    for run in told["runs"]:
+        found = None
+        if run["release"]:
+            found = find_snapshot(settings.state, run["release"], run["agent"])
+        run["snapshot"] = None if found is None else str(found.folder)
 
 
 def _write(page: Path, told: dict[str, Any], as_json: bool) -> None:

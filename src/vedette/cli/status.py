@@ -25,6 +25,7 @@ def status(ctx: click.Context, as_json: bool) -> None:
     running = client.alive()
     live = client.status() if running else {}
     found |= {"targets": live.get("targets", []), "until": live.get("until", {})}
+    found["changed_on_disk"] = live.get("changed_on_disk", [])
     say(as_json, {"running": running, **found}, _text(running, found))
 
 
@@ -41,6 +42,11 @@ def _text(running: bool, found: dict[str, Any]) -> str:
         f"policy revision {found['revision']} ({str(found['bundle'])[:12]}), "
         f"ledger at {found['head']:,}",
         f"events: {events['accepted']:,} accepted, of which {events['woke_nobody']:,} woke nobody",
+    ]
+    lines += [
+        f"changed on disk: {one['agent']} is {one['now'][:12] or 'not readable'}, release "
+        f"{one['release'][:12]} runs; `vedette agent release {one['agent']}` makes it the release"
+        for one in found["changed_on_disk"]
     ]
     stopped = [_stop(stop, found["until"]) for stop in found["stops"]]
     lines.append(f"stopped: {', '.join(stopped) or 'nothing'}")

@@ -88,7 +88,7 @@ async def _work(
 
     from vedette.adapters.worker_pool.pool import WorkerPool
     from vedette.adapters.worker_pool.relay import Relay
-    from vedette.load.folder import release_digest
+    from vedette.load.snapshot import keep_snapshot
 
     def told(words: str) -> None:
         line = f"worker {agent}: {plain(words)}"
@@ -98,7 +98,7 @@ async def _work(
         pool = WorkerPool(Path(state), told=lambda *_: None)
         try:
             relay = Relay(
-                agent, folder, gateway, mint=mint, release=lambda: release_digest(folder),
+                agent, gateway, mint=mint, keep=lambda: keep_snapshot(Path(state), folder),
                 pool=pool, told=told,
             )  # fmt: skip
             work = asyncio.ensure_future(relay.run())

@@ -46,8 +46,14 @@ class Around:
 
 
 def read_agent(folder: Path, shown: str, around: Around) -> tuple[Agent | None, list[Problem]]:
-    """Return the agent of a folder, or None and every problem. `shown` is the folder's name."""
-    problems = [*name_problems(folder, shown), *links(folder, shown)]
+    """Return the agent of a folder, or None and every problem. `shown` is the folder's name.
+
+    Its release is that of the folder before anything else of it was read: whoever takes a snapshot
+    finds out by it whether it was changed meanwhile.
+    """
+    linked = links(folder, shown)
+    release = "" if linked else release_digest(folder)
+    problems = [*name_problems(folder, shown), *linked]
     if not (folder / "agent.yaml").is_file():
         what = "has no agent.yaml"
         return None, [*problems, Problem(shown, 0, "", what, "add one, or move the folder away")]
@@ -83,7 +89,7 @@ def read_agent(folder: Path, shown: str, around: Around) -> tuple[Agent | None, 
         identity=Identity(around.fleet, shape.name),
         title=shape.title,
         owner=shape.owner,
-        release=release_digest(folder),
+        release=release,
         folder=str(folder.resolve()),
         instruction=instruction,
         charter=shape.charter,

@@ -34,7 +34,7 @@ def load_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> Loaded:
     """
     agents, banks, problems = read_fleet(root, settings, now_us=now_us)
     refuse(problems)
-    fleet = Fleet(settings.fleet, agents, settings.max_hops)
+    fleet = Fleet(settings.fleet, dict(agents), settings.max_hops)
     return Loaded(fleet, banks, tuple(problems))
 
 

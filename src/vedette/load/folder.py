@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import errno
 import importlib.util
 import keyword
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import field
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vedette.digest import canonical, sha256_hex
+from vedette.errors import BadFleet
 from vedette.identity import valid_name
 from vedette.load.problem import Problem, did_you_mean
 from vedette.load.yaml_file import Document, read_text, read_yaml
@@ -56,13 +59,36 @@ def folder_files(folder: Path) -> list[Path]:
     )
 
 
-def release_digest(folder: Path) -> str:
-    """Return the digest over the paths and bytes of every file of the folder."""
-    files = {
-        path.relative_to(folder).as_posix(): sha256_hex(path.read_bytes())
-        for path in folder_files(folder)
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Return every file that is part of the agent, by its path within the folder.
+
+    Raises BadFleet for a file that is a link, and OSError.
+    """
+    return {
+        path.relative_to(folder).as_posix(): _read(path, folder) for path in folder_files(folder)
     }
-    return sha256_hex(canonical(files))
+
+
+def _read(path: Path, folder: Path) -> bytes:
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        where = f"{folder.name}/{path.relative_to(folder).as_posix()}"
+        raise BadFleet("is a link", where=where, mend="copy it in") from error
+    with os.fdopen(opened, "rb") as file:
+        return file.read()
+
+
+def digest_of(files: Mapping[str, bytes]) -> str:
+    """Return the digest over the paths and bytes of an agent's files: its release."""
+    return sha256_hex(canonical({name: sha256_hex(data) for name, data in files.items()}))
+
+
+def release_digest(folder: Path) -> str:
+    """Return the release that a folder's present content is. Raises BadFleet, OSError."""
+    return digest_of(read_files(folder))
 
 
 def name_problems(folder: Path, file: str) -> list[Problem]:

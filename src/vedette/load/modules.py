@@ -2,8 +2,9 @@
 
 `agents/calendar/judge.py` becomes the module `vedette_fleet.calendar.judge`: relative imports
 work, nothing lands on `sys.path`, and no agent can shadow another module. Bytecode is neither
-written nor read: nothing the program writes lands in content, and what runs is the source that
-was reviewed, however quickly it was changed.
+written nor read: nothing the program writes lands in content. The folder is read once, whole; what
+runs is compiled from those bytes, whose digest was compared with the release that was asked for,
+also where a module is imported long after.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ import importlib.machinery
 import importlib.util
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from threading import RLock
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from vedette.agent import Agent
 from vedette.errors import BadFleet
 from vedette.judging import Judge
-from vedette.load.folder import release_digest
+from vedette.load.folder import digest_of, read_files
 from vedette.memory import Memory
 
 PARENT = "vedette_fleet"
@@ -32,15 +33,22 @@ _LOCK = RLock()
 
 
 class _Source(SourceFileLoader):
-    """Compiles from source each time; knows no bytecode files."""
+    """Compiles the bytes that it is given; knows no bytecode files."""
+
+    def __init__(self, fullname: str, path: str, data: bytes) -> None:
+        super().__init__(fullname, path)
+        self._data = data
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
-        return self.source_to_code(self.get_data(path), path)
+        return self.source_to_code(self._data, path)
 
 
 class _Finder:
-    """Finds modules below the parent package, by the `__path__` of the package they are in."""
+    """Finds modules below the parent package, by the `__path__` of the package they are in.
+
+    They are found among the files of their agent that were read together, and nowhere else.
+    """
 
     @staticmethod
     def find_spec(
@@ -49,47 +57,85 @@ class _Finder:
         if not fullname.startswith(f"{PARENT}.") or not path:
             return None
         name = fullname.rpartition(".")[2]
+        agent = ".".join(fullname.split(".")[:2])
+        files: Mapping[str, bytes] = sys.modules[agent].__dict__["__files__"]
         for place in path:
-            package, module = Path(place, name, "__init__.py"), Path(place, f"{name}.py")
-            if package.is_file():
+            package, module = f"{place}/{name}/__init__.py", f"{place}/{name}.py"
+            if package in files:
                 return importlib.util.spec_from_file_location(
                     fullname,
                     package,
-                    loader=_Source(fullname, str(package)),
-                    submodule_search_locations=[str(package.parent)],
+                    loader=_Source(fullname, package, files[package]),
+                    submodule_search_locations=[f"{place}/{name}"],
                 )
-            if module.is_file():
-                loader = _Source(fullname, str(module))
+            if module in files:
+                loader = _Source(fullname, module, files[module])
                 return importlib.util.spec_from_file_location(fullname, module, loader=loader)
         return None
 
 
-def load_module(folder: Path, name: str) -> ModuleType:
+def load_module(folder: Path, name: str, release: str | None = None) -> ModuleType:
     """Import `name` (judge, tools, agent) of an agent's folder; the same module each time.
 
-    If a file of the folder changed since, or the agent's name is now another folder's, all of the
-    agent's modules are imported afresh. Raises BadFleet with the file and line of the agent's
-    code where the import failed.
+    `release` is the digest that the folder's files must have; None tries a folder as it lies
+    there. If a file of the folder changed since, or the agent's name is now another folder's, all
+    of the agent's modules are imported afresh. Raises BadFleet: with the code release-changed for
+    another release, else with the file and line of the agent's code where the import failed.
     """
     folder = folder.resolve()
-    if not (folder / f"{name}.py").is_file():
-        raise BadFleet("is not there", where=f"{folder.name}/{name}.py", mend="add it")
     with _LOCK:
-        package = _package(folder)
+        package = _package(folder, release)
+        if f"{folder}/{name}.py" not in sys.modules[package].__dict__["__files__"]:
+            raise BadFleet("is not there", where=f"{folder.name}/{name}.py", mend="add it")
         try:
             return importlib.import_module(f"{package}.{name}")
         except Exception as error:
             raise _failed(folder, name, error) from error
 
 
+T = TypeVar("T")
+
+
+def import_aside(agent: str, do: Callable[[], T]) -> tuple[T, Callable[[], None]]:
+    """Do something that imports another release of an agent; what was imported of it before stays.
+
+    Returns what was done, and what puts the modules of that release in place.
+    """
+    package = f"{PARENT}.{agent}"
+
+    def taken() -> dict[str, ModuleType]:
+        names = [m for m in sys.modules if m == package or m.startswith(f"{package}.")]
+        return {name: sys.modules.pop(name) for name in names}
+
+    with _LOCK:
+        before = taken()
+        try:
+            done = do()
+        finally:
+            new = taken()
+            sys.modules.update(before)
+
+    def place() -> None:
+        with _LOCK:
+            taken()
+            sys.modules.update(new)
+
+    return done, place
+
+
 def build_judge(agent: Agent, lessons: Sequence[Memory]) -> Judge:
     """Make the judge of an agent, trained on `lessons`. Raises BadFleet."""
-    return judge_of(Path(agent.folder), agent.charter, lessons)
+    return judge_of(Path(agent.folder), agent.charter, lessons, agent.release)
 
 
-def judge_of(folder: Path, charter: Mapping[str, Any], lessons: Sequence[Memory]) -> Judge:
-    """Make the judge that an agent's folder holds. Raises BadFleet."""
-    found = getattr(load_module(folder, "judge"), "Judge", None)
+def judge_of(
+    folder: Path,
+    charter: Mapping[str, Any],
+    lessons: Sequence[Memory],
+    release: str | None = None,
+) -> Judge:
+    """Make the judge that a folder holds; `release` as in `load_module`. Raises BadFleet."""
+    found = getattr(load_module(folder, "judge", release), "Judge", None)
     where = f"{folder.name}/judge.py"
     if not (isinstance(found, type) and issubclass(found, Judge)):
         mend = "write class Judge(vedette.judging.Judge)"
@@ -100,23 +146,40 @@ def judge_of(folder: Path, charter: Mapping[str, Any], lessons: Sequence[Memory]
         raise _failed(folder, "judge", error) from error
 
 
-def _package(folder: Path) -> str:
-    """Make sure that the agent's package stands for this folder as it is now; return its name."""
+def _package(folder: Path, wanted: str | None) -> str:
+    """Make sure that the agent's package stands for this folder, and release; return its name."""
     if _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
     if PARENT not in sys.modules:
         sys.modules[PARENT] = _bare(PARENT, [])
     package = f"{PARENT}.{folder.name}"
-    release = release_digest(folder)
     known = sys.modules.get(package)
-    if known is not None and known.__dict__["__release__"] == (str(folder), release):
+    stands = None if known is None else known.__dict__["__release__"]
+    if wanted is not None and stands == (str(folder), wanted):
+        return package  # it was read and compared, and is not read again
+    files = _files(folder)
+    release = digest_of(files)
+    if wanted is not None and release != wanted:
+        what = f"its files are not those of release {wanted[:12]}, but {release[:12]}"
+        mend = "start the fleet again, or `vedette agent release`"
+        raise BadFleet(what, where=str(folder), mend=mend, code="release-changed")
+    if stands == (str(folder), release):
         return package
     for module in [m for m in sys.modules if m == package or m.startswith(f"{package}.")]:
         del sys.modules[module]
     fresh = _bare(package, [str(folder)])
     fresh.__dict__["__release__"] = (str(folder), release)
+    fresh.__dict__["__files__"] = {f"{folder}/{name}": data for name, data in files.items()}
     sys.modules[package] = fresh
     return package
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    try:
+        return read_files(folder)
+    except OSError as error:
+        mend = "see who owns it"
+        raise BadFleet(f"cannot be read: {error.strerror}", where=str(folder), mend=mend) from error
 
 
 def _bare(name: str, path: list[str]) -> ModuleType:

@@ -223,6 +223,9 @@ def live_status(commands: Commands) -> dict[str, Any]:
         "agents": sorted(line.fleet.agents),
         "pid": os.getpid(),
         "policy": {"revision": live.number, "digest": live.digest},
+        "changed_on_disk": [
+            one.to_json() for one in (commands.releases.changed() if commands.releases else ())
+        ],
         "stopped": [f"{scope}:{name}" for scope, name in line.stops.listed()],
         "until": {f"{stop.scope}:{stop.name}": stop.until_us for stop in line.stops.ends},
         "targets": [

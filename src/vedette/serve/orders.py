@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vedette import answering, correcting, curating, modes, undoing, upkeep
+from vedette import answering, correcting, curating, modes, releasing, undoing, upkeep
 from vedette.cloudevents import from_json
 from vedette.commands import Commands, Order
 from vedette.errors import BadCommand
@@ -36,6 +36,7 @@ VERBS: Mapping[str, Mapping[str, type]] = {
     **modes.VERBS,
     **undoing.VERBS,
     **answering.VERBS,
+    **releasing.VERBS,
 }
 
 _NEEDED = {
@@ -52,6 +53,7 @@ _NEEDED = {
     **modes.NEEDED,
     **undoing.NEEDED,
     **answering.NEEDED,
+    **releasing.NEEDED,
 }
 
 
@@ -94,6 +96,8 @@ async def carry_out(
         return await undoing.carry_out(commands, verb, order, given)
     if verb in answering.VERBS:
         return await answering.carry_out(commands, verb, order, given)
+    if verb in releasing.VERBS:
+        return await releasing.carry_out(commands, order, given)
     if verb in modes.VERBS:
         return await modes.carry_out(commands, order, given)
     return await commands.erase(order, **given)

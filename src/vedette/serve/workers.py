@@ -136,7 +136,7 @@ async def serve_workers(
     pool.listen_to()
     door = Door(
         tokens=tokens_of(app.settings, app.line.clock.now_us),
-        releases={name: app.line.fleet.agents[name].release for name in judges.far},
+        releases=judges.releases,
         say=pool.say,
         now_us=app.line.clock.now_us,
         listen=plan.listen,

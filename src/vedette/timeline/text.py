@@ -128,6 +128,8 @@ def _run(run: Mapping[str, Any], focus: str | None) -> Iterator[Styled]:
     yield "text", f"  agent {run['agent']} ({run['identity'] or 'identity not recorded'})"
     if run["release"]:
         yield "dim", f"  release {run['release'][:16]}"
+        if run.get("snapshot"):
+            yield "dim", f"  its code {safe(run['snapshot'])}"
     waits = f", waits for {run['waits']}" if run["waits"] else ""
     key = f", key {safe(run['key'], 200)}" if run["key"] else ""
     yield "text", f"  {run['state']}{waits}, turns {run['turns']}{key}"

@@ -25,7 +25,7 @@ from vedette.adapters.adk.briefing import briefing_text
 from vedette.budget import INPUT, OUTPUT
 from vedette.errors import BadFleet, Permanent, Temporary
 from vedette.event import Event
-from vedette.load.modules import load_module
+from vedette.load.modules import import_aside, load_module
 from vedette.memory import Briefing
 from vedette.ports import Thought
 from vedette.quick_data import dataclass
@@ -72,9 +72,10 @@ class _Said:
 class AdkReasoner:
     """Asks each agent's root_agent. Holds no state between turns.
 
-    `folders` maps agents to their folders. `model_for` gives the model of an agent in place of
-    the one that its root_agent names (tests, rehearsals). `timeout_s` bounds one turn, `bounds` the
-    tokens that a call of an agent may read and write: what may be more is not asked. Raises
+    `folders` maps agents to their folders, `releases` to the digests that these must have (who
+    is not among them is tried as it lies there). `model_for` gives the model of an agent in place
+    of the one that its root_agent names (tests, rehearsals). `timeout_s` bounds one turn, `bounds`
+    the tokens that a call of an agent may read and write: what may be more is not asked. Raises
     BadFleet at construction if a root_agent could do more than propose (`check_root_agent`).
     """
 
@@ -85,14 +86,40 @@ class AdkReasoner:
         model_for: Callable[[str], BaseLlm] | None = None,
         timeout_s: float = 60.0,
         bounds: Mapping[str, tuple[int | None, int | None]] | None = None,
+        releases: Mapping[str, str] | None = None,
     ) -> None:
         _import_adk()
-        bounds = bounds or {}
+        bounds, releases = bounds or {}, releases or {}
         self._timeout_s = timeout_s
+        self._model_for = model_for
         self._ready = {
-            name: _load(name, Path(folder), model_for, *bounds.get(name, (None, None)))
+            name: self._load(name, Path(folder), releases.get(name), bounds.get(name))
             for name, folder in folders.items()
         }
+
+    def _load(
+        self,
+        name: str,
+        folder: Path,
+        release: str | None,
+        bounds: tuple[int | None, int | None] | None,
+    ) -> _Ready:
+        return _load(name, folder, release, self._model_for, *(bounds or (None, None)))
+
+    def prepare(
+        self, name: str, folder: Path, release: str, bounds: tuple[int | None, int | None]
+    ) -> Callable[[], None]:
+        """Load another release of an agent's root_agent; return what puts it in place.
+
+        Raises BadFleet as the construction does; then the present one stays.
+        """
+        ready, imported = import_aside(name, lambda: self._load(name, folder, release, bounds))
+
+        def place() -> None:
+            imported()
+            self._ready[name] = ready
+
+        return place
 
     async def reason(self, briefing: Briefing) -> Thought:
         """Ask the model for one turn. Raises Temporary if it fails, is cut short or is late."""
@@ -197,6 +224,7 @@ class AdkReasoner:
 def _load(
     name: str,
     folder: Path,
+    release: str | None,
     model_for: Callable[[str], BaseLlm] | None,
     most_input: int | None,
     most_output: int | None,
@@ -206,7 +234,7 @@ def _load(
 
     tools = read_declared(folder)
     by_function = {tool.name: tool for tool in tools}
-    root = getattr(load_module(folder, "agent"), "root_agent", None)
+    root = getattr(load_module(folder, "agent", release), "root_agent", None)
     check_root_agent(root, folder, by_function)
     checked: LlmAgent = root  # type: ignore[assignment]
     changes: dict[str, Any] = {}

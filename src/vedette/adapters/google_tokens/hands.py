@@ -42,6 +42,11 @@ class TokenHands:
         inner: Any = self._inner
         inner.prepare(agent)
 
+    def renew(self, agent: str) -> None:
+        """Have an agent's tools loaded anew."""
+        inner: Any = self._inner
+        inner.renew(agent)
+
     def rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
         """Return what a transactional tool writes: it calls nobody, and gets no token."""
         return self._inner.rows(tool, call, row)

@@ -56,6 +56,7 @@ class Guest:
         self.agent = agent
         self.claims = claims
         self.berth: Berth | None = None
+        self.release = ""
         self.given: set[int] = set()
         self.gone = asyncio.Event()
 
@@ -70,6 +71,8 @@ class _Goes(Exception):
 
 class Door:
     """Lets workers in. `releases` is by agent the digest of its folder: who has another is refused.
+
+    It may become another while the door is open: who came with the one before has to go.
 
     `say` tells the pool; `listen` is a host and port, `path` a Unix socket; either may be None.
     """
@@ -285,7 +288,11 @@ class Door:
             raise _Goes(PROTOCOL, "no greeting") from error
         if told.get("v") != VERSION:
             raise _Goes(PROTOCOL, f"version {VERSION} is spoken here")
-        if told.get("release") != self._releases[guest.agent]:
+        guest.release = str(told.get("release"))
+        self._same_release(guest)
+
+    def _same_release(self, guest: Guest) -> None:
+        if guest.release != self._releases[guest.agent]:
             what = "its folder is not the one that the gateway has"
             self._say("refused", guest.agent, "other-release", what)
             raise _Goes(RELEASE, what)
@@ -293,6 +300,7 @@ class Door:
     async def _mind(self, guest: Guest) -> None:
         """End the connection when its token does, or is revoked."""
         while True:
+            self._same_release(guest)
             if self._now_us() >= guest.claims.expires_us:
                 self._say("refused", guest.agent, "expired", "its token expired on the connection")
                 raise _Goes(TOKEN, "expired")
@@ -304,7 +312,13 @@ class Door:
     async def _lend(self, connection: ServerConnection, guest: Guest) -> None:
         """Give the worker one berth after the other, and carry what its seat says."""
         while True:
-            berth = guest.berth = await self._next(guest.agent)
+            berth = await self._next(guest.agent)
+            try:
+                self._same_release(guest)
+            except _Goes:
+                self._offer(berth)
+                raise
+            guest.berth = berth
             guest.given.add(berth.number)
             guest.gone.clear()
             self._sitting[berth.number] = connection

@@ -31,9 +31,15 @@ _LOSSES = 3
 
 
 class WorkerHands:
-    """Performs each agent's tools in a process of its own. `made` names its folder and limits."""
+    """Performs each agent's tools in a process of its own.
 
-    def __init__(self, pool: Pool[Seat], made: Callable[[str], tuple[str, Limits]]) -> None:
+    `made` is asked before each is made: the agent's folder, the release that its files must be
+    (None tries what lies there), and its limits.
+    """
+
+    def __init__(
+        self, pool: Pool[Seat], made: Callable[[str], tuple[str, str | None, Limits]]
+    ) -> None:
         self._pool = pool
         self._made = made
         self._seats: dict[str, _HandsSeat] = {}
@@ -41,9 +47,17 @@ class WorkerHands:
     def _seat(self, agent: str) -> _HandsSeat:
         seat = self._seats.get(agent)
         if seat is None:
-            folder, limits = self._made(agent)
-            seat = self._seats[agent] = _HandsSeat(self._pool, agent, folder, limits)
+            seat = self._seats[agent] = _HandsSeat(self._pool, agent, self._made)
         return seat
+
+    def renew(self, agent: str) -> None:
+        """Have an agent's worker made anew when it is next needed; nothing may be under way.
+
+        A call that outlived its time goes with the worker: what came of it is asked of its target.
+        """
+        seat = self._seats.get(agent)
+        if seat is not None:
+            seat.kill("was to be made anew", charge=False, quiet=True)
 
     def prepare(self, agent: str) -> None:
         """Have an agent's worker made before it is needed."""
@@ -94,9 +108,15 @@ class _Calling(Asked):
 class _HandsSeat(Seat):
     kind = "hands"
 
-    def __init__(self, pool: Pool[Seat], agent: str, folder: str, limits: Limits) -> None:
+    def __init__(
+        self,
+        pool: Pool[Seat],
+        agent: str,
+        made: Callable[[str], tuple[str, str | None, Limits]],
+    ) -> None:
+        _, _, limits = made(agent)
         super().__init__(pool, agent, limits.time_us / 1_000_000, limits.memory)
-        self._folder = folder
+        self._made_of = made
         self._hung = 0
         self._pinged = 0.0
         self._silent_since = 0.0
@@ -142,7 +162,9 @@ class _HandsSeat(Seat):
         self._pinged = self._silent_since = 0.0
 
     def making(self) -> bytes:
-        return pack(0, wire.MAKE, wire.pack(self._folder))
+        folder, release, limits = self._made_of(self.agent)
+        self.seconds, self.memory = limits.time_us / 1_000_000, limits.memory
+        return pack(0, wire.MAKE, wire.pack((folder, release)))
 
     def taken(self, frame: Frame, asked: Asked) -> None:
         if frame.kind == wire.MAY_I and isinstance(asked, _Calling):

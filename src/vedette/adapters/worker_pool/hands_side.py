@@ -40,8 +40,8 @@ class Hands(Protocol):
     def load(self, agent: str) -> object: ...
 
 
-# Makes the hands of a worker: (agent, folder).
-MakeHands = Callable[[str, str], Hands]
+# Makes the hands of a worker: (agent, folder, release).
+MakeHands = Callable[[str, str, str | None], Hands]
 
 
 def serve_hands(line: socket.socket, note: Note, agent: str, make: MakeHands) -> None:
@@ -127,7 +127,7 @@ class _HandsWorker:
         try:
             told = wire.read(plain)
             if kind == wire.MAKE:
-                self._hands = self._make(self._agent, told)
+                self._hands = self._make(self._agent, *told)
                 self._hands.load(self._agent)
                 return pack(number, wire.DONE)
             tool, call, row = told

@@ -49,8 +49,8 @@ class Judges(Protocol):
     ) -> bytes | None: ...
 
 
-# Makes the judges of a worker: (agent, folder, charter, lessons, checkpoint_every).
-MakeJudges = Callable[[str, str, Mapping[str, Any], Sequence[Memory], int], Judges]
+# Makes the judges of a worker: (agent, folder, release, charter, lessons, checkpoint_every).
+MakeJudges = Callable[[str, str, str | None, Mapping[str, Any], Sequence[Memory], int], Judges]
 
 
 def serve_judge(line: socket.socket, note: Note, agent: str, make: MakeJudges) -> None:
@@ -122,9 +122,9 @@ class _JudgeWorker:
 
     def _other(self, number: int, kind: int, told: Any, blob: bytes) -> bytes:
         if kind == wire.MAKE:
-            folder, self._charter, lessons, every = told
+            folder, release, self._charter, lessons, every = told
             memories = wire.memories_in(lessons)
-            self._judges = self._make(self._agent, folder, self._charter, memories, every)
+            self._judges = self._make(self._agent, folder, release, self._charter, memories, every)
             self._judges.judge(self._agent)
             return pack(number, wire.DONE)
         if kind == wire.RESTORE:

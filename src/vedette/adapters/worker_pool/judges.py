@@ -27,13 +27,17 @@ _NEEDS_STATE = Thought(needs_state=True, observed=False)
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """What a judge is made of, in a worker: the agent's folder, its charter, its lessons."""
+    """What a judge is made of, in a worker: the agent's folder, its charter, its lessons.
+
+    `release` is the digest that the folder's files must have; None tries what lies there.
+    """
 
     folder: str
     charter: Mapping[str, Any]
     lessons: Sequence[Memory] = ()
     limits: Limits = field(default_factory=Limits)
     checkpoint_every: int = _CHECKPOINT_EVERY
+    release: str | None = None
 
 
 class WorkerJudges:
@@ -98,6 +102,14 @@ class WorkerJudges:
         """
         return self._seat(agent).fold(checkpoint, since)
 
+    async def try_making(self, agent: str, making: Making) -> None:
+        """Make a judge in a worker of its own, and let it go; raises what that raises."""
+        seat = _JudgeSeat(self._pool, agent, lambda _: making, lambda _: None)
+        try:
+            await seat.folded_nothing()
+        finally:
+            seat.kill("was only tried", charge=False, quiet=True)
+
     def renew(self, agent: str) -> None:
         """Let an agent's worker go: the next one is made anew, and takes its states up again."""
         seat = self._seats.get(agent)
@@ -149,6 +161,10 @@ class _JudgeSeat(Seat):
         folded: bytes | None = asked.future.result()
         return folded
 
+    async def folded_nothing(self) -> None:
+        """Have a judge made, and asked something that no event is needed for."""
+        await self._ask(wire.FOLD, "", wire.pack((False, [])), None).future
+
     def forget(self, key: str) -> None:
         self._given.pop(key, None)
         self.send(pack(0, wire.FORGET, wire.pack(key)))
@@ -198,8 +214,10 @@ class _JudgeSeat(Seat):
     def making(self) -> bytes:
         self._beside(self.agent)
         made = self._make(self.agent)
+        self.seconds, self.memory = made.limits.time_us / 1e6, made.limits.memory
         lessons = [wire.memory_out(lesson) for lesson in made.lessons]
-        told = (made.folder, wire.builtin(made.charter), lessons, made.checkpoint_every)
+        charter = wire.builtin(made.charter)
+        told = (made.folder, made.release, charter, lessons, made.checkpoint_every)
         return pack(0, wire.MAKE, wire.pack(told))
 
     def taken(self, frame: Frame, asked: Asked) -> None:

@@ -15,7 +15,6 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -29,6 +28,7 @@ from vedette.adapters.worker_pool.frames import ANY, HEAD, Frames, pack
 from vedette.adapters.worker_pool.pool import WorkerPool
 from vedette.errors import BadCommand, VedetteError
 from vedette.load.part import is_here
+from vedette.load.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -59,27 +59,27 @@ def gateway_address(url: str) -> tuple[str, str | None]:
 
 
 class Relay:
-    """One agent's worker host. `mint` returns a token, `release` the digest of its folder.
+    """One agent's worker host. `mint` returns a token, `keep` a snapshot of the agent's folder.
 
+    It is taken anew for each connection, and says with its digest which release this host has.
     `told` is told what a person should see.
     """
 
     def __init__(
         self,
         agent: str,
-        folder: Path,
         gateway: str,
         *,
         mint: Callable[[], Awaitable[str]],
-        release: Callable[[], str],
+        keep: Callable[[], Snapshot],
         pool: WorkerPool,
         told: Callable[[str], None],
     ) -> None:
         self._agent = agent
-        self._folder = folder
         self._url, self._path = gateway_address(gateway)
         self._mint = mint
-        self._release = release
+        self._keep = keep
+        self._snapshot: Snapshot
         self._pool = pool
         self._told = told
         self._said = ""
@@ -124,7 +124,8 @@ class Relay:
         try:
             async with opened as connection:
                 self.connections += 1
-                hello = {"v": VERSION, "release": self._release()}
+                self._snapshot = self._keep()
+                hello = {"v": VERSION, "release": self._snapshot.release}
                 await connection.send(orjson.dumps(hello).decode())
                 await _Connection(self, connection, token).work()
         except InvalidStatus as error:
@@ -163,10 +164,14 @@ class Relay:
         return await self._mint()
 
     def made(self, words: bytes) -> bytes:
-        """Return the words that make a judge with this host's folder in them."""
+        """Return the words that make a judge with this host's snapshot in them.
+
+        The release stays the one that the gateway names: another one is not loaded.
+        """
         (frame,) = Frames(ANY).feed(words)
         _, *rest = wire.read(frame.plain)
-        return pack(frame.number, frame.kind, wire.pack((str(self._folder), *rest)), frame.blob)
+        told = (str(self._snapshot.folder), *rest)
+        return pack(frame.number, frame.kind, wire.pack(told), frame.blob)
 
 
 class _Life:

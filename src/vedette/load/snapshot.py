@@ -1,0 +1,104 @@
+"""Snapshots: what an agent's code is loaded from, by the digest of its files.
+
+    STATE/releases/DIGEST/NAME/…   the files of one release of one agent, as they were reviewed
+
+A snapshot is written once, of bytes that were read once, and put in place by one rename; whoever
+loads from it compares the digest again. It is not synced: what a power cut damages has another
+digest, and is written anew when the fleet starts.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from vedette.errors import BadFleet
+from vedette.load.folder import digest_of, folder_files, read_files
+from vedette.quick_data import dataclass
+
+FOLDER = "releases"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One release of an agent: its digest, and the folder that holds its files."""
+
+    release: str
+    folder: Path
+
+
+def keep_snapshot(state: Path, folder: Path) -> Snapshot:
+    """Write the present content of an agent's folder to the state folder, unless it is there.
+
+    Raises BadFleet for a link, and for what cannot be read or written.
+    """
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink():
+            where = f"{folder.name}/{path.relative_to(folder).as_posix()}"
+            raise BadFleet("is a link", where=where, mend="copy it in")
+    try:
+        files = read_files(folder)
+        release = digest_of(files)
+        kept = snapshot_folder(state, release, folder.name)
+        if not _stands(kept, release):
+            _write(kept, files)
+    except OSError as error:
+        what = f"no snapshot can be made: {error.strerror or error}"
+        mend = "see who owns the folder, and whether there is room"
+        raise BadFleet(what, where=str(error.filename or folder), mend=mend) from error
+    return Snapshot(release, kept)
+
+
+def find_snapshot(state: Path, release: str, name: str) -> Snapshot | None:
+    """Return the snapshot of a release; None if it is not here, or is not whole any more."""
+    folder = snapshot_folder(state, release, name)
+    return Snapshot(release, folder) if _stands(folder, release) else None
+
+
+def snapshot_folder(state: Path, release: str, name: str) -> Path:
+    """Return where the files of a release of an agent lie, if they are there."""
+    return state.absolute() / FOLDER / release / name
+
+
+def _stands(folder: Path, release: str) -> bool:
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    try:
+        return digest_of(read_files(folder)) == release
+    except (OSError, BadFleet):
+        return False
+
+
+def _write(kept: Path, files: dict[str, bytes]) -> None:
+    releases = kept.parent.parent
+    releases.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=".new-", dir=releases))
+    try:
+        for name, data in files.items():
+            path = made / "whole" / kept.name / name
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o400)
+            with os.fdopen(opened, "wb") as file:
+                file.write(data)
+        if kept.parent.is_symlink():
+            kept.parent.unlink()
+        elif kept.parent.exists():
+            # It was damaged. What is in its place must not be taken for the release meanwhile.
+            kept.parent.rename(made / "damaged")
+        (made / "whole").rename(kept.parent)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def marks_of(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
+    """Return what tells, without reading them, that a folder's files are others than before.
+
+    Of each its path, size, time of change (ns) and inode.
+    """
+    found = []
+    for path in folder_files(folder):
+        stat = path.lstat()
+        found.append((path.as_posix(), stat.st_size, stat.st_mtime_ns, stat.st_ino))
+    return tuple(found)

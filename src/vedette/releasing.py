@@ -1,0 +1,352 @@
+"""Releasing: an agent's folder, as it is now, becomes the release that runs, between two turns.
+
+What runs is a snapshot in the state folder (`vedette.load.snapshot`). `agent release` checks the
+folder's present content, keeps it, tries its code where it would run, lets the agent come to rest,
+records who wanted it and why, and puts the new release in the place of the old one. With several
+workers on one store the record decides which release the fleet runs: each takes up that one, or
+takes nothing of that agent's until it can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from vedette.agent import Agent
+from vedette.apart import Apart
+from vedette.commands import Commands, Order
+from vedette.dispatch import Dispatcher
+from vedette.entry import Draft
+from vedette.errors import BadCommand, BadFleet, NotFound, Unavailable, VedetteError
+from vedette.isolation import try_judge
+from vedette.lessons import Lessons
+from vedette.line import Line
+from vedette.load.snapshot import find_snapshot, keep_snapshot, marks_of
+from vedette.quick_data import dataclass
+from vedette.roles import require
+
+if TYPE_CHECKING:
+    from vedette.load import Loaded, Settings
+
+VERBS: Mapping[str, Mapping[str, type]] = {"agent_release": {"agent": str}}
+NEEDED = {"agent_release": "agent"}
+
+# How long an agent may take to end what it is at: its command waits for it.
+REST_S = 30.0
+_LOOK_S = 0.01
+_KINDS = ("fleet.loaded", "agent.released")
+# What the parts of a fleet are made of at its start, and what each is called in agent.yaml.
+_FIXED = ("reasoner", "order_by", "collection", "schedules")
+
+
+@dataclass(slots=True)
+class Changed:
+    """An agent whose folder is not the release that runs any more. `now` is its digest."""
+
+    agent: str
+    release: str
+    now: str
+
+    def to_json(self) -> dict[str, str]:
+        """Return it as `--json` prints it."""
+        return {"agent": self.agent, "release": self.release, "now": self.now}
+
+
+@dataclass(slots=True)
+class Releases:
+    """The releases of one running fleet. Belongs to its event loop.
+
+    `scopes` are the memory scopes that were loaded, (bank, scope); `missing` the agents of which
+    the fleet runs a release that is not here, with its digest.
+    """
+
+    settings: Settings
+    line: Line
+    lessons: Lessons
+    dispatcher: Dispatcher
+    scopes: frozenset[tuple[str, str]]
+    missing: dict[str, str] = field(default_factory=dict)
+    _alone: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _seen: int = 0
+    _wanted: dict[str, str] = field(default_factory=dict)
+    _marks: dict[str, tuple[object, str]] = field(default_factory=dict)
+
+    # --- a person's order ---------------------------------------------------------------------
+
+    async def release(self, order: Order, name: str) -> dict[str, Any]:
+        """Make the present content of an agent's folder its release; return what became of it.
+
+        Raises NotFound for what is no agent of the running fleet; BadCommand for what needs a
+        restart, for a folder that does not pass its check, and for code that cannot be loaded;
+        Unavailable if the agent does not come to rest. Then nothing was changed.
+        """
+        require(order.principal, order.principal.roles, "agent_release")
+        if not order.reason.strip():
+            raise BadCommand("a reason is missing", mend="add --reason 'why'")
+        if name not in self.line.fleet.agents:
+            mend = "a new agent is taken up when the fleet is started again"
+            raise NotFound(f"the fleet runs no agent {name!r}", mend=mend)
+        async with self._alone:
+            return await self._release(order, name)
+
+    async def _release(self, order: Order, name: str) -> dict[str, Any]:
+        was = self.line.agent(name)
+        made = self._read(name)
+        told = {"agent": name, "was": was.release, "release": made.release, "folder": made.folder}
+        if made.release == was.release and name not in self.missing:
+            if order.command_id is not None:
+                await self.line.store.note([], command=order.command_id)
+            return {**told, "changed": False}
+        self._refuse_fixed(was, made)
+        place = await self._try(made)
+        async with self._at_rest(name):
+            fields = {"agent": name, "release": made.release, "what": was.release}
+            fields["actor"] = str(order.principal)
+            draft = Draft("agent.released", fields, body=order.body())
+            await self.line.store.note([draft], command=order.command_id)
+            await self._place(made, place)
+        self._wanted[name] = made.release
+        return {**told, "changed": True}
+
+    def _read(self, name: str) -> Agent:
+        """Return the agent that the folder holds now, as a snapshot. Raises BadCommand."""
+        from vedette.load import read_fleet
+
+        settings = self.settings
+        now_us = self.line.clock.now_us()
+        agents, _, problems = read_fleet(settings.root, settings, now_us=now_us)
+        found = agents.get(name)
+        if found is None:
+            mine = [p for p in problems if not p.warning and Path(p.file).is_relative_to(
+                _shown(settings.root, settings.agents / name))]  # fmt: skip
+            if not mine:
+                mend = "bring the folder back, or start the fleet again without it"
+                raise BadCommand("is not there", where=str(settings.agents / name), mend=mend)
+            first = mine[0]
+            more = f" (and {len(mine) - 1} more)" if len(mine) > 1 else ""
+            where = f"{first.file}:{first.line}" if first.line else first.file
+            raise BadCommand(f"{first.what}{more}", where=where, mend=first.mend or None)
+        try:
+            return kept(found, settings.state)
+        except BadFleet as error:
+            raise BadCommand(error.what, where=error.where, mend=error.mend) from error
+
+    def _refuse_fixed(self, was: Agent, made: Agent) -> None:
+        """Raise BadCommand for what parts of the fleet were made of that do not change."""
+        fixed = [word for word in _FIXED if getattr(was, word) != getattr(made, word)]
+        tools = [t for a in self.line.fleet.agents.values() for t in a.tools.values()]
+        if any(t.http for t in made.tools.values()) and not any(t.http for t in tools):
+            fixed.append("http (the fleet had no such tool)")
+        unknown = [f"{s.bank}/{s.scope}" for s in made.scopes]
+        fixed += [f"memory {s}" for s in unknown if tuple(s.split("/", 1)) not in self.scopes]
+        if fixed:
+            what = f"a running fleet cannot change {', '.join(fixed)} of {made.name}"
+            where = f"{made.name}/agent.yaml"
+            raise BadCommand(what, where=where, mend="start the fleet again: that is a release")
+        gap = None
+        if made.reasoner != "judge":
+            gap = self.line.budgets.gaps(made.name, made.budget)
+        if gap is not None:
+            mend = "mend its agent.yaml, or policies/budgets/data.yaml"
+            raise BadCommand(f"{made.name}: {gap}", where=f"{made.name}/agent.yaml", mend=mend)
+
+    async def _try(self, made: Agent) -> Callable[[], None]:
+        """Load the code of a release beside the present one; return what puts it in place.
+
+        Raises BadCommand with the file and line of the agent's code where that failed.
+        """
+        reasoner: Any = self.line.reasoners.get(made.reasoner)
+        try:
+            if made.reasoner == "adk" and hasattr(reasoner, "prepare"):
+                budget = made.budget
+                bounds = (budget.input_tokens_per_call, budget.output_tokens_per_call)
+                place: Callable[[], None] = reasoner.prepare(
+                    made.name, Path(made.folder), made.release, bounds
+                )
+                return place
+            taught = self.lessons.now(made.name, self.line.clock.now_us())
+            near = reasoner.near(made.name) if isinstance(reasoner, Apart) else reasoner
+            await try_judge(near, made, taught)
+        except VedetteError as error:
+            raise BadCommand(error.what, where=error.where, mend=error.mend) from error
+        except Exception as error:
+            # Whatever the agent's code raised in its worker.
+            what = f"{type(error).__name__}: {error}"
+            mend = "correct the agent's code"
+            raise BadCommand(what, where=f"{made.name}/judge.py", mend=mend) from error
+        return lambda: None
+
+    # --- the swap -----------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _at_rest(self, name: str) -> AsyncIterator[None]:
+        """Hold an agent that begins nothing and has ended what it was at. Raises Unavailable."""
+        self.line.stops.pause(name)
+        try:
+            await self._rest(name)
+            yield
+        finally:
+            if name not in self.missing:
+                self.line.stops.go_on(name)
+
+    async def _rest(self, name: str) -> None:
+        clock, judges = self.line.clock, self.line.reasoners.get("judge")
+        # Who waits for a worker to come is not waited for: it may come with the new release only.
+        far = isinstance(judges, Apart) and name in judges.releases
+        end = clock.monotonic_us() + int(REST_S * 1e6)
+        while self.dispatcher.at_work(name, judging=not far):
+            if clock.monotonic_us() >= end:
+                what = f"{name} did not end what it is at within {REST_S:.0f} s"
+                raise Unavailable(what, mend="nothing was changed; give the same order again")
+            await asyncio.sleep(_LOOK_S)
+
+    async def _place(self, made: Agent, place: Callable[[], None]) -> None:
+        """Put a release in the place of the one that runs. The agent is at rest."""
+        line, name = self.line, made.name
+        line.fleet.replace(made)
+        place()
+        if name in self.lessons.agents:
+            self.lessons.agents[name] = made
+        reasoner: Any = line.reasoners.get(made.reasoner)
+        if isinstance(reasoner, Apart):
+            reasoner.release(name, made.release)
+        if hasattr(reasoner, "renew"):
+            reasoner.renew(name)
+        hands: Any = line.performer
+        hands.renew(name)
+        line.recall.forget()
+        self.missing.pop(name, None)
+        # What it may be taught is decided anew: it may ask for other scopes than before.
+        readable, drafts = self.lessons.decide(line.gateway, line.clock.now_us())
+        await line.store.note(drafts)
+        for changed in self.lessons.take(readable, line.gateway.policy_rev):
+            judges: Any = line.reasoners["judge"]
+            judges.renew(changed)
+
+    # --- what other workers released ------------------------------------------------------------
+
+    async def follow(self, trouble: Callable[[str], None]) -> None:
+        """Take up the releases that the record names; what is not here is not run here.
+
+        Raises StoreFailed, and Unavailable for an agent that does not come to rest: it is to be
+        asked again.
+        """
+        store: Any = self.line.store
+        for seq, raw, _, _ in store.walk(_KINDS, self._seen):
+            entry = orjson.loads(raw)
+            self._seen = seq
+            if entry["kind"] == "agent.released":
+                self._wanted[entry["agent"]] = entry["release"]
+            elif entry.get("what") != "visit":
+                self._wanted.update(entry.get("releases") or {})
+        for name, release in self._wanted.items():
+            agent = self.line.fleet.agents.get(name)
+            if agent is not None and (agent.release != release or name in self.missing):
+                async with self._alone:
+                    await self._take_up(name, release, trouble)
+
+    async def _take_up(self, name: str, release: str, trouble: Callable[[str], None]) -> None:
+        was = self.line.agent(name)
+        try:
+            made = was if was.release == release else self._found(name, release)
+            if made is not was:
+                self._refuse_fixed(was, made)
+            place = (lambda: None) if made is was else await self._try(made)
+        except BadCommand as error:
+            if self.missing.get(name) != release:
+                self.missing[name] = release
+                self.line.stops.pause(name)
+                trouble(
+                    f"{name} is not run here: the fleet runs release {release[:12]} of it, and "
+                    f"{error}"
+                )
+            return
+        if made is was:
+            del self.missing[name]
+            self.line.stops.go_on(name)
+            return
+        async with self._at_rest(name):
+            await self._place(made, place)
+        trouble(f"{name}: release {release[:12]} was taken up")
+
+    def _found(self, name: str, release: str) -> Agent:
+        """Return a release of an agent that another worker made, if it is here.
+
+        Raises BadCommand.
+        """
+        from vedette.load import read_fleet
+
+        settings = self.settings
+        kept_here = find_snapshot(settings.state, release, name)
+        if kept_here is None:
+            made = self._read(name)
+            if made.release != release:
+                what = f"its folder here is {made.release[:12]}"
+                raise BadCommand(what, mend="bring the same folder here; it is taken up then")
+            return made
+        # Read as any folder of agents, one that holds this agent alone.
+        beside = replace(settings, agents=kept_here.folder.parent)
+        agents, _, problems = read_fleet(settings.root, beside, now_us=self.line.clock.now_us())
+        if name not in agents:
+            first = next(p for p in problems if not p.warning)
+            raise BadCommand(first.what, where=first.file, mend=first.mend or None)
+        return replace(agents[name], folder=str(kept_here.folder), release=release)
+
+    # --- what lies in the folders ---------------------------------------------------------------
+
+    def changed(self) -> list[Changed]:
+        """Return the agents whose folder is not the release that runs; reads what is new there.
+
+        A folder that cannot be read has the digest "".
+        """
+        from vedette.load.folder import release_digest
+
+        found = []
+        for name, agent in list(self.line.fleet.agents.items()):
+            folder = self.settings.agents / name
+            try:
+                marks = marks_of(folder)
+                known = self._marks.get(name)
+                if known is None or known[0] != marks:
+                    known = self._marks[name] = (marks, release_digest(folder))
+                now = known[1]
+            except (OSError, BadFleet):
+                now = ""
+            if now != agent.release:
+                found.append(Changed(name, agent.release, now))
+        return found
+
+
+def _shown(root: Path, path: Path) -> Path:
+    return path.relative_to(root) if path.is_relative_to(root) else path
+
+
+def kept(agent: Agent, state: Path) -> Agent:
+    """Return an agent that runs out of a snapshot of its folder. Raises BadFleet.
+
+    Also for a folder that was changed between the reading of agent.yaml and the snapshot.
+    """
+    snapshot = keep_snapshot(state, Path(agent.folder))
+    if snapshot.release != agent.release:
+        mend = "do it again once nobody saves files there"
+        raise BadFleet("was changed while it was read", where=agent.folder, mend=mend)
+    return replace(agent, folder=str(snapshot.folder))
+
+
+def keep_all(loaded: Loaded, state: Path) -> None:
+    """Have every agent of a fleet run out of a snapshot. Raises BadFleet."""
+    for agent in list(loaded.fleet.agents.values()):
+        loaded.fleet.replace(kept(agent, state))
+
+
+async def carry_out(commands: Commands, order: Order, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Make a release of an agent's folder. Raises as `Releases.release`."""
+    if commands.releases is None:
+        raise BadCommand("this fleet's agents are released elsewhere")
+    return await commands.releases.release(order, args["agent"])
