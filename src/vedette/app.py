@@ -18,6 +18,7 @@ from vedette.budget import DAY_US, MINUTE_US, Budgets, read_budgets, window_star
 from vedette.bundle import Bundle, Revision
 from vedette.clock import Clock, SystemClock
 from vedette.commands import Commands
+from vedette.connections import Connections, room
 from vedette.curating import Curating, feed
 from vedette.dispatch import Dispatcher
 from vedette.engines import close_stage, policy_stage
@@ -37,6 +38,7 @@ from vedette.recall import Recall
 from vedette.releasing import Releases, keep_all
 from vedette.rollout import Rollout, Wish
 from vedette.standing import take_over
+from vedette.state_folder import StateIdentity, secure
 from vedette.stop import Stops
 from vedette.stores import is_there, open_reading, open_store
 from vedette.upkeep import Letters, Upkeep
@@ -54,7 +56,8 @@ if TYPE_CHECKING:
 class App:
     """One opened fleet. Owns the store until `close`.
 
-    `troubles` are what a person should see of how it came up. `fed` is the entry up to which the
+    `troubles` are what a person should see of how it came up, `identity` the state folder that it
+    was opened on. `fed` is the entry up to which the
     banks were brought to the ledger.
     """
 
@@ -72,6 +75,8 @@ class App:
     troubles: list[str] = field(default_factory=list)
     pool: WorkerPool | None = None
     fed: int = 0
+    identity: StateIdentity | None = None
+    connections: Connections = field(default_factory=lambda: Connections(room()))
 
     async def close(self) -> None:
         """Stop handling, commit what is queued, and let go of the store."""
@@ -112,6 +117,7 @@ async def open_app(
     clock = clock or SystemClock()
     loaded = load_fleet(settings.root, settings, now_us=clock.now_us())
     fleet, key_name = loaded.fleet, f"vedette/{loaded.fleet.name}"
+    closed = secure(settings.state)
     store = _own_store(settings, fleet.name, key_name, clock)
     metrics, pool = PrometheusMetrics(), None
     try:
@@ -138,6 +144,7 @@ async def open_app(
         if pool is not None:
             pool.close()
         raise
+    troubles += closed
     if settings.store.survives != "power-loss":
         troubles.append("[store] survives = kill: a power cut may take the last answered commits")
     dispatcher = Dispatcher(line)
@@ -147,7 +154,7 @@ async def open_app(
     releases = commands.releases = Releases(settings, line, lessons, dispatcher, scopes)
     return App(
         settings, loaded, line, store, banks, metrics, commands, intake, dispatcher, rollout,
-        releases, troubles, pool, fed,
+        releases, troubles, pool, fed, StateIdentity.of(settings.state),
     )  # fmt: skip
 
 
@@ -188,7 +195,6 @@ def _own_store(settings: Settings, fleet: str, key_name: str, clock: Clock) -> S
     from vedette.adapters.keys import ledger_key
     from vedette.storage.lock import LOCK, own
 
-    settings.state.mkdir(parents=True, exist_ok=True)
     # Under the lock: a runner that rotates the key now must not have it mended under its hands.
     # The store takes the lock again, and refuses a key that was rotated away in between.
     with own(settings.state / LOCK):

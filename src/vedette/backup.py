@@ -30,6 +30,7 @@ from vedette.errors import BadCommand, BadStore
 from vedette.identity import Principal
 from vedette.proof import Checkpoint, ProofError, parse_note, read_notes, verify_note
 from vedette.quick_data import dataclass
+from vedette.state_folder import secure
 
 if TYPE_CHECKING:
     from vedette.load import Settings
@@ -152,7 +153,7 @@ def restore(
         raise BadCommand("a reason is missing", mend="add --reason 'why'")
     told = _manifest(source, settings.fleet)
     state = settings.state
-    state.mkdir(parents=True, exist_ok=True)
+    secure(state)
     with own(state / LOCK):
         _refuse_left(state)
         building = state / _BUILDING

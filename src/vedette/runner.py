@@ -25,6 +25,8 @@ from vedette.sourcing import make_sources
 TICK_S = 0.25
 # How often the age of the oldest unfinished run is looked up.
 AGE_S = 2.0
+# How often the state folder is looked at: whether it is still the one that was opened.
+STATE_S = 1.0
 RETRY_US = 1_000_000
 # How often the agents' folders are looked at for what is not the release that runs.
 LOOK_S = 2.0
@@ -87,6 +89,8 @@ class Running:
                 tell(self.trouble)
         async with AsyncExitStack() as stack:
             tasks = await self._follow()
+            tasks.append(asyncio.create_task(self._watch_state(), name="state folder"))
+            self._mind(tasks[-1])
             app.dispatcher.start(self.failed)
             tasks += [self._source(source) for source in first]
             try:
@@ -189,6 +193,13 @@ class Running:
         await stack.enter_async_context(serve_local(app, app.settings.state, self._mind))
         self.address = await stack.enter_async_context(serve_http(app, self._mind))
         await stack.enter_async_context(serve_workers(app, self.trouble))
+
+    async def _watch_state(self) -> None:
+        """Raise Unavailable once the state folder, or a file that is held open, was replaced."""
+        identity = self.app.identity
+        while identity is not None:
+            identity.check()
+            await asyncio.sleep(STATE_S)
 
     def stop(self) -> None:
         """Ask the run to end; what is not committed is found again by the next one."""

@@ -38,6 +38,9 @@ PEOPLE: Mapping[str, Mapping[str, Any]] = {
     "noroles": {"roles": None},
     "spiffe://harbour/agent/gull": {"roles": ["fleet-operator"]},
     "wide": {"roles": "fleet-viewer"},
+    "day": {"roles": ["fleet-operator"], "life": 86_400},
+    "morrow": {"roles": ["fleet-operator"], "life": 86_401},
+    "decade": {"roles": ["fleet-operator"], "life": 315_360_000},
 }
 
 
@@ -154,6 +157,21 @@ async def test_who_did_it_is_on_record_with_the_issuer_of_the_name(
         assert seen["result"]["stopped"] == ["agent:inbox_triage"]
         _, page = await served.ask("GET", f"entries?actor={entry['actor']}", viewer)
         assert [item["seq"] for item in page["result"]["items"]] == [entry["seq"]]
+
+
+async def test_a_token_that_lives_too_long_is_refused_however_good_it_is(
+    tmp_path: Path, provider: Provider, plan: PeoplePlan
+) -> None:
+    async with serving(tmp_path / "day", plan) as served:
+        for who, code in (("day", None), ("morrow", "too-long"), ("decade", "too-long")):
+            head = served.fleet.app.store.head()
+            status, told = await served.command("stop", provider.token(who), all=True)
+            assert (status, told.get("error", {}).get("code")) == (401 if code else 200, code)
+            assert (served.fleet.app.store.head() == head) == (code is not None)
+    hour = replace(plan, max_token_life_us=3_600_000_000)
+    async with serving(tmp_path / "hour", hour) as served:
+        status, told = await served.ask("GET", "me", provider.token("day"))
+        assert (status, told["error"]["code"]) == (401, "too-long")
 
 
 async def test_a_command_id_is_done_once_and_a_reason_is_asked_for(

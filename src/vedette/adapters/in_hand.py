@@ -19,6 +19,7 @@ import zlib
 from pathlib import Path
 
 from vedette import crashpoint
+from vedette.state_folder import open_file
 
 FILE = "in_hand"
 _SLOT = 64
@@ -36,7 +37,7 @@ class InHand:
 
     def __init__(self, state: Path) -> None:
         state.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(state / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = open_file(state / FILE, os.O_RDWR | os.O_CREAT)
         size = max(os.fstat(self._file).st_size // _SLOT * _SLOT, _FIRST_SLOTS * _SLOT)
         os.ftruncate(self._file, size)
         self._map = mmap.mmap(self._file, size)

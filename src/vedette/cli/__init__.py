@@ -23,6 +23,7 @@ import click
 from vedette import __version__
 from vedette.cli.wide import columns, fitted
 from vedette.errors import AlreadyDone, BadStore, StoreBusy, Temporary, Unavailable, VedetteError
+from vedette.state_folder import UMASK
 
 DONE, FINDINGS, USAGE, UNAVAILABLE = 0, 1, 2, 3
 
@@ -72,6 +73,9 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "completion": ("completion", "completion", "Print a script that completes verbs in a shell."),
     "schema": ("schema", "schema", "Print the JSON Schema of agent.yaml or bank.yaml."),
 }
+
+# What these write is content, for whoever shares the folder; all else is for its owner alone.
+SHARED = frozenset({"init", "new"})
 
 
 class SeenEnough(Exception):
@@ -186,6 +190,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in given
+    if not SHARED.intersection(given[:1]):
+        os.umask(UMASK)
     try:
         code = cli.main(given, prog_name="vedette", standalone_mode=False)
         _leave(code if isinstance(code, int) else DONE)

@@ -182,6 +182,26 @@ LESSONS: dict[str, Lesson] = {
         "It was written by another version or another fleet, or it is damaged.",
         "`vedette ledger verify` says what stands; `vedette restore` puts a backup in place.",
     ),
+    "unsafe-state": Lesson(
+        "The state folder, or a file in it, may be somebody else's; nothing was written.",
+        "There is a link in it, it belongs to another user, or its file system keeps no modes.",
+        "Look at who put it there, remove it or chown the folder; then start again.",
+    ),
+    "state-moved": Lesson(
+        "The state folder or a file in it was moved, deleted or replaced under a running fleet.",
+        "A clean-up, a restore by hand or a new mount took its place; the fleet stopped itself.",
+        "Put it back, start again, and see `vedette ledger verify`.",
+    ),
+    "too-few-descriptors": Lesson(
+        "The process may open too few files to serve and keep a reserve.",
+        "The limit (RLIMIT_NOFILE) is very low, or much is open already.",
+        "Raise it: `ulimit -n 1024`, or LimitNOFILE= of the unit.",
+    ),
+    "wrong-host": Lesson(
+        "The server was asked by a name that is not its own (HTTP 421).",
+        "A proxy or a DNS name stands before it; or a web page tries to reach it (DNS rebinding).",
+        "Ask by its address, or add the name to [serve] hosts.",
+    ),
     "store-failed": Lesson(
         "A commit could not be made durable. Nothing of it was answered; nothing is lost.",
         "The disk is full, failing or gone, or the database cannot be reached.",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vedette.errors import BadCommand, StoreBusy
+from vedette.state_folder import open_text, refuse_link
 
 if TYPE_CHECKING:
     from vedette.load import Settings
@@ -23,11 +24,12 @@ def wipe(settings: Settings) -> list[str]:
     Raises StoreBusy if a runner lives, and BadCommand if the folder is not plainly a state folder.
     """
     state = settings.state
+    refuse_link(state)
     if not state.exists():
         return []
     _plainly_state(settings)
     lock = state / LOCK
-    with lock.open("a+", encoding="utf-8") as file:
+    with open_text(lock) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -85,13 +85,14 @@ async def _rebuilt(settings: Settings) -> int:
     from vedette.adapters.keys import ledger_key
     from vedette.app import key_in_force
     from vedette.clock import SystemClock
+    from vedette.state_folder import secure
     from vedette.storage.lock import LOCK, own
     from vedette.stores import is_there, open_store
 
     if not is_there(settings):
         raise BadCommand("there is no store here", mend="start `vedette run` once")
     name = f"vedette/{settings.fleet}"
-    settings.state.mkdir(parents=True, exist_ok=True)
+    secure(settings.state)
     with own(settings.state / LOCK):
         key = ledger_key(settings.state, name, lambda: key_in_force(settings))
     opened = open_store(

@@ -121,6 +121,7 @@ class PeoplePlan:
     name_claim: str = "sub"
     role_claim: str = "roles"
     roles: Mapping[str, tuple[str, ...]] | None = None
+    max_token_life_us: int = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +196,7 @@ def edges(shape: Any, path: Callable[[str], Path]) -> Edges:
                 "operator": tuple(people.operator),
                 "policy_author": tuple(people.policy_author),
             },
+            duration_us(people.max_token_life),
         ),
         GatewayPlan((host.strip("[]"), int(port)) if host else None, tuple(gateway.agents)),
         TelemetryPlan(telemetry.traces, telemetry.endpoint, telemetry.sample, telemetry.logs),

@@ -136,6 +136,9 @@ class PeopleFile(Part):
     audience: str = "vedette"
     name_claim: str = Field(default="sub", description="the claim that names the person")
     role_claim: str = Field(default="roles", description="the claim that lists groups or roles")
+    max_token_life: Duration = Field(
+        default="24h", description="tokens that last longer, from iat to exp, are refused"
+    )
     viewer: list[str] = Field(default_factory=list, description="values of it that may read")
     approver: list[str] = Field(default_factory=list)
     operator: list[str] = Field(default_factory=list)

@@ -41,6 +41,7 @@ from vedette.load.yaml_file import Document, KeyPath, read_text
 from vedette.quick_data import dataclass
 
 _TARGET = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?\Z")
 _NEEDS = {
     "webhook": ("url",), "maildir": ("path",), "pubsub": ("project", "topic"),
     "imap": ("host", "user"), "smtp": ("host",), "http": ("base_url",), "board": ("path",),
@@ -165,6 +166,7 @@ class Settings:
     http: tuple[str, int] | None = None
     http_fallback: bool = False
     anonymous: bool = False
+    hosts: tuple[str, ...] = ()
     senders: tuple[Sender, ...] = ()
     targets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sources: tuple[SourcePlan, ...] = ()
@@ -258,6 +260,10 @@ def _problems(shape: SettingsFile, document: Document) -> list[Problem]:
         if _given(sender, "token") != 1:
             what, mend = "needs its token", "give one of token_env, token_file, token_secret"
             problems.append(document.problem(("serve", "senders", index), what, mend))
+    for index, host in enumerate(shape.serve.hosts):
+        if not _HOST.match(host):
+            what, mend = f"{host!r} is no host name", "write one as vedette.example.com, no port"
+            problems.append(document.problem(("serve", "hosts", index), what, mend))
     problems += [*edge_problems(shape, document), *notify_problems(shape, document)]
     for name, table in shape.targets.items():
         problems += _target_problems(name, table, document)
@@ -350,6 +356,7 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
         http=(host.strip("[]"), int(port)) if host else None,
         http_fallback=shape.serve.fallback,
         anonymous=shape.serve.anonymous,
+        hosts=tuple(shape.serve.hosts),
         senders=tuple(
             Sender(s.name, s.token_env, _maybe(path, s.token_file), s.prefix, s.token_secret)
             for s in shape.serve.senders

@@ -72,6 +72,10 @@ class ServeFile(Part):
     http: Address = "127.0.0.1:0"
     fallback: bool = False
     anonymous: bool = False
+    hosts: list[str] = Field(
+        default_factory=list,
+        description="names, beside addresses and localhost, that may be asked without a token",
+    )
     senders: list[SenderFile] = Field(default_factory=list)
 
 

@@ -9,10 +9,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from vedette.connections import BACKLOG
 from vedette.errors import BadFleet, Unavailable
 from vedette.serve import operators
 from vedette.serve.alertmanager import alert_routes
 from vedette.serve.bundles import bundle_routes
+from vedette.serve.hosts import Hosts
 from vedette.serve.ingest import IngestLimits, Sender, routes
 from vedette.serve.push import push_routes
 
@@ -31,15 +33,21 @@ def application(app: App) -> Starlette:
     from starlette.responses import Response as Answer
     from starlette.routing import Route
 
+    hosts = Hosts(app.settings.hosts)
+
     async def metrics(request: Request) -> Response:
+        if (refusal := hosts.refusal(request)) is not None:
+            return refusal
         body, content_type = app.metrics.scrape()
         return Answer(body, media_type=content_type)
 
     async def healthz(request: Request) -> Response:
-        return PlainTextResponse("alive\n")
+        return hosts.refusal(request) or PlainTextResponse("alive\n")
 
     async def readyz(request: Request) -> Response:
         """Ready means: the last commit stood and a policy is live."""
+        if (refusal := hosts.refusal(request)) is not None:
+            return refusal
         why = []
         if not app.store.ready:
             why.append(f"store: {app.store.writer.failure}")
@@ -53,6 +61,7 @@ def application(app: App) -> Starlette:
     limits = IngestLimits(
         max_event_bytes=app.settings.max_event_bytes,
         anonymous=app.settings.anonymous,
+        hosts=hosts,
     )
     return Starlette(
         routes=[
@@ -86,10 +95,13 @@ async def serve_http(
         return
     import uvicorn
 
+    from vedette.serve.deadlines import protocol
+
     bound = _bind(*app.settings.http, fallback=app.settings.http_fallback)
     config = uvicorn.Config(
-        application(app), log_config=None, lifespan="off", access_log=False, ws="none"
-    )
+        application(app), http=protocol(app.connections), ws="none", lifespan="off",
+        log_config=None, access_log=False, backlog=BACKLOG,
+    )  # fmt: skip
     server = uvicorn.Server(config)
     server.capture_signals = _NoSignals  # type: ignore[method-assign, assignment]
     task = asyncio.create_task(server.serve(sockets=[bound]), name="http server")

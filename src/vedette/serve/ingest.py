@@ -15,6 +15,7 @@ from vedette.event import ENVELOPE, Event, check_event
 from vedette.load.reserved import ENGINE_ATTRIBUTES, reserved
 from vedette.ports import Intake
 from vedette.quick_data import dataclass
+from vedette.serve.hosts import MEND, WHAT, WRONG_HOST, Hosts
 from vedette.serve.leftover import discard
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class IngestLimits:
     read_seconds: float = 10.0
     retry_after_seconds: int = 1
     anonymous: bool = False
+    hosts: Hosts | None = None
 
 
 class _Refusal(Exception):
@@ -93,8 +95,8 @@ def routes(intake: Intake, senders: Sequence[Sender], limits: IngestLimits) -> l
 
     202 with a receipt for each event, after the commit. 400 bad event, 401 no sender, 403 a source
     or an attribute that is not the sender's, 408 body too slow, 413 too large, 415 no CloudEvent,
-    503 try later: then nothing of the request was accepted, or (503) all of it may have been and
-    may be sent again.
+    421 another host named without a token, 503 try later: then nothing of the request was accepted,
+    or (503) all of it may have been and may be sent again.
     """
     from starlette.routing import Route
 
@@ -137,6 +139,10 @@ class _Ingest:
     async def _accept(self, request: Request) -> list[dict[str, Any]]:
         headers = request.headers.items()
         sender = self._sender(request.headers.get("authorization"))
+        hosts = self._limits.hosts
+        if sender is None and hosts is not None and not hosts.named_by(request):
+            # Nothing else keeps a web page from sending events through a browser on this machine.
+            raise _Refusal(421, WRONG_HOST, WHAT, mend=MEND)
         if "content-encoding" in request.headers or cloudevents.form_of(headers) is None:
             mend = (
                 f"send {cloudevents.STRUCTURED} or {cloudevents.BATCH} in UTF-8, "

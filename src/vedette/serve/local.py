@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vedette.commands import Commands, Order
+from vedette.connections import BACKLOG, Connections
 from vedette.errors import (
     AlreadyDone,
     BadCommand,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
 MAX_BODY_BYTES = 8 << 20
+_MOST_CONNECTIONS = 64
 PEER = "peer_uid"
 
 
@@ -257,6 +259,7 @@ async def _serving(
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=5,
+        backlog=BACKLOG,
     )
     server = uvicorn.Server(config)
     # Not `serve`: it would take over the runner's signals.
@@ -281,14 +284,20 @@ async def _serving(
 
 def _protocol() -> type[asyncio.Protocol]:
     """Return uvicorn's HTTP protocol with the peer's user id put into each request's state."""
-    from uvicorn.protocols.http.h11_impl import H11Protocol
+    from vedette.serve.deadlines import protocol
 
-    class PeerProtocol(H11Protocol):
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    # Apart from the network's: whoever takes all of that room leaves this.
+    base: Any = protocol(Connections(_MOST_CONNECTIONS))
+
+    class PeerProtocol(base):  # type: ignore[misc]
+        def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
+            if transport.is_closing():
+                return
             connection: socket.socket = transport.get_extra_info("socket")
             try:
-                self.app_state = {**self.app_state, PEER: peer_uid(connection)}
+                own: Any = self
+                own.app_state = {**own.app_state, PEER: peer_uid(connection)}
             except Forbidden:
                 # No user id in the state: every request of this connection is refused.
                 return

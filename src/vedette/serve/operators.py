@@ -63,6 +63,7 @@ def routes(app: App) -> list[Route]:
         audience=people.audience,
         now_us=now_us,
         algorithms=ALGORITHMS,
+        max_life_us=people.max_token_life_us,
     )
     door = Door(app.commands, people, verifier, lambda: open_reading(app.settings))
     return door.routes()

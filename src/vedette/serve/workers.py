@@ -141,6 +141,7 @@ async def serve_workers(
         now_us=app.line.clock.now_us,
         listen=plan.listen,
         path=path,
+        connections=app.connections,
     )
     door.open()
     pool.opened(door)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from vedette.errors import StoreBusy
+from vedette.state_folder import open_text
 
 LOCK = "runner.lock"
 
@@ -15,8 +16,12 @@ LOCK = "runner.lock"
 def own(
     path: Path, what: str = "this store", mend: str = "stop it, or use another state folder"
 ) -> IO[str]:
-    """Hold the runner's lock. Raises StoreBusy, saying `what` another runner owns, and the mend."""
-    file = path.open("a+", encoding="utf-8")
+    """Hold the runner's lock.
+
+    Raises StoreBusy, saying `what` another runner owns, and the mend; BadStore if the
+    lock is a link.
+    """
+    file = open_text(path)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

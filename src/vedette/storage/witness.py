@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vedette.errors import BadStore
 from vedette.proof import Checkpoint, ProofError, parse_note, read_notes
+from vedette.state_folder import open_file, refuse_link
 from vedette.storage.database import Database
 
 # A note is some 250 bytes; its last line is a signature, behind an em dash, and an empty line
@@ -31,16 +32,16 @@ class Witness:
         """Append a note. Never raises for the file's sake: the commit stands."""
         try:
             show(self.path, note)
-        except OSError:
+        except (OSError, BadStore):
             self.behind = True
         else:
             self.behind = False
 
 
 def show(witness: Path, note: str) -> None:
-    """Append a note to the witness file, whole or not at all. Raises OSError."""
+    """Append a note to the witness file, whole or not at all. Raises OSError, BadStore."""
     raw = (note + "\n").encode()
-    file = os.open(witness, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    file = open_file(witness, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         written = os.write(file, raw)
         if written != len(raw):
@@ -56,6 +57,7 @@ def last_shown(witness: Path) -> Checkpoint | None:
 
     Its signature is not looked at here. Raises BadStore for a file that holds something else.
     """
+    refuse_link(witness)
     if not witness.exists():
         return None
     with witness.open("rb+") as file:

@@ -50,12 +50,12 @@ class PolicyKey:
             folder.mkdir(parents=True, exist_ok=True)
             # Whoever was here first made the key.
             with suppress(FileExistsError):
-                _write(path, _new(), private=True)
+                _write(path, _new())
         key = cls.read(path)
         public = folder / PUBLIC_FILE
         if not public.exists():
             with suppress(FileExistsError):
-                _write(public, key.public, private=False)
+                _write(public, key.public)
         elif public.read_bytes() != key.public:
             raise BadStore(
                 "is not the public half of policy.key",
@@ -159,15 +159,17 @@ def _new() -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def _write(path: Path, raw: bytes, *, private: bool) -> None:
-    """Write a new file: durable and whole, or not there at all. Raises FileExistsError."""
+def _write(path: Path, raw: bytes) -> None:
+    """Write a new file for its owner alone: durable and whole, or not there at all.
+
+    Raises FileExistsError.
+    """
     import tempfile
 
     crashpoint.reach("policykey:before")
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, 0o600 if private else 0o644)
             file.write(raw)
             file.flush()
             os.fsync(file.fileno())

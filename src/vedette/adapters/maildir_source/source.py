@@ -20,6 +20,7 @@ from vedette.errors import BadFleet
 from vedette.event import Event
 from vedette.mail import mail_event
 from vedette.ports import Intake, Refused
+from vedette.state_folder import FILE_MODE, FOLDER_MODE
 
 BATCH = 64  # mails read and handed over at once
 RAW_BYTES = 256  # how much of a refused mail is kept
@@ -150,11 +151,14 @@ def copy_maildir(source: Path, target: Path) -> None:
     if partial.exists():  # a copy that was broken off
         shutil.rmtree(partial)
     target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(source, partial)
+    # Their modes are not copied: mail is for its owner alone, whatever it was where it lay.
+    shutil.copytree(source, partial, copy_function=shutil.copyfile)
     for folder in ("new", "cur", "tmp"):
         (partial / folder).mkdir(exist_ok=True)
     for place, _, names in os.walk(partial):
+        Path(place).chmod(FOLDER_MODE)
         for name in names:
+            (Path(place) / name).chmod(FILE_MODE)
             sync(Path(place) / name)
         sync(Path(place))
     partial.rename(target)

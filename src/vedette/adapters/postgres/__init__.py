@@ -31,6 +31,7 @@ from vedette.errors import BadStore
 from vedette.ports import Erased
 from vedette.proof import SigningKey, verifier_key
 from vedette.run import Run, Step
+from vedette.state_folder import secure
 from vedette.storage.lock import LOCK, own
 from vedette.storage.reads import Reads
 from vedette.storage.steps import Steps
@@ -77,7 +78,7 @@ class PostgresStore(OwnRuns, SqlStore):
         Raises Unavailable if there is no server, StoreBusy if this state folder has a runner,
         BadStore for a store that is not ours.
         """
-        folder.mkdir(parents=True, exist_ok=True)
+        secure(folder)
         label = f"{socket.gethostname()}:{os.getpid()}"
         with ExitStack() as undo:
             self._lock = undo.enter_context(

@@ -15,6 +15,7 @@ from vedette.adapters.sqlite.database import SqliteDatabase, open_database
 from vedette.entry import Draft
 from vedette.ports import Erased
 from vedette.proof import SigningKey
+from vedette.state_folder import secure
 from vedette.storage.lock import LOCK, own
 from vedette.storage.reads import Reads
 from vedette.storage.store import SqlStore
@@ -41,7 +42,7 @@ class SqliteStore(SqlStore):
         synchronous: str = "FULL",
         vfs: str | None = None,
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        secure(folder)
         path = folder / "store.db"
         with ExitStack() as undo:
             self._lock = undo.enter_context(own(folder / LOCK))

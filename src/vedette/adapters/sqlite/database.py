@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vedette.crashpoint import reach
 from vedette.errors import BadStore, StoreFailed
+from vedette.state_folder import create_file, refuse_link
 
 if TYPE_CHECKING:
     import apsw
@@ -168,8 +169,12 @@ def open_database(
 
     from vedette.adapters.sqlite.migrate import bring_up, check_schema
 
+    refuse_link(path)
     if write:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if vfs is None:
+            # SQLite gives its log and the index of that the mode of this file.
+            create_file(path)
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     elif not path.exists():
         raise BadStore("there is no store here", where=str(path), mend="start `vedette run` once")

@@ -34,6 +34,7 @@ from vedette.adapters.sqlite_bank.terms import (
 )
 from vedette.errors import BadStore
 from vedette.memory import BankPlan, Memory
+from vedette.state_folder import create_file
 
 _FORMAT = 2
 _SIZES = (4, 8, 16, 32, MAX_TERMS)  # queries are padded to these, so few statements are prepared
@@ -48,6 +49,8 @@ class SqliteBank(Curated):
         self._versions: dict[str, int] = {}
         self._plans: dict[str, BankPlan] = {}
         try:
+            if isinstance(path, Path):
+                create_file(path)
             self._db = apsw.Connection(str(path))
             self._db.set_busy_timeout(5000)
             self._db.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")

@@ -26,6 +26,7 @@ from vedette.errors import BadCommand, BadFleet
 from vedette.identity import Identity, valid_name
 from vedette.ports.tokens import BadToken, Claims
 from vedette.quick_data import dataclass
+from vedette.state_folder import open_file
 
 FOLDER = "identities"
 MOST_LIFE_US = 300_000_000
@@ -302,7 +303,7 @@ class Issuer:
     def _writing(self) -> Iterator[dict[str, Any]]:
         """Give the book to be changed, and put it in its place; one writer at a time."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = open_file(self._folder / "lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             path = self._folder / _BOOK

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from vedette.adapters.worker_pool.environment import without_secrets
 from vedette.adapters.worker_pool.zygote import send
+from vedette.state_folder import open_file
 
 COMMAND = (sys.executable, "-P", "-m", "vedette.worker")
 LOCK = "workers.lock"
@@ -51,7 +52,7 @@ class Begun:
         """
         try:
             state.mkdir(parents=True, exist_ok=True)
-            lock = os.open(state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = open_file(state / LOCK, os.O_RDWR | os.O_CREAT)
         except BaseException:
             self.abandon()
             raise

@@ -29,6 +29,7 @@ import orjson
 
 from vedette.adapters.worker_pool.confine import _NOTE
 from vedette.adapters.worker_pool.remote import Berth
+from vedette.connections import Connections
 from vedette.errors import BadFleet, Unavailable
 from vedette.ports.tokens import BadToken, Claims, Tokens
 
@@ -86,7 +87,9 @@ class Door:
         now_us: Callable[[], int],
         listen: tuple[str, int] | None = None,
         path: Path | None = None,
+        connections: Connections | None = None,
     ) -> None:
+        self._connections = connections or Connections(_MOST_GUESTS)
         self._tokens = tokens
         self._releases = releases
         self._say = say
@@ -144,12 +147,12 @@ class Door:
             "close_timeout": 1,
             "server_header": None,
             "logger": quiet(),
+            "create_connection": _counted(self._connections),
         }
         async with AsyncExitStack() as stack:
             if self._path is not None:
                 self._path.unlink(missing_ok=True)
-                # Its group may be let in: what lets a worker in is its token.
-                old = os.umask(0o117)
+                old = os.umask(0o177)
                 try:
                     inside: Any = unix_serve(self._attend, str(self._path), **more)
                     await stack.enter_async_context(inside)
@@ -411,3 +414,28 @@ def _object(message: str | bytes) -> dict[str, Any]:
     except ValueError as error:
         raise _Goes(PROTOCOL, "no JSON") from error
     return told if isinstance(told, dict) else {}
+
+
+def _counted(connections: Connections) -> type[ServerConnection]:
+    """Return a connection that is cut off where there is no room: before its handshake, too."""
+    from websockets.asyncio.server import ServerConnection
+
+    class Counted(ServerConnection):
+        _peer: str | None = None
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            address = self.remote_address
+            peer = str(address[0]) if isinstance(address, tuple) else ""
+            if connections.enter(peer):
+                self._peer = peer
+            else:
+                self.transport.abort()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self._peer is not None:
+                connections.leave(self._peer)
+                self._peer = None
+            super().connection_lost(exc)
+
+    return Counted

@@ -1,0 +1,59 @@
+"""Which Host a request may name where no token is asked for.
+
+A page of any web site can have a browser send requests to this machine: its own name is made to
+resolve to 127.0.0.1 (DNS rebinding), and then the answers are the page's to read. The browser names
+that site as the Host. An address is not a name that anybody can rebind, and what listens here under
+other names says so in `[serve] hosts`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+# RFC 3986, 3.2.2: an address of version 6 stands in brackets.
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]@]+))(?::[0-9]*)?")
+WRONG_HOST = "wrong-host"
+WHAT = "this server is not asked by that name"
+MEND = "ask by its address, or add the name to [serve] hosts"
+
+
+class Hosts:
+    """The names under which a server may be asked: addresses, localhost, and those declared."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = {name.lower().rstrip(".") for name in names} | {"localhost"}
+
+    def takes(self, host: str) -> bool:
+        """Say whether a Host header, with or without a port, is one of them."""
+        found = _HOST.fullmatch(host.strip().lower())
+        if found is None:
+            return False
+        name = found[1] or found[2]
+        if name.rstrip(".") in self._names:
+            return True
+        try:
+            ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+    def named_by(self, request: Request) -> bool:
+        """Say whether a request names one of them, and no other."""
+        hosts = request.headers.getlist("host")
+        return len(hosts) == 1 and self.takes(hosts[0])
+
+    def refusal(self, request: Request) -> Response | None:
+        """Return the answer to a request that names another host; None if it may go on."""
+        from starlette.responses import JSONResponse
+
+        if self.named_by(request):
+            return None
+        error = {"code": WRONG_HOST, "what": WHAT, "where": "Host", "mend": MEND}
+        return JSONResponse({"error": error}, 421)
