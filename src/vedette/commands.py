@@ -351,12 +351,16 @@ class Commands:
         event: str | None = None,
         subject: str | None = None,
         entry: int | None = None,
+        deny_holds: bool = False,
     ) -> dict[str, Any]:
         """Erase the content of an event, all under a subject, or one entry's. The proof holds.
 
-        What agents proposed to remember out of it leaves the banks too.
+        What agents proposed to remember out of it leaves the banks too. With `deny_holds` what
+        waits on it is denied by the same person for the same reason, and its runs end.
         """
         self._may(order, "erase")
+        if deny_holds:
+            self._may(order, "deny")
         if sum(given is not None for given in (event, subject, entry)) != 1:
             mend = "give one of --event ID, --subject WHO and --entry SEQ"
             raise BadCommand("say what to erase", mend=mend)
@@ -366,8 +370,9 @@ class Commands:
         await keep_states(self.line, store.runs_with(event=event, subject=subject, entry=entry))
         draft = Draft("body.erased", {"actor": str(order.principal)}, body=order.body())
         erased = await store.erase(
-            event=event, subject=subject, entry=entry, draft=draft, command=order.command_id
-        )
+            event=event, subject=subject, entry=entry, draft=draft, end=deny_holds,
+            command=order.command_id,
+        )  # fmt: skip
         self.line.recall.banks.forget(erased.events, store.candidates(erased.events))
         if self.curating is not None:
             self.curating.unlearn()

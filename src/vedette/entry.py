@@ -53,7 +53,7 @@ KINDS = frozenset(
         "run.corrected",  # a person said what should have been; body: should, was, note, reason
         "run.dead",  # dead letter; body: reason
         "run.redriven",  # a person had a dead letter taken up again; body: reason
-        "run.dropped",  # a person closed a dead letter for good; body: reason
+        "run.dropped",  # a person ended a dead letter, or what they erased, for good; body: reason
         "notice.raised",  # a permit that a person is to be told of
         "identity.changed",  # a person issued, rotated or revoked a key; body: reason
         "identity.refused",  # a token, or a worker's answer, was not taken; `what` is the code

@@ -25,6 +25,7 @@ _AUTHOR: frozenset[Role] = frozenset({"policy_author"})
 READS: Mapping[str, frozenset[Role]] = dict.fromkeys(
     (
         "would_wake", "me", "status", "changes", "explain", "holds", "runs", "entries", "dead",
+        "erasable",
         "memory_list", "memory_show",
     ),
     EVERY,

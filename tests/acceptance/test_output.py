@@ -231,7 +231,7 @@ def writes(made: Scene) -> None:
     # Of a mail's run the correction and the undo above are not handled yet, and still need it.
     listed = json.loads(made.give("runs", "--limit", "50", "--json")[1])["items"]
     ended = [r for r in listed if r["state"] == "done" and r["agent"] == "anomaly_detection"]
-    made.do("erase", "--event", ended[0]["event"], *why)
+    made.do("erase", "--event", ended[0]["event"], "--yes", *why)
     made.do("store rebuild")
     made.do("ledger archive", "--keep", "0s", *why)
 

@@ -432,7 +432,7 @@ def test_every_verb_works_beside_a_killed_runner(own: Path) -> None:
             ("deny", second["hold"]),
             ("send", "--type", "a.b"),
             ("policy", "apply"),
-            ("erase", "--event", event),
+            ("erase", "--event", event, "--yes"),
         )
         for order in orders:
             done = vedette(own, *order, *why)
@@ -574,7 +574,7 @@ def test_erased_content_is_gone_and_the_proof_holds(own: Path) -> None:
     stories = (look(own, "explain", item["event"], "--json").json for item in page["items"])
     event = next(story["id"] for story in stories if story["runs"][0]["actions"])
     assert look(own, "explain", event, "--json").json["event"]["data"]["from"]
-    done = vedette(own, "erase", "--event", event, "--reason", "asked to", "--json")
+    done = vedette(own, "erase", "--event", event, "--yes", "--reason", "asked to", "--json")
     assert (done.code, done.json["by"]) == (0, "here")
     story = look(own, "explain", event, "--json").json["event"]
     assert (story["erased"], story["data"]) == (True, None)

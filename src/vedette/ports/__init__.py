@@ -8,7 +8,7 @@ from vedette.ports.memory import BankStore
 from vedette.ports.policy import Finding, Gate, PolicyEngine, PolicyStage, Warming
 from vedette.ports.shelf import Shelf
 from vedette.ports.sources import Intake, Receipt, Refused, Source
-from vedette.ports.store import Accepted, Arrival, Ended, Erased, Store
+from vedette.ports.store import Accepted, Arrival, Ended, Erased, Store, Survey
 
 __all__ = [
     "Accepted",
@@ -30,6 +30,7 @@ __all__ = [
     "Shelf",
     "Source",
     "Store",
+    "Survey",
     "Thought",
     "Warming",
 ]

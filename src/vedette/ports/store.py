@@ -55,6 +55,35 @@ class Erased:
 
 
 @dataclass(frozen=True, slots=True)
+class Survey:
+    """What an erasure would find: keys of events, their runs, contents, and what waits on them.
+
+    `open` are the runs that have not ended, `holds` the actions of those that are held. It would
+    have to deny these, or is refused.
+    """
+
+    events: tuple[str, ...]
+    runs: int
+    contents: int
+    open: tuple[Run, ...]
+    holds: tuple[ActionRow, ...]
+
+    def to_json(self, memories: int) -> dict[str, Any]:
+        """Return it as `--json` prints it; `memories` were learned of it."""
+        return {
+            "events": list(self.events),
+            "runs": self.runs,
+            "contents": self.contents,
+            "memories": memories,
+            "open": [{"run": run.id, "state": run.state, "waits": run.waits} for run in self.open],
+            "holds": [
+                {"hold": row.id.replace("act_", "hold_"), "tool": row.tool, "run": row.run}
+                for row in self.holds
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """What became of an order about dead letters: the runs that moved, and why others did not."""
 
@@ -249,9 +278,14 @@ class Store(Protocol):
         subject: str | None = None,
         entry: int | None = None,
         draft: Draft,
+        end: bool = False,
         command: str | None = None,
     ) -> Erased:
-        """Delete the bodies found by one of event, subject and entry (seq). Raises BadCommand."""
+        """Delete the bodies found by one of event, subject and entry (seq).
+
+        With `end` what waits on them is denied and ended first, in the same commit. Raises
+        BadCommand.
+        """
         ...
 
     def candidates(self, events: Collection[str]) -> list[Candidate]:

@@ -83,12 +83,24 @@ def dead(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
     return dead_page(record, now_us, **given, **_limit(asked))
 
 
+def erasable(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
+    """Return what `erase` would find (`event`, `subject` or `entry`)."""
+    _only(asked, "event", "subject", "entry")
+    if len(asked) != 1:
+        raise BadCommand("say what to erase", mend="give one of event, subject and entry")
+    entry = _number(asked, "entry")
+    found = record.survey(event=asked.get("event"), subject=asked.get("subject"), entry=entry)
+    told: dict[str, Any] = found.to_json(len(record.candidates(found.events)))
+    return told
+
+
 READS: Mapping[str, Callable[[Any, int, Query], dict[str, Any]]] = {
     "changes": changes,
     "holds": holds,
     "runs": runs,
     "entries": entries,
     "dead": dead,
+    "erasable": erasable,
 }
 
 

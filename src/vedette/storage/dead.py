@@ -18,8 +18,8 @@ from vedette.storage.rows import COLUMNS, RUNS, find_position, to_action, to_run
 
 # The rule that burial writes into the actions that it ended.
 BURIED = "run.dead"
-_MOVE = (
-    "UPDATE run SET state=?, steps=steps+1, entries=entries+1, last=?, attempts=0, wake_us=?, "
+MOVE = (
+    "UPDATE run SET state=?, steps=steps+1, entries=?, last=?, attempts=0, wake_us=?, "
     "waits=NULL WHERE position=? AND agent=?"
 )
 
@@ -48,7 +48,7 @@ def redrive(
             if row.rule == BURIED:
                 take_up(row)
                 pending.action(run.position, row, 0)
-        database.run(_MOVE, ("waiting", seq, 1, run.position, run.agent))
+        database.run(MOVE, ("waiting", run.entries + 1, seq, 1, run.position, run.agent))
         moved.append(run.id)
     _if_none(moved, refused)
     return Ended(tuple(moved), tuple(refused))
@@ -65,7 +65,7 @@ def drop(
             refused.append((name, why))
             continue
         seq = _told(ledger, run, draft, at_us)
-        database.run(_MOVE, ("done", seq, 0, run.position, run.agent))
+        database.run(MOVE, ("done", run.entries + 1, seq, 0, run.position, run.agent))
         moved.append(run.id)
     _if_none(moved, refused)
     return Ended(tuple(moved), tuple(refused))

@@ -11,10 +11,12 @@ from vedette.digest import short_id
 from vedette.entry import Draft
 from vedette.errors import BadCommand
 from vedette.learned import PROPOSED
-from vedette.ports import Erased
+from vedette.ports import Erased, Survey
 from vedette.storage import kept
 from vedette.storage.database import Database, Row
+from vedette.storage.end_runs import end_run, open_holds, open_runs
 from vedette.storage.ledger import Ledger
+from vedette.storage.pending import Pending
 from vedette.storage.rows import find_position
 from vedette.undo import undo_ids
 
@@ -35,17 +37,16 @@ def erase(
     entry: int | None,
     draft: Draft,
     at_us: int,
+    end: Pending | None = None,
 ) -> Erased:
     """Delete the bodies found by exactly one of event, subject and entry, and say so in the ledger.
 
     With an event go the events that hold a copy of it, however many steps away: those of its
-    corrections, and those that undo what was done because of it. In a transaction of the writer's.
+    corrections, and those that undo what was done because of it. With `end` the runs that wait on
+    it are ended first, their holds denied by the same person. In a transaction of the writer's.
     Raises BadCommand if there is no body, or if a run needs it.
     """
-    places = _places(database, event, subject, entry)
-    found = _bodies(database, _copies(database, places) - ({entry} if entry else set()))
-    if entry is not None:
-        found |= _bodies_at(database, {entry})
+    found = _found(database, event, subject, entry)
     if not found:
         by, value = next(
             (by, value)
@@ -55,16 +56,18 @@ def erase(
         raise BadCommand(f"no body is found by {by} {value!r}")
     rows = list(found.values())
     abouts = sorted({row[2] for row in rows if row[2] is not None})
-    events = []
-    for about in abouts:
-        events += [key for (key,) in database.rows("SELECT key FROM event WHERE seq=?", (about,))]
-        runs = database.rows("SELECT id, state FROM run WHERE position=?", (about,))
-        for run, state in runs:
-            if state in ("ready", "waiting"):
-                raise BadCommand(
-                    f"run {run} still needs this content",
-                    mend="settle its holds (approve, deny) or let it finish first",
-                )
+    runs = open_runs(database, abouts)
+    for run in runs:
+        if end is None:
+            raise BadCommand(
+                f"run {run.id} still needs this content",
+                mend="answer its holds, let it finish, or end what waits: --deny-holds",
+            )
+        end_run(database, ledger, end, run, str(draft.fields["actor"]), draft.body, at_us)
+    if end is not None:
+        # What the denials say is not to go with the content: it was found before.
+        end.flush()
+    events = _keys(database, abouts)
     _delete(database, rows)
     gone = [(about,) for about in abouts]
     database.many("UPDATE action SET record=NULL, answer=NULL WHERE position=?", gone)
@@ -74,6 +77,35 @@ def erase(
         database.many("UPDATE refused SET subject=NULL WHERE seq=?", gone)
     digests = _tell(ledger, rows, draft, at_us)
     return Erased(digests, tuple(sorted(events)))
+
+
+def survey(database: Database, event: str | None, subject: str | None, entry: int | None) -> Survey:
+    """Return what `erase` would find; nothing is changed."""
+    found = _found(database, event, subject, entry)
+    abouts = sorted({row[2] for row in found.values() if row[2] is not None})
+    open = open_runs(database, abouts)
+    holds = [hold for run in open for hold in open_holds(database, run)]
+    ((runs,),) = database.rows(
+        f"SELECT COUNT(*) FROM run WHERE position IN ({','.join('?' * len(abouts)) or 'NULL'})",
+        abouts,
+    )
+    return Survey(
+        tuple(sorted(_keys(database, abouts))), int(runs), len(found), tuple(open), tuple(holds)
+    )
+
+
+def _found(
+    database: Database, event: str | None, subject: str | None, entry: int | None
+) -> dict[int, Row]:
+    """Return (seq, entry bytes, about) of the content that is asked for, and of its copies."""
+    places = _places(database, event, subject, entry)
+    found = _bodies(database, _copies(database, places) - ({entry} if entry else set()))
+    return found | _bodies_at(database, {entry}) if entry is not None else found
+
+
+def _keys(database: Database, abouts: Iterable[int]) -> list[str]:
+    sql = "SELECT key FROM event WHERE seq=?"
+    return [key for about in abouts for (key,) in database.rows(sql, (about,))]
 
 
 def erase_memories(

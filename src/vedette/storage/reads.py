@@ -12,10 +12,12 @@ from vedette.budget import Raise
 from vedette.event import Event
 from vedette.learned import TOLD, Learned, fold
 from vedette.memory import Candidate
+from vedette.ports import Survey
 from vedette.run import ActionRow, Run
 from vedette.stop import Stop
 from vedette.storage import kept
 from vedette.storage.database import Database, Row
+from vedette.storage.erase import survey
 from vedette.storage.pages import Pages
 from vedette.storage.record import Record
 from vedette.storage.rows import BEFORE, COLUMNS, RUNS, find_position, to_action, to_run
@@ -217,6 +219,12 @@ class Reads(Pages, Record):
         if entry is not None:
             return [to_run(row) for row in self._rows(f"{RUNS} WHERE r.position=?", entry)]
         return [to_run(row) for row in self._rows(f"{RUNS} WHERE e.subject=?", subject)]
+
+    def survey(
+        self, *, event: str | None = None, subject: str | None = None, entry: int | None = None
+    ) -> Survey:
+        """Return what an erasure by one of event, subject and entry (seq) would find."""
+        return survey(self._database, event, subject, entry)
 
     def candidates(self, events: Collection[str]) -> list[Candidate]:
         """Return what was proposed for memory out of these events and is not erased."""

@@ -362,9 +362,10 @@ class SqlStore(Keeping):
         subject: str | None = None,
         entry: int | None = None,
         draft: Draft,
+        end: bool = False,
         command: str | None = None,
     ) -> Erased:
-        """Delete the bodies found by event, subject or entry.
+        """Delete the bodies found by event, subject or entry; with `end` end what waits on them.
 
         The entry that names them is written in the same commit. Action records of the same runs
         lose their arguments.
@@ -372,9 +373,11 @@ class SqlStore(Keeping):
 
         def work() -> Erased:
             self.erasing()
+            # What is known of the runs that are ended is not so any more.
+            self._steps.forget()
             return erase(
                 self._write, self._ledger, event=event, subject=subject, entry=entry, draft=draft,
-                at_us=self._now_us(),
+                at_us=self._now_us(), end=self._pending if end else None,
             )  # fmt: skip
 
         return await self.writer.submit(self._orders.once(command, work))

@@ -283,11 +283,12 @@ class PostgresStore(OwnRuns, SqlStore):
         subject: str | None = None,
         entry: int | None = None,
         draft: Draft,
+        end: bool = False,
         command: str | None = None,
     ) -> Erased:
         """Delete the bodies found by event, subject or entry; the server's files forget later."""
         erased = await super().erase(
-            event=event, subject=subject, entry=entry, draft=draft, command=command
+            event=event, subject=subject, entry=entry, draft=draft, end=end, command=command
         )
         return replace(erased, scrubbed=False)
 

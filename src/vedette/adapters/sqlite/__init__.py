@@ -68,11 +68,12 @@ class SqliteStore(SqlStore):
         subject: str | None = None,
         entry: int | None = None,
         draft: Draft,
+        end: bool = False,
         command: str | None = None,
     ) -> Erased:
         """Delete the bodies found by event, subject or entry, and what the log holds of them."""
         erased = await super().erase(
-            event=event, subject=subject, entry=entry, draft=draft, command=command
+            event=event, subject=subject, entry=entry, draft=draft, end=end, command=command
         )
         return replace(erased, scrubbed=not self._uncut)
 
