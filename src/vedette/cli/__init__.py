@@ -61,7 +61,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "ledger": ("ledger", "ledger", "Verify and export the ledger."),
     "audit": ("audit", "audit", "Hold targets' own records against the ledger."),
     "erase": ("erase", "erase", "Erase content; the ledger's proof still holds."),
-    "store": ("store", "store", "Move the state to PostgreSQL; rebuild the read tables."),
+    "store": ("store", "store", "Move the state to PostgreSQL; check its rows."),
     "pubsub": ("pubsub", "pubsub", "Make what Pub/Sub needs; send dead letters again."),
     "backup": ("backup", "backup", "Copy the fleet's state into a folder, while it runs."),
     "restore": ("restore", "restore", "Put a backup in the place of a lost store."),

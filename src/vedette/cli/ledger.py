@@ -108,7 +108,10 @@ def _report(
             line = _key(key or state / "ledger.pub")
             seen = witness or state / "witness.log"
             record = _joined(archive, store)
-            return verify_store(record, line, _there(seen, witness), bodies=bodies)
+            return verify_store(
+                record, line, _there(seen, witness), bodies=bodies,
+                one_witness=settings_of(ctx).store.kind == "sqlite",
+            )  # fmt: skip
     except ProofError as error:
         raise BadCommand(f"the key cannot be used: {error}", mend="give --key FILE") from error
 

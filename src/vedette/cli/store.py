@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from vedette.cli.common import as_json_option, human_verb, reading, say, settings_of
+from vedette.cli.common import as_json_option, human_verb, plain, reading, say, settings_of
 from vedette.errors import BadCommand
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def store() -> None:
-    """Move the state to PostgreSQL; rebuild the read tables."""
+    """Move the state to PostgreSQL; check its rows; rebuild the read tables."""
 
 
 @store.command()
@@ -55,6 +55,36 @@ def copy(
     text += "to go on there, write into vedette.toml:\n"
     text += f'  [store]\n  kind = "postgresql"\n  url_env = "{variable or "DATABASE_URL"}"'
     say(as_json, told, text)
+
+
+@store.command()
+@as_json_option
+@click.pass_context
+def check(ctx: click.Context, as_json: bool) -> None:
+    """Hold every row of the store against the ledger; name what an edited one changed.
+
+    Says of each the table, the row, the column, what it says and what it should say. Works beside a
+    running fleet; reads the whole ledger. `ledger verify` proves the entries themselves, first.
+    Exits 1 if a row is not what it should be.
+    """
+    with reading(settings_of(ctx)) as opened, opened.snapshot():
+        found = list(opened.audit())
+    rows = [
+        {"table": odd.table, "row": odd.row, "column": odd.column, "says": _told(odd.says),
+         "should": _told(odd.should)}
+        for odd in found
+    ]  # fmt: skip
+    text = "\n".join(plain(str(odd)) for odd in found) or "every row is what the ledger says"
+    say(as_json, {"ok": not rows, "rows": rows}, text)
+    if rows:
+        ctx.exit(1)
+
+
+def _told(value: Any) -> Any:
+    """Return a value of a column as JSON can tell it."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return [_told(one) for one in value] if isinstance(value, tuple) else value
 
 
 @store.command()

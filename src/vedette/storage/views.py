@@ -29,6 +29,7 @@ _PUT = (
 )
 _DROP = "DELETE FROM view WHERE (name,id) IN (VALUES(?,?))"
 _TURN = "DELETE FROM view WHERE name='minute' AND sort<?"
+_COLUMNS = ("version", "sort", "data")
 _ALL = "SELECT name, id, version, sort, data FROM view ORDER BY name, id"
 
 
@@ -129,9 +130,24 @@ def remade(database: Database) -> dict[Key, Row]:
 
 def spoilt(database: Database) -> list[Key]:
     """Return the rows that are not, byte by byte, what the entries come to. Raises BadCommand."""
+    return sorted({(name, id) for name, id, _, _, _ in differing(database)})
+
+
+def differing(database: Database) -> Iterator[tuple[str, str, str, Any, Any]]:
+    """Yield (name, id, column, says, should say) of rows that are not what the entries come to.
+
+    The column is * for a row that is missing, or that nothing tells of. Raises BadCommand.
+    """
     made = {key: _values(key, row) for key, row in remade(database).items()}
     found = {(row[0], row[1]): tuple(row) for row in database.each(_ALL)}
-    return sorted(key for key in made.keys() | found.keys() if made.get(key) != found.get(key))
+    for key in sorted(made.keys() | found.keys()):
+        right, says = made.get(key), found.get(key)
+        if right is None or says is None:
+            yield (*key, "*", says, right)
+            continue
+        for column, one, other in zip(_COLUMNS, says[2:], right[2:], strict=True):
+            if one != other:
+                yield (*key, column, one, other)
 
 
 def _told(database: Database) -> Iterator[Told]:

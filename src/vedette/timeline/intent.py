@@ -90,7 +90,7 @@ class Intent:
 
     def take(self, entry: Shown) -> list[Finding]:
         """Take in the next entry about the action; return what is wrong with it."""
-        work = _MOVES.get(entry.kind)
+        work = MOVES.get(entry.kind)
         return work(self, entry) if work is not None else []
 
     def to_json(self) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class Intent:
         return wrong
 
 
-_MOVES: Mapping[str, Callable[[Intent, Shown], list[Finding]]] = {
+MOVES: Mapping[str, Callable[[Intent, Shown], list[Finding]]] = {
     "action.decided": Intent._decide,
     "hold.approved": Intent._answer,
     "hold.denied": Intent._answer,

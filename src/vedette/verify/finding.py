@@ -30,6 +30,12 @@ class Code(StrEnum):
     BODY_MISMATCH = "body-mismatch"
     BODY_MISSING = "body-missing"
     COLUMN_MISMATCH = "column-mismatch"
+    APPROVAL_MISSING = "approval-missing"
+    UNPERMITTED = "unpermitted"
+    POLICY_MISMATCH = "policy-mismatch"
+    ROW_MISMATCH = "row-mismatch"
+    CHECKPOINTS_GONE = "checkpoints-gone"
+    WITNESS_SHORT = "witness-short"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from vedette.adapters.ledger_file.files import (
     snapshot,
 )
 from vedette.proof import Frontier, ProofError
+from vedette.timeline.intent import MOVES, Intent
+from vedette.timeline.record import shown as shown_entry
 from vedette.verify import Code, Finding, Report, verify_ledger
 
 # The typed columns that a store keeps beside the bytes, in the order in which it yields them.
@@ -25,6 +27,11 @@ COLUMNS = (
 )  # fmt: skip
 
 _LIMIT = 100
+
+_ENDS = ("run.closed", "run.dropped")
+_OF_ACTIONS = (*MOVES, *_ENDS)
+# What an approval did not cover; all else that is wrong with an action was not permitted.
+_CODES = {"approval": Code.APPROVAL_MISSING, "digest": Code.APPROVAL_MISSING}
 
 
 class _Stream:
@@ -56,13 +63,20 @@ class _Stream:
 
 
 def verify_store(
-    record: Walk, verifier_key: str, witness: Path | None = None, *, bodies: bool = True
+    record: Walk,
+    verifier_key: str,
+    witness: Path | None = None,
+    *,
+    bodies: bool = True,
+    one_witness: bool = False,
 ) -> Report:
     """Verify a store or an export against a key and a witness file: see `verify_ledger`.
 
-    Of a store the typed columns are held against the bytes too. The witness is read before the
-    entries, so a fleet that goes on running meanwhile is not mistaken for a cut. Raises ProofError
-    for a malformed key; what is wrong with the record is reported.
+    Every effect must have been permitted, and each permit by approval have its person's entry. Of a
+    store the typed columns are held against the bytes too, and its rows against the entries. With
+    `one_witness` nobody else shows this store's checkpoints: the file must have all of them. The
+    witness is read before the entries, so a fleet that goes on running meanwhile is not mistaken
+    for a cut. Raises ProofError for a malformed key; what is wrong with the record is reported.
     """
     shown = read_witness(witness)
     found: list[Finding] = []
@@ -79,13 +93,23 @@ def verify_store(
         )
         wrong, columns = _columns(record)
         beside = [*_sizes(record), *_tree(record, report)]
+        told = [*_heads(record, shown, report, begun.size, one_witness=one_witness)]
+        told += _permits(record, begun.size)
+        if report.ok:
+            # Where the entries themselves are wrong, nothing can be held against them.
+            told += _rows(record)
     counts = dict(report.counts)
     if stream.strays and bodies:
         counts[Code.BODY_MISMATCH] = counts.get(Code.BODY_MISMATCH, 0) + stream.strays
         columns = found + columns
     if wrong or beside:
         counts[Code.COLUMN_MISMATCH] = wrong + len(beside)
-    findings = (*report.findings, *columns, *beside[:_LIMIT])
+    kept: list[Finding] = []
+    for one in told:
+        counts[one.code] = counts.get(one.code, 0) + 1
+        if counts[one.code] <= _LIMIT:
+            kept.append(one)
+    findings = (*report.findings, *columns, *beside[:_LIMIT], *kept)
     return replace(report, counts=counts, findings=findings)
 
 
@@ -151,3 +175,67 @@ def _tree(record: Walk, report: Report) -> list[Finding]:
     except (ProofError, ValueError) as error:
         what = f"the tree that the store keeps is not readable: {error}"
     return [Finding(Code.COLUMN_MISMATCH, None, what)]
+
+
+def _heads(
+    record: Walk, shown: Sequence[str], report: Report, archived: int, *, one_witness: bool
+) -> Iterator[Finding]:
+    """Yield the checkpoints that the store has lost, or its witness: each has what the other has.
+
+    Nothing is said of a restored ledger, whose two histories have checkpoints of their own.
+    """
+    if getattr(record, "sized", None) is None or report.restored:
+        return
+    kept = {size_of(note) for note in record.notes()}
+    seen = {size_of(note) for note in shown}
+    gone = sorted(size for size in seen - kept if archived < size <= report.size)
+    if gone or (not kept and report.size > archived):
+        what = f"the store has lost {len(gone)} checkpoints that the witness saw" if gone else (
+            f"the store has no checkpoint of its {report.size} entries"
+        )  # fmt: skip
+        yield Finding(Code.CHECKPOINTS_GONE, gone[0] if gone else None, what)
+    if not one_witness:
+        return
+    # The last one is shown after its commit, and a runner that was killed had no time to.
+    unseen = sorted(kept - seen - {max(kept, default=0)})
+    outside = [size for size in unseen if not min(seen, default=0) < size < max(seen, default=0)]
+    outside = [size for size in outside if size > archived]
+    if outside:
+        what = f"the witness lacks {len(outside)} checkpoints that the store has: it was cut"
+        yield Finding(Code.WITNESS_SHORT, outside[0], what)
+
+
+def _permits(record: Walk, archived: int) -> Iterator[Finding]:
+    """Yield what the entries say of actions that cannot have come about by permission."""
+    intents: dict[str, Intent] = {}
+    of_run: dict[str, list[str]] = {}
+    for seq, raw, _, data in record.walk(_OF_ACTIONS):
+        value = read_object(raw)
+        if int(value.get("about") or 0) <= archived:
+            continue  # its beginning is not at hand
+        if value.get("kind") in _ENDS:
+            for id in of_run.pop(str(value.get("run")), ()):
+                del intents[id]
+            continue
+        if "action" not in value:
+            continue
+        id = str(value["action"])
+        if id not in intents:
+            run = str(value.get("run"))
+            intents[id] = Intent(id, run, str(value.get("agent")), None, str(value.get("tool")))
+            of_run.setdefault(run, []).append(id)
+        try:
+            entry = shown_entry(seq, raw, data)
+        except ValueError:
+            continue  # such a body is found where its digest is compared
+        for one in intents[id].take(entry):
+            code = _CODES.get(one["code"], Code.UNPERMITTED)
+            yield Finding(code, seq, f"entry {seq}: {one['what']}")
+
+
+def _rows(record: Walk) -> Iterator[Finding]:
+    """Yield what a store's rows say that its entries do not."""
+    read: Callable[[], Iterator[Any]] | None = getattr(record, "audit", None)
+    for odd in read() if read is not None else ():
+        policy = odd.table in ("policy", "bundle")
+        yield Finding(Code.POLICY_MISMATCH if policy else Code.ROW_MISMATCH, None, str(odd))

@@ -1,0 +1,415 @@
+"""Holds the rows of a store against its entries: what an edit changed, by table, row and column.
+
+Entries are proved by checkpoints; rows are what the engine and people go by. For each row the value
+that the entries come to is made again, as far as they tell it. What they do not tell is listed in
+`UNTOLD` with what an edit of it could do: a column is in one of the two, and a test sees to it.
+
+Rows of entries that were archived are not looked at: what they came to is proved by the archive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from typing import Any
+
+import orjson
+
+from vedette.bundle import bundle_digest
+from vedette.digest import canonical
+from vedette.quick_data import dataclass
+from vedette.run import run_of
+from vedette.storage.database import Database
+from vedette.storage.schema import tag
+from vedette.storage.views import differing
+
+_TIMING = "when and how often it is tried; each try is decided again before anything is called"
+_COUNTER = "a counter for limits; every decision's own counts are in its question, and replayed"
+_STATE = "a judge's state; `vedette replay` and a new fold of the events tell what it should be"
+# (table, column) -> what an edit could do, and why the ledger does not tell it.
+UNTOLD: Mapping[tuple[str, str], str] = {
+    ("meta", "name"): "which values the engine keeps for itself; those that decide are checked",
+    ("meta", "value"): "the tree, the fleet's name and the key are checked at each start",
+    ("refused", "subject"): "under whose name content is found to be erased",
+    ("event", "subject"): "under whose name content is found to be erased",
+    ("run", "key"): "in which order events are judged; made of the agent's charter of that time",
+    ("run", "steps"): "another number refuses the run's next step, and nothing is done",
+    ("run", "turn"): "another number has the turn thought again, and decided again",
+    ("run", "attempts"): _TIMING,
+    ("run", "wake_us"): _TIMING,
+    ("run", "waits"): _TIMING,
+    ("run", "observed"): _STATE,
+    ("run", "prior"): _STATE,
+    ("head", "agent"): _STATE,
+    ("head", "key"): _STATE,
+    ("head", "position"): _STATE,
+    ("old_id", "id"): "finds runs from before ids led home",
+    ("old_id", "position"): "finds runs from before ids led home",
+    ("action", "turn"): "its id is made of it, and is checked",
+    ("action", "ordinal"): "its id is made of it, and is checked",
+    ("action", "decisions"): "how often it was decided, to be shown",
+    ("action", "waits"): _TIMING,
+    ("action", "until_us"): "the end of a hold or an approval; the approval's own end is sealed",
+    ("action", "tries"): _TIMING,
+    ("action", "not_before_us"): _TIMING,
+    ("action", "obliges"): "what a permit obliges to; the decision's body has it",
+    ("action", "seq"): "the place in the list of holds",
+    ("action", "last"): "the cause that the next entry names; it can only be an earlier one",
+    ("action", "counted_us"): _COUNTER,
+    ("state", "agent"): _STATE,
+    ("state", "key"): _STATE,
+    ("state", "position"): _STATE,
+    ("state", "blob"): _STATE,
+    ("row", "collection"): "which of a tool's own rows it is; the entry seals their content",
+    ("row", "key"): "which of a tool's own rows it is; the entry seals their content",
+    ("row", "seq"): "by which step it was written, to be shown",
+    ("position", "source"): "where a source goes on; what comes twice is known by its id",
+    ("position", "value"): "where a source goes on; what comes twice is known by its id",
+    ("spend", "agent"): _COUNTER,
+    ("spend", "unit"): _COUNTER,
+    ("spend", "minute"): _COUNTER,
+    ("spend", "amount"): _COUNTER,
+    **{("total", name): _COUNTER for name in (
+        "name", "unit", "hour_us", "hour", "hour_told", "day_us", "day", "day_told",
+    )},
+    **{("raised", name): _COUNTER for name in (
+        "seq", "name", "unit", "span", "amount", "until_us",
+    )},
+    ("command", "id"): "which orders were carried out; a person may give one again",
+    ("command", "seq"): "which orders were carried out; a person may give one again",
+    **{("candidate", name): "a table of older stores; memories are read from the entries" for name
+       in ("seq", "bank", "scope", "agent", "run", "event")},
+}  # fmt: skip
+# Proved by checkpoints, salted digests and the keys: `vedette.verify` and the ledger's columns.
+PROVED = frozenset({"entry", "body", "checkpoint"})
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """A row that is not what the entries come to; None says that there is, or should be, none."""
+
+    table: str
+    row: str
+    column: str
+    says: Any
+    should: Any
+
+    def __str__(self) -> str:
+        place = f"{self.table} {self.row}: {self.column}"
+        return f"{place} says {_short(self.says)}, and should say {_short(self.should)}"
+
+
+def audit(database: Database) -> Iterator[Odd]:
+    """Yield every column of a row that the entries contradict. Reads the whole ledger once."""
+    told = _Told()
+    first = 1
+    sql = (
+        "SELECT e.seq, e.bytes, b.data FROM entry e LEFT JOIN body b ON b.seq=e.seq ORDER BY e.seq"
+    )
+    for at, (seq, raw, data) in enumerate(database.each(sql)):
+        first = int(seq) if at == 0 else first
+        told.take(int(seq), orjson.loads(raw), data)
+    yield from _policies(database, told, whole=first == 1)
+    if first == 1:
+        yield from _keyed(database, "stop", "scope,name", ("seq",), told.stops)
+        for name, id, column, says, should in differing(database):
+            yield Odd("view", f"{name} {id}".strip(), column, says, should)
+    yield from _events(database, told, first)
+    yield from _runs(database, told, first)
+    yield from _actions(database, told, first)
+    yield from _rows(database, told)
+
+
+@dataclass(slots=True)
+class _Action:
+    """What the entries say of an action."""
+
+    fixed: dict[str, Any]
+    decided: str | None = None
+    rule: str | None = None
+    policy_rev: int | None = None
+    held: bool = False
+    answer: str | None = None
+    answers: list[tuple[str, str | None]] = field(default_factory=list)
+    effect: str | None = None
+    outcome: bytes | None = None
+    args: Any = None
+
+
+@dataclass(slots=True)
+class _Told:
+    """What the entries come to, as far as rows say the same."""
+
+    policies: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
+    stops: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
+    events: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, str | None] = field(default_factory=dict)
+    runs: dict[str, list[Any]] = field(default_factory=dict)
+    buried: set[str] = field(default_factory=set)
+    actions: dict[str, _Action] = field(default_factory=dict)
+    written: set[bytes] = field(default_factory=set)
+    unread: bool = False
+
+    def take(self, seq: int, entry: Mapping[str, Any], data: bytes | None) -> None:
+        kind = entry["kind"]
+        if "body" in entry and data is None:
+            self.unread = True
+        if kind == "policy.published":
+            self.policies[(entry["policy_rev"],)] = (entry["bundle"], seq, entry["at"])
+        elif kind in ("stop.set", "stop.lifted"):
+            scope, _, name = entry["what"].partition(":")
+            if kind == "stop.set":
+                self.stops[(scope, name)] = (seq,)
+            else:
+                self.stops.pop((scope, name), None)
+        elif kind == "event.accepted":
+            self.events[seq] = entry["event"]
+        elif kind == "event.refused":
+            self.refused[seq] = entry.get("event")
+        if entry.get("run") is not None:
+            self._run(seq, entry, kind)
+        if entry.get("action") is not None:
+            self._action(entry, kind, data)
+
+    def _run(self, seq: int, entry: Mapping[str, Any], kind: str) -> None:
+        known = self.runs.setdefault(entry["run"], [entry["about"], entry["agent"], "", 0, 0])
+        known[3], known[4] = entry["n"], seq
+        if kind in ("run.closed", "run.dropped"):
+            known[2] = "done"
+        elif kind == "run.dead":
+            known[2] = "dead"
+            self.buried.add(entry["run"])
+        elif kind == "run.redriven":
+            known[2] = ""
+
+    def _action(self, entry: Mapping[str, Any], kind: str, data: bytes | None) -> None:
+        id = entry["action"]
+        fixed = {"run": entry["run"], "agent": entry["agent"], "position": entry["about"]}
+        known = self.actions.setdefault(id, _Action({**fixed, "tool": entry["tool"]}))
+        if kind == "action.decided":
+            known.decided, known.rule = entry["outcome"], entry["rule"]
+            known.policy_rev = entry["policy_rev"]
+            known.fixed["digest"] = entry["action_digest"]
+            known.held = known.held or entry["outcome"] == "hold"
+            question = orjson.loads(data).get("question") if data is not None else None
+            if isinstance(question, dict):
+                known.args = question["action"].get("args")
+        elif kind in ("hold.approved", "hold.denied", "hold.expired"):
+            known.answers.append((kind.removeprefix("hold."), entry.get("actor")))
+        elif kind.startswith("effect."):
+            known.effect = kind.removeprefix("effect.")
+            known.outcome = data
+            if data is not None and known.effect == "done":
+                value = orjson.loads(data).get("data")
+                rows = value.get("rows") if isinstance(value, dict) else None
+                for row in rows if isinstance(rows, list) else ():
+                    self.written.add(canonical(row))
+
+
+def _policies(database: Database, told: _Told, *, whole: bool) -> Iterator[Odd]:
+    rows = {
+        (row[0],): row[1:]
+        for row in database.rows("SELECT number, digest, seq, at FROM policy ORDER BY number")
+    }
+    for key in sorted(rows.keys() | told.policies.keys()):
+        if not whole and key not in told.policies:
+            continue
+        yield from _compared(
+            "policy", key, ("digest", "seq", "at"), rows.get(key), told.policies.get(key)
+        )
+    kept = set()
+    for digest, files in database.each("SELECT digest, files FROM bundle ORDER BY digest"):
+        kept.add(digest)
+        try:
+            value = {path: text.encode() for path, text in orjson.loads(files).items()}
+            found = bundle_digest(value)
+        except (ValueError, AttributeError) as error:
+            found = f"unreadable: {error}"
+        if found != digest:
+            yield Odd("bundle", digest[:12], "files", found, digest)
+    for digest, _, _ in told.policies.values():
+        if digest not in kept:
+            yield Odd("bundle", digest[:12], "digest", None, digest)
+
+
+def _keyed(
+    database: Database,
+    table: str,
+    key: str,
+    columns: tuple[str, ...],
+    told: Mapping[tuple[Any, ...], tuple[Any, ...]],
+) -> Iterator[Odd]:
+    width = key.count(",") + 1
+    sql = f"SELECT {key},{','.join(columns)} FROM {table}"
+    rows = {tuple(row[:width]): tuple(row[width:]) for row in database.rows(sql)}
+    for each in sorted(rows.keys() | told.keys()):
+        yield from _compared(table, each, columns, rows.get(each), told.get(each))
+
+
+def _compared(
+    table: str, key: tuple[Any, ...], columns: tuple[str, ...], row: Any, should: Any
+) -> Iterator[Odd]:
+    name = " ".join(str(part) for part in key)
+    if row is None or should is None:
+        yield Odd(table, name, "*", row, should)
+        return
+    for column, says, right in zip(columns, row, should, strict=True):
+        if says != right:
+            yield Odd(table, name, column, says, right)
+
+
+def _events(database: Database, told: _Told, first: int) -> Iterator[Odd]:
+    seen = set()
+    for seq, number, key in database.each("SELECT seq, tag, key FROM event ORDER BY seq"):
+        seen.add(seq)
+        if seq < first:
+            continue
+        should = told.events.get(seq)
+        if key != should:
+            yield Odd("event", str(seq), "key", key, should)
+        elif number != tag(key):
+            yield Odd("event", str(seq), "tag", number, tag(key))
+    refused: dict[int, str | None] = dict(database.rows("SELECT seq, key FROM refused"))
+    for seq in sorted(refused.keys() | told.refused.keys()):
+        if seq >= first and (seq not in refused or seq not in told.refused):
+            yield Odd("refused", str(seq), "seq", refused.get(seq), told.refused.get(seq))
+        elif seq >= first and refused[seq] != told.refused[seq]:
+            yield Odd("refused", str(seq), "key", refused[seq], told.refused[seq])
+    for seq in sorted(told.events.keys() - seen):
+        yield Odd("event", str(seq), "*", None, told.events[seq])
+
+
+def _runs(database: Database, told: _Told, first: int) -> Iterator[Odd]:
+    old = {id for (id,) in database.rows("SELECT id FROM old_id")}
+    seen = set()
+    sql = "SELECT id, position, agent, state, entries, last FROM run ORDER BY position, agent"
+    for id, position, agent, state, entries, last in database.each(sql):
+        seen.add(id)
+        if position < first:
+            continue
+        event = told.events.get(position)
+        if event is None or (id not in old and id != run_of(event, agent)):
+            yield Odd("run", id, "id", id, None if event is None else run_of(event, agent))
+            continue
+        should = told.runs.get(id, [position, agent, "", 0, position])
+        for column, says, right in zip(
+            ("position", "agent", "entries", "last"), (position, agent, entries, last),
+            (*should[:2], *should[3:]), strict=True,
+        ):  # fmt: skip
+            if says != right:
+                yield Odd("run", id, column, says, right)
+        if state not in ((should[2],) if should[2] else ("ready", "waiting")):
+            yield Odd("run", id, "state", state, should[2] or "ready or waiting")
+    for id in sorted(told.runs.keys() - seen):
+        if told.runs[id][0] >= first:
+            yield Odd("run", id, "*", None, told.runs[id][0])
+
+
+_ROW = (
+    "id", "run", "agent", "position", "tool", "digest", "decided", "rule", "policy_rev", "hold",
+    "approver", "effect", "answer", "record",
+)  # fmt: skip
+
+
+def _actions(database: Database, told: _Told, first: int) -> Iterator[Odd]:
+    seen = set()
+    sql = f"SELECT {','.join(_ROW)} FROM action ORDER BY position, agent, turn, ordinal"
+    for values in database.each(sql):
+        row = dict(zip(_ROW, values, strict=True))
+        seen.add(row["id"])
+        if row["position"] < first:
+            continue
+        known = told.actions.get(row["id"])
+        if known is None:
+            # Planned in a turn whose later entries are to come: nothing may be said of it yet.
+            for column in ("decided", "hold", "approver", "effect", "answer"):
+                if row[column] is not None:
+                    yield Odd("action", row["id"], column, row[column], None)
+            continue
+        for column, says, right in _facts(row, known, row["run"] in told.buried):
+            yield Odd("action", row["id"], column, says, right)
+    for id in sorted(told.actions.keys() - seen):
+        if told.actions[id].fixed["position"] >= first:
+            yield Odd("action", id, "*", None, told.actions[id].fixed["tool"])
+
+
+def _facts(row: Mapping[str, Any], known: _Action, buried: bool) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (column, what it says, what it should say) of an action's row."""
+    for column, right in known.fixed.items():
+        if row[column] != right:
+            yield column, row[column], right
+    last, by = known.answers[-1] if known.answers else (None, None)
+    # What is to be decided again, was refused for lack of room, or was ended with its run.
+    ended = buried or last in ("denied", "expired")
+    if row["decided"] not in (
+        known.decided,
+        None,
+        "hold",
+        *(("deny",) if _less(known, ended) else ()),
+    ):
+        yield "decided", row["decided"], known.decided
+    elif row["decided"] == known.decided == "permit" and row["rule"] != known.rule:
+        yield "rule", row["rule"], known.rule
+    if row["decided"] == "permit" and row["policy_rev"] not in (known.policy_rev, 0):
+        yield "policy_rev", row["policy_rev"], known.policy_rev
+    yield from _answered(row, known, last, by)
+    if row["effect"] != known.effect and not (row["effect"] is None and known.effect is None):
+        # A permit plans the effect in the step that writes both; room may take it back.
+        yield "effect", row["effect"], known.effect
+    if row["answer"] is not None and known.outcome is not None and row["answer"] != known.outcome:
+        yield "answer", bytes(row["answer"]), known.outcome
+    elif row["answer"] is not None and known.effect is None:
+        yield "answer", bytes(row["answer"]), None
+    if row["record"] and known.args is not None:
+        try:
+            args = orjson.loads(row["record"]).get("args")
+        except (ValueError, AttributeError):
+            args = "unreadable"
+        if args != known.args:
+            yield "record", args, known.args
+
+
+# What a hold may have become after a person's last answer, or without any: see `vedette.approval`.
+_HOLDS: Mapping[str | None, frozenset[str]] = {
+    None: frozenset({"open", "released", "denied"}),
+    "approved": frozenset({"approved", "used", "open", "released", "denied"}),
+    "denied": frozenset({"denied"}),
+    "expired": frozenset({"expired"}),
+}
+
+
+def _less(known: _Action, ended: bool) -> bool:
+    """Say whether a row may say deny though the last decision did not."""
+    return ended or known.effect in ("cancelled", "failed")
+
+
+def _answered(
+    row: Mapping[str, Any], known: _Action, last: str | None, by: str | None
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what a row says of a hold and its answer that no person's entry says."""
+    hold, approver = row["hold"], row["approver"]
+    persons = {actor for _, actor in known.answers if actor}
+    if hold is None:
+        if known.held:
+            yield "hold", None, last or "open"
+        return
+    if hold not in _HOLDS[last]:
+        yield "hold", hold, last or "open"
+    if approver is not None and approver not in persons:
+        yield "approver", approver, by
+    elif approver is None and hold in ("approved", "used"):
+        yield "approver", None, by
+
+
+def _rows(database: Database, told: _Told) -> Iterator[Odd]:
+    if told.unread:
+        return  # content was erased or archived, and with it what was written
+    sql = "SELECT collection, key, data FROM \"row\" WHERE collection NOT LIKE 'vedette:%'"
+    for collection, key, data in database.each(f"{sql} ORDER BY collection, key"):
+        if bytes(data) not in told.written:
+            yield Odd("row", f"{collection} {key}", "data", bytes(data), "what a tool wrote")
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else ascii(value)
+    return text if len(text) <= 120 else f"{text[:120]}..."

@@ -1,0 +1,224 @@
+"""Whoever edits the store is found: each column of each table, on both stores."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.test_reconstruct_stores import START, opened, three_hours
+from tests.contract.test_reconstruct_stores import plan as plan
+
+from vedette.adapters.ledger_file import verify_store
+from vedette.bundle import Bundle
+from vedette.load.settings import StorePlan
+from vedette.ports import Refused
+from vedette.storage.audit import PROVED, UNTOLD
+from vedette.storage.schema import TABLES
+from vedette.testing.clock import ManualClock
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy import World, job, send
+from vedette.verify import Report
+
+# Of the schema itself, so that a new column is either found or listed.
+_TABLE = re.compile(r"CREATE TABLE (\w+)\((.*?)\n?\) STRICT", re.DOTALL)
+
+
+def columns() -> list[tuple[str, str, str]]:
+    text = re.sub(r"--[^\n]*", "", TABLES)
+    found = []
+    for table, inside in _TABLE.findall(text):
+        for part in re.split(r",(?![^(]*\))", inside):
+            words = part.split()
+            if words and words[0] not in ("PRIMARY",) and words[1] in ("INTEGER", "TEXT", "BLOB"):
+                found.append((table, words[0], words[1]))
+    return found
+
+
+COLUMNS = columns()
+EDITED = [
+    (table, column, kind) for table, column, kind in COLUMNS
+    if table not in PROVED and (table, column) not in UNTOLD
+]  # fmt: skip
+
+
+def test_each_column_of_the_schema_is_found_or_listed_with_its_reason() -> None:
+    assert {table for table, _, _ in COLUMNS} >= {"entry", "run", "action", "policy", "view"}
+    assert len(COLUMNS) > 110
+    names = {(table, column) for table, column, _ in COLUMNS}
+    assert UNTOLD.keys() <= names
+    assert all(len(reason) > 20 for reason in UNTOLD.values())
+    assert {("action", "hold"), ("action", "approver"), ("policy", "digest")} <= {
+        (table, column) for table, column, _ in EDITED
+    }
+
+
+def verified(fleet: FleetHarness, folder: Path, **more: Any) -> Report:
+    key = (folder / "state" / "ledger.pub").read_text().strip()
+    return verify_store(fleet.app.store, key, folder / "state" / "witness.log", **more)
+
+
+async def laid(fleet: FleetHarness, clock: ManualClock) -> None:
+    """Let there be a row in each table that an edit is tried in."""
+    await three_hours(fleet, clock)
+    await fleet.send(job("5", send("five", tool="big.send")))
+    await fleet.settle()
+    refused = Refused("test", "no event", b"x", event="evt_0", subject="k")
+    await fleet.app.store.accept([refused], None)
+    await fleet.app.commands.stop(fleet.order("x"), agent="worker", for_us=10**9)
+
+
+def edit(fleet: FleetHarness, sql: str, *values: Any) -> int:
+    database = fleet.app.store._write
+    database.begin()
+    try:
+        changed = database.run(sql, values)
+    finally:
+        database.commit()
+    return changed
+
+
+def other(value: Any, kind: str) -> Any:
+    if kind == "INTEGER":
+        return (value or 0) + 1_000_000_007
+    if kind == "BLOB":
+        # Content is JSON: another name or text in it, not white space around it.
+        return bytes(value).replace(b"e", b"f", 1) if value else b"x"
+    return f"{value or ''}x"
+
+
+async def test_every_edit_is_found_and_named_and_nothing_before_it(
+    tmp_path: Path, plan: StorePlan
+) -> None:
+    clock = ManualClock(START)
+    async with opened(tmp_path, plan, World(), clock) as fleet:
+        await laid(fleet, clock)
+        store = fleet.app.store
+        assert verified(fleet, tmp_path).findings == ()
+        assert list(store.audit()) == []
+        missed = []
+        for table, column, kind in EDITED:
+            name = f'"{table}"'
+            rows = store._database.rows(f"SELECT * FROM {name}")
+            assert rows, table
+            keys = [c for t, c, _ in COLUMNS if t == table]
+            at = keys.index(column)
+            # Of several rows the last: what is still open, or newest.
+            row = max(rows, key=lambda one: (one[at] is not None, str(one)))
+            was = row[at]
+            values = [(k, v) for k, v in zip(keys, row, strict=False) if v is not None]
+            where = " AND ".join(f"{k}=?" for k, _ in values)
+            given = [v for _, v in values]
+            new = other(was, kind)
+            assert edit(fleet, f"UPDATE {name} SET {column}=? WHERE {where}", new, *given) == 1
+            odd = list(store.audit())
+            report = verified(fleet, tmp_path)
+            if not odd or report.ok:
+                missed.append((table, column))
+            elif table not in {one.table for one in odd}:
+                missed.append((table, column, str(odd[0])))
+            back = [(k, new if k == column else v) for k, v in values]
+            if was is None:
+                back.append((column, new))
+            where = " AND ".join(f"{k}=?" for k, _ in back)
+            restored = edit(
+                fleet, f"UPDATE {name} SET {column}=? WHERE {where}", was, *(v for _, v in back)
+            )
+            assert restored == 1, (table, column)
+        assert missed == []
+        assert list(store.audit()) == []
+
+
+FORGED = {
+    "approved by somebody": (
+        "UPDATE action SET hold='approved', approver='person:the-cfo', until_us=9e15 "
+        "WHERE hold='open'", "action", "hold",
+    ),
+    "done": ("UPDATE action SET effect='done' WHERE hold='open'", "action", "effect"),
+    "another hold's answer": (
+        "UPDATE action SET approver='person:the-cfo' WHERE hold='used'", "action", "approver",
+    ),
+    "no hold any more": (
+        "UPDATE action SET hold=NULL, decided='permit' WHERE hold='open'", "action", "hold",
+    ),
+    "stop lifted": ("DELETE FROM stop", "stop", "*"),
+    "run gone": ("DELETE FROM run WHERE state='waiting'", "run", "*"),
+    "run ended": ("UPDATE run SET state='done' WHERE state='waiting'", "run", "state"),
+    "event gone": ("DELETE FROM event WHERE seq=(SELECT MAX(seq) FROM event)", "event", "*"),
+    "policy gone": ("DELETE FROM policy", "policy", "*"),
+    "bundle gone": ("DELETE FROM bundle", "bundle", "digest"),
+    "action gone": ("DELETE FROM action WHERE hold='open'", "action", "*"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGED)
+async def test_a_forged_row_is_named(name: str, tmp_path: Path) -> None:
+    sql, table, column = FORGED[name]
+    clock = ManualClock(START)
+    async with opened(tmp_path, StorePlan(), World(), clock) as fleet:
+        await laid(fleet, clock)
+        assert edit(fleet, sql) >= 1
+        assert (table, column) in {(odd.table, odd.column) for odd in fleet.app.store.audit()}
+        assert not verified(fleet, tmp_path).ok
+
+
+async def test_another_bundle_under_its_digest_is_found(tmp_path: Path, plan: StorePlan) -> None:
+    clock = ManualClock(START)
+    async with opened(tmp_path, plan, World(), clock) as fleet:
+        await laid(fleet, clock)
+        changed = edit(
+            fleet, "UPDATE bundle SET files=?", b'{"a.rego":"package a\\n\\nok := true\\n"}'
+        )
+        assert changed == 1
+        report = verified(fleet, tmp_path)
+        assert {finding.code for finding in report.findings} == {"policy-mismatch"}
+        assert Bundle.of({"a.rego": b"package a\n\nok := true\n"}).digest[:12] in str(
+            next(iter(fleet.app.store.audit()))
+        )
+
+
+async def test_an_effect_by_an_approval_that_nobody_gave_is_found_after_it(tmp_path: Path) -> None:
+    """One edit of a row while nothing runs; the fleet then does it. The entries tell."""
+    clock, world = ManualClock(START), World()
+    async with opened(tmp_path, StorePlan(), world, clock) as fleet:
+        await fleet.send(job("5", send("five", tool="big.send")))
+        await fleet.settle()
+        sql = (
+            "UPDATE action SET hold='approved', approver='person:the-cfo', "
+            "until_us=9000000000000000 WHERE hold='open'"
+        )
+        assert edit(fleet, sql) == 1
+        assert edit(fleet, "UPDATE run SET wake_us=1 WHERE state='waiting'") == 1
+        await fleet.restart()
+        await fleet.settle()
+        report = verified(fleet, tmp_path)
+        done = world.effects("big.send")
+        assert {finding.code for finding in report.findings} & {"approval-missing", "row-mismatch"}
+        assert done == 0 or "approval-missing" in {finding.code for finding in report.findings}
+
+
+async def test_checkpoints_that_are_gone_are_told_and_so_is_a_witness_that_was_cut(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(START)
+    async with opened(tmp_path, StorePlan(), World(), clock) as fleet:
+        await laid(fleet, clock)
+        witness = tmp_path / "state" / "witness.log"
+        whole = witness.read_bytes()
+        assert verified(fleet, tmp_path, one_witness=True).ok
+        notes = whole.split(b"\n\n")
+        assert len(notes) > 6
+        half = len(whole) // 2
+        cut = whole[: whole.index(b"\n\n", whole.index("\N{EM DASH}".encode(), half)) + 2]
+        front = whole[len(cut) :]
+        for left in (b"", cut, front):
+            witness.write_bytes(left)
+            codes = {
+                finding.code for finding in verified(fleet, tmp_path, one_witness=True).findings
+            }
+            assert codes == {"witness-short"}, left[:40]
+        witness.write_bytes(whole)
+        assert edit(fleet, "DELETE FROM checkpoint") > 3
+        codes = {finding.code for finding in verified(fleet, tmp_path, one_witness=True).findings}
+        assert "checkpoints-gone" in codes
