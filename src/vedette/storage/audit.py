@@ -156,6 +156,11 @@ class _Told:
             self.unread = True
         if kind == "policy.published":
             self.policies[(entry["policy_rev"],)] = (entry["bundle"], seq, entry["at"])
+        elif entry.get("run") is None and (rev := (entry.get("policy_rev"),)) in self.policies:
+            # What was published with it, in one order: the row names the last entry of that.
+            bundle, last, at = self.policies[rev]
+            if (seq, entry["at"]) == (last + 1, at):
+                self.policies[rev] = (bundle, seq, at)
         elif kind in ("stop.set", "stop.lifted"):
             scope, _, name = entry["what"].partition(":")
             if kind == "stop.set":
