@@ -17,7 +17,6 @@ from typing import IO
 from vedette.errors import BadStore, Unavailable
 from vedette.quick_data import dataclass
 
-UMASK = 0o077
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 UNSAFE, MOVED = "unsafe-state", "state-moved"
 # What a running fleet holds open, or names by its path: replaced, it would write into the void.

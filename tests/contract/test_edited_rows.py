@@ -97,7 +97,7 @@ async def test_every_edit_is_found_and_named_and_nothing_before_it(
         store = fleet.app.store
         assert verified(fleet, tmp_path).findings == ()
         assert list(store.audit()) == []
-        missed = []
+        missed: list[tuple[str, ...]] = []
         for table, column, kind in EDITED:
             name = f'"{table}"'
             rows = store._database.rows(f"SELECT * FROM {name}")

@@ -300,7 +300,8 @@ def test_a_tail_cut_is_found_by_the_witness(folder: Path, tmp_path: Path) -> Non
     early = tmp_path / "early.log"
     early.write_text("".join(note + "\n" for note in notes[:-3]))
     blind = verified(folder, early)
-    assert blind.ok
+    # (The entries stand; rows that nobody cut with them are more than they come to.)
+    assert blind.counts.keys() <= {Code.ROW_MISMATCH, Code.POLICY_MISMATCH}
     assert blind.witnessed == kept
 
 

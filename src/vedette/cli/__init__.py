@@ -23,7 +23,6 @@ import click
 from vedette import __version__
 from vedette.cli.wide import columns, fitted
 from vedette.errors import AlreadyDone, BadStore, StoreBusy, Temporary, Unavailable, VedetteError
-from vedette.state_folder import UMASK
 
 DONE, FINDINGS, USAGE, UNAVAILABLE = 0, 1, 2, 3
 
@@ -191,7 +190,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     given = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in given
     if not SHARED.intersection(given[:1]):
-        os.umask(UMASK)
+        os.umask(0o077)
     try:
         code = cli.main(given, prog_name="vedette", standalone_mode=False)
         _leave(code if isinstance(code, int) else DONE)

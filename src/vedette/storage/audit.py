@@ -104,11 +104,13 @@ def audit(database: Database) -> Iterator[Odd]:
     told = _Told()
     first = 1
     sql = (
-        "SELECT e.seq, e.bytes, b.data FROM entry e LEFT JOIN body b ON b.seq=e.seq ORDER BY e.seq"
+        "SELECT e.seq, e.about, e.bytes, b.data FROM entry e "
+        "LEFT JOIN body b ON b.seq=e.seq ORDER BY e.seq"
     )
-    for at, (seq, raw, data) in enumerate(database.each(sql)):
+    for at, (seq, about, raw, data) in enumerate(database.each(sql)):
         first = int(seq) if at == 0 else first
-        told.take(int(seq), orjson.loads(raw), data)
+        # Entries of before they said themselves what they are about: their store knows.
+        told.take(int(seq), {"about": about, **orjson.loads(raw)}, data)
     yield from _policies(database, told, whole=first == 1)
     if first == 1:
         yield from _keyed(database, "stop", "scope,name", ("seq",), told.stops)

@@ -211,7 +211,7 @@ def _permits(record: Walk, archived: int) -> Iterator[Finding]:
     of_run: dict[str, list[str]] = {}
     for seq, raw, _, data in record.walk(_OF_ACTIONS):
         value = read_object(raw)
-        if int(value.get("about") or 0) <= archived:
+        if int(value.get("about") or seq) <= archived:
             continue  # its beginning is not at hand
         if value.get("kind") in _ENDS:
             for id in of_run.pop(str(value.get("run")), ()):
