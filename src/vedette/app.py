@@ -19,6 +19,7 @@ from vedette.bundle import Bundle, Revision
 from vedette.clock import Clock, SystemClock
 from vedette.commands import Commands
 from vedette.curating import Curating, feed
+from vedette.digest import canonical
 from vedette.dispatch import Dispatcher
 from vedette.engines import close_stage, policy_stage
 from vedette.entry import Draft
@@ -39,6 +40,7 @@ from vedette.rollout import Rollout, Wish
 from vedette.standing import take_over
 from vedette.stop import Stops
 from vedette.stores import is_there, open_reading, open_store
+from vedette.timeline.review import DISPLAYS
 from vedette.upkeep import Letters, Upkeep
 
 if TYPE_CHECKING:
@@ -133,6 +135,7 @@ async def open_app(
         what = "visit" if settings.store.visit else None
         opened = Draft("store.opened", {"epoch": store.epoch, "what": what})
         await store.note([opened, _loaded(loaded, versions, settings.store.visit), *read])
+        await _keep_displays(settings, store)
     except BaseException:
         store.close()
         if pool is not None:
@@ -149,6 +152,13 @@ async def open_app(
         settings, loaded, line, store, banks, metrics, commands, intake, dispatcher, rollout,
         releases, troubles, pool, fed,
     )  # fmt: skip
+
+
+async def _keep_displays(settings: Settings, store: SqlStore) -> None:
+    """Keep with the record what people are shown of events, for all who read it or answer."""
+    told = canonical([display.to_json() for display in settings.displays]).decode()
+    if told != (store.meta(DISPLAYS) or "[]"):
+        await store.remember(DISPLAYS, told)
 
 
 async def _commands(

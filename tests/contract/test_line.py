@@ -70,7 +70,7 @@ def labels(fleet: FleetHarness, *events: Event) -> list[str]:
 
 
 async def approve(fleet: FleetHarness, row: ActionRow) -> None:
-    await fleet.app.commands.approve(fleet.order(), row.id)
+    await fleet.approve(row)
 
 
 # --- order ------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ async def asking(tmp_path: Path) -> AsyncIterator[FleetHarness]:
 
 
 async def approve(fleet: FleetHarness, row: ActionRow) -> ActionRow:
-    await fleet.app.commands.approve(fleet.order("as asked"), row.id)
+    await fleet.approve(row, "as asked")
     await fleet.settle()
     found = fleet.app.store.action(row.id)
     assert found is not None

@@ -1,14 +1,30 @@
-"""What a person is shown of a hold before they are asked: all of it, and safe to print."""
+"""What a person is shown of a hold before they are asked: all of it, and safe to print.
+
+What strangers wrote stands behind a bar, and so does whatever goes on from the line above: no
+content begins a line, so none can pass for one of ours.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vedette.cli.common import shown_time
+from vedette.cli.wide import columns
+from vedette.safe_text import BAR, escape_text, fold_text, quote_lines
 
 WIDTH = 80
+# As many digits of a digest as a command names, and as many members as a list of groups shows.
+DIGITS = 16
+LISTED = 50
+
+_FIRST_LINE = 200
+
+
+def width() -> int:
+    """Return how many columns there are for text of strangers, which no terminal is to break."""
+    return min(WIDTH, columns() or WIDTH)
 
 
 def safe_whole(value: Any) -> str:
@@ -16,13 +32,48 @@ def safe_whole(value: Any) -> str:
 
     Letters of all languages stay; what would move a cursor, reverse a line or hide itself does not.
     """
-    text = json.dumps(value, ensure_ascii=False)
-    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+    return escape_text(json.dumps(value, ensure_ascii=False))
 
 
 def safe_line(value: Any) -> str:
     """Return text as one line that is safe to print."""
     return safe_whole(str(value))[1:-1]
+
+
+def about_lines(about: Mapping[str, Any], indent: int) -> list[str]:
+    """Return what an event says, by its display: each line behind the bar."""
+    front = " " * indent
+    if about["erased"]:
+        return [f"{front}what it is about was erased"]
+    rows = [("from", about["who"]), ("about", about["title"]), ("when", about["when"])]
+    rows += [(each["name"], each) for each in about["fields"]]
+    lines = [f"{about['type']} from {about['source']}"]
+    lines += [f"{name[:40]}: {_part(part)}" for name, part in rows if part is not None]
+    text = about["text"]
+    told = [] if text is None else text["value"].split("\n")
+    found = [f"{front}written outside, not by us:", *quote_lines(lines, width(), indent)]
+    if told:
+        found += [f"{front}{BAR}".rstrip(), *quote_lines(told, width(), indent)]
+    if text is not None and text["more"]:
+        found.append(f"{front}({text['more']:,} characters more: see `vedette explain`)")
+    return found
+
+
+def _part(part: Mapping[str, Any]) -> str:
+    more = f" … ({part['more']:,} more)" if part["more"] else ""
+    return part["value"] + more
+
+
+def about_line(about: Mapping[str, Any], front: str) -> str:
+    """Return what an event says in one line behind `front`: from whom, about what, first words."""
+    if about["erased"]:
+        return f"{front}(erased)"
+    parts = [about[name]["value"] for name in ("who", "title") if about[name] is not None]
+    if about["text"] is not None:
+        parts.append(about["text"]["value"].partition("\n")[0])
+    else:
+        parts += [f"{each['name'][:40]} {each['value']}" for each in about["fields"][:2]]
+    return front + _cut(escape_text(" · ".join(parts)), _FIRST_LINE)
 
 
 def hold_lines(item: Mapping[str, Any]) -> list[str]:
@@ -35,6 +86,7 @@ def hold_lines(item: Mapping[str, Any]) -> list[str]:
         f"  touches   {resource.get('type', '?')} {safe_line(resource.get('id', '?'))}: "
         f"{item['verb'] or '?'}" + (", high impact" if item["high_impact"] else ""),
     ]
+    lines += about_lines(item["about"], 2)
     if item["erased"]:
         lines.append("  its arguments were erased")
     for argument in item["arguments"] or ():
@@ -53,7 +105,9 @@ def hold_lines(item: Mapping[str, Any]) -> list[str]:
     lines.append(f"  undo      {inverse}" if inverse else "  undo      cannot be taken back")
     if item["expires"]:
         lines.append(f"  expires   {shown_time(item['expires'])}, which is a no")
-    return folded([*lines, *attention_lines(item)])
+    lines += attention_lines(item)
+    lines.append(f"  shown as  {item['shown_digest'][:DIGITS]}")
+    return folded(lines, width())
 
 
 def attention_lines(item: Mapping[str, Any]) -> list[str]:
@@ -74,8 +128,8 @@ def _from(argument: Mapping[str, Any]) -> str:
     return told + ("; decides who, where or which" if argument["sink"] else "")
 
 
-def group_lines(group: Mapping[str, Any]) -> list[str]:
-    """Return a group of holds as lines: what is alike, what differs."""
+def group_lines(group: Mapping[str, Any], members: int = LISTED) -> list[str]:
+    """Return a group of holds as lines: what is alike, what differs, what each is about."""
     label = f", judged {safe_line(group['label'])}" if group["label"] else ""
     lines = [
         f"{group['group']}  {group['count']} × {group['agent']}: {group['tool']}{label}",
@@ -89,21 +143,32 @@ def group_lines(group: Mapping[str, Any]) -> list[str]:
         lines.append(f"    {name} differs: {values}" + (f" and {more} more" if more > 0 else ""))
     if group["expires"]:
         lines.append(f"    the first is denied {shown_time(group['expires'])} without an answer")
-    return folded(lines)
+    if members:
+        lines.append("    written outside, not by us:")
+    for member in group["members"][:members]:
+        lines.append(about_line(member["about"], f"    {BAR}"))
+    if members and (left := group["count"] - members) > 0:
+        lines.append(f"    and {left:,} more: see `vedette hold list`")
+    return folded(lines, width())
 
 
 def folded(lines: Sequence[str], width: int = WIDTH) -> list[str]:
     """Return lines no wider than `width`; nothing is left out, and no space is made into a break.
 
-    So that what is shown is exactly what is there, also where somebody wrote a very long word.
+    What goes on stands behind the bar, as long a word as somebody may have written: so what is
+    shown is exactly what is there, and none of it begins a line.
     """
-    parts = []
-    for line in lines:
-        indent = " " * (len(line) - len(line.lstrip()) + 4)
-        parts.append(line[:width])
-        rest, room = line[width:], width - len(indent)
-        parts += [indent + rest[at : at + room] for at in range(0, len(rest), room)]
-    return parts
+    return [part for line in lines for part in _folded(line, width)]
+
+
+def _folded(line: str, width: int) -> Iterator[str]:
+    first, *_ = fold_text(line, width)
+    yield first
+    rest = line[len(first) :]
+    if rest:
+        indent = len(line) - len(line.lstrip())
+        front = " " * (indent if line[indent:].startswith(BAR) else indent + 2) + BAR
+        yield from (front + part for part in fold_text(rest, width - len(front)))
 
 
 def _cut(text: str, most: int = 160) -> str:

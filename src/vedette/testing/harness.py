@@ -173,6 +173,20 @@ class FleetHarness:
         """Return the order of a person."""
         return Order(TESTER, reason)
 
+    def shown_digest(self, row: ActionRow) -> str:
+        """Return the digest of what a person is shown of a hold now."""
+        from vedette.timeline import hold_item
+
+        found: str = hold_item(self.app.store, row, self.app.line.clock.now_us())["shown_digest"]
+        return found
+
+    async def approve(self, row: ActionRow, reason: str = "a test") -> dict[str, Any]:
+        """Approve a hold as a person who looks at it does."""
+        held = self.app.store.action(row.id)
+        assert held is not None
+        digest = self.shown_digest(held)
+        return await self.app.commands.approve(self.order(reason), row.id, digest)
+
     async def apply(self, folder: Path) -> dict[str, Any]:
         """Make a policy folder live."""
         return await self.app.commands.policy_apply(self.order(), folder)
