@@ -26,7 +26,7 @@ _MARKS = 2
 _LEAST = 8
 
 # What a mail program or a chat makes a link of, a mention or a command.
-_LINKS = re.compile(r"(?<=\w)[.:](?=[\w/])|(?<=\w)@(?=\w)")
+_LINKS = re.compile(r"(?<=\w)[.:\u3002\uff0e\uff61](?=[\w/])|@(?=\w)")
 
 
 @lru_cache(4096)
@@ -80,6 +80,20 @@ def fold_text(text: str, width: int, *, at_spaces: bool = False) -> list[str]:
             space = at + 1
         used += wide
     return [*parts, text[start:]]
+
+
+def fold_line(line: str, width: int, *, at_spaces: bool = False) -> Iterator[str]:
+    """Yield a line of ours within `width`; what goes on stands behind the bar, further in.
+
+    It may hold what a stranger wrote, which so never begins a line. Nothing is left out.
+    """
+    first, *more = fold_text(line, width, at_spaces=at_spaces)
+    yield first.rstrip() if more and at_spaces else first
+    if more:
+        indent = len(line) - len(line.lstrip())
+        front = " " * (indent if line[indent:].startswith(BAR) else indent + 2) + BAR
+        rest = fold_text(line[len(first) :], width - len(front), at_spaces=at_spaces)
+        yield from (f"{front}{part}" for part in rest)
 
 
 def quote_lines(lines: Iterable[str], width: int, indent: int = 0) -> Iterator[str]:

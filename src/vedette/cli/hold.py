@@ -20,7 +20,6 @@ from vedette.cli.common import (
 )
 from vedette.cli.showing import (
     DIGITS,
-    about_lines,
     attention_lines,
     folded,
     group_lines,
@@ -30,6 +29,7 @@ from vedette.cli.showing import (
     width,
 )
 from vedette.clock import SystemClock
+from vedette.display_text import about_lines
 
 _WAITS = ("approval", "time", "resume", "target", "budget", "all")
 _MOST = 160
@@ -153,7 +153,7 @@ def _lines(item: dict[str, Any]) -> list[str]:
         f"{item['hold']}  {item['agent']}: {item['tool']}",
         f"    {item['state']} for {age}, waits for {item['waits']}",
     ]
-    lines += about_lines(item["about"], 4)
+    lines += about_lines(item["about"], width(), 4)
     lines += [f"    {line}" for line in _arguments(item)]
     if item["why"]:
         lines.append(f"    why: {safe_line(item['why'])}")

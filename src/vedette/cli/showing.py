@@ -7,19 +7,18 @@ content begins a line, so none can pass for one of ours.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vedette.cli.common import shown_time
 from vedette.cli.wide import columns
-from vedette.safe_text import BAR, escape_text, fold_text, quote_lines
+from vedette.display_text import OUTSIDE, about_line, about_lines
+from vedette.safe_text import BAR, escape_text, fold_line
 
 WIDTH = 80
 # As many digits of a digest as a command names, and as many members as a list of groups shows.
 DIGITS = 16
 LISTED = 50
-
-_FIRST_LINE = 200
 
 
 def width() -> int:
@@ -40,42 +39,6 @@ def safe_line(value: Any) -> str:
     return safe_whole(str(value))[1:-1]
 
 
-def about_lines(about: Mapping[str, Any], indent: int) -> list[str]:
-    """Return what an event says, by its display: each line behind the bar."""
-    front = " " * indent
-    if about["erased"]:
-        return [f"{front}what it is about was erased"]
-    rows = [("from", about["who"]), ("about", about["title"]), ("when", about["when"])]
-    rows += [(each["name"], each) for each in about["fields"]]
-    lines = [f"{about['type']} from {about['source']}"]
-    lines += [f"{name[:40]}: {_part(part)}" for name, part in rows if part is not None]
-    text = about["text"]
-    told = [] if text is None else text["value"].split("\n")
-    found = [f"{front}written outside, not by us:", *quote_lines(lines, width(), indent)]
-    if told:
-        found += [f"{front}{BAR}".rstrip(), *quote_lines(told, width(), indent)]
-    if text is not None and text["more"]:
-        found.append(f"{front}({text['more']:,} characters more: see `vedette explain`)")
-    return found
-
-
-def _part(part: Mapping[str, Any]) -> str:
-    more = f" … ({part['more']:,} more)" if part["more"] else ""
-    return part["value"] + more
-
-
-def about_line(about: Mapping[str, Any], front: str) -> str:
-    """Return what an event says in one line behind `front`: from whom, about what, first words."""
-    if about["erased"]:
-        return f"{front}(erased)"
-    parts = [about[name]["value"] for name in ("who", "title") if about[name] is not None]
-    if about["text"] is not None:
-        parts.append(about["text"]["value"].partition("\n")[0])
-    else:
-        parts += [f"{each['name'][:40]} {each['value']}" for each in about["fields"][:2]]
-    return front + _cut(escape_text(" · ".join(parts)), _FIRST_LINE)
-
-
 def hold_lines(item: Mapping[str, Any]) -> list[str]:
     """Return all that an answer to a hold is for, as lines: exact arguments, none cut short."""
     resource = item["resource"] or {}
@@ -86,7 +49,7 @@ def hold_lines(item: Mapping[str, Any]) -> list[str]:
         f"  touches   {resource.get('type', '?')} {safe_line(resource.get('id', '?'))}: "
         f"{item['verb'] or '?'}" + (", high impact" if item["high_impact"] else ""),
     ]
-    lines += about_lines(item["about"], 2)
+    lines += about_lines(item["about"], width(), 2)
     if item["erased"]:
         lines.append("  its arguments were erased")
     for argument in item["arguments"] or ():
@@ -144,7 +107,7 @@ def group_lines(group: Mapping[str, Any], members: int = LISTED) -> list[str]:
     if group["expires"]:
         lines.append(f"    the first is denied {shown_time(group['expires'])} without an answer")
     if members:
-        lines.append("    written outside, not by us:")
+        lines.append(f"    {OUTSIDE}")
     for member in group["members"][:members]:
         lines.append(about_line(member["about"], f"    {BAR}"))
     if members and (left := group["count"] - members) > 0:
@@ -158,17 +121,7 @@ def folded(lines: Sequence[str], width: int = WIDTH) -> list[str]:
     What goes on stands behind the bar, as long a word as somebody may have written: so what is
     shown is exactly what is there, and none of it begins a line.
     """
-    return [part for line in lines for part in _folded(line, width)]
-
-
-def _folded(line: str, width: int) -> Iterator[str]:
-    first, *_ = fold_text(line, width)
-    yield first
-    rest = line[len(first) :]
-    if rest:
-        indent = len(line) - len(line.lstrip())
-        front = " " * (indent if line[indent:].startswith(BAR) else indent + 2) + BAR
-        yield from (front + part for part in fold_text(rest, width - len(front)))
+    return [part for line in lines for part in fold_line(line, width)]
 
 
 def _cut(text: str, most: int = 160) -> str:

@@ -13,6 +13,7 @@ from vedette.identity import Identity
 from vedette.run import ActionRow, Run
 from vedette.timeline.actions import action_object
 from vedette.timeline.record import Record, Shown, action_of, resolve, shown
+from vedette.timeline.review import about_event
 from vedette.timeline.undone import undone_object
 
 EXPLAIN = "vedette.explain/1"
@@ -44,7 +45,7 @@ def explain(record: Record, text: str) -> dict[str, Any]:
         "kind": kind,
         "focus": focus,
         "head": record.head(),
-        "event": _event(event, accepted),
+        "event": {**_event(event, accepted), "about": about_event(record, accepted)},
         "runs": [_run(record, run, accepted) for run in runs],
     }
 

@@ -49,6 +49,18 @@ def about_run(record: Record, run: str) -> dict[str, Any]:
     return about_event(record, event_of(record, told))
 
 
+def about_id(record: Record, id: str) -> dict[str, Any] | None:
+    """Return what people are shown of the event behind a run, an action, a hold or an effect.
+
+    None if the id names none of these.
+    """
+    prefix, _, rest = id.partition("_")
+    if prefix == "run":
+        return about_run(record, id)
+    row = record.action(f"act_{rest}") if prefix in ("act", "hold", "eff") else None
+    return None if row is None else about_run(record, row.run)
+
+
 def shown_digest(
     accepted: Shown | None,
     turn: Shown | None,
