@@ -21,6 +21,7 @@ from vedette.commands import Commands
 from vedette.curating import Curating, feed
 from vedette.digest import canonical
 from vedette.dispatch import Dispatcher
+from vedette.display import DISPLAYS
 from vedette.engines import close_stage, policy_stage
 from vedette.entry import Draft
 from vedette.errors import BadFleet, BadPolicy
@@ -40,7 +41,6 @@ from vedette.rollout import Rollout, Wish
 from vedette.standing import take_over
 from vedette.stop import Stops
 from vedette.stores import is_there, open_reading, open_store
-from vedette.timeline.review import DISPLAYS
 from vedette.upkeep import Letters, Upkeep
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from vedette.approval import HoldState
 from vedette.budget import ACTIONS, DAY_US, FLEET, THINKING, UNITS, Budget, Cap, Raise
@@ -30,10 +30,10 @@ from vedette.roles import require
 from vedette.rollout import Published, Rollout, Wish
 from vedette.standing import set_stop
 from vedette.stop import scope_of
-from vedette.timeline.pages import hold_item
-from vedette.timeline.record import Record
-from vedette.timeline.review import refuse_erased, refuse_unseen
 from vedette.upkeep import Upkeep, keep_states
+
+if TYPE_CHECKING:
+    from vedette.timeline.record import Record
 
 MOST_RAISED_US = 31 * DAY_US
 _COMMIT = re.compile(r"[0-9A-Za-z][0-9A-Za-z._/+-]{0,99}")
@@ -136,13 +136,16 @@ class Commands:
     async def _answer(
         self, order: Order, hold: str, to: HoldState, digest: str | None
     ) -> dict[str, Any]:
+        from vedette.timeline.pages import hold_item
+        from vedette.timeline.review import refuse_erased, refuse_unseen
+
         self._may(order, "approve" if to == "approved" else "deny")
         action = f"act_{hold.removeprefix('hold_').removeprefix('act_')}"
         held = self.line.store.action(action)
         if held is None or held.hold is None:
             raise NotFound(f"there is no hold {hold!r}", mend="see `vedette hold list`")
         until, now = 0, self.line.clock.now_us()
-        item = hold_item(cast(Record, self.line.store), held, now)
+        item = hold_item(cast("Record", self.line.store), held, now)
         # Of one that was answered the store says so, or that it was by this very command.
         if held.hold == "open" and digest is not None:
             refuse_unseen(item, digest)

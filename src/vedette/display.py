@@ -25,6 +25,9 @@ VALUE_CHARS = 200
 TEXT_LINES = 6
 TEXT_CHARS = 600
 
+# Under which name a fleet keeps the displays of its settings with the record, for whoever reads it.
+DISPLAYS = "displays"
+
 # What people wrote is longer than this, or has lines; a value is shorter.
 _PROSE = 80
 _LEAVES = 200

@@ -9,7 +9,7 @@ from vedette.safe_text import BAR, defang_text, escape_text, fold_text, quote_li
 
 OUTSIDE = "written outside, not by us:"
 
-_LONGEST = 200
+_LONGEST = 140
 _NAME = 40
 
 
@@ -22,7 +22,7 @@ def about_lines(about: Mapping[str, Any], width: int, indent: int = 0) -> list[s
     rows += [(each["name"][:_NAME], each) for each in about["fields"]]
     lines = [f"{about['type']} from {about['source']}"]
     for name, part in rows:
-        if part is not None:
+        if part is not None and (name, part["value"]) != ("from", about["source"]):
             more = f" … ({part['more']:,} more)" if part["more"] else ""
             lines.append(f"{name}: {part['value']}{more}")
     found = [f"{front}{OUTSIDE}", *quote_lines(lines, width, indent)]
@@ -43,9 +43,9 @@ def about_line(about: Mapping[str, Any], front: str = BAR, most: int = _LONGEST)
         return f"{front}(erased)"
     parts = [about[name]["value"] for name in ("who", "title") if about[name] is not None]
     if about["text"] is not None:
-        parts.append(about["text"]["value"].partition("\n")[0])
+        parts.append(" ".join(about["text"]["value"].split()))
     else:
-        parts += [f"{each['name'][:_NAME]} {each['value']}" for each in about["fields"][:2]]
+        parts += [f"{each['name'][:_NAME]} {each['value']}" for each in about["fields"]]
     line, *more = fold_text(escape_text(" · ".join(parts)), most)
     return front + line + ("…" if more else "")
 

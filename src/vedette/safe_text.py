@@ -92,7 +92,7 @@ def fold_line(line: str, width: int, *, at_spaces: bool = False) -> Iterator[str
     if more:
         indent = len(line) - len(line.lstrip())
         front = " " * (indent if line[indent:].startswith(BAR) else indent + 2) + BAR
-        rest = fold_text(line[len(first) :], width - len(front), at_spaces=at_spaces)
+        rest = fold_text(line[len(first) :], width - text_width(front), at_spaces=at_spaces)
         yield from (f"{front}{part}" for part in rest)
 
 
@@ -100,7 +100,7 @@ def quote_lines(lines: Iterable[str], width: int, indent: int = 0) -> Iterator[s
     """Yield lines of a stranger, each and each part of one behind the bar, within `width`."""
     front = " " * indent + BAR
     for line in lines:
-        for part in fold_text(escape_text(line), width - indent - len(BAR), at_spaces=True):
+        for part in fold_text(escape_text(line), width - text_width(front), at_spaces=True):
             yield f"{front}{part}".rstrip()
 
 

@@ -121,7 +121,10 @@ def folded(lines: Sequence[str], width: int = WIDTH) -> list[str]:
     What goes on stands behind the bar, as long a word as somebody may have written: so what is
     shown is exactly what is there, and none of it begins a line.
     """
-    return [part for line in lines for part in fold_line(line, width)]
+    found: list[str] = []
+    for line in lines:
+        found += fold_line(line, width, at_spaces=line.lstrip().startswith(BAR))
+    return found
 
 
 def _cut(text: str, most: int = 160) -> str:

@@ -6,9 +6,9 @@ import os
 import re
 import sys
 
-from vedette.safe_text import BAR, fold_line
-
 _LEAST = 40
+# `safe_text.BAR`, which is not loaded for every help text.
+_BAR = "│ "
 # A command in backticks, an instant, or a run of what is no space.
 _WORD = re.compile(r"`[^`]*`\S*|\d{4}-\d\d-\d\d \d\d:\S+|\S+")
 
@@ -40,7 +40,9 @@ def fitted(text: str, width: int | None, whole: str = "\0") -> str:
 
 
 def _line(line: str, width: int, whole: str) -> str:
-    if line.lstrip().startswith(BAR):
+    if line.lstrip().startswith(_BAR):
+        from vedette.safe_text import fold_line
+
         # Whose columns count, not whose letters: a terminal must not break it once more.
         return "\n".join(fold_line(line, width, at_spaces=True))
     if len(line) <= width or whole in re.sub(r"`[^`]*`", "", line):

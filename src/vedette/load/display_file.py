@@ -40,7 +40,7 @@ class DisplayFile(Part):
     title: Pointer = Field(default="/subject", description="where it says what it is about")
     who: Pointer = Field(default="/source", description="where it says who it is from")
     when: Pointer = Field(default="/time", description="where it says when it was")
-    fields: dict[str, str] = Field(
+    values: dict[str, str] = Field(
         default_factory=dict, description="up to five more, by the names they are shown under"
     )
     text: Pointer | None = Field(
@@ -51,7 +51,7 @@ class DisplayFile(Part):
 def displays_of(shape: Any) -> tuple[Display, ...]:
     """Return the displays that the settings declare, in the order in which they are tried."""
     return tuple(
-        Display(one.type, one.title, one.who, one.when, dict(one.fields), one.text, one.source)
+        Display(one.type, one.title, one.who, one.when, dict(one.values), one.text, one.source)
         for one in shape.displays
     )
 
@@ -66,16 +66,16 @@ def display_problems(shape: Any, document: Document) -> list[Problem]:
             what = f"events of {one.type!r} from {one.source!r} have a display already"
             problems.append(document.problem((*at, "type"), what, "leave one of them"))
         seen.add((one.type, one.source))
-        if len(one.fields) > MOST_FIELDS:
-            what = f"{len(one.fields)} fields are more than are shown at once"
-            problems.append(document.problem((*at, "fields"), what, f"name at most {MOST_FIELDS}"))
-        for name, pointer in one.fields.items():
+        if len(one.values) > MOST_FIELDS:
+            what = f"{len(one.values)} values are more than are shown at once"
+            problems.append(document.problem((*at, "values"), what, f"name at most {MOST_FIELDS}"))
+        for name, pointer in one.values.items():
             if not (name.isprintable() and name.strip() and len(name) <= _NAME):
-                what, mend = f"{name[:40]!r} names no field", f"write 1 to {_NAME} plain characters"
-                problems.append(document.problem((*at, "fields", name), what, mend))
+                what, mend = f"{name[:40]!r} names no value", f"write 1 to {_NAME} plain characters"
+                problems.append(document.problem((*at, "values", name), what, mend))
             try:
                 _pointer(pointer)
             except ValueError as error:
                 what, _, mend = str(error).partition(" | ")
-                problems.append(document.problem((*at, "fields", name), what, mend))
+                problems.append(document.problem((*at, "values", name), what, mend))
     return problems

@@ -15,23 +15,35 @@ from typing import Any
 import orjson
 
 from vedette.digest import canonical, sha256_hex
-from vedette.display import Display, display_of, read_displays, show_event
+from vedette.display import DISPLAYS, Display, display_of, read_displays, show_event
 from vedette.errors import NotShown
 from vedette.run import ActionRow
 from vedette.timeline.record import Record, Shown, shown
 
-# Under which name a fleet keeps the displays of its settings with the record, for whoever reads it.
-DISPLAYS = "displays"
 SHOWN = "vedette.shown/1"
 
 _DIGEST = re.compile(r"[0-9a-f]{8,64}")
 
 
+def acceptance(record: Record, event: str) -> Shown | None:
+    """Return the entry that accepted an event; None if it is archived."""
+    # Refused deliveries under the same key may stand before it.
+    for row in record.entries("event", event):
+        first = shown(*row)
+        if first.kind == "event.accepted":
+            return first
+    return None
+
+
 def event_of(record: Record, told: Sequence[Shown]) -> Shown | None:
     """Return the acceptance of the event that entries belong to; None if it is archived."""
-    about = next((entry.get("about") for entry in told if entry.get("about")), None)
-    row = record.entry(about) if about else None
-    return None if row is None else shown(*row)
+    for entry in told:
+        if (about := entry.get("about")) is not None:
+            row = record.entry(about)
+            return None if row is None else shown(*row)
+    # Entries of older stores name the event alone.
+    event = next((entry.get("event") for entry in told if entry.get("event")), None)
+    return None if event is None else acceptance(record, event)
 
 
 def about_event(record: Record, accepted: Shown | None) -> dict[str, Any]:
