@@ -47,7 +47,7 @@ STEPS = (
     Step("vedette run --until-idle --only sample", ("agent ", "inbox_triage ", "events: ")),
     Step(f"vedette explain {RUN}", ("PROPOSAL mail.forward", "DECISION DENY")),
     Step("vedette hold list --limit 1", ("hold_",)),
-    Step(f"vedette approve {HOLD} --yes \\\n    --reason 'spam indeed'", ("hold_", "no fleet")),
+    Step(f"vedette approve {HOLD} \\\n    --reason 'spam indeed'", ("approve?", "hold_", "no fleet")),
 )
 
 _COLOUR = re.compile(r"\x1b\[([0-9;]*)m")

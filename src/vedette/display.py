@@ -123,8 +123,9 @@ def display_of(event: Mapping[str, Any], declared: Sequence[Display] = ()) -> Di
 def show_event(event: Mapping[str, Any], display: Display) -> dict[str, Any]:
     """Return what people are shown of an event.
 
-    Each part has its `value` as text, whether its source vouched for it (`trusted`), and how many
-    characters `more` there are; what is not there is None, or not among the fields.
+    `outside` is false for what the engine itself made: a tick, an undo. Each part has its `value`
+    as text, whether its source vouched for it (`trusted`), and how many characters `more` there
+    are; what is not there is None, or not among the fields.
     """
     part = _Parts(event)
     shown = {name: part.value(getattr(display, name)) for name in ("title", "who", "when")}
@@ -132,7 +133,8 @@ def show_event(event: Mapping[str, Any], display: Display) -> dict[str, Any]:
     return {
         "type": event["type"],
         "source": event["source"],
-        "vouched": "source" in event["vouched"],
+        # Only the engine may name a type so, where the type is vouched for.
+        "outside": not (event["type"].startswith("vedette.") and "type" in event["vouched"]),
         **shown,
         "fields": [{"name": name, **found} for name, found in fields[:MOST_FIELDS] if found],
         "text": part.text(display.text) if display.text else None,

@@ -8,6 +8,7 @@ from typing import Any
 from vedette.safe_text import BAR, defang_text, escape_text, fold_text, quote_lines
 
 OUTSIDE = "written outside, not by us:"
+INSIDE = "from the fleet itself:"
 
 _LONGEST = 140
 _NAME = 40
@@ -25,7 +26,10 @@ def about_lines(about: Mapping[str, Any], width: int, indent: int = 0) -> list[s
         if part is not None and (name, part["value"]) != ("from", about["source"]):
             more = f" … ({part['more']:,} more)" if part["more"] else ""
             lines.append(f"{name}: {part['value']}{more}")
-    found = [f"{front}{OUTSIDE}", *quote_lines(lines, width, indent)]
+    found = [
+        f"{front}{OUTSIDE if about['outside'] else INSIDE}",
+        *quote_lines(lines, width, indent),
+    ]
     if (text := about["text"]) is not None:
         told = ["", *text["value"].split("\n")]
         found += quote_lines(told, width, indent)

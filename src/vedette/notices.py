@@ -301,9 +301,10 @@ def facts(notice: Notice, fleet: str, link: str | None) -> dict[str, Any]:
 
 def _about(id: str, about: Mapping[str, Any]) -> dict[str, Any]:
     """Return what one is about as a webhook is told it; a chat that shows `text` shows none."""
-    told = {"id": id, "written": "outside", "erased": about["erased"]}
     if about["erased"]:
-        return told
+        return {"id": id, "erased": True}
+    written = "outside" if about["outside"] else "by the fleet"
+    told = {"id": id, "erased": False, "written": written}
     shown = defang(about)
     parts = {name: shown[name] and shown[name]["value"] for name in ("who", "title", "when")}
     fields = {one["name"]: one["value"] for one in shown["fields"]}

@@ -204,7 +204,9 @@ def writes(made: Scene) -> None:
     assert len(waiting) == 2
     made.do("hold claim", waiting[0])
     made.do("hold note", waiting[0], "it looks as if the harbour master had written it himself")
-    made.do("approve", waiting[0], "--yes", *why)
+    made.do("hold show", waiting[0])
+    digest = made.said["hold show"].answer["shown_digest"][:16]
+    made.do("approve", waiting[0], "--digest", digest, *why)
     made.do("deny", waiting[1], *why)
     made.do("correct", ORDERS, "--right", *why)
     made.do("memory propose", "inbox/inbox", "--text", "The pier is closed in May.", *why)

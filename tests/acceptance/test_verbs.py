@@ -350,13 +350,14 @@ def test_an_approval_is_recorded_used_once_and_acted_on(own: Path) -> None:
     held = next(item for item in holds(own) if item["tool"] == "mail.file")
     why = ("--reason", "it fits", "--command-id", "c1", "--json")
     nobody = vedette(own, "approve", held["hold"], *why)
-    assert (nobody.code, nobody.error["code"]) == (2, "bad-command")
-    assert held["digest"] in nobody.error["mend"]
-    order = ("approve", held["hold"], "--yes", *why)
+    assert (nobody.code, nobody.error["code"]) == (2, "not-shown")
+    assert f"hold show {held['hold']}" in nobody.error["mend"]
+    digest = ("--digest", held["shown_digest"][:8])
+    order = ("approve", held["hold"], *digest, *why)
     done = vedette(own, *order)
     assert (done.code, done.json["state"], done.json["by"]) == (0, "approved", "here")
     assert vedette(own, *order).json["already_done"] is True
-    again = vedette(own, "approve", held["hold"], "--yes", "--reason", "once more", "--json")
+    again = vedette(own, "approve", held["hold"], *digest, "--reason", "once more", "--json")
     assert (again.code, again.error["code"]) == (2, "bad-command")
     assert vedette(own, "run", "--until-idle", "--json").code == 0
     story = look(own, "explain", held["hold"], "--json").json["runs"][0]
@@ -428,7 +429,7 @@ def test_every_verb_works_beside_a_killed_runner(own: Path) -> None:
         orders = (
             ("stop", "--all"),
             ("resume", "--all"),
-            ("approve", first["hold"], "--yes"),
+            ("approve", first["hold"], "--digest", first["shown_digest"][:16]),
             ("deny", second["hold"]),
             ("send", "--type", "a.b"),
             ("policy", "apply"),

@@ -29,7 +29,7 @@ from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import until
-from vedette.timeline import explain, explain_text
+from vedette.timeline import explain, explain_text, hold_item
 from vedette.timeline.plot import plot
 from vedette.trigger import UNDO_TYPE
 
@@ -369,6 +369,11 @@ async def test_under_observe_it_is_a_would_and_under_ask_it_waits(tmp_path: Path
         # What observe came to nothing with is no reason not to ask again; a hold is.
         with pytest.raises(BadCommand, match="is being undone already"):
             await undo(fleet, rows["mail.file"])
+        # Who approves it sees who asked for it, and why.
+        about = hold_item(fleet.app.store, inverse, 0)["about"]
+        told = {name: about[name]["value"] for name in ("who", "title", "text")}
+        assert told == {"who": "person:tester", "title": "mail.unfile", "text": "wrong folder"}
+        assert about["who"]["trusted"]
         await fleet.approve(inverse)
         await fleet.settle()
         assert files(box) == [f"cur/{FLAGGED}:2,F", f"new/{NEW}"]

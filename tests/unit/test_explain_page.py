@@ -61,8 +61,9 @@ def told() -> dict[str, Any]:
     }  # fmt: skip
     part = {"value": HOSTILE, "trusted": False, "more": 0}
     event["about"] = {
-        "event": "evt_1", "erased": False, "type": HOSTILE, "source": HOSTILE, "title": part,
-        "who": part, "when": part, "fields": [{"name": HOSTILE, **part}], "text": part,
+        "event": "evt_1", "erased": False, "outside": True, "type": HOSTILE, "source": HOSTILE,
+        "title": part, "who": part, "when": part, "text": part,
+        "fields": [{"name": HOSTILE, **part}],
     }  # fmt: skip
     return {"id": HOSTILE, "kind": "run", "focus": None, "head": 9, "event": event, "runs": [run]}
 

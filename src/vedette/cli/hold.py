@@ -70,7 +70,9 @@ def hold_list(
             limit=limit,
             waits=None if waits == "all" else waits,
         )
-    lines = folded([line for item in page["items"] for line in _lines(item)], width())
+    lines = folded(
+        [line for item in page["items"] for line in _lines(item)], width(), at_spaces=True
+    )
     lines.append(f"look at one: {prefix(ctx)} hold show HOLD" if lines else "nothing waits")
     if page["newer"]:
         lines.append(f"more: {prefix(ctx)} hold list --waits {waits} --after {page['newer']}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from vedette.cli.common import shown_time
 from vedette.cli.wide import columns
-from vedette.display_text import OUTSIDE, about_line, about_lines
+from vedette.display_text import INSIDE, OUTSIDE, about_line, about_lines
 from vedette.safe_text import BAR, escape_text, fold_line
 
 WIDTH = 80
@@ -107,15 +107,16 @@ def group_lines(group: Mapping[str, Any], members: int = LISTED) -> list[str]:
     if group["expires"]:
         lines.append(f"    the first is denied {shown_time(group['expires'])} without an answer")
     if members:
-        lines.append(f"    {OUTSIDE}")
+        outside = any(member["about"].get("outside", True) for member in group["members"])
+        lines.append(f"    {OUTSIDE if outside else INSIDE}")
     for member in group["members"][:members]:
         lines.append(about_line(member["about"], f"    {BAR}"))
     if members and (left := group["count"] - members) > 0:
         lines.append(f"    and {left:,} more: see `vedette hold list`")
-    return folded(lines, width())
+    return folded(lines, width(), at_spaces=True)
 
 
-def folded(lines: Sequence[str], width: int = WIDTH) -> list[str]:
+def folded(lines: Sequence[str], width: int = WIDTH, *, at_spaces: bool = False) -> list[str]:
     """Return lines no wider than `width`; nothing is left out, and no space is made into a break.
 
     What goes on stands behind the bar, as long a word as somebody may have written: so what is
@@ -123,7 +124,7 @@ def folded(lines: Sequence[str], width: int = WIDTH) -> list[str]:
     """
     found: list[str] = []
     for line in lines:
-        found += fold_line(line, width, at_spaces=line.lstrip().startswith(BAR))
+        found += fold_line(line, width, at_spaces=at_spaces or line.lstrip().startswith(BAR))
     return found
 
 

@@ -30,6 +30,7 @@ from vedette.run import ActionRow, Run
 
 if TYPE_CHECKING:
     from vedette.app import App
+    from vedette.display import Display
     from vedette.load.edges import Edges
     from vedette.load.settings import StorePlan
 
@@ -94,6 +95,8 @@ class FleetHarness:
         self._store = store
         self._workers = workers
         self._app: App | None = None
+        # What people are shown of events, as [[displays]] would say; taken up when it is opened.
+        self.displays: tuple[Display, ...] = ()
 
     @property
     def app(self) -> App:
@@ -130,6 +133,7 @@ class FleetHarness:
             isolation=Isolation(self._workers),
             store=self._store or StorePlan(),
             edges=self._edges or Edges(),
+            displays=self.displays,
         )
         self._app = await open_app(
             settings,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
 
+from vedette.display_text import INSIDE, OUTSIDE
 from vedette.event import DATA
 from vedette.timeline.actions import tries_told
 from vedette.timeline.intent import OPEN
@@ -151,10 +152,11 @@ def _short(told: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _about(about: Mapping[str, Any]) -> Iterator[str]:
-    yield "<h3>About <small>written outside, not by us</small></h3>"
     if about["erased"]:
         yield "<p>What it is about was erased.</p>"
         return
+    whose = OUTSIDE if about["outside"] else INSIDE
+    yield f"<h3>About <small>{whose.removesuffix(':')}</small></h3>"
     named = [("from", about["who"]), ("about", about["title"]), ("when", about["when"])]
     named += [(each["name"], each) for each in about["fields"]]
     rows = [("what", f"{inert(about['type'])} from {inert(about['source'])}")]
