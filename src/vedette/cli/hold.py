@@ -97,7 +97,7 @@ def _groups(ctx: click.Context, waits: str | None, as_json: bool) -> None:
 @as_json_option
 @click.pass_context
 def hold_show(ctx: click.Context, name: str, as_json: bool) -> None:
-    """Show all that an answer to HOLD, or to a GROUP of them, is for, and how to give it."""
+    """Show all of HOLD, or of a GROUP of them, and how to answer it."""
     from vedette.timeline.groups import group
 
     with reading(settings_of(ctx)) as store:

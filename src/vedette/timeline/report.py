@@ -8,11 +8,11 @@ the ledger's entries; the rules come from the bundle that was live at the end.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from vedette.clock import ago, iso
 from vedette.timeline.answered import Answered
-from vedette.timeline.record import shown
+from vedette.timeline.record import Record, shown
 from vedette.timeline.review import about_run
 from vedette.timeline.rules import rules_of
 from vedette.timeline.sample import Sample
@@ -84,7 +84,7 @@ def report(
         "answered": answered.told(),
         "would": would.told(agent),
         "sample": [
-            {**one, "about": about_run(record, one["run"]) if reads else None}
+            {**one, "about": about_run(cast(Record, record), one["run"]) if reads else None}
             for one in tally.sample.drawn()
         ],
     }
