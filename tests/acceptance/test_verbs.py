@@ -370,9 +370,11 @@ def test_an_approval_is_recorded_used_once_and_acted_on(own: Path) -> None:
 
 def test_a_denial_and_a_wrong_digest(own: Path) -> None:
     held = holds(own)[0]
-    wrong = vedette(own, "deny", held["hold"], "--digest", "00", "--reason", "no", "--json")
-    assert (wrong.code, wrong.error["code"]) == (2, "bad-command")
-    right = ("--digest", held["digest"], "--reason", "no", "--json")
+    # Neither too short a one nor that of the action alone, which shows nothing.
+    for digest in ("00", held["digest"]):
+        wrong = vedette(own, "deny", held["hold"], "--digest", digest, "--reason", "no", "--json")
+        assert (wrong.code, wrong.error["code"]) == (2, "not-shown")
+    right = ("--digest", held["shown_digest"], "--reason", "no", "--json")
     assert vedette(own, "deny", held["hold"], *right).json["state"] == "denied"
     assert held["hold"] not in [item["hold"] for item in holds(own)]
     assert vedette(own, "deny", "hold_nothing", "--reason", "no").code == 2

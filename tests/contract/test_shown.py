@@ -130,7 +130,12 @@ async def events_of_sources(folder: Path) -> dict[str, Event]:
     await MaildirSource("sample", folder / "box", clock=clock).deliver(intake)
     (folder / "tide.csv").write_text("timestamp,value\n2026-05-01 06:00:00,4.4\n")
     await CsvSource("series", str(folder / "*.csv"), clock).deliver(intake)
-    line = {"specversion": "1.0", "id": "j1", "source": "shop", "type": "order.placed"}
+    line: dict[str, Any] = {
+        "specversion": "1.0",
+        "id": "j1",
+        "source": "shop",
+        "type": "order.placed",
+    }
     line |= {"subject": "order 17", "data": {"customer": "Bo Reed", "items": [{"sku": "rope"}]}}
     (folder / "orders.jsonl").write_text(json.dumps(line) + "\n")
     await JsonlSource("orders", str(folder / "*.jsonl"), clock).deliver(intake)
@@ -163,7 +168,7 @@ async def events_of_sources(folder: Path) -> dict[str, Event]:
     bigquery = Maker("bigquery:orders", "orders", "order.shipped", None, "customer").make(
         {AT: AT_US, ROW: "r1", "customer": "Di Moor", "city": "Averil"}
     )
-    made = {
+    made: dict[str, Any] = {
         "maildir": maildir, "csv": csv, "jsonl": jsonl, "sql": sql, "prometheus": point,
         "host": replace(host, data={"value": "12.5"}), "alertmanager": alerts.events[0],
         "imap": mail_event("imap:desk", "7/1", raw, subject="7/1", received_us=AT_US),
