@@ -51,7 +51,7 @@ STEPS = (
     Step("vedette hold list --limit 1", ("hold_",)),
     Step(
         f"vedette approve {HOLD} \\\n    --reason 'spam indeed'",
-        ("HOLD ", "approve?", "hold_", "no fleet"),
+        ("approve?", "hold_", "no fleet"),
         typed="y\n",
     ),
 )
