@@ -46,7 +46,7 @@ class Step:
 
 STEPS = (
     Step("vedette init harbour && cd harbour"),
-    Step("vedette run --until-idle --only sample", ("agent ", "inbox_triage ", "events: ")),
+    Step("vedette run --until-idle --only sample", ("agent ", "inbox_triage ", "events: acc")),
     Step(f"vedette explain {RUN}", ("PROPOSAL mail.forward", "DECISION DENY")),
     Step("vedette hold list --limit 1", ("hold_",)),
     Step(
@@ -57,6 +57,7 @@ STEPS = (
 )
 
 _ASKS = b"[y/N]: "
+_UP = "\x1b[1A"
 _COLOUR = re.compile(r"\x1b\[([0-9;]*)m")
 _OTHER = re.compile(r"\x1b\[[0-9;?]*[A-Za-ln-z]|\x1b\][^\x07]*\x07")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
@@ -109,8 +110,12 @@ def at_a_terminal(
 
 def shown(step: Step, said: str) -> list[str]:
     """Return the lines of a step that the picture shows, each with its colours."""
-    lines = [_OTHER.sub("", line) for line in said.replace("\r\n", "\n").split("\n")]
-    lines = [line.rpartition("\r")[2] for line in lines]
+    lines: list[str] = []
+    for line in said.replace("\r\n", "\n").split("\n"):
+        # What is drawn again in place takes the place of what was drawn.
+        if drawn := min(line.count(_UP), len(lines)):
+            del lines[-drawn:]
+        lines.append(_OTHER.sub("", line).rpartition("\r")[2])
     while lines and not lines[-1].strip():
         lines.pop()
     if not step.parts:
