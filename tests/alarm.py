@@ -26,5 +26,5 @@ async def sound(fleet: FleetHarness) -> None:
     await fleet.send(*series())
     await fleet.settle()
     for row in fleet.app.store.holds_page(after=0, limit=200):
-        await fleet.app.commands.approve(fleet.order(), row.id)
+        await fleet.approve(row)
     await fleet.settle()

@@ -36,20 +36,28 @@ class Step:
     """A command, and which of its lines are shown: from the first that has one of `parts` on.
 
     Each of `parts` is a beginning of lines; what follows it, further in, is shown with it.
+    `typed` answers the question that the command asks.
     """
 
     command: str
     parts: Sequence[str] = ()
+    typed: str = ""
 
 
 STEPS = (
     Step("vedette init harbour && cd harbour"),
-    Step("vedette run --until-idle --only sample", ("agent ", "inbox_triage ", "events: ")),
+    Step("vedette run --until-idle --only sample", ("agent ", "inbox_triage ", "events: acc")),
     Step(f"vedette explain {RUN}", ("PROPOSAL mail.forward", "DECISION DENY")),
     Step("vedette hold list --limit 1", ("hold_",)),
-    Step(f"vedette approve {HOLD} --yes \\\n    --reason 'spam indeed'", ("hold_", "no fleet")),
+    Step(
+        f"vedette approve {HOLD} \\\n    --reason 'spam indeed'",
+        ("approve?", "hold_", "no fleet"),
+        typed="y\n",
+    ),
 )
 
+_ASKS = b"[y/N]: "
+_UP = "\x1b[1A"
 _COLOUR = re.compile(r"\x1b\[([0-9;]*)m")
 _OTHER = re.compile(r"\x1b\[[0-9;?]*[A-Za-ln-z]|\x1b\][^\x07]*\x07")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
@@ -68,7 +76,9 @@ def environment(home: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-def at_a_terminal(command: str, folder: Path, environ: Mapping[str, str]) -> tuple[str, Path]:
+def at_a_terminal(
+    command: str, folder: Path, environ: Mapping[str, str], typed: str = ""
+) -> tuple[str, Path]:
     """Return what a shell prints for a command at a terminal of 80 columns, and where it ends.
 
     Raises RuntimeError if the command fails.
@@ -86,6 +96,9 @@ def at_a_terminal(command: str, folder: Path, environ: Mapping[str, str]) -> tup
     with suppress(OSError):  # the other end is closed: it has ended
         while part := os.read(ours, 65536):
             read += part
+            if typed and read.endswith(_ASKS):
+                os.write(ours, typed.encode())
+                typed = ""
     os.close(ours)
     code = process.wait()
     if code:
@@ -97,8 +110,12 @@ def at_a_terminal(command: str, folder: Path, environ: Mapping[str, str]) -> tup
 
 def shown(step: Step, said: str) -> list[str]:
     """Return the lines of a step that the picture shows, each with its colours."""
-    lines = [_OTHER.sub("", line) for line in said.replace("\r\n", "\n").split("\n")]
-    lines = [line.rpartition("\r")[2] for line in lines]
+    lines: list[str] = []
+    for line in said.replace("\r\n", "\n").split("\n"):
+        # What is drawn again in place takes the place of what was drawn.
+        if drawn := min(line.count(_UP), len(lines)):
+            del lines[-drawn:]
+        lines.append(_OTHER.sub("", line).rpartition("\r")[2])
     while lines and not lines[-1].strip():
         lines.pop()
     if not step.parts:
@@ -130,6 +147,7 @@ def steady(line: str, home: str, began: datetime) -> str:
         minute = timedelta(minutes=(at - began) // timedelta(minutes=1))
         return f"{_BEGAN + minute:%Y-%m-%dT%H:%M:%SZ}"
 
+    line = re.sub(r"\bshown as  [0-9a-f]{16}", "shown as  5c0ffee15900d5ea", line)
     line = re.sub(r"\bopen for \d+ s\b", "open for 3 s", line.replace(home, "~"))
     return _TIME.sub(moved, line)
 
@@ -140,7 +158,7 @@ def session() -> Iterator[tuple[str, list[str]]]:
         home = Path(made)
         folder, began = home, datetime.now(UTC).replace(microsecond=0)
         for step in STEPS:
-            said, folder = at_a_terminal(step.command, folder, environment(home))
+            said, folder = at_a_terminal(step.command, folder, environment(home), step.typed)
             lines = [steady(line, str(home), began) for line in shown(step, said)]
             yield step.command, lines
 

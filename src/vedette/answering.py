@@ -1,8 +1,8 @@
 """Answering holds: one, or many that are alike; and saying that one looks at it, or what one saw.
 
-An answer to many is an answer to each: it names every hold and the digest of the action that was
-shown, and each is settled as if it had been answered alone. What joined the group since, or is
-another action by now, is not touched.
+An answer to many is an answer to each: it names every hold and the digest of what was shown of it,
+and each is settled as if it had been answered alone. What joined the group since, or is another by
+now, is not touched.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 from vedette.commands import Commands, Order
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
-from vedette.errors import AlreadyDone, BadCommand, Forbidden, NotFound
+from vedette.errors import AlreadyDone, BadCommand, Forbidden, NotFound, NotShown
 from vedette.event import subject_of
 from vedette.roles import require
 from vedette.run import ActionRow
@@ -81,10 +81,19 @@ def ask_leave(order: Order, verb: str) -> None:
 async def answer(
     commands: Commands, verb: str, order: Order, hold: str, digest: str | None
 ) -> dict[str, Any]:
-    """Approve or deny one hold; `claimed_by` tells whose claim was passed over."""
+    """Approve or deny one hold; `claimed_by` tells whose claim was passed over.
+
+    Raises NotShown for an approval without the digest of what was shown.
+    """
     claimed = _claim(commands, _action(hold))
-    settle = commands.approve if verb == "approve" else commands.deny
-    done = await settle(order, hold, digest)
+    if verb == "deny":
+        done = await commands.deny(order, hold, digest)
+    elif digest is None:
+        ask_leave(order, verb)
+        what = "an approval names the digest of what its person was shown"
+        raise NotShown(what, mend=f"`vedette hold show {hold}` shows it, with the command")
+    else:
+        done = await commands.approve(order, hold, digest)
     other = claimed is not None and claimed["by"] != str(order.principal)
     return {**done, "claimed_by": claimed["by"] if claimed and other else None}
 
@@ -96,7 +105,7 @@ async def answer_all(
     holds: Mapping[str, Any],
     group: str | None = None,
 ) -> dict[str, Any]:
-    """Answer every listed hold for the action of its digest; return what came of each.
+    """Answer every listed hold for what was shown under its digest; return what came of each.
 
     Each is durable by itself: what is refused is told, and the others stand. A repeat of the
     command's id answers what was left. Raises BadCommand for a list that is none.
@@ -105,7 +114,7 @@ async def answer_all(
         raise BadCommand(f"a command answers 1 to {AT_ONCE} holds", mend="repeat it for the rest")
     if not all(isinstance(digest, str) and digest for digest in holds.values()):
         mend = "give {hold: digest} as `vedette hold list --group` shows them"
-        raise BadCommand("every hold is answered for the digest of its action", mend=mend)
+        raise BadCommand("every hold is answered for the digest of what was shown", mend=mend)
     results = []
     for hold, digest in holds.items():
         id = f"{order.command_id} {hold}" if order.command_id else None

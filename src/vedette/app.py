@@ -20,7 +20,9 @@ from vedette.clock import Clock, SystemClock
 from vedette.commands import Commands
 from vedette.connections import Connections, room
 from vedette.curating import Curating, feed
+from vedette.digest import canonical
 from vedette.dispatch import Dispatcher
+from vedette.display import DISPLAYS
 from vedette.engines import close_stage, policy_stage
 from vedette.entry import Draft
 from vedette.errors import BadFleet, BadPolicy
@@ -139,6 +141,7 @@ async def open_app(
         what = "visit" if settings.store.visit else None
         opened = Draft("store.opened", {"epoch": store.epoch, "what": what})
         await store.note([opened, _loaded(loaded, versions, settings.store.visit), *read])
+        await _keep_displays(settings, store)
     except BaseException:
         store.close()
         if pool is not None:
@@ -156,6 +159,13 @@ async def open_app(
         settings, loaded, line, store, banks, metrics, commands, intake, dispatcher, rollout,
         releases, troubles, pool, fed, StateIdentity.of(settings.state),
     )  # fmt: skip
+
+
+async def _keep_displays(settings: Settings, store: SqlStore) -> None:
+    """Keep with the record what people are shown of events, for all who read it or answer."""
+    told = canonical([display.to_json() for display in settings.displays]).decode()
+    if told != (store.meta(DISPLAYS) or "[]"):
+        await store.remember(DISPLAYS, told)
 
 
 async def _commands(

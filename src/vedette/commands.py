@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from vedette.approval import HoldState
 from vedette.budget import ACTIONS, DAY_US, FLEET, THINKING, UNITS, Budget, Cap, Raise
@@ -31,6 +31,9 @@ from vedette.rollout import Published, Rollout, Wish
 from vedette.standing import set_stop
 from vedette.stop import scope_of
 from vedette.upkeep import Upkeep, keep_states
+
+if TYPE_CHECKING:
+    from vedette.timeline.record import Record
 
 MOST_RAISED_US = 31 * DAY_US
 _COMMIT = re.compile(r"[0-9A-Za-z][0-9A-Za-z._/+-]{0,99}")
@@ -118,28 +121,36 @@ class Commands:
 
     # --- holds ------------------------------------------------------------------------------
 
-    async def approve(self, order: Order, hold: str, digest: str | None = None) -> dict[str, Any]:
-        """Approve exactly the action that is held. It is decided again before it is done."""
+    async def approve(self, order: Order, hold: str, digest: str) -> dict[str, Any]:
+        """Approve exactly the action that is held. It is decided again before it is done.
+
+        `digest` is the beginning, at least 8 digits, of the `shown_digest` that came with what the
+        person was shown (`vedette.timeline.hold_item`). Raises NotShown for any other.
+        """
         return await self._answer(order, hold, "approved", digest)
 
     async def deny(self, order: Order, hold: str, digest: str | None = None) -> dict[str, Any]:
-        """Deny what is held, for good."""
+        """Deny what is held, for good; with `digest` only what was shown."""
         return await self._answer(order, hold, "denied", digest)
 
     async def _answer(
         self, order: Order, hold: str, to: HoldState, digest: str | None
     ) -> dict[str, Any]:
+        from vedette.timeline.pages import hold_item
+        from vedette.timeline.review import refuse_erased, refuse_unseen
+
         self._may(order, "approve" if to == "approved" else "deny")
         action = f"act_{hold.removeprefix('hold_').removeprefix('act_')}"
         held = self.line.store.action(action)
         if held is None or held.hold is None:
             raise NotFound(f"there is no hold {hold!r}", mend="see `vedette hold list`")
-        if digest is not None and digest != held.digest:
-            raise BadCommand(
-                f"hold {hold} is for the action {held.digest[:12]}, not {digest[:12]}",
-                mend="look at it again with `vedette hold list`",
-            )
         until, now = 0, self.line.clock.now_us()
+        item = hold_item(cast("Record", self.line.store), held, now)
+        # Of one that was answered the store says so, or that it was by this very command.
+        if held.hold == "open" and digest is not None:
+            refuse_unseen(item, digest)
+        if held.hold == "open" and to == "approved":
+            refuse_erased(item)
         if to == "approved":
             asked = held.waits == "approval"
             if asked and held.until_us <= now:
@@ -152,11 +163,12 @@ class Commands:
                 "agent": held.agent,
                 "action": held.id,
                 "action_digest": held.digest,
+                "shown_digest": item["shown_digest"] if digest is not None else None,
                 "tool": held.tool,
                 "actor": str(order.principal),
                 "until": until or None,
             },
-            body=order.body(),
+            body=order.body(display=item["about"].get("display")),
         )
         row = await self.line.store.settle_hold(
             held.id, to, draft, approver=str(order.principal), until_us=until,

@@ -34,7 +34,7 @@ KINDS = frozenset(
         "effect.failed",
         "effect.unknown",
         "effect.cancelled",  # decided again and no longer permitted, before it started
-        "hold.approved",  # a person; body: reason
+        "hold.approved",  # a person, for what was shown (`shown_digest`); body: reason, display
         "hold.denied",
         "hold.expired",
         "hold.claimed",  # a person looks at it until an instant; nobody is kept from answering
@@ -74,7 +74,8 @@ FIELDS = frozenset(
     {
         "v", "seq", "at", "kind", "about", "run", "n", "cause", "body",
         "event", "agent", "release", "turn", "action", "ordinal", "tool", "action_digest",
-        "outcome", "rule", "policy_rev", "bundle", "engine", "wait", "until", "would",
+        "shown_digest", "outcome", "rule", "policy_rev", "bundle", "engine", "wait", "until",
+        "would",
         "effect_key", "tries", "memory", "actor", "label", "confidence_milli", "score_milli",
         "threshold_milli", "proposals", "woke", "state", "epoch", "what", "erased", "releases",
         "banks", "unit", "amount", "spend", "scope",

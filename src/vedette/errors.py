@@ -115,6 +115,12 @@ class NotFound(BadCommand):
     code = "not-found"
 
 
+class NotShown(BadCommand):
+    """What an approval is for is not what its person was shown, or cannot be shown any more."""
+
+    code = "not-shown"
+
+
 class AlreadyDone(BadCommand):
     """A command of this id was carried out before; it is not done again."""
 

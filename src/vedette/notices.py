@@ -1,8 +1,9 @@
 """Notices: what people are told of without asking, when, and in which words.
 
-A notice is made of ledger entries alone, which hold ids, names and words from closed lists and no
-content: nothing that a stranger wrote goes out. It holds facts and where to look. It holds no
-authority: no token, and no address that acts by being opened.
+A notice is made of ledger entries, which hold ids, names and words from closed lists. It holds
+facts and where to look, and of what it names what people are shown of it: a stranger's words,
+marked as such and with no link in them, looked up as it is sent. It holds no authority: no token,
+no digest to approve by, and no address that acts by being opened.
 
 Alike things become one notice: the first is told at once, what follows within a minute is gathered
 and told together. What is to be told is kept as state (`Outbox`) that the caller makes durable
@@ -17,6 +18,7 @@ from typing import Any
 
 from vedette.clock import utc_second
 from vedette.digest import short_id
+from vedette.display_text import about_lines, defang
 from vedette.identity import ENGINE
 from vedette.quick_data import dataclass
 from vedette.run import ActionRow
@@ -31,6 +33,7 @@ KEPT = 1000
 NAMED = 5
 
 _CUT = 120
+_LETTER = 72
 _ANSWERED = ("hold.approved", "hold.denied", "hold.expired")
 _TITLES: Mapping[str, tuple[str, str]] = {
     "hold.opened": ("A hold waits for a person", "holds wait for a person"),
@@ -52,8 +55,10 @@ class Notice:
 
     `ids` are all that it is about, up to KEPT, so that what is answered meanwhile leaves it.
     `until_us` is when the first of its holds expires, 0 where nothing does; `untils` when each
-    does, by id. By way: `whom` are the recipients that still miss what others took, and `again_us`
-    is when what was not taken is tried again.
+    does, by id. `about` is what the named ones are about, by id: filled in for a notice that is
+    being sent, empty in one that is kept, so nothing goes out that was erased. By way: `whom` are
+    the recipients that still miss what others took, and `again_us` is when what was not taken is
+    tried again.
     """
 
     id: str
@@ -72,6 +77,7 @@ class Notice:
     untils: dict[str, int] = field(default_factory=dict)
     whom: dict[str, list[str]] = field(default_factory=dict)
     again_us: dict[str, int] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
 
     @property
     def group(self) -> str:
@@ -289,7 +295,22 @@ def facts(notice: Notice, fleet: str, link: str | None) -> dict[str, Any]:
         "expires": utc_second(notice.until_us) if notice.until_us else None,
         "text": title(notice, fleet),
         "look": look(notice, link),
+        "about": [_about(id, notice.about[id]) for id in _named(notice) if id in notice.about],
     }
+
+
+def _about(id: str, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what one is about as a webhook is told it; a chat that shows `text` shows none."""
+    if about["erased"]:
+        return {"id": id, "erased": True}
+    written = "outside" if about["outside"] else "by the fleet"
+    told = {"id": id, "erased": False, "written": written}
+    shown = defang(about)
+    parts = {name: shown[name] and shown[name]["value"] for name in ("who", "title", "when")}
+    fields = {one["name"]: one["value"] for one in shown["fields"]}
+    text = shown["text"] and shown["text"]["value"]
+    return {**told, "type": shown["type"], "source": shown["source"], **parts, "fields": fields,
+            "text": text}  # fmt: skip
 
 
 def title(notice: Notice, fleet: str) -> str:
@@ -322,7 +343,12 @@ def letter(notice: Notice, fleet: str, link: str | None) -> str:
         lines.append(f"Without an answer the first is denied at {utc_second(notice.until_us)}.")
     if named := _named(notice):
         more = notice.count - len(named)
-        lines += ["", *named, *([f"and {more} more"] if more > 0 else [])]
+        lines.append("")
+        for id in named:
+            lines.append(id)
+            if id in notice.about:
+                lines += about_lines(defang(notice.about[id]), _LETTER, 2)
+        lines += [f"and {more} more"] if more > 0 else []
     return "\n".join([*lines, "", "This mail tells; it cannot be answered and decides nothing."])
 
 

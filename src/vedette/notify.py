@@ -12,6 +12,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from email.message import EmailMessage
 from email.policy import SMTP
 from functools import partial
@@ -22,9 +23,10 @@ import orjson
 from vedette.backoff import delay_us
 from vedette.errors import BadStore, StoreFailed, Temporary, Unsendable, VedetteError
 from vedette.load.notify_file import MailPlan, NotifyPlan, WebhookPlan
-from vedette.notices import Notice, Outbox, facts, letter, title
+from vedette.notices import NAMED, Notice, Outbox, facts, letter, title
 from vedette.run import ActionRow
 from vedette.tell import Reader, opened_at
+from vedette.timeline.review import about_id
 
 if TYPE_CHECKING:
     from vedette.app import App
@@ -88,7 +90,8 @@ def _mail(way: MailPlan, fleet: str, link: str | None, notice: Notice) -> Missed
     # The same each time it is tried, so that a mailbox knows it again (RFC 5322 3.6.4).
     mail["Message-ID"] = f"<{notice.id}@{way.sender.rpartition('@')[2]}>"
     mail["Auto-Submitted"] = "auto-generated"  # RFC 3834: nobody's vacation is to answer it
-    mail.set_content(letter(notice, fleet, link))
+    # What it shows may be of any language, and not every server takes eight bits.
+    mail.set_content(letter(notice, fleet, link), cte="quoted-printable")
     missed = deliver_some(way.server, bytes(mail), way.sender, whom)
     if before is None and missed.keys() >= set(whom):
         # A no to everyone is about the relay or the sender more likely than about each of them.
@@ -139,7 +142,7 @@ class Telling:
             await self._keep(now)
         for way, found in due.items():
             if found:
-                self._sending[way] = asyncio.create_task(self._send(way, found), name=way)
+                self._sending[way] = asyncio.create_task(self._send(reader, way, found), name=way)
         return len(page) == _PAGE and app.store.leads
 
     async def settled(self) -> None:
@@ -168,17 +171,18 @@ class Telling:
             await self._app.store.remember(NOTICES, text)
             self._kept = text
 
-    async def _send(self, way: str, found: list[Notice]) -> None:
+    async def _send(self, reader: Reader, way: str, found: list[Notice]) -> None:
         """Send some notices one way, and make durable what came of it. Raises StoreFailed."""
-        await self._send_each(way, found)
+        await self._send_each(reader, way, found)
         # Not where it was cancelled: by then another worker may keep the outbox.
         await self._keep(self._app.line.clock.now_us())
 
-    async def _send_each(self, way: str, found: list[Notice]) -> None:
+    async def _send_each(self, reader: Reader, way: str, found: list[Notice]) -> None:
         count, outbox = self._app.metrics.count, self.outbox
         for notice in found:
+            shown = await self._shown(reader, notice)
             try:
-                missed = await self._bounded(way, notice)
+                missed = await self._bounded(way, shown)
             except Unsendable as error:
                 count("notices_failed", way=way)
                 outbox.refused(way, notice)
@@ -195,6 +199,17 @@ class Telling:
                 return
             else:
                 self._went(way, notice, missed or {})
+
+    async def _shown(self, reader: Reader, notice: Notice) -> Notice:
+        """Return a notice with what the named ones are about, as the record has it now."""
+        if not self._plan.content:
+            return notice
+
+        def look() -> dict[str, Any]:
+            found = {id: about_id(reader.store, id) for id in notice.ids[:NAMED]}
+            return {id: about for id, about in found.items() if about is not None}
+
+        return replace(notice, about=await asyncio.to_thread(reader.alone, look))
 
     def _went(self, way: str, notice: Notice, missed: Missed) -> None:
         """Take in that a notice went, but for who was missed: who may take it later is tried on."""

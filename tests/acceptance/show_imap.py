@@ -105,8 +105,7 @@ async def _show(root: Path, mails: int, more: int, workers: bool) -> Shown:
         waiting = next(
             row for row in store.holds_page(after=0, limit=99) if row.tool == "mail.file"
         )
-        args = {"hold": waiting.id, "digest": waiting.digest}
-        await carry_out(fleet.app.commands, "approve", fleet.order(), args)
+        await fleet.approve(waiting)
         await fleet.settle()
         shown.approved = _effects(fleet)
         shown.asked = box.folders()

@@ -259,7 +259,9 @@ async def test_a_registered_address_by_value_is_held_and_a_person_decides(tmp_pa
             argument = next(a for a in action["arguments"] if a["pointer"] == "/to")
             assert argument["origin"] == "registered"
         forward = leaving(run)[0]
-        await fleet.app.commands.approve(fleet.order("he needs it"), forward["hold"]["id"])
+        held = fleet.app.store.action(forward["id"])
+        assert held is not None
+        await fleet.approve(held, "he needs it")
         await fleet.settle()
         (sent,) = outgoing(tmp_path)
         assert f"To: {to}" in sent

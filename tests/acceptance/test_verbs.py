@@ -350,13 +350,14 @@ def test_an_approval_is_recorded_used_once_and_acted_on(own: Path) -> None:
     held = next(item for item in holds(own) if item["tool"] == "mail.file")
     why = ("--reason", "it fits", "--command-id", "c1", "--json")
     nobody = vedette(own, "approve", held["hold"], *why)
-    assert (nobody.code, nobody.error["code"]) == (2, "bad-command")
-    assert held["digest"] in nobody.error["mend"]
-    order = ("approve", held["hold"], "--yes", *why)
+    assert (nobody.code, nobody.error["code"]) == (2, "not-shown")
+    assert f"hold show {held['hold']}" in nobody.error["mend"]
+    digest = ("--digest", held["shown_digest"][:8])
+    order = ("approve", held["hold"], *digest, *why)
     done = vedette(own, *order)
     assert (done.code, done.json["state"], done.json["by"]) == (0, "approved", "here")
     assert vedette(own, *order).json["already_done"] is True
-    again = vedette(own, "approve", held["hold"], "--yes", "--reason", "once more", "--json")
+    again = vedette(own, "approve", held["hold"], *digest, "--reason", "once more", "--json")
     assert (again.code, again.error["code"]) == (2, "bad-command")
     assert vedette(own, "run", "--until-idle", "--json").code == 0
     story = look(own, "explain", held["hold"], "--json").json["runs"][0]
@@ -369,9 +370,11 @@ def test_an_approval_is_recorded_used_once_and_acted_on(own: Path) -> None:
 
 def test_a_denial_and_a_wrong_digest(own: Path) -> None:
     held = holds(own)[0]
-    wrong = vedette(own, "deny", held["hold"], "--digest", "00", "--reason", "no", "--json")
-    assert (wrong.code, wrong.error["code"]) == (2, "bad-command")
-    right = ("--digest", held["digest"], "--reason", "no", "--json")
+    # Neither too short a one nor that of the action alone, which shows nothing.
+    for digest in ("00", held["digest"]):
+        wrong = vedette(own, "deny", held["hold"], "--digest", digest, "--reason", "no", "--json")
+        assert (wrong.code, wrong.error["code"]) == (2, "not-shown")
+    right = ("--digest", held["shown_digest"], "--reason", "no", "--json")
     assert vedette(own, "deny", held["hold"], *right).json["state"] == "denied"
     assert held["hold"] not in [item["hold"] for item in holds(own)]
     assert vedette(own, "deny", "hold_nothing", "--reason", "no").code == 2
@@ -428,7 +431,7 @@ def test_every_verb_works_beside_a_killed_runner(own: Path) -> None:
         orders = (
             ("stop", "--all"),
             ("resume", "--all"),
-            ("approve", first["hold"], "--yes"),
+            ("approve", first["hold"], "--digest", first["shown_digest"][:16]),
             ("deny", second["hold"]),
             ("send", "--type", "a.b"),
             ("policy", "apply"),

@@ -126,17 +126,17 @@ def shell(folder: Path, programs: Path, tmp: Path) -> Shell:
     return Shell(folder, environ)
 
 
-_CUT = re.compile(r"\b([a-z]+_[0-9a-f]*)…")
+_CUT = re.compile(r"(?<![\w-])([a-z]+_[0-9a-f]*|--digest )…")
 
 
 def filled(shown: Shown, seen: str) -> Shown:
-    """Return a command with each id that is cut short as it was printed last.
+    """Return a command with each id and digest that is cut short as it was printed last.
 
     Raises ValueError if nothing of the kind was printed.
     """
 
     def whole(cut: re.Match[str]) -> str:
-        printed = re.findall(rf"\b{cut[1]}[0-9a-f]+", seen)
+        printed = re.findall(rf"(?<![\w-]){re.escape(cut[1])}[0-9a-f]+", seen)
         if not printed:
             raise ValueError(f"line {shown.line}: no {cut[0]} was printed before")
         return str(printed[-1])

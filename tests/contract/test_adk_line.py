@@ -90,7 +90,7 @@ async def test_a_held_call_waits_without_its_model(tmp_path: Path, world: World)
         assert (row.decided, state(fleet, event)) == ("hold", "waiting")
         assert len(model.asked) == 1, "nobody is asked while a person thinks"
         await fleet.restart()
-        await fleet.app.commands.approve(fleet.order(), row.id)
+        await fleet.approve(row)
         await fleet.settle()
         assert (state(fleet, event), world.texts()) == ("done", ["hello"])
         assert len(model.asked) == 2

@@ -165,7 +165,7 @@ async def test_what_was_on_its_way_at_the_backup_happens_once(
             # It may have started, so a person lets it happen.
             await fleet.settle()
             (row,) = fleet.actions(jobs(0, 1, tool)[0])
-            await fleet.app.commands.approve(fleet.order(), row.id)
+            await fleet.approve(row)
         await until(lambda: world.effects(tool) == 1)
         await fleet.settle()
     await in_thread(lambda: put_back(tmp_path, tmp_path / "backup", lose(tmp_path)))
@@ -219,7 +219,7 @@ async def test_a_person_may_let_it_happen(tmp_path: Path, world: World) -> None:
         await go_on(fleet)
         await fleet.settle()
         (row,) = fleet.actions(later[0])
-        await fleet.app.commands.approve(fleet.order("it did not ring"), row.id)
+        await fleet.approve(row, "it did not ring")
         await fleet.settle()
         (row,) = fleet.actions(later[0])
         assert row.effect == "done"

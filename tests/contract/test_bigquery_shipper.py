@@ -59,7 +59,7 @@ async def a_day(fleet: FleetHarness) -> None:
     await fleet.settle()
     held = fleet.app.store.holds_page(after=0, limit=10)
     assert len(held) == 2, "the toy's policy holds what has a high impact"
-    await fleet.app.commands.approve(fleet.order(), held[0].id)
+    await fleet.approve(held[0])
     await fleet.settle()
 
 

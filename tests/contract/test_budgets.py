@@ -156,7 +156,7 @@ async def test_an_approval_is_kept_while_there_is_no_room(
         assert world.texts() == ["small"]
         held = fleet.actions(event)[0]
         assert held.waits == "approval"
-        await fleet.app.commands.approve(fleet.order(), held.id)
+        await fleet.approve(held)
         await fleet.settle()
         held = fleet.actions(event)[0]
         assert (held.waits, held.hold, held.decided) == ("budget", "approved", "hold")

@@ -244,7 +244,7 @@ async def test_an_effect_that_nobody_can_ask_about_is_left_to_a_person(
     row = only_row(fleet, event)
     assert (row.effect, row.hold, row.waits) == ("unknown", "open", "approval")
     assert world.effects() == 1, "nothing is repeated before somebody says so"
-    await fleet.app.commands.approve(fleet.order("ring again"), row.id)
+    await fleet.approve(row, "ring again")
     await fleet.settle()
     assert world.effects() == 2
     assert only_run(fleet, event).state == "done"
@@ -291,7 +291,7 @@ async def test_what_waited_for_a_person_waits_for_one_again(
     await handled(fleet, event)
     held = next(row for row in fleet.actions(event) if row.tool == "big.send")
     await fleet.app.dispatcher.close()
-    await fleet.app.commands.approve(fleet.order(), held.id)
+    await fleet.approve(held)
     run = only_run(fleet, event)
     await bury(fleet.app.line, run, fleet.app.store.lease(run) or 0, "Test: buried by hand")
     await fleet.restart()
@@ -300,7 +300,7 @@ async def test_what_waited_for_a_person_waits_for_one_again(
     assert (held.hold, held.waits, world.calls) == ("open", "approval", [])
     texts = fleet.app.store.row("worker_notes", "k")
     assert texts == {"texts": ["kept"]}, "what was done stays done, once"
-    await fleet.app.commands.approve(fleet.order(), held.id)
+    await fleet.approve(held)
     await fleet.settle()
     assert world.effects("big.send") == 1
     view_agrees(fleet)

@@ -163,7 +163,7 @@ async def test_what_nobody_can_repeat_is_left_to_a_person(
         await in_time(fleet, clock)
         assert len(world.calls) == 1
         world.query = None
-        await fleet.app.commands.approve(fleet.order("again"), row.id)
+        await fleet.approve(row, "again")
         await fleet.settle()
         assert (only_row(fleet, event).effect, len(world.calls)) == ("done", 2)
 
@@ -436,7 +436,7 @@ async def test_a_permit_that_a_person_is_to_be_told_of_is_an_entry(
         await handled(fleet, event)
         assert not fleet.entries("notice.raised"), "it is only held so far"
         held = next(row for row in fleet.actions(event) if row.hold == "open")
-        await fleet.app.commands.approve(fleet.order(), held.id)
+        await fleet.approve(held)
         await fleet.settle()
         (notice,) = fleet.entries("notice.raised")
         assert (notice["action"], notice["tool"]) == (held.id, "big.send")

@@ -70,7 +70,7 @@ def labels(fleet: FleetHarness, *events: Event) -> list[str]:
 
 
 async def approve(fleet: FleetHarness, row: ActionRow) -> None:
-    await fleet.app.commands.approve(fleet.order(), row.id)
+    await fleet.approve(row)
 
 
 # --- order ------------------------------------------------------------------------------------
@@ -472,7 +472,7 @@ async def test_a_call_that_nobody_can_be_asked_about_is_for_a_person(
             "effect.started", "effect.unknown",
         ]  # fmt: skip
         command = getattr(fleet.app.commands, answer)
-        await command(fleet.order("I looked"), row.id)
+        await command(fleet.order("I looked"), row.id, fleet.shown_digest(row))
         await fleet.settle()
         assert state(fleet, event) == "done"
         assert world.effects() == (2 if answer == "approve" else 1)
@@ -676,7 +676,9 @@ async def test_a_person_may_answer_a_hold_that_waits_for_time(
         await fleet.send(job("1", send("one")), event)
         await fleet.settle()
         assert first(fleet, event).waits == "time"
-        await getattr(fleet.app.commands, answer)(fleet.order(), first(fleet, event).id)
+        row = first(fleet, event)
+        command = getattr(fleet.app.commands, answer)
+        await command(fleet.order(), row.id, fleet.shown_digest(row))
         await fleet.settle()
         assert world.texts() == ["one"]
         assert state(fleet, event) == ("done" if answer == "deny" else "waiting")

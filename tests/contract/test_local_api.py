@@ -69,7 +69,7 @@ class Recorder:
     def would_wake(self, event: Any) -> dict[str, Any]:
         return self._take("would_wake", Order(ME, ""), {"event": event})
 
-    async def approve(self, order: Order, hold: str, digest: str | None = None) -> dict[str, Any]:
+    async def approve(self, order: Order, hold: str, digest: str) -> dict[str, Any]:
         return self._take("approve", order, {"hold": hold, "digest": digest})
 
     async def deny(self, order: Order, hold: str, digest: str | None = None) -> dict[str, Any]:
@@ -126,7 +126,6 @@ EVENT = {"specversion": "1.0", "id": "1", "source": "cli:me", "type": "ping", "d
 @pytest.mark.parametrize(
     ("verb", "args", "taken"),
     [
-        ("approve", {"hold": "hold_1"}, {"hold": "hold_1", "digest": None}),
         ("approve", {"hold": "hold_1", "digest": "ab"}, {"hold": "hold_1", "digest": "ab"}),
         ("deny", {"hold": "hold_1"}, {"hold": "hold_1", "digest": None}),
         ("stop", {"agent": "gull", "tool": None, "all": False}, {"agent": "gull", "all": False}),

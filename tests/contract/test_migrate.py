@@ -15,10 +15,8 @@ import pytest
 
 from vedette.adapters.ledger_file import verify_store
 from vedette.adapters.sqlite import OpenedStore
-from vedette.commands import Order
 from vedette.errors import BadStore
 from vedette.storage.schema import SCHEMA
-from vedette.testing.harness import TESTER
 from vedette.testing.toy import World, job, send, toy_fleet
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -51,7 +49,9 @@ async def test_a_store_of_an_older_schema_goes_on(tmp_path: Path, schema: int) -
         assert old.effect == "done"
         # A hold of then is answered now, and is done under its own key.
         assert {held.id for held in store.holds_page(after=0, limit=10)} >= {HELD}
-        await fleet.app.commands.approve(Order(TESTER, "it is right"), HELD)
+        held = store.action(HELD)
+        assert held is not None
+        await fleet.approve(held, "it is right")
         await fleet.settle()
         assert world.keys("big.send") == {HELD.removeprefix("act_"): 1}
         # A judge goes on from all that it saw of the key: 0, 3, 6, 9 and two jobs of value 0.

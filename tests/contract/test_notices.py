@@ -189,19 +189,57 @@ async def test_what_was_not_taken_is_told_after_a_restart_under_the_same_id(
         assert hook.got[3][1]["id"] == hook.got[2][1]["id"]
 
 
-async def test_a_notice_holds_no_content_and_no_power(tmp_path: Path, hook: Hook) -> None:
+async def test_a_notice_shows_what_it_is_about_and_holds_no_power(
+    tmp_path: Path, hook: Hook
+) -> None:
     clock = ManualClock()
     async with harness(tmp_path, clock) as fleet:
         told = Told(fleet, clock, NotifyPlan(None, to=(WebhookPlan("ops", hook.url),)))
         await told.holds(NEW)
         await told.round()
         ((_, body),) = hook.got
+        (about,) = body.pop("about")
+        assert about["written"] == "outside"
+        assert (about["who"], about["title"], about["text"]) == (
+            "eve\\u001b[31m[@]evil[.]example", "hello", "hello",
+        )  # fmt: skip
         text = json.dumps(body)
-        for secret in ("evil.example", "hello", "counsel", NEW, "digest", "token", "approve"):
-            assert secret not in text
+        for stranger in ("evil", "hello", "counsel", NEW):
+            assert stranger not in text, "what a chat shows is in our words alone"
+        for power in ("digest", "token", "approve"):
+            assert power not in text + json.dumps(about)
         assert body["look"].startswith("vedette explain hold_")
         (row,) = fleet.actions(mail(NEW))
         assert row.digest not in text
+
+
+async def test_a_notice_shows_nothing_that_was_erased_or_is_not_to_leave(
+    tmp_path: Path, hook: Hook
+) -> None:
+    clock = ManualClock()
+    async with harness(tmp_path, clock) as fleet:
+        ways = (WebhookPlan("ops", hook.url),)
+        quiet = Told(fleet, clock, NotifyPlan(None, to=ways, content=False))
+        await quiet.holds(NEW)
+        await quiet.round()
+        assert hook.got[0][1]["about"] == []
+        told = Told(fleet, clock, NotifyPlan(None, to=ways))
+        # Not taken at first: the words are not kept with the notice, but looked up as it is sent.
+        hook.status = 503
+        await told.holds("m1")
+        clock.advance(EVERY_US)
+        await told.round()
+        assert "hello" not in str(fleet.app.store.meta(NOTICES))
+        assert told.telling.outbox.pending
+        hook.status = 200
+        clock.advance(72 * HOUR_US)
+        await fleet.settle()
+        await fleet.app.commands.erase(fleet.order(), event=mail("m1").key)
+        told.again()
+        await told.round()
+        erased = [one for _, body in hook.got[2:] for one in body["about"]]
+        assert erased
+        assert all(one["erased"] and "title" not in one for one in erased)
 
 
 async def test_a_hold_that_was_answered_first_is_not_told_of(tmp_path: Path, hook: Hook) -> None:
@@ -345,6 +383,9 @@ async def test_people_are_told_by_mail(tmp_path: Path) -> None:
     assert message["Auto-Submitted"] == "auto-generated"
     assert LINK.replace("{hold}", row.id.replace("act_", "hold_")) in message.get_content()
     assert "evil.example" not in raw
+    text = message.get_content()
+    shown = ["  │ from: eve\\u001b[31m[@]evil[.]example", "  │ about: hello"]
+    assert shown == [line for line in text.splitlines() if "from:" in line or "about:" in line]
 
 
 # --- the webhook, the outbox, the settings --------------------------------------------------------

@@ -425,7 +425,7 @@ async def test_the_commands_themselves_ask_for_the_role(tmp_path: Path) -> None:
         archived = Archived()
         asked: list[tuple[str, Callable[[], Awaitable[Any]]]] = [
             ("send", lambda: commands.send(nobody, [Event("a", "1", "ping")])),
-            ("approve", lambda: commands.approve(nobody, "hold_1")),
+            ("approve", lambda: commands.approve(nobody, "hold_1", "0" * 64)),
             ("deny", lambda: commands.deny(nobody, "hold_1")),
             ("redrive", lambda: commands.redrive(nobody, ["run_1"])),
             ("drop", lambda: commands.drop(nobody, ["run_1"])),

@@ -96,9 +96,16 @@ def test_the_verbs_of_people_from_hold_to_undo(
     invoices, bookings = cli.json("hold", "list", "--group")["items"]
     (hold,) = bookings["holds"]
     why = ("--reason", "seen")
-    # Nobody to ask: refused, with the digest that a script can name.
+    # Nobody to ask: refused, with the command that shows it, and no digest that nobody looked at.
     code, _, err = cli("approve", hold, *why)
-    assert (code, "no terminal" in err, bookings["holds"][hold] in err) == (2, True, True)
+    assert (code, "no terminal" in err, f"hold show {hold}" in err) == (2, True, True)
+    assert bookings["holds"][hold][:8] not in err
+    code, out, _ = cli("hold", "show", hold)
+    digest = bookings["holds"][hold][:16]
+    assert f"approve {hold} --digest {digest} --reason …" in out
+    for wrong in ("0" * 64, digest[:7], bookings["members"][0]["digest"], "x" * 64):
+        code, _, err = cli("approve", hold, "--digest", wrong, *why)
+        assert (code, "look at it again" in err) == (2, True), wrong
     # Shown whole, and asked; no is the answer of whoever just presses return.
     code, out, _ = cli("approve", hold, *why, typed="\n")
     assert code == 130
@@ -113,10 +120,14 @@ def test_the_verbs_of_people_from_hold_to_undo(
     assert code == 0
     assert "ask Ann" in out
     assert "claimed   by" in out
-    # A group: every digest is shown before the question.
+    # A group: every digest is shown before the question, and is part of the group's own.
     code, out, _ = cli("approve", "--group", invoices["group"], *why, typed="n\n")
     assert code == 130
-    assert all(digest in out.replace("\n", "") for digest in invoices["holds"].values())
+    assert all(f"shown as  {digest[:16]}" in out for digest in invoices["holds"].values())
+    code, _, err = cli("approve", "--group", invoices["group"], *why)
+    assert (code, f"hold show {invoices['group']}" in err) == (2, True)
+    code, _, err = cli("approve", "--group", invoices["group"], "--digest", "0" * 16, *why)
+    assert (code, "is not what was shown" in err) == (2, True)
     # One at a time: what is too many at once was there all the same, and is left.
     with monkeypatch.context() as patched:
         patched.setattr("vedette.answering.AT_ONCE", 1)
@@ -126,7 +137,7 @@ def test_the_verbs_of_people_from_hold_to_undo(
     assert "joined" not in out
     done = cli.json("deny", "--group", invoices["group"], *why)
     assert (done["answered"], done["refused"], done["joined"], done["left"]) == (1, 0, [], [])
-    code, _, err = cli("approve", "--group", invoices["group"], "--yes", *why)
+    code, _, err = cli("approve", "--group", invoices["group"], "--digest", "0" * 16, *why)
     assert (code, "no group of open holds" in err) == (2, True)
     code, _, err = cli("approve", *why)
     assert (code, "name one hold, or a group" in err) == (2, True)

@@ -44,9 +44,10 @@ async def opened(
 
 async def answer(fleet: FleetHarness, verb: str) -> None:
     (row,) = fleet.app.store.holds_page(after=0, limit=10)
-    commands = fleet.app.commands
-    order = commands.approve if verb == "approve" else commands.deny
-    await order(fleet.order("it is right"), row.id.replace("act_", "hold_"))
+    if verb == "approve":
+        await fleet.approve(row, "it is right")
+    else:
+        await fleet.app.commands.deny(fleet.order("it is right"), row.id.replace("act_", "hold_"))
     await fleet.settle()
 
 

@@ -162,7 +162,7 @@ async def test_an_answer_takes_effect_whichever_worker_it_is_given_to(
         owners = {store_of(one).lease(run) is not None for run in runs}
         assert owners == {True, False}, "the test needs keys of either worker"
         for event in events:
-            await one.app.commands.approve(one.order(), open_holds(one, event)[0].id)
+            await one.approve(open_holds(one, event)[0])
         await until(lambda: all(state(one, event) == "done" for event in events), 30)
         assert set(world.keys("big.send").values()) == {1}
         assert world.effects("big.send") == len(events)
@@ -193,7 +193,7 @@ async def test_a_row_that_another_worker_wrote_meanwhile_is_read_again(
         return event
 
     async def approved(fleet: FleetHarness, event: Event) -> None:
-        await fleet.app.commands.approve(fleet.order(), open_holds(fleet, event)[0].id)
+        await fleet.approve(open_holds(fleet, event)[0])
         await until(lambda: state(fleet, event) == "done", 20)
 
     def texts() -> object:

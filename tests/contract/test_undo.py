@@ -29,7 +29,7 @@ from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import until
-from vedette.timeline import explain, explain_text
+from vedette.timeline import explain, explain_text, hold_item
 from vedette.timeline.plot import plot
 from vedette.trigger import UNDO_TYPE
 
@@ -210,7 +210,7 @@ async def test_a_repeat_of_a_command_is_not_done_again_whatever_came_of_it(tmp_p
         first = await carry_out(fleet.app.commands, "undo", order, args)
         await fleet.settle()
         (held,) = run_of(fleet, first)
-        hold = {"hold": held.id.replace("act_", "hold_"), "digest": held.digest}
+        hold = {"hold": held.id.replace("act_", "hold_"), "digest": fleet.shown_digest(held)}
         await carry_out(fleet.app.commands, "deny", fleet.order("it stays"), hold)
         await fleet.settle()
         # Denied, so it may be asked for again: by another order, not by the one that was answered.
@@ -223,7 +223,7 @@ async def test_a_repeat_of_a_command_is_not_done_again_whatever_came_of_it(tmp_p
         assert second["run"] != first["run"]
         # The id is taken for every other order, too.
         (held,) = run_of(fleet, second)
-        hold = {"hold": held.id.replace("act_", "hold_"), "digest": held.digest}
+        hold = {"hold": held.id.replace("act_", "hold_"), "digest": fleet.shown_digest(held)}
         with pytest.raises(AlreadyDone, match="cmd-2"):
             await carry_out(fleet.app.commands, "approve", again, hold)
 
@@ -369,10 +369,12 @@ async def test_under_observe_it_is_a_would_and_under_ask_it_waits(tmp_path: Path
         # What observe came to nothing with is no reason not to ask again; a hold is.
         with pytest.raises(BadCommand, match="is being undone already"):
             await undo(fleet, rows["mail.file"])
-        hold = inverse.id.replace("act_", "hold_")
-        await carry_out(
-            fleet.app.commands, "approve", fleet.order(), {"hold": hold, "digest": inverse.digest}
-        )
+        # Who approves it sees who asked for it, and why.
+        about = hold_item(fleet.app.store, inverse, 0)["about"]
+        told = {name: about[name]["value"] for name in ("who", "title", "text")}
+        assert told == {"who": "person:tester", "title": "mail.unfile", "text": "wrong folder"}
+        assert about["who"]["trusted"]
+        await fleet.approve(inverse)
         await fleet.settle()
         assert files(box) == [f"cur/{FLAGGED}:2,F", f"new/{NEW}"]
 

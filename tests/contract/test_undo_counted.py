@@ -34,7 +34,7 @@ async def asking(tmp_path: Path) -> AsyncIterator[FleetHarness]:
 
 
 async def approve(fleet: FleetHarness, row: ActionRow) -> ActionRow:
-    await fleet.app.commands.approve(fleet.order("as asked"), row.id)
+    await fleet.approve(row, "as asked")
     await fleet.settle()
     found = fleet.app.store.action(row.id)
     assert found is not None
@@ -104,5 +104,5 @@ async def test_an_undo_that_nobody_knows_of_is_not_done_a_second_time(tmp_path: 
             await undo(fleet, row)
         assert files(box) == stands
         lines = [line for _, line in explain_text(explain(fleet.app.store, row.run))]
-        shown = " ".join(" ".join(lines).split())
+        shown = " ".join(" ".join(lines).replace("│", "").split())
         assert f"UNDONE OR NOT, nobody knows; look at its target: {run.id}" in shown

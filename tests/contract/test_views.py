@@ -353,7 +353,7 @@ async def test_counts_over_a_real_line_and_a_restart(tmp_path: Path) -> None:
         assert store.counts() == by_tables(store)
         assert store.counts()["worker"]["hold.open"] == 3
         assert {id for id, *_ in store.view_page("hold", limit=9)} >= {first.id, second.id}
-        await fleet.app.commands.approve(fleet.order(), first.id)
+        await fleet.approve(first)
         await fleet.settle()
         await fleet.restart()
         store = fleet.app.store

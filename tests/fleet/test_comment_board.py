@@ -377,7 +377,7 @@ async def test_a_fleet_judges_a_board_and_answers_appeals(tmp_path: Path) -> Non
         assert "moderation/house-respect@1" in told
         # A person reads what was not certain, and says so.
         unsure = holds(fleet)["comment.hide"]
-        await fleet.app.commands.approve(fleet.order("quoted to insult"), unsure.id, unsure.digest)
+        await fleet.approve(unsure, "quoted to insult")
         await fleet.settle()
         assert state(board, "c033")[1]["decided_by"] == "a person"
         # Its author appeals: both sides are before the person, and nothing happens until then.
@@ -391,7 +391,7 @@ async def test_a_fleet_judges_a_board_and_answers_appeals(tmp_path: Path) -> Non
         commands = fleet.app.commands
         await commands.deny(fleet.order("he is right"), asked["comment.uphold"].id)
         assert state(board)[0] == "hidden"
-        await commands.approve(fleet.order("he is right"), asked["comment.restore"].id)
+        await fleet.approve(asked["comment.restore"], "he is right")
         await fleet.settle()
         assert state(board)[0] == "approved"
         assert state(board)[1]["appeal"]["outcome"] == "reversed"

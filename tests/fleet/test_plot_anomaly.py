@@ -52,7 +52,7 @@ async def watch(folder: Path) -> None:
         await fleet.settle()
         # Too short a past to be sure: a person opens the incident.
         opening = next(row for row in fleet.actions(events[200]) if row.tool == "incident.open")
-        await fleet.app.commands.approve(fleet.order("the pump is off"), opening.id)
+        await fleet.approve(opening, "the pump is off")
         await fleet.settle()
         await fleet.send(*events[205:])
         await fleet.settle()

@@ -249,7 +249,7 @@ def test_three_commands_to_try_whatever_there_is() -> None:
     full = {"effect": "run_3", "denied": "run_1", "incident": "run_2", "hold": "hold_1"}
     assert try_next(full) == [
         "explain run_1",
-        'approve hold_1 --reason "looks right"',
+        "hold show hold_1",
         "explain run_2",
     ]
     assert try_next({"effect": "run_3"}) == ["explain run_3", "hold list", "status"]

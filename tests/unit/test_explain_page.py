@@ -26,7 +26,7 @@ def told() -> dict[str, Any]:
     }  # fmt: skip
     action = {
         "id": "act_1", "turn": 1, "ordinal": 0, "tool": "mail.send", "digest": "d1",
-        "why": HOSTILE, "erased": False, "outcome": "hold",
+        "why": HOSTILE, "erased": False, "outcome": "hold", "rule": "impact.high",
         "arguments": [
             {"pointer": "/to", "value": HOSTILE, "origin": "untrusted", "source": HOSTILE,
              "sink": True},
@@ -58,6 +58,12 @@ def told() -> dict[str, Any]:
         "id": "evt_1", "seq": 3, "at": 1_700_000_000_000_000, "erased": False, "vouched": ["id"],
         "attributes": {"id": HOSTILE, "type": "mail.received", "extensions": {}},
         "lineage": [HOSTILE], "data": {HOSTILE: HOSTILE},
+    }  # fmt: skip
+    part = {"value": HOSTILE, "trusted": False, "more": 0}
+    event["about"] = {
+        "event": "evt_1", "erased": False, "outside": True, "type": HOSTILE, "source": HOSTILE,
+        "title": part, "who": part, "when": part, "text": part,
+        "fields": [{"name": HOSTILE, **part}],
     }  # fmt: skip
     return {"id": HOSTILE, "kind": "run", "focus": None, "head": 9, "event": event, "runs": [run]}
 

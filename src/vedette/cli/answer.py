@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from vedette.cli.common import human_verb, obey, prefix, reading, say, settings_of
-from vedette.cli.showing import group_lines, hold_lines, safe_line
+from vedette.cli.showing import DIGITS, group_lines, hold_lines, safe_line
 from vedette.clock import SystemClock
-from vedette.errors import BadCommand
+from vedette.errors import BadCommand, NotShown
 
 if TYPE_CHECKING:
     from vedette.storage.reads import Reads
@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _answered(verb: F) -> F:
     """Give a verb what both answers take."""
     digest = click.option(
-        "--digest", metavar="HEX", help="Only if the hold is still for the action of this digest."
+        "--digest", metavar="HEX", help="Only for what `hold show` showed under this digest."
     )
     group = click.option(
         "--group", metavar="GROUP", help="Every hold of the group, as it is shown now."
@@ -32,14 +32,14 @@ def _answered(verb: F) -> F:
 
 @click.command()
 @_answered
-@click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")
 @click.pass_context
 def approve(ctx: click.Context, /, **given: Any) -> None:
     """Approve exactly the action that HOLD holds, once; it is shown first.
 
-    It is decided again under the policy of that moment before it is done.
+    At a terminal you are asked; without one --digest names what `hold show` showed. The action is
+    decided again under the policy of that moment before it is done.
     """
-    _answer(ctx, "approve", given)
+    _answer(ctx, "approve", {**given, "yes": False})
 
 
 @click.command()
@@ -61,15 +61,12 @@ def _answer(ctx: click.Context, verb: str, given: Mapping[str, Any]) -> None:
 
 
 def _one(ctx: click.Context, verb: str, given: Mapping[str, Any]) -> None:
-    settings, digest = settings_of(ctx), given["digest"]
-    hold, as_json = given["hold"], given["as_json"]
-    item: dict[str, Any] | None = None
-    if verb == "approve" and digest is None:
+    settings, digest, hold = settings_of(ctx), given["digest"], given["hold"]
+    if verb == "approve":
         with reading(settings) as store:
-            hold, item = _item(store, hold)
-        _ask(given, "approve", "\n".join(hold_lines(item)), f"--digest {item['digest']}")
+            item = found_hold(store, hold)
         # What was shown is what is approved, whatever happens meanwhile.
-        digest = item["digest"]
+        digest = _asked(ctx, given, verb, hold_lines(item), item["shown_digest"], hold)
     args = {"hold": hold, "digest": digest}
     done = obey(settings, verb, given["reason"], args, given["command_id"])
     text = f"{done['hold']} is {done['state']}: {done['tool']} of {done['run']}"
@@ -77,55 +74,76 @@ def _one(ctx: click.Context, verb: str, given: Mapping[str, Any]) -> None:
         text += f"\nnote: {safe_line(done['claimed_by'])} had claimed it"
     if done["by"] == "here":
         text += "\nno fleet runs here; it is acted on at the next `vedette run`"
-    say(as_json, done, f"{text}\nsee: {prefix(ctx)} explain {done['run']}")
+    say(given["as_json"], done, f"{text}\nsee: {prefix(ctx)} explain {done['run']}")
 
 
-def _item(store: Reads, hold: str) -> tuple[str, dict[str, Any]]:
-    """Return a hold by its id. Raises NotFound."""
+def found_hold(store: Reads, hold: str) -> dict[str, Any]:
+    """Return all that is shown of a hold, by its id. Raises NotFound."""
     from vedette.errors import NotFound
     from vedette.timeline import hold_item
 
     row = store.action(f"act_{hold.removeprefix('hold_').removeprefix('act_')}")
     if row is None or row.hold is None:
         raise NotFound(f"there is no hold {hold!r}", mend="see `vedette hold list`")
-    return hold, hold_item(store, row, SystemClock().now_us())
+    return hold_item(store, row, SystemClock().now_us())
 
 
-def _ask(given: Mapping[str, Any], verb: str, shown: str, digest: str = "") -> None:
-    """Show what is answered and ask. Raises BadCommand where nobody can be asked."""
-    if given["yes"]:
-        if not given["as_json"]:
-            click.echo(shown)
-        return
-    if not sys.stdin.isatty():
-        also = f", or {digest} to approve just what you have seen" if digest else ""
-        raise BadCommand(
+def _asked(
+    ctx: click.Context,
+    given: Mapping[str, Any],
+    verb: str,
+    lines: Sequence[str],
+    digest: str,
+    name: str,
+) -> str:
+    """Show what is answered and ask, unless the person named what they had been shown before.
+
+    Returns the digest that the answer is for. Raises NotShown where nobody can be asked.
+    """
+    if given["digest"] is None and not given["yes"] and not sys.stdin.isatty():
+        raise NotShown(
             f"nobody can be asked here: there is no terminal to {verb} from",
-            mend=f"look at it first, then add --yes{also}",
+            mend=f"look at it, then name what you saw: {prefix(ctx)} hold show {name}",
         )
-    click.echo(shown, err=given["as_json"])
+    if given["digest"] is not None or given["yes"]:
+        if not given["as_json"]:
+            click.echo("\n".join(lines))
+        return given["digest"] or digest
+    click.echo("\n".join(lines), err=given["as_json"])
     if not click.confirm(f"{verb}?", default=False, err=given["as_json"]):
         raise click.Abort
+    return digest
+
+
+def in_group(found: Mapping[str, Any]) -> tuple[list[str], str]:
+    """Return all that is shown of a group, of many holds the oldest, and the digest of that."""
+    from vedette.answering import AT_ONCE
+    from vedette.timeline.groups import digest_of_group
+
+    listed = dict(list(found["holds"].items())[:AT_ONCE])
+    lines = group_lines(found, 0)
+    if len(listed) < found["count"]:
+        lines.append(f"    of them the oldest {len(listed)} now")
+    for member in found["members"][:AT_ONCE]:
+        lines += ["", *hold_lines(member)]
+    digest = digest_of_group(listed)
+    return [*lines, "", f"{found['group']} is shown as {digest[:DIGITS]}"], digest
 
 
 def _group(ctx: click.Context, verb: str, given: Mapping[str, Any]) -> None:
     from vedette.answering import AT_ONCE
     from vedette.timeline.groups import group
+    from vedette.timeline.review import refuse_unseen
 
-    if given["digest"] is not None:
-        raise BadCommand("a group has no one digest", mend="leave --digest out")
     settings = settings_of(ctx)
     with reading(settings) as store:
         found = group(store, SystemClock().now_us(), given["group"])
     listed = dict(list(found["holds"].items())[:AT_ONCE])
-    lines = group_lines(found)
-    if len(listed) < found["count"]:
-        lines.append(f"    of them the oldest {len(listed)} now")
-    for member in found["members"][:AT_ONCE]:
-        lines += ["", *hold_lines(member)] if verb == "approve" else []
-        lines.append(f"  {'digest' if verb == 'approve' else member['hold']}  {member['digest']}")
+    lines, digest = in_group(found)
+    if given["digest"] is not None:
+        refuse_unseen({"hold": found["group"], "shown_digest": digest}, given["digest"])
     if verb == "approve" or sys.stdin.isatty():
-        _ask(given, verb, "\n".join(lines))
+        _asked(ctx, given, verb, lines, digest, found["group"])
     args = {"holds": listed, "group": found["group"]}
     done = obey(settings, f"{verb}_group", given["reason"], args, given["command_id"])
     with reading(settings) as store:

@@ -15,6 +15,7 @@ import click
 
 from vedette.cli.wide import columns, fitted, row
 from vedette.errors import BadCommand, BadStore, NoFleetHere, StoreBusy, VedetteError
+from vedette.safe_text import is_seen
 
 if TYPE_CHECKING:
     from vedette.load import Settings
@@ -237,8 +238,14 @@ def for_reader(text: str) -> str:
 
 
 def dumps(value: Any) -> str:
-    """Return JSON for people and scripts: keys in the order in which they were put."""
-    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    """Return JSON for people and scripts: keys in the order in which they were put.
+
+    It may be read at a terminal: what would move its cursor or hide itself is escaped.
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    if text.isascii():
+        return text
+    return "".join(c if c == "\n" or is_seen(c) else json.dumps(c)[1:-1] for c in text)
 
 
 def table(heads: list[str], rows: list[list[str]], *, fits: bool = True) -> str:
@@ -316,7 +323,7 @@ def since(last: str, until: str | None) -> tuple[int, int]:
 
 def plain(text: str) -> str:
     """Return text of unknown origin without what would move a terminal's cursor or colours."""
-    return "".join(c if c.isprintable() or c in "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return "".join(c if is_seen(c) or c in "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def problem_json(error: VedetteError) -> dict[str, Any]:

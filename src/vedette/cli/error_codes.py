@@ -46,6 +46,11 @@ LESSONS: dict[str, Lesson] = {
         "A script repeated a --command-id, or an answer was given twice.",
         "Nothing: what was wanted is done. `vedette explain ID` shows by whom.",
     ),
+    "not-shown": Lesson(
+        "An approval was not for what its person was shown, or that cannot be shown any more.",
+        "It named no digest, or what it is about changed or was erased since it was shown.",
+        "Look at it with `vedette hold show HOLD`, which ends with the command to approve it.",
+    ),
     "forbidden": Lesson(
         "Whoever asked may not give this command.",
         "Their roles do not include it, or an agent asked for what only people may do.",

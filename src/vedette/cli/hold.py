@@ -1,12 +1,13 @@
-"""`vedette hold list`, `claim`, `note`: what waits for an answer, and who looks at it."""
+"""`vedette hold list`, `show`, `claim`, `note`: what waits for an answer, and who looks at it."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
+from vedette.cli.answer import found_hold, in_group
 from vedette.cli.common import (
     as_json_option,
     obey,
@@ -17,8 +18,18 @@ from vedette.cli.common import (
     settings_of,
     shown_time,
 )
-from vedette.cli.showing import attention_lines, folded, group_lines
+from vedette.cli.showing import (
+    DIGITS,
+    attention_lines,
+    folded,
+    group_lines,
+    hold_lines,
+    safe_line,
+    safe_whole,
+    width,
+)
 from vedette.clock import SystemClock
+from vedette.display_text import about_lines
 
 _WAITS = ("approval", "time", "resume", "target", "budget", "all")
 _MOST = 160
@@ -42,7 +53,10 @@ def hold() -> None:
 def hold_list(
     ctx: click.Context, waits: str, after: str | None, limit: int, by_group: bool, as_json: bool
 ) -> None:
-    """List holds, oldest first, with all that is needed to answer them."""
+    """List holds, oldest first: who, about what and the exact action.
+
+    What stands behind a bar was written outside. `hold show` shows one whole, to answer it.
+    """
     from vedette.timeline import inbox
 
     if by_group:
@@ -56,9 +70,10 @@ def hold_list(
             limit=limit,
             waits=None if waits == "all" else waits,
         )
-    lines = folded([line for item in page["items"] for line in _lines(item)])
-    if not lines:
-        lines.append("nothing waits")
+    lines = folded(
+        [line for item in page["items"] for line in _lines(item)], width(), at_spaces=True
+    )
+    lines.append(f"look at one: {prefix(ctx)} hold show HOLD" if lines else "nothing waits")
     if page["newer"]:
         lines.append(f"more: {prefix(ctx)} hold list --waits {waits} --after {page['newer']}")
     say(as_json, page, "\n".join(lines))
@@ -71,10 +86,37 @@ def _groups(ctx: click.Context, waits: str | None, as_json: bool) -> None:
         found = groups(store, SystemClock().now_us(), waits)
     lines = [line for each in found["items"] for line in group_lines(each)]
     if lines:
-        lines.append(f"answer one: {prefix(ctx)} approve --group GROUP, or deny --group GROUP")
+        lines.append(f"look at one: {prefix(ctx)} hold show GROUP")
     if found["cut"]:
         lines.append(f"only the oldest {found['holds']} holds were looked at")
     say(as_json, found, "\n".join(lines or ["nothing waits"]))
+
+
+@hold.command("show")
+@click.argument("name", metavar="HOLD|GROUP")
+@as_json_option
+@click.pass_context
+def hold_show(ctx: click.Context, name: str, as_json: bool) -> None:
+    """Show all of HOLD, or of a GROUP of them, and how to answer it."""
+    from vedette.timeline.groups import group
+
+    with reading(settings_of(ctx)) as store:
+        if name.startswith("grp_"):
+            found = group(store, SystemClock().now_us(), name)
+        else:
+            item = found_hold(store, name)
+            say(as_json, item, "\n".join([*hold_lines(item), *_answers(ctx, "", item)]))
+            return
+    lines, digest = in_group(found)
+    told = {**found, "shown_digest": digest}
+    say(as_json, told, "\n".join([*lines, *_answers(ctx, "--group ", told)]))
+
+
+def _answers(ctx: click.Context, option: str, shown: Mapping[str, Any]) -> list[str]:
+    """Return the commands that answer what was shown; the reason is for the person to write."""
+    name = shown["group"] if option else shown["hold"]
+    given = f"{option}{name} --digest {shown['shown_digest'][:DIGITS]} --reason"
+    return [f"answer it: {prefix(ctx)} {verb} {given} …" for verb in ("approve", "deny")]
 
 
 @hold.command("claim")
@@ -113,11 +155,12 @@ def _lines(item: dict[str, Any]) -> list[str]:
         f"{item['hold']}  {item['agent']}: {item['tool']}",
         f"    {item['state']} for {age}, waits for {item['waits']}",
     ]
+    lines += about_lines(item["about"], width(), 4)
     lines += [f"    {line}" for line in _arguments(item)]
     if item["why"]:
-        lines.append(f"    why: {plain(str(item['why']))}")
+        lines.append(f"    why: {safe_line(item['why'])}")
     reasons = "; ".join(item["reasons"] or ())
-    lines.append(f"    held by {item['rule']}" + (f": {plain(reasons)}" if reasons else ""))
+    lines.append(f"    held by {item['rule']}" + (f": {safe_line(reasons)}" if reasons else ""))
     if item["effect"]:
         lines.append(f"    its effect is {item['effect']}")
     if item["expires"]:
@@ -139,13 +182,13 @@ def _value(value: Any) -> str:
     if isinstance(value, dict) and "value" in value:
         origin = value.get("origin")
         source = value.get("source") or value.get("ref")
-        told = ", ".join(str(part) for part in (origin, source) if part)
+        told = ", ".join(safe_line(part) for part in (origin, source) if part)
         return _short(value["value"]) + (f"  [{told}]" if told else "")
     return _short(value)
 
 
 def _short(value: Any) -> str:
-    text = plain(json.dumps(value, ensure_ascii=False))
+    text = safe_whole(value)
     return text if len(text) <= _MOST else text[:_MOST] + "…"
 
 

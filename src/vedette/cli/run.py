@@ -27,7 +27,7 @@ _LINGER_S = 0.2
 # Threads on which somebody else is waited for: a tool's target, a mail server.
 _CALLS = ("vedette-hand", "vedette-http", "vedette-imap")
 
-_TRY = {"denied": "explain", "hold": "approve", "incident": "explain", "effect": "explain"}
+_TRY = {"denied": "explain", "hold": "hold show", "incident": "explain", "effect": "explain"}
 _ALWAYS = ("hold list", "status", "replay")
 
 
@@ -198,9 +198,5 @@ def _order(name: str) -> tuple[int, str]:
 
 def try_next(found: dict[str, str]) -> list[str]:
     """Return three commands on real ids, as far as there are any; else ones that always work."""
-    commands = []
-    for name, verb in _TRY.items():
-        if name in found:
-            reason = ' --reason "looks right"' if verb == "approve" else ""
-            commands.append(f"{verb} {found[name]}{reason}")
+    commands = [f"{verb} {found[name]}" for name, verb in _TRY.items() if name in found]
     return [*commands, *_ALWAYS][:3]

@@ -1,4 +1,8 @@
-"""What a person is shown of a hold before they are asked: all of it, and safe to print."""
+"""What a person is shown of a hold before they are asked: all of it, and safe to print.
+
+What strangers wrote stands behind a bar, and so does whatever goes on from the line above: no
+content begins a line, so none can pass for one of ours.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vedette.cli.common import shown_time
+from vedette.cli.wide import columns
+from vedette.display_text import INSIDE, OUTSIDE, about_line, about_lines
+from vedette.safe_text import BAR, escape_text, fold_line
 
 WIDTH = 80
+# As many digits of a digest as a command names, and as many members as a list of groups shows.
+DIGITS = 16
+LISTED = 50
+
+
+def width() -> int:
+    """Return how many columns there are for text of strangers, which no terminal is to break."""
+    return min(WIDTH, columns() or WIDTH)
 
 
 def safe_whole(value: Any) -> str:
@@ -16,8 +31,7 @@ def safe_whole(value: Any) -> str:
 
     Letters of all languages stay; what would move a cursor, reverse a line or hide itself does not.
     """
-    text = json.dumps(value, ensure_ascii=False)
-    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+    return escape_text(json.dumps(value, ensure_ascii=False))
 
 
 def safe_line(value: Any) -> str:
@@ -35,6 +49,7 @@ def hold_lines(item: Mapping[str, Any]) -> list[str]:
         f"  touches   {resource.get('type', '?')} {safe_line(resource.get('id', '?'))}: "
         f"{item['verb'] or '?'}" + (", high impact" if item["high_impact"] else ""),
     ]
+    lines += about_lines(item["about"], width(), 2)
     if item["erased"]:
         lines.append("  its arguments were erased")
     for argument in item["arguments"] or ():
@@ -53,7 +68,9 @@ def hold_lines(item: Mapping[str, Any]) -> list[str]:
     lines.append(f"  undo      {inverse}" if inverse else "  undo      cannot be taken back")
     if item["expires"]:
         lines.append(f"  expires   {shown_time(item['expires'])}, which is a no")
-    return folded([*lines, *attention_lines(item)])
+    lines += attention_lines(item)
+    lines.append(f"  shown as  {item['shown_digest'][:DIGITS]}")
+    return folded(lines, width())
 
 
 def attention_lines(item: Mapping[str, Any]) -> list[str]:
@@ -74,8 +91,8 @@ def _from(argument: Mapping[str, Any]) -> str:
     return told + ("; decides who, where or which" if argument["sink"] else "")
 
 
-def group_lines(group: Mapping[str, Any]) -> list[str]:
-    """Return a group of holds as lines: what is alike, what differs."""
+def group_lines(group: Mapping[str, Any], members: int = LISTED) -> list[str]:
+    """Return a group of holds as lines: what is alike, what differs, what each is about."""
     label = f", judged {safe_line(group['label'])}" if group["label"] else ""
     lines = [
         f"{group['group']}  {group['count']} × {group['agent']}: {group['tool']}{label}",
@@ -89,21 +106,26 @@ def group_lines(group: Mapping[str, Any]) -> list[str]:
         lines.append(f"    {name} differs: {values}" + (f" and {more} more" if more > 0 else ""))
     if group["expires"]:
         lines.append(f"    the first is denied {shown_time(group['expires'])} without an answer")
-    return folded(lines)
+    if members:
+        outside = any(member["about"].get("outside", True) for member in group["members"])
+        lines.append(f"    {OUTSIDE if outside else INSIDE}")
+    for member in group["members"][:members]:
+        lines.append(about_line(member["about"], f"    {BAR}"))
+    if members and (left := group["count"] - members) > 0:
+        lines.append(f"    and {left:,} more: see `vedette hold list`")
+    return folded(lines, width(), at_spaces=True)
 
 
-def folded(lines: Sequence[str], width: int = WIDTH) -> list[str]:
+def folded(lines: Sequence[str], width: int = WIDTH, *, at_spaces: bool = False) -> list[str]:
     """Return lines no wider than `width`; nothing is left out, and no space is made into a break.
 
-    So that what is shown is exactly what is there, also where somebody wrote a very long word.
+    What goes on stands behind the bar, as long a word as somebody may have written: so what is
+    shown is exactly what is there, and none of it begins a line.
     """
-    parts = []
+    found: list[str] = []
     for line in lines:
-        indent = " " * (len(line) - len(line.lstrip()) + 4)
-        parts.append(line[:width])
-        rest, room = line[width:], width - len(indent)
-        parts += [indent + rest[at : at + room] for at in range(0, len(rest), room)]
-    return parts
+        found += fold_line(line, width, at_spaces=at_spaces or line.lstrip().startswith(BAR))
+    return found
 
 
 def _cut(text: str, most: int = 160) -> str:

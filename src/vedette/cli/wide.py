@@ -7,6 +7,8 @@ import re
 import sys
 
 _LEAST = 40
+# `safe_text.BAR`, which is not loaded for every help text.
+_BAR = "│ "
 # A command in backticks, an instant, or a run of what is no space.
 _WORD = re.compile(r"`[^`]*`\S*|\d{4}-\d\d-\d\d \d\d:\S+|\S+")
 
@@ -28,9 +30,9 @@ def columns() -> int | None:
 def fitted(text: str, width: int | None, whole: str = "\0") -> str:
     """Return text with lines no wider than `width`, broken at spaces; nothing is left out.
 
-    What goes on stands further in than its line, so it cannot be taken for one of its own. Left as
-    they are: words that are wider, such as ids and paths, and lines with `whole` in them outside of
-    backticks: a command to copy.
+    What goes on stands further in than its line, and of a stranger's line behind the bar again, so
+    it cannot be taken for one of its own. Left as they are: words that are wider, such as ids and
+    paths, and lines with `whole` in them outside of backticks: a command to copy.
     """
     if width is None:
         return text
@@ -38,6 +40,11 @@ def fitted(text: str, width: int | None, whole: str = "\0") -> str:
 
 
 def _line(line: str, width: int, whole: str) -> str:
+    if line.lstrip().startswith(_BAR):
+        from vedette.safe_text import fold_line
+
+        # Whose columns count, not whose letters: a terminal must not break it once more.
+        return "\n".join(fold_line(line, width, at_spaces=True))
     if len(line) <= width or whole in re.sub(r"`[^`]*`", "", line):
         return line
     indent = len(line) - len(line.lstrip())

@@ -59,6 +59,9 @@ class NotifyFile(Part):
         default=None, description="where to look, with {hold}: https://ops.example/holds/{hold}"
     )
     before: Duration = Field(default="4h", description="how long before a hold expires it is told")
+    content: bool = Field(
+        default=True, description="whether what waits is shown (who, about what), or named alone"
+    )
     to: list[Annotated[WebhookFile | MailFile, Field(discriminator="kind")]] = Field(
         default_factory=list, description="the ways to tell"
     )
@@ -93,11 +96,15 @@ class MailPlan:
 
 @dataclass(frozen=True, slots=True)
 class NotifyPlan:
-    """Who is told, and of a hold how long before it expires (microseconds)."""
+    """Who is told, and of a hold how long before it expires (microseconds).
+
+    With `content` a notice shows what it names; without, people look it up.
+    """
 
     link: str | None = None
     before_us: int = 4 * 3_600_000_000
     to: tuple[WebhookPlan | MailPlan, ...] = ()
+    content: bool = True
 
 
 def notify_plan(shape: Any, targets: Mapping[str, Mapping[str, Any]], path: Any) -> NotifyPlan:
@@ -109,7 +116,8 @@ def notify_plan(shape: Any, targets: Mapping[str, Mapping[str, Any]], path: Any)
             to.append(WebhookPlan(each.name, each.url, each.token_env, file, each.token_secret))
         else:
             to.append(MailPlan(each.name, targets[each.target], each.sender, tuple(each.to)))
-    return NotifyPlan(shape.notify.link, duration_us(shape.notify.before), tuple(to))
+    before_us, content = duration_us(shape.notify.before), shape.notify.content
+    return NotifyPlan(shape.notify.link, before_us, tuple(to), content)
 
 
 def notify_problems(shape: Any, document: Document) -> list[Problem]:

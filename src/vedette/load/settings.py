@@ -18,7 +18,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vedette.clock import duration_us
+from vedette.display import Display
 from vedette.errors import BadFleet
+from vedette.load.display_file import display_problems, displays_of
 from vedette.load.edges import EdgePlan, Edges, edge_problems, edge_source, edges
 from vedette.load.http_file import http_target_problems
 from vedette.load.imap import mail_target_problems, with_relays
@@ -148,7 +150,8 @@ class Settings:
     `http` is None where nothing is served; `http_fallback` takes any free port if the one named
     is taken. `anonymous` lets anybody send events, vouched for in nothing. Without a file agents'
     code runs in the engine's process: for tests and tiny fleets.
-    `targets` are the tables that calling tools get as `call.target`. The retentions say how long
+    `targets` are the tables that calling tools get as `call.target`; `displays` say what people are
+    shown of events. The retentions say how long
     content and entries stay in the store (microseconds), None for ever.
     """
 
@@ -173,6 +176,7 @@ class Settings:
     isolation: Isolation = field(default_factory=lambda: Isolation(False))
     edges: Edges = field(default_factory=Edges)
     notify: NotifyPlan = field(default_factory=NotifyPlan)
+    displays: tuple[Display, ...] = ()
 
     @classmethod
     def of(cls, root: Path, fleet: str = "fleet") -> Settings:
@@ -265,6 +269,7 @@ def _problems(shape: SettingsFile, document: Document) -> list[Problem]:
             what, mend = f"{host!r} is no host name", "write one as vedette.example.com, no port"
             problems.append(document.problem(("serve", "hosts", index), what, mend))
     problems += [*edge_problems(shape, document), *notify_problems(shape, document)]
+    problems += display_problems(shape, document)
     for name, table in shape.targets.items():
         problems += _target_problems(name, table, document)
     return problems
@@ -368,6 +373,7 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
         ),
         edges=edges(shape, path),
         notify=notify_plan(shape, targets, path),
+        displays=displays_of(shape),
     )
 
 

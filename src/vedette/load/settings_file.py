@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from vedette.load.at_hand import AlertmanagerFile, PrometheusFile, SqlFile
+from vedette.load.display_file import DisplayFile
 from vedette.load.edges_file import (
     AuditFile,
     BigQueryFile,
@@ -191,6 +192,7 @@ class SettingsFile(Part):
     serve: ServeFile = Field(default_factory=ServeFile)
     targets: dict[str, dict[str, Any]] = Field(default_factory=dict)
     sources: list[SourceFile] = Field(default_factory=list)
+    displays: list[DisplayFile] = Field(default_factory=list)
 
 
 def settings_schema() -> dict[str, Any]:

@@ -30,6 +30,7 @@ from vedette.run import ActionRow, Run
 
 if TYPE_CHECKING:
     from vedette.app import App
+    from vedette.display import Display
     from vedette.load.edges import Edges
     from vedette.load.settings import StorePlan
 
@@ -94,6 +95,8 @@ class FleetHarness:
         self._store = store
         self._workers = workers
         self._app: App | None = None
+        # What people are shown of events, as [[displays]] would say; taken up when it is opened.
+        self.displays: tuple[Display, ...] = ()
 
     @property
     def app(self) -> App:
@@ -130,6 +133,7 @@ class FleetHarness:
             isolation=Isolation(self._workers),
             store=self._store or StorePlan(),
             edges=self._edges or Edges(),
+            displays=self.displays,
         )
         self._app = await open_app(
             settings,
@@ -172,6 +176,20 @@ class FleetHarness:
     def order(self, reason: str = "a test") -> Order:
         """Return the order of a person."""
         return Order(TESTER, reason)
+
+    def shown_digest(self, row: ActionRow) -> str:
+        """Return the digest of what a person is shown of a hold now."""
+        from vedette.timeline import hold_item
+
+        found: str = hold_item(self.app.store, row, self.app.line.clock.now_us())["shown_digest"]
+        return found
+
+    async def approve(self, row: ActionRow, reason: str = "a test") -> dict[str, Any]:
+        """Approve a hold as a person who looks at it does."""
+        held = self.app.store.action(row.id)
+        assert held is not None
+        digest = self.shown_digest(held)
+        return await self.app.commands.approve(self.order(reason), row.id, digest)
 
     async def apply(self, folder: Path) -> dict[str, Any]:
         """Make a policy folder live."""

@@ -138,6 +138,7 @@ def _hold(row: ActionRow, told: Sequence[Shown]) -> dict[str, Any] | None:
                 "by": entry.get("actor"),
                 "reason": entry.told("reason"),
                 "until": entry.get("until"),
+                "shown_digest": entry.get("shown_digest"),
                 "erased": entry.erased,
             }
             for entry in told

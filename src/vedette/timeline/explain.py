@@ -13,6 +13,7 @@ from vedette.identity import Identity
 from vedette.run import ActionRow, Run
 from vedette.timeline.actions import action_object
 from vedette.timeline.record import Record, Shown, action_of, resolve, shown
+from vedette.timeline.review import about_event, acceptance
 from vedette.timeline.undone import undone_object
 
 EXPLAIN = "vedette.explain/1"
@@ -37,25 +38,16 @@ def explain(record: Record, text: str) -> dict[str, Any]:
         run = record.run(row.run if row is not None else name)
         assert run is not None  # resolve found it, and rows are never deleted
         event, runs = run.event, [run]
-    accepted = _accepted(record, event)
+    accepted = acceptance(record, event)
     return {
         "schema": EXPLAIN,
         "id": name,
         "kind": kind,
         "focus": focus,
         "head": record.head(),
-        "event": _event(event, accepted),
+        "event": {**_event(event, accepted), "about": about_event(record, accepted)},
         "runs": [_run(record, run, accepted) for run in runs],
     }
-
-
-def _accepted(record: Record, event: str) -> Shown | None:
-    # Refused deliveries under the same key may stand before it.
-    for row in record.entries("event", event, _ENTRIES):
-        first = shown(*row)
-        if first.kind == "event.accepted":
-            return first
-    return None
 
 
 def _event(event: str, accepted: Shown | None) -> dict[str, Any]:

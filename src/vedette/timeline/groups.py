@@ -2,7 +2,7 @@
 
 What they have in common is told once, what differs with a few of its values. A group has no life
 of its own: it is whatever is open and alike now, so an answer names the holds it is for and the
-digest of each (see `vedette.answering`).
+digest of what was shown of each (see `vedette.answering`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def group(record: Record, now_us: int, name: str) -> dict[str, Any]:
         several = "may be any of " + ", ".join(members) if members else "is no group of open holds"
         raise NotFound(f"{name!r} {several}", mend="see `vedette hold list --group`")
     ((id, held),) = members.items()
-    return {**_group(id, held), "members": held, "cut": cut}
+    return {**_group(id, held), "cut": cut}
 
 
 def group_of(item: Mapping[str, Any]) -> str:
@@ -71,6 +71,11 @@ def group_of(item: Mapping[str, Any]) -> str:
     }
     alike = [item["agent"], item["tool"], item["rule"], item["label"], sinks]
     return "grp_" + sha256_hex(canonical(alike))[:16]
+
+
+def digest_of_group(holds: Mapping[str, str]) -> str:
+    """Return the digest of what is shown of several holds: {hold: its `shown_digest`}."""
+    return sha256_hex(canonical(dict(holds)))
 
 
 def _holds(record: Record, now_us: int, waits: str | None) -> tuple[list[dict[str, Any]], bool]:
@@ -105,7 +110,8 @@ def _group(name: str, members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "expires": min(expires, default=None),
         "same": same,
         "differ": differ,
-        "holds": {item["hold"]: item["digest"] for item in members},
+        "holds": {item["hold"]: item["shown_digest"] for item in members},
+        "members": members,
     }
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
 
+from vedette.display_text import INSIDE, OUTSIDE
 from vedette.event import DATA
 from vedette.timeline.actions import tries_told
 from vedette.timeline.intent import OPEN
@@ -41,7 +42,7 @@ def explain_page(told: Mapping[str, Any], when: When, now_us: int) -> str:
     title = safe(str(told["id"]))
     digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    body = [*_event(told["event"], when)]
+    body = [*_short(told), *_event(told["event"], when)]
     for run in told["runs"]:
         body += _run(run, told["focus"], when)
     if not told["runs"]:
@@ -127,6 +128,46 @@ def _table(caption: str, heads: Iterable[str], rows: Iterable[Iterable[str]]) ->
         f'<div class="wide"{named}><table>{title}'
         f"<thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>"
     )
+
+
+# --- in short --------------------------------------------------------------------------------
+
+
+def _short(told: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what came of it, then what it is about."""
+    yield "<section><h2>Decision</h2>"
+    for run in told["runs"]:
+        actions = [one for one in run["actions"] if told["focus"] in (None, one["id"])]
+        for one in actions:
+            waits = one["hold"]["waits"] if one["hold"] else None
+            rows = [("by", inert(one["rule"]))] if one["rule"] else []
+            rows += [("waits for", inert(waits))] if waits else []
+            rows += [("effect", _tag(one["effect"]["state"]))] if one["effect"] else []
+            head = f"<p>{_tag(one['outcome'])} {inert(run['agent'])}: {inert(one['tool'])}</p>"
+            yield head + _list(rows)
+        if not actions:
+            yield f"<p>{inert(run['agent'])} proposed no action.</p>"
+    yield from _about(told["event"]["about"])
+    yield "</section>"
+
+
+def _about(about: Mapping[str, Any]) -> Iterator[str]:
+    if about["erased"]:
+        yield "<p>What it is about was erased.</p>"
+        return
+    whose = OUTSIDE if about["outside"] else INSIDE
+    yield f"<h3>About <small>{whose.removesuffix(':')}</small></h3>"
+    named = [("from", about["who"]), ("about", about["title"]), ("when", about["when"])]
+    named += [(each["name"], each) for each in about["fields"]]
+    rows = [("what", f"{inert(about['type'])} from {inert(about['source'])}")]
+    for name, part in named:
+        if part is not None:
+            rows.append((name, inert(part["value"]) + _more(part["more"], " characters")))
+    yield f"<blockquote>{_list(rows)}"
+    if (text := about["text"]) is not None:
+        lines = "\n".join(inert(line) for line in text["value"].split("\n"))
+        yield f"<pre>{lines}</pre>" + _more(text["more"], " characters")
+    yield "</blockquote>"
 
 
 # --- event -----------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ h2{font-size:16px;line-height:24px;margin:0 0 8px;overflow-wrap:anywhere}
 h3{font-size:14px;margin:16px 0 4px}h4{font-size:14px;margin:12px 0 4px;font-weight:560}
 section{background:var(--panel);border:1px solid var(--rule);border-radius:6px;padding:16px;
 margin:0 0 16px}
+blockquote{margin:0;padding-left:12px;border-left:4px solid var(--odd)}
 article{border-top:1px solid var(--rule);margin-top:16px}
 small,caption,dt,header p{color:var(--second)}
 dl{display:grid;grid-template-columns:minmax(8rem,max-content) 1fr;gap:2px 16px;margin:4px 0}

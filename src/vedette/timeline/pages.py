@@ -16,6 +16,7 @@ from vedette.run import ActionRow, Run, RunState
 from vedette.timeline.actions import action_object
 from vedette.timeline.attention import claim_of, notes_of
 from vedette.timeline.record import Record, shown
+from vedette.timeline.review import about_event, event_of, shown_digest
 
 MOST = 200
 
@@ -101,7 +102,11 @@ def inbox(
 
 
 def hold_item(record: Record, row: ActionRow, now_us: int) -> dict[str, Any]:
-    """Return all that a person needs to answer a hold. Ages are microseconds."""
+    """Return all that a person needs to answer a hold. Ages are microseconds.
+
+    `about` is what its event says, by the display of its type; `shown_digest` names all of this,
+    and an approval is for it.
+    """
     told = [shown(*entry) for entry in record.entries("action", row.id)]
     turns = [
         entry
@@ -113,8 +118,10 @@ def hold_item(record: Record, row: ActionRow, now_us: int) -> dict[str, Any]:
     since = next((entry.get("at") for entry in told if entry.get("outcome") == "hold"), None)
     if row.effect == "unknown":
         since = next((e.get("at") for e in reversed(told) if e.kind == "effect.unknown"), since)
-    return {
+    accepted = event_of(record, told)
+    item = {
         "hold": "hold_" + row.id.removeprefix("act_"),
+        "about": about_event(record, accepted),
         "state": row.hold,
         "agent": row.agent,
         "run": row.run,
@@ -143,6 +150,8 @@ def hold_item(record: Record, row: ActionRow, now_us: int) -> dict[str, Any]:
         "claim": claim_of(told, now_us),
         "notes": notes_of(told),
     }
+    turn = turns[-1] if turns else None
+    return {**item, "shown_digest": shown_digest(accepted, turn, row, item)}
 
 
 def status(record: Record, now_us: int) -> dict[str, Any]:

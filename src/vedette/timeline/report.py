@@ -8,11 +8,12 @@ the ledger's entries; the rules come from the bundle that was live at the end.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from vedette.clock import ago, iso
 from vedette.timeline.answered import Answered
-from vedette.timeline.record import shown
+from vedette.timeline.record import Record, shown
+from vedette.timeline.review import about_run
 from vedette.timeline.rules import rules_of
 from vedette.timeline.sample import Sample
 from vedette.timeline.tally import Tally
@@ -65,6 +66,8 @@ def report(
             # No entry, or no body. What stands and what does not is for `ledger verify` to say.
             tally.unreadable += 1
     bundle = live_bundle(record, until_us)
+    # What is not the store, as an export, has no entries by run.
+    reads = hasattr(record, "entries")
     return {
         "schema": REPORT,
         "fleet": fleet,
@@ -80,7 +83,10 @@ def report(
         "questions": tally.questions(),
         "answered": answered.told(),
         "would": would.told(agent),
-        "sample": tally.sample.drawn(),
+        "sample": [
+            {**one, "about": about_run(cast(Record, record), one["run"]) if reads else None}
+            for one in tally.sample.drawn()
+        ],
     }
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from vedette.clock import utc_second
+from vedette.display_text import about_line
+from vedette.safe_text import BAR
 from vedette.timeline.answered import answered_text
 from vedette.timeline.intent import Intent
 from vedette.timeline.reconstruct import Reconstruction
@@ -47,7 +49,7 @@ def report_text(told: Mapping[str, Any], when: When = utc_second) -> list[str]:
         *answered_text(told["answered"], safe),
         *would_lines(told),
         f"CHECK THESE {len(told['sample'])} PERMITTED ACTIONS (drawn by {safe(told['seed'])!r})",
-        *(_sampled(one) for one in told["sample"]),
+        *(line for one in told["sample"] for line in _sampled(one)),
     ]
 
 
@@ -144,10 +146,12 @@ def _questions(told: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def _sampled(one: Mapping[str, Any]) -> str:
+def _sampled(one: Mapping[str, Any]) -> Iterator[str]:
     args = "(erased)" if one["erased"] else safe(one["args"], 70)
     by = f", approved by {safe(', '.join(one['approved_by']), 40)}" if one["approved_by"] else ""
-    return f"  {one['action'][:_ID]}  {one['agent']} {one['tool']} {args} by {one['rule']}{by}"
+    yield f"  {one['action'][:_ID]}  {one['agent']} {one['tool']} {args} by {one['rule']}{by}"
+    if one["about"] is not None:
+        yield about_line(one["about"], f"    {BAR}", _LONG)
 
 
 # --- a reconstruction ---------------------------------------------------------------------------

@@ -6,7 +6,6 @@ character, and no line is longer than the width asked for.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -14,7 +13,9 @@ from typing import Any
 import orjson
 
 from vedette.clock import iso
+from vedette.display_text import about_lines
 from vedette.event import DATA, PRINCIPAL, REASON, UNDONE
+from vedette.safe_text import escape_text, fold_line
 from vedette.timeline.actions import tries_told
 from vedette.timeline.intent import OPEN
 
@@ -40,8 +41,10 @@ _STATES = {"done": "done", "failed": "failed", "unknown": "failed", "cancelled":
 def explain_text(
     told: Mapping[str, Any], width: int = WIDTH, when: Callable[[int], str] = iso
 ) -> list[Styled]:
-    """Return the lines of an explain object: event, memories, judgement, proposals, decisions,
-    effects, outcomes, in this order for each run. `when` writes an instant for its reader.
+    """Return the lines of an explain object: what was decided, what it is about; then event,
+    memories, judgement, proposals, decisions, effects, outcomes, in this order for each run.
+
+    `when` writes an instant for its reader.
     """
     token = _WHEN.set(when)
     try:
@@ -51,35 +54,21 @@ def explain_text(
 
 
 def _lines(told: Mapping[str, Any], width: int) -> list[Styled]:
-    lines = list(_event(told["event"]))
+    lines = [*_decided(told), *_about(told["event"]["about"], width), *_event(told["event"])]
     for run in told["runs"]:
         lines += _run(run, told["focus"])
     if not told["runs"]:
         lines.append(("text", "It woke no agent."))
-    return [(style, part) for style, line in lines for part in _wrapped(line, width)]
+    return [
+        (style, part) for style, line in lines for part in fold_line(line, width, at_spaces=True)
+    ]
 
 
 def safe(value: Any, most: int = _LONG) -> str:
     """Return a value as one line that is safe to print: text as it is, all else as JSON."""
     text = value if isinstance(value, str) else orjson.dumps(value).decode()
-    text = "".join(
-        char if char.isprintable() else repr(char)[1:-1] if char != "\n" else "\\n"
-        for char in text[: most + 1]
-    )
+    text = escape_text(text[: most + 1])
     return text if len(text) <= most else text[:most] + "…"
-
-
-def _wrapped(line: str, width: int) -> list[str]:
-    indent = " " * (len(line) - len(line.lstrip()))
-    parts = textwrap.wrap(
-        line.strip(),
-        width=width,
-        initial_indent=indent,
-        subsequent_indent=indent + "  ",
-        break_long_words=True,
-        break_on_hyphens=False,
-    )
-    return parts or [""]
 
 
 def _at(instant: Any) -> str:
@@ -88,6 +77,33 @@ def _at(instant: Any) -> str:
 
 def _milli(value: Any) -> str:
     return "?" if value is None else f"{value / 1000:g}"
+
+
+# --- in short -------------------------------------------------------------------------------
+
+
+def _decided(told: Mapping[str, Any]) -> Iterator[Styled]:
+    """Yield what came of it: a line for each action, of the one that was asked for alone."""
+    for run in told["runs"]:
+        actions = [one for one in run["actions"] if told["focus"] in (None, one["id"])]
+        for action in actions:
+            sign = _SIGNS.get(action["outcome"], "UNDECIDED")
+            by = f" by {action['rule']}" if action["rule"] else ""
+            waits = f", waits for {action['hold']['waits']}" if _waits(action) else ""
+            effect = f", effect {action['effect']['state']}" if action["effect"] else ""
+            line = f"{sign} {run['agent']}: {action['tool']}{by}{waits}{effect}"
+            yield action["outcome"] or "text", line
+        if not actions:
+            yield "text", f"NOTHING to decide: {run['agent']} proposed no action"
+
+
+def _waits(action: Mapping[str, Any]) -> bool:
+    return bool(action["hold"] and action["hold"]["waits"])
+
+
+def _about(about: Mapping[str, Any], width: int) -> Iterator[Styled]:
+    yield from (("text", line) for line in about_lines(about, width, 2))
+    yield "text", ""
 
 
 # --- event ----------------------------------------------------------------------------------
@@ -283,6 +299,8 @@ def _hold(hold: Mapping[str, Any]) -> Iterator[Styled]:
         if answer["reason"]:
             reason = f": {safe(answer['reason'])}"
         yield "text", f"  {_at(answer['at'])}  {answer['answer']}{who}{reason}"
+        if answer["shown_digest"]:
+            yield "dim", f"  for what was shown as {answer['shown_digest'][:16]}"
     for note in hold["notes"]:
         told = "(erased)" if note["erased"] else safe(note["text"])
         yield "text", f"  {_at(note['at'])}  noted by {safe(note['by'])}: {told}"

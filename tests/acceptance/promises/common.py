@@ -34,4 +34,4 @@ def state(fleet: FleetHarness, event: Event) -> str:
 
 
 async def approve(fleet: FleetHarness, row: ActionRow) -> None:
-    await fleet.app.commands.approve(fleet.order("it is right"), row.id)
+    await fleet.approve(row, "it is right")

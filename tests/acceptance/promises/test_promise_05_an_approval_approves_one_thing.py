@@ -10,7 +10,7 @@ from tests.acceptance.promises.common import SECOND, approve, first
 
 from vedette import case as case_module
 from vedette.commands import Order
-from vedette.errors import BadCommand, Forbidden
+from vedette.errors import BadCommand, Forbidden, NotShown
 from vedette.hold import EXPIRES_US
 from vedette.identity import Principal
 from vedette.question import Approval, ask
@@ -37,18 +37,22 @@ async def test_promise_05_an_approval_approves_one_thing(
         same, other = fleet.actions(one)
         assert same.digest == first(fleet, two).digest, "the very same call, wanted twice"
 
-        # Only with the digest of what is really held.
+        # Only with the digest of what is really held, as it is shown: the action's own is not it.
+        shown = fleet.shown_digest(same)
+        for wrong in (same.digest, shown[:7], ""):
+            with pytest.raises(NotShown):
+                await commands.approve(fleet.order(), same.id, wrong)
         with pytest.raises(BadCommand):
-            await commands.approve(fleet.order(), same.id, digest=other.digest)
+            await commands.approve(fleet.order(), same.id, fleet.shown_digest(other))
         # Only by a person, with a reason.
         for nobody in (Principal("engine", "worker"), Principal("engine", "vedette")):
             with pytest.raises(Forbidden):
-                await commands.approve(Order(nobody, "I am sure"), same.id)
+                await commands.approve(Order(nobody, "I am sure"), same.id, shown)
         with pytest.raises(BadCommand):
-            await commands.approve(fleet.order("  "), same.id)
+            await commands.approve(fleet.order("  "), same.id, shown)
         assert world.calls == []
 
-        await commands.approve(fleet.order(), same.id, digest=same.digest)
+        await commands.approve(fleet.order(), same.id, shown)
         await fleet.settle()
         assert world.texts() == ["same"]
         assert [row.hold for row in [*fleet.actions(one), first(fleet, two)]] == [

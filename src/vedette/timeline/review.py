@@ -1,0 +1,131 @@
+"""Review: what a person is shown before they answer a hold, and the digest of it.
+
+The digest names everything shown without being a digest of content: beside the action's digest it
+has the salted digests under which the ledger keeps the event and the turn. So it can be made again
+from the record for as long as the content is there, is another one once that is erased, and tells
+nobody what was in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from vedette.digest import canonical, sha256_hex
+from vedette.display import DISPLAYS, Display, display_of, read_displays, show_event
+from vedette.errors import NotShown
+from vedette.run import ActionRow
+from vedette.timeline.record import Record, Shown, shown
+
+SHOWN = "vedette.shown/1"
+
+_DIGEST = re.compile(r"[0-9a-f]{8,64}")
+
+
+def acceptance(record: Record, event: str) -> Shown | None:
+    """Return the entry that accepted an event; None if it is archived."""
+    # Refused deliveries under the same key may stand before it.
+    for row in record.entries("event", event):
+        first = shown(*row)
+        if first.kind == "event.accepted":
+            return first
+    return None
+
+
+def event_of(record: Record, told: Sequence[Shown]) -> Shown | None:
+    """Return the acceptance of the event that entries belong to; None if it is archived."""
+    for entry in told:
+        if (about := entry.get("about")) is not None:
+            row = record.entry(about)
+            return None if row is None else shown(*row)
+    # Entries of older stores name the event alone.
+    event = next((entry.get("event") for entry in told if entry.get("event")), None)
+    return None if event is None else acceptance(record, event)
+
+
+def about_event(record: Record, accepted: Shown | None) -> dict[str, Any]:
+    """Return what people are shown of an event, with its `display`; `erased` if it is gone."""
+    if accepted is None or accepted.body is None:
+        return {"event": accepted.get("event") if accepted else None, "erased": True}
+    display = _display(record, accepted)
+    about = {"event": accepted.get("event"), "erased": False, **show_event(accepted.body, display)}
+    return {**about, "display": display.to_json()}
+
+
+def about_run(record: Record, run: str) -> dict[str, Any]:
+    """Return what people are shown of the event of a run."""
+    told = [shown(*row) for row in record.entries("run", run, 1)]
+    return about_event(record, event_of(record, told))
+
+
+def about_id(record: Record, id: str) -> dict[str, Any] | None:
+    """Return what people are shown of the event behind a run, an action, a hold or an effect.
+
+    None if the id names none of these.
+    """
+    prefix, _, rest = id.partition("_")
+    if prefix == "run":
+        return about_run(record, id)
+    row = record.action(f"act_{rest}") if prefix in ("act", "hold", "eff") else None
+    return None if row is None else about_run(record, row.run)
+
+
+def shown_digest(
+    accepted: Shown | None,
+    turn: Shown | None,
+    row: ActionRow,
+    item: Mapping[str, Any],
+) -> str:
+    """Return the digest (SHA-256, hexadecimal) of all that an answer to a hold is for.
+
+    `item` is what is shown of it: display, arguments with their origins, rule, what it waits for
+    and whether its effect may have happened.
+    """
+    arguments = [
+        [given[name] for name in ("pointer", "origin", "source", "sink")]
+        for given in item["arguments"] or ()
+    ]
+    value = {
+        "schema": SHOWN,
+        "action": row.digest,
+        "event": _body(accepted),
+        "display": item["about"].get("display"),
+        "turn": _body(turn),
+        "arguments": None if item["erased"] else arguments,
+        **{name: item[name] for name in ("hold", "rule", "waits", "effect", "inverse")},
+    }
+    return sha256_hex(canonical(value))
+
+
+def refuse_unseen(item: Mapping[str, Any], digest: str) -> None:
+    """Raise NotShown unless `digest` begins the digest of what is shown of a hold now."""
+    hold, mend = item["hold"], f"look at it again: vedette hold show {item['hold']}"
+    if not _DIGEST.fullmatch(digest):
+        what = f"{digest[:20]!r} is no digest: it has 8 to 64 hexadecimal digits"
+        raise NotShown(what, mend=mend)
+    if not item["shown_digest"].startswith(digest):
+        what = f"hold {hold} is not what was shown as {digest[:16]}"
+        raise NotShown(
+            f"{what}: its action, its event or what is shown of it is another", mend=mend
+        )
+
+
+def refuse_erased(item: Mapping[str, Any]) -> None:
+    """Raise NotShown for a hold of which nobody can see any more what it is for."""
+    if item["erased"] or item["about"]["erased"]:
+        what = f"what hold {item['hold']} is about was erased: nobody can see what they approve"
+        raise NotShown(what, mend="deny it")
+
+
+def _body(entry: Shown | None) -> str | None:
+    """Return the salted digest of an entry's content; None if that is gone."""
+    return None if entry is None or entry.erased else entry.get("body")
+
+
+def _display(record: Record, accepted: Shown) -> Display:
+    kept = record.meta(DISPLAYS)
+    declared = read_displays(orjson.loads(kept)) if kept else ()
+    return display_of(accepted.body, declared)
