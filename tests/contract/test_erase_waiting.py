@@ -78,7 +78,7 @@ async def test_a_hold_blocks_erasure_until_it_is_denied_with_it(
         story = explain(fleet.app.store, denied["run"])
         assert PHRASE not in json.dumps(story)
         # What is left goes on: the hold of somebody else is approved and done.
-        await fleet.app.commands.approve(fleet.order("right"), left.id.replace("act_", "hold_"))
+        await fleet.approve(left, "right")
         await fleet.settle()
         assert sorted(world.texts()) == ["fine", "stays"]
         assert reconstruct(fleet.app.store, 0, 2**62).findings == []
@@ -107,7 +107,7 @@ async def test_an_approval_that_is_not_used_yet_is_denied_too(
     async with waiting(tmp_path, plan, world) as fleet:
         await fleet.app.commands.stop(fleet.order("an incident"), all=True)
         (row, _) = fleet.app.store.holds_page(after=0, limit=10)
-        await fleet.app.commands.approve(fleet.order("right"), row.id.replace("act_", "hold_"))
+        await fleet.approve(row, "right")
         await fleet.settle()
         assert (await erase(fleet, deny_holds=True))["erased"]
         await fleet.app.commands.resume(fleet.order("over"), all=True)
