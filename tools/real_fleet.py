@@ -67,7 +67,7 @@ def lay_out(
         'address = "desk@harbourlights.example"',
         "[targets.board]",
         'kind = "board"',
-        'path = "@state/board.db"',
+        'path = "@state/board/board.db"',
         "[targets.oncall]",
         'kind = "webhook"',
         f"url = {json.dumps(hook)}",

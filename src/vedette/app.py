@@ -29,7 +29,15 @@ from vedette.errors import BadFleet, BadPolicy
 from vedette.gateway import Gateway
 from vedette.identity import ENGINE
 from vedette.intake import LineIntake
-from vedette.isolation import in_hand, judges, open_pool, performer
+from vedette.isolation import (
+    Containment,
+    containment,
+    in_hand,
+    judges,
+    open_pool,
+    performer,
+    require_box,
+)
 from vedette.lessons import Lessons, Readable
 from vedette.line import Line
 from vedette.modes import POLICY_FOLDER, POLICY_REFUSED, offered
@@ -77,6 +85,7 @@ class App:
     troubles: list[str] = field(default_factory=list)
     pool: WorkerPool | None = None
     fed: int = 0
+    containment: Containment | None = None
     identity: StateIdentity | None = None
     connections: Connections = field(default_factory=lambda: Connections(room()))
 
@@ -119,6 +128,8 @@ async def open_app(
     clock = clock or SystemClock()
     loaded = load_fleet(settings.root, settings, now_us=clock.now_us())
     fleet, key_name = loaded.fleet, f"vedette/{loaded.fleet.name}"
+    contained = containment(settings, fleet.agents)
+    require_box(settings, contained)
     closed = secure(settings.state)
     store = _own_store(settings, fleet.name, key_name, clock)
     metrics, pool = PrometheusMetrics(), None
@@ -128,7 +139,8 @@ async def open_app(
         banks = SqliteBank(settings.state / "memory.db")
         versions = banks.load(loaded.banks)
         fed = feed(banks, store)
-        hands = with_tokens(settings, with_secrets(performer(fleet, pool), settings.targets))
+        hands = performer(fleet, pool, settings.targets)
+        hands = with_tokens(settings, with_secrets(hands, settings.targets))
         lessons = Lessons(banks, {} if reasoners else _judged(loaded))
         thinking = reasoners or _reasoners(loaded, lessons, clock, pool, hands)
         thinking = apart(settings, fleet, thinking, lessons, clock)
@@ -157,7 +169,7 @@ async def open_app(
     releases = commands.releases = Releases(settings, line, lessons, dispatcher, scopes)
     return App(
         settings, loaded, line, store, banks, metrics, commands, intake, dispatcher, rollout,
-        releases, troubles, pool, fed, StateIdentity.of(settings.state),
+        releases, troubles, pool, fed, contained, StateIdentity.of(settings.state),
     )  # fmt: skip
 
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from vedette.agent import Agent, Fleet, Limits
 from vedette.clock import Clock
+from vedette.errors import BadFleet
 from vedette.lessons import Lessons
+from vedette.load.reach import Reach, reach_of
 from vedette.memory import Memory
 from vedette.ports import InHand, Metrics, Performer, Reasoner
+from vedette.quick_data import dataclass
 
 if TYPE_CHECKING:
     from vedette.adapters.worker_pool.begun import Begun
     from vedette.adapters.worker_pool.pool import WorkerPool
+    from vedette.adapters.worker_pool.protection import Protection
     from vedette.judging import Judge
     from vedette.load import Settings
 
@@ -39,7 +43,71 @@ def open_pool(
         metrics.count("worker_deaths", agent=agent, kind=kind)
 
     idle_s = settings.isolation.idle_us / 1_000_000
-    return WorkerPool(settings.state, idle_s=idle_s, told=told, begun=begun, ahead=_kit(fleet))
+    return WorkerPool(
+        settings.state, idle_s=idle_s, told=told, begun=begun, ahead=_kit(fleet),
+        boxed=settings.isolation.box, closed=settings.closed,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Containment:
+    """How tightly agents' code is closed in.
+
+    `protection` is what the kernel does, None where nothing is asked of it and `why` says so.
+    `outside` names agents whose reasoning runs in the engine's process, `datagrams` those whose
+    tools may use UDP.
+    """
+
+    protection: Protection | None
+    why: str = ""
+    outside: tuple[str, ...] = ()
+    datagrams: tuple[str, ...] = ()
+
+    def lacks(self) -> list[str]:
+        """Say what of the fleet agents' code could reach; empty where it reaches nothing."""
+        found = [self.why] if self.protection is None else self.protection.lacks()
+        if self.outside:
+            names = ", ".join(self.outside)
+            found.append(f"agents that a model reasons for run in the engine's process: {names}")
+        if self.protection is not None and self.datagrams:
+            names = ", ".join(self.datagrams)
+            found.append(f"UDP is open to tools that look up names by themselves: {names}")
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `--json` prints it."""
+        from vedette.adapters.worker_pool.protection import Protection
+
+        boxed = self.protection is not None
+        told = (self.protection or Protection(0, False)).to_json()
+        return {**told, "boxed": boxed, "open": self.lacks(), "outside": list(self.outside)}
+
+
+def containment(settings: Settings, agents: Mapping[str, Agent]) -> Containment:
+    """Return how tightly the code of these agents is closed in on this machine."""
+    outside = tuple(sorted(name for name, agent in agents.items() if agent.reasoner == "adk"))
+    isolation = settings.isolation
+    if not isolation.processes:
+        why = "agents' code runs in the engine's process ([isolation] workers = none)"
+        return Containment(None, why, outside)
+    if not isolation.box:
+        return Containment(None, "workers run in no box ([isolation] box = none)", outside)
+    from vedette.adapters.worker_pool.protection import protection
+
+    asking = (name for name, agent in agents.items() if _reach(agent, settings.targets).datagrams)
+    return Containment(protection(), "", outside, tuple(sorted(asking)))
+
+
+def require_box(settings: Settings, found: Containment) -> None:
+    """Raise BadFleet if the settings require a whole box and this is none."""
+    lacks = found.lacks()
+    if settings.isolation.require and lacks:
+        raise BadFleet(
+            f"agents' code would not be closed in: {'; '.join(lacks)}",
+            where="vedette.toml: isolation.require",
+            mend="mend that, or write require = false and trust the agents' code",
+            code="not-boxed",
+        )
 
 
 def _kit(fleet: Fleet) -> list[str]:
@@ -51,14 +119,18 @@ def _kit(fleet: Fleet) -> list[str]:
     return sorted(name.decode() for name in found)
 
 
-def performer(fleet: Fleet, pool: WorkerPool | None) -> Performer:
+def performer(
+    fleet: Fleet, pool: WorkerPool | None, targets: Mapping[str, Mapping[str, Any]]
+) -> Performer:
     """Return what performs the tools of a fleet's agents."""
     from vedette.adapters.http_tool import with_http
 
-    return with_http(fleet, _code_performer(fleet, pool))
+    return with_http(fleet, _code_performer(fleet, pool, targets))
 
 
-def _code_performer(fleet: Fleet, pool: WorkerPool | None) -> Performer:
+def _code_performer(
+    fleet: Fleet, pool: WorkerPool | None, targets: Mapping[str, Mapping[str, Any]]
+) -> Performer:
     """Return what calls the functions of agents' tools.py."""
     if pool is None:
         from vedette.adapters.local_hands import LocalHands
@@ -75,7 +147,14 @@ def _code_performer(fleet: Fleet, pool: WorkerPool | None) -> Performer:
         agent = fleet.agents[name]
         return agent.folder, agent.release, agent.limits
 
-    return WorkerHands(pool, made)
+    return WorkerHands(pool, made, lambda name: _reach(fleet.agents[name], targets))
+
+
+def _reach(agent: Agent, targets: Mapping[str, Mapping[str, Any]]) -> Reach:
+    """Return what the code of an agent's tools reaches: what their targets declare."""
+    tools = agent.tools.values()
+    named = {tool.target for tool in tools if tool.http is None and tool.target in targets}
+    return reach_of(targets[target] for target in sorted(filter(None, named)))
 
 
 def judges(

@@ -67,6 +67,23 @@ def machine(settings: Settings, *, runs: bool) -> Iterator[Seen]:
     yield from _ports(settings, runs=runs)
 
 
+def box(settings: Settings, agents: Mapping[str, Agent]) -> Seen:
+    """Look at how tightly this kernel closes agents' code in, as the settings have it."""
+    from vedette.isolation import containment
+
+    found = containment(settings, agents)
+    lacks = found.lacks()
+    told = "in no box"
+    if (kernel := found.protection) is not None:
+        abi = f"Landlock ABI {kernel.landlock}" if kernel.landlock else "no Landlock"
+        told = f"in a box ({abi}, {'seccomp' if kernel.seccomp else 'no seccomp'})"
+    if not lacks:
+        return Seen("agents' code", "ok", f"{told}; open: nothing")
+    state: State = "fail" if settings.isolation.require else "warn"
+    mend = "docs/threat-model.md says what that lets an agent's code do"
+    return Seen("agents' code", state, f"{told}; open: {'; '.join(lacks)}", mend)
+
+
 def _disk(state: Path) -> Iterator[Seen]:
     there = next(path for path in (state, *state.parents) if path.exists())
     if not os.access(there, os.W_OK | os.X_OK):

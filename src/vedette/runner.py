@@ -81,6 +81,9 @@ class Running:
 
     async def _run(self, on_tick: Callable[[Running], None] | None) -> None:
         app = self.app
+        if app.containment is not None:
+            for open_way in app.containment.lacks():
+                self.trouble(f"not closed in: {open_way}")
         first, later = make_sources(app, until_idle=self.until_idle)
         self.sources = [*first, *later]
         self.open_sources = sum(source.finite for source in self.sources)

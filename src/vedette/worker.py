@@ -17,6 +17,7 @@ from typing import Any
 
 from vedette.adapters.local_hands import LocalHands
 from vedette.adapters.local_judges import LocalJudges
+from vedette.adapters.worker_pool.box import Box, enter
 from vedette.adapters.worker_pool.confine import Note, confine, name_process
 from vedette.adapters.worker_pool.hands_side import Hands, serve_hands
 from vedette.adapters.worker_pool.judge_side import Judges, serve_judge
@@ -47,17 +48,19 @@ def make_hands(agent: str, folder: str, release: str | None) -> Hands:
     return LocalHands(lambda _: load_module(Path(folder), "tools", release))
 
 
-def serve(line: socket.socket, note: int, told: dict[str, Any]) -> None:
+def serve(line: socket.socket, note: int, lock: int, told: dict[str, Any]) -> None:
     """Be the worker that the start message tells of, until the engine hangs up."""
     # What agents' code prints must not be taken for the answer of a `--json` verb.
     os.dup2(2, 1)
     confine(int(told["memory"]))
     agent = str(told["agent"])
     name_process(str(told["kind"]), agent)
+    if told["box"] is not None:
+        enter(Box.of_json(told["box"]), (line.fileno(), note, lock))
     if told["kind"] == "judge":
         serve_judge(line, Note(note), agent, make_judges)
     else:
-        serve_hands(line, Note(note), agent, make_hands)
+        serve_hands(line, Note(note), agent, make_hands, asks_names=told["box"] is not None)
 
 
 def warm(names: Sequence[str]) -> None:

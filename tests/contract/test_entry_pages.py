@@ -209,7 +209,7 @@ async def test_changes_over_the_local_api(record: Reads) -> None:
     from vedette.serve.local import serve_local
 
     line = SimpleNamespace(store=record, fleet=SimpleNamespace(name="harbour"))
-    app: Any = SimpleNamespace(commands=SimpleNamespace(line=line))
+    app: Any = SimpleNamespace(commands=SimpleNamespace(line=line), containment=None)
     head = record.head()
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="v") as folder:
         async with serve_local(app, Path(folder)) as path:

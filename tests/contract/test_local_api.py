@@ -90,7 +90,7 @@ class Recorder:
 
 @asynccontextmanager
 async def serving(state: Path, commands: Recorder) -> AsyncIterator[Path]:
-    app = SimpleNamespace(commands=cast(Commands, commands))
+    app = SimpleNamespace(commands=cast(Commands, commands), containment=None)
     async with serve_local(app, state) as path:
         yield path
 

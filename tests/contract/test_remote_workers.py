@@ -76,6 +76,7 @@ async def test_state_is_restored_forgotten_folded_and_renewed(tmp_path: Path) ->
 
 
 WAITING = """\
+import os
 import time
 from pathlib import Path
 from vedette.judging import Judge as Base, Judgement
@@ -84,11 +85,16 @@ from vedette.judging import Judge as Base, Judgement
 class Judge(Base):
     def judge(self, seen, briefing):
         gate = Path(briefing.event.data["gate"])
-        gate.with_suffix(".begun").touch()
+        Path(os.environ["TMPDIR"], gate.name + ".begun").touch()
         while gate.exists():
             time.sleep(0.01)
         return Judgement("judged", 1.0)
 """
+
+
+def begun(gate: Path) -> list[Path]:
+    """Return what a judge has left in its scratch folder: it waits for this gate."""
+    return list(gate.parent.rglob(f"{gate.name}.begun"))
 
 
 async def test_a_lost_connection_charges_nobody_and_the_next_worker_goes_on(
@@ -101,21 +107,22 @@ async def test_a_lost_connection_charges_nobody_and_the_next_worker_goes_on(
         gates = [tmp_path / f"gate{n}" for n in range(3)]
         for gate in gates:
             gate.touch()
-        process = there.process()
+        # Where its box lets it write, and we can look.
+        process = there.process(env={**os.environ, "TMPDIR": str(tmp_path)})
         asked = [
             asyncio.create_task(there.judges.reason(brief(key=gate.name, gate=str(gate))))
             for gate in gates
         ]
-        begun = gates[0].with_suffix(".begun")
-        await until(begun.exists)
+        await until(lambda: begun(gates[0]) != [])
         judge = psutil.Process(process.pid).children(recursive=True)[-1]
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         await there.came(number=0)
         await until(lambda: not alive(judge.pid))
-        begun.unlink()
+        for one in begun(gates[0]):
+            one.unlink()
         there.host()
-        await until(begun.exists)
+        await until(lambda: begun(gates[0]) != [])
         assert not any(task.done() for task in asked)
         for gate in gates:
             gate.unlink()

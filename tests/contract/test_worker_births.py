@@ -221,9 +221,12 @@ def do_leave_a_copy(data):
 
 @pytest.mark.parametrize("do", ["leave_behind", "leave_a_copy"])
 async def test_what_is_left_behind_holds_up_no_other_run_unsaid(tmp_path: Path, do: str) -> None:
-    """A program that is left behind has no lock; a copy of a worker has, and it is said."""
+    """A program that is left behind has no lock; a copy of a worker has, and it is said.
+
+    In a box there would be neither.
+    """
     write_judge(tmp_path / "agents", code=JUDGE_PY + LEFT)
-    async with crew(tmp_path) as there:
+    async with crew(tmp_path, boxed=False) as there:
         left = int((await there.judges.reason(brief(do=do))).label)
     told: list[str] = []
     try:

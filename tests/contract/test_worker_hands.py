@@ -24,6 +24,7 @@ from vedette.adapters.worker_pool.hands import HUNG, WorkerHands
 from vedette.adapters.worker_pool.pool import WorkerPool
 from vedette.agent import Limits
 from vedette.effect import Call, Outcome, RowWrite
+from vedette.load.reach import Reach
 from vedette.tool import Settles, Tool
 
 TOOLS_PY = """\
@@ -108,13 +109,18 @@ class There:
         agent.mkdir(parents=True)
         (agent / "__init__.py").touch()
         (agent / "tools.py").write_text(TOOLS_PY)
-        self.log, self.release = folder / "log", folder / "release"
+        target = folder / "target"
+        target.mkdir()
+        self.log, self.release = target / "log", target / "release"
         self.log.touch()
         self.deaths: list[str] = []
         self.pool = WorkerPool(
             folder / "state", told=lambda agent, kind, why: self.deaths.append(why)
         )
-        self.hands = WorkerHands(self.pool, lambda name: (str(agent), None, LIMITS))
+        reach = Reach((str(target),))
+        self.hands = WorkerHands(
+            self.pool, lambda name: (str(agent), None, LIMITS), lambda _: reach
+        )
 
     def call(self, key: str = "k", *, timeout_us: int = LONG_US, **args: Any) -> Call:
         target = {"log": str(self.log), "release": str(self.release)}

@@ -380,8 +380,11 @@ async def test_a_killed_zygote_is_replaced(tmp_path: Path) -> None:
 
 
 async def test_who_kills_the_zygote_is_charged(tmp_path: Path) -> None:
-    """So it is not tried for ever; what else was being judged then may be charged once as well."""
-    async with crew(tmp_path) as there:
+    """So it is not tried for ever; what else was being judged then may be charged once as well.
+
+    In a box it could not.
+    """
+    async with crew(tmp_path, boxed=False) as there:
         await there.judges.reason(brief())
         with pytest.raises(WorkerLost, match="ended with the process that had started it"):
             await there.judges.reason(brief(key="guilty", do="parent"))

@@ -29,9 +29,14 @@ def test_a_fleet_isolates_its_agents_unless_told_otherwise(tmp_path: Path) -> No
     told = settings(tmp_path, '[isolation]\nworkers = "none"\nidle = "30s"\n')
     assert told.isolation == Isolation(False, 30_000_000)
     assert Settings.of(tmp_path).isolation == Isolation(False, 300_000_000)
+    told = settings(tmp_path, '[isolation]\nbox = "none"\nrequire = true\n')
+    assert (told.isolation.box, told.isolation.require) == (False, True)
 
 
-@pytest.mark.parametrize("wrong", ['workers = "threads"', 'idle = "soon"', 'idle = "0s"'])
+@pytest.mark.parametrize(
+    "wrong",
+    ['workers = "threads"', 'idle = "soon"', 'idle = "0s"', "box = true", 'require = "very"'],
+)
 def test_a_wrong_isolation_is_told_with_its_line(tmp_path: Path, wrong: str) -> None:
     with pytest.raises(BadFleet, match=r"vedette\.toml:3"):
         settings(tmp_path, f"[isolation]\n{wrong}\n")

@@ -32,7 +32,7 @@ kind = "webhook"
 url = "http://127.0.0.1:9/hook"
 [targets.board]
 kind = "board"
-path = "@state/board.db"
+path = "@state/board/board.db"
 """
 
 

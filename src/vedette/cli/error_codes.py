@@ -105,6 +105,13 @@ LESSONS: dict[str, Lesson] = {
         "Give each its own name; an agent's is that of its folder. `vedette new agent NAME"
         " --like X` copies and renames in one go.",
     ),
+    "not-boxed": Lesson(
+        "The settings require that all agents' code runs in a box, and some of it would not.",
+        "The kernel has no Landlock or an old one, [isolation] switches workers or the box off, or"
+        " a model reasons for an agent, which happens in the engine's process.",
+        "See what is open: `vedette status`. Mend that, or write require = false in [isolation]"
+        " and trust the agents' code.",
+    ),
     "no-grant": Lesson(
         "The policy grants this agent nothing, so it may do nothing.",
         "agent.yaml only requests; what an agent may do stands in the policy's grants.",

@@ -57,6 +57,7 @@ def look(settings: Settings) -> list[Seen]:
     found += live.clocks(now_us, last_us, dates)
     agents, _, _ = read_fleet(settings.root, settings, now_us=now_us)
     found += live.zones(agents, now_us)
+    found.append(live.box(settings, agents))
     return found
 
 

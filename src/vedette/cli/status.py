@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vedette.cli.common import as_json_option, reading, say, settings_of, shown_time, table
 from vedette.clock import SystemClock
+
+if TYPE_CHECKING:
+    from vedette.load import Settings
 
 
 @click.command()
@@ -24,9 +27,30 @@ def status(ctx: click.Context, as_json: bool) -> None:
     client = LocalClient(settings.state)
     running = client.alive()
     live = client.status() if running else {}
-    found |= {"targets": live.get("targets", []), "until": live.get("until", {})}
+    box = live.get("box") or _box(settings)
+    found |= {"targets": live.get("targets", []), "until": live.get("until", {}), "box": box}
     found["changed_on_disk"] = live.get("changed_on_disk", [])
     say(as_json, {"running": running, **found}, _text(running, found))
+
+
+def _box(settings: Settings) -> dict[str, Any]:
+    """Return how tightly a fleet that starts here now would close agents' code in."""
+    from vedette.isolation import containment
+    from vedette.load import read_fleet
+
+    agents, _, _ = read_fleet(settings.root, settings, now_us=SystemClock().now_us())
+    return dict(containment(settings, agents).to_json())
+
+
+def _box_text(box: dict[str, Any]) -> str:
+    """Say in words how tightly agents' code is closed in."""
+    if not box["boxed"]:
+        held = "in no box"
+    else:
+        filtered = "seccomp" if box["seccomp"] else "no seccomp"
+        kernel = f"Landlock ABI {box['landlock']}" if box["landlock"] else "no Landlock"
+        held = f"in a box ({kernel}, {filtered})"
+    return f"{held}; open: {'; '.join(box['open']) or 'nothing'}"
 
 
 def _stop(stop: dict[str, Any], until: dict[str, int]) -> str:
@@ -55,6 +79,7 @@ def _text(running: bool, found: dict[str, Any]) -> str:
         f"it, tried again at {shown_time(target['retry_us'])}"
         for target in found["targets"]
     ]
+    lines.append(f"agents' code: {_box_text(found['box'])}")
     waiting = [f"{number:,} for {what}" for what, number in found["waiting"].items()]
     lines.append(f"waiting: {', '.join(waiting) or 'nothing'}")
     if told := found["notices"]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from vedette.cli.common import plain
-from vedette.errors import BadCommand
+from vedette.errors import BadCommand, BadFleet
 
 
 @click.command()
@@ -30,24 +30,38 @@ from vedette.errors import BadCommand
     help="The folder that holds the agent's folder.",
 )
 @click.option("--audience", metavar="NAME", help="Of the gateway; for --identity google.")
+@click.option("--require-box", is_flag=True, help="Refuse where this kernel has no whole box.")
 @click.option("--json", "as_json", is_flag=True, help="Tell what happens as lines of JSON.")
 def worker(
-    agent: str, gateway: str, identity: str, agents: Path, audience: str | None, as_json: bool
+    agent: str,
+    gateway: str,
+    identity: str,
+    agents: Path,
+    audience: str | None,
+    require_box: bool,
+    as_json: bool,
 ) -> None:
     """Run one agent's judge for a gateway, with nothing but the agent's identity and folder.
 
-    It reads no vedette.toml, no store and no target's credential. If the gateway goes away it
-    connects again; until Ctrl-C.
+    It reads no vedette.toml, no store and no target's credential. The judge runs in a box: it reads
+    its folder, and reaches no network, file or process else; what the kernel leaves open is said.
+    If the gateway goes away it connects again; until Ctrl-C.
     """
     import asyncio
+
+    from vedette.adapters.worker_pool.protection import protection
 
     folder = (agents / agent).resolve()
     if not (folder / "judge.py").is_file():
         mend = "give --agents FOLDER; only agents with a judge have workers"
         raise BadCommand("is not there", where=str(folder / "judge.py"), mend=mend)
+    lacks = protection().lacks()
+    if lacks and require_box:
+        what = f"the judge would not be closed in: {'; '.join(lacks)}"
+        raise BadFleet(what, mend="leave --require-box out and trust its code", code="not-boxed")
     mint = _minter(agent, identity, audience)
     with suppress(KeyboardInterrupt):
-        asyncio.run(_work(agent, folder, gateway, mint, as_json))
+        asyncio.run(_work(agent, folder, gateway, mint, lacks, as_json))
 
 
 def _minter(agent: str, identity: str, audience: str | None) -> Callable[[], Awaitable[str]]:
@@ -80,6 +94,7 @@ async def _work(
     folder: Path,
     gateway: str,
     mint: Callable[[], Awaitable[str]],
+    lacks: list[str],
     as_json: bool,
 ) -> None:
     import asyncio
@@ -94,6 +109,8 @@ async def _work(
         line = f"worker {agent}: {plain(words)}"
         click.echo(json.dumps({"agent": agent, "told": words}) if as_json else line, err=True)
 
+    for open_way in lacks:
+        told(f"not closed in: {open_way}")
     with tempfile.TemporaryDirectory(prefix="vedette-worker-") as state:
         pool = WorkerPool(Path(state), told=lambda *_: None)
         try:

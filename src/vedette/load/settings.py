@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from glob import escape
 from pathlib import Path
@@ -26,6 +26,7 @@ from vedette.load.http_file import http_target_problems
 from vedette.load.imap import mail_target_problems, with_relays
 from vedette.load.notify_file import NotifyPlan, notify_plan, notify_problems
 from vedette.load.problem import Problem, in_order, refuse
+from vedette.load.reach import address, folder_of, separate
 from vedette.load.secrets import is_literal, read_secret, references
 from vedette.load.settings_file import (
     ENV,
@@ -137,10 +138,15 @@ class StorePlan:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """Whether agents' code runs in worker processes, and how long an idle one is kept."""
+    """Whether agents' code runs in worker processes, and how long an idle one is kept.
+
+    `box` closes them in a box, `require` refuses a fleet that would run any of it outside one.
+    """
 
     processes: bool
     idle_us: int = 300_000_000
+    box: bool = True
+    require: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +183,16 @@ class Settings:
     edges: Edges = field(default_factory=Edges)
     notify: NotifyPlan = field(default_factory=NotifyPlan)
     displays: tuple[Display, ...] = ()
+
+    @property
+    def content(self) -> tuple[Path, ...]:
+        """Return the folders of the fleet as code."""
+        return self.agents, self.policies, self.memory
+
+    @property
+    def closed(self) -> tuple[Path, ...]:
+        """Return the folders that no agent's code may have whole."""
+        return self.root, self.state, *self.content
 
     @classmethod
     def of(cls, root: Path, fleet: str = "fleet") -> Settings:
@@ -221,7 +237,24 @@ def read_settings(path: Path) -> tuple[Settings | None, list[Problem]]:
     if shape is None:
         return None, in_order([_shape_problem(document, found) for found in errors])
     problems = in_order(_problems(shape, document))
-    return (None, problems) if problems else (_settings(shape, path.resolve().parent), [])
+    if problems:
+        return None, problems
+    settings = _settings(shape, path.resolve().parent)
+    problems = in_order(list(_reach_problems(settings, document)))
+    return (None, problems) if problems else (settings, [])
+
+
+def _reach_problems(settings: Settings, document: Document) -> Iterator[Problem]:
+    """Yield the targets whose folder is not theirs alone: a box would open what else lies there."""
+    if not (settings.isolation.processes and settings.isolation.box):
+        return
+    for name, table in settings.targets.items():
+        folder = folder_of(table)
+        if folder is not None and not separate(folder, settings.closed, settings.content):
+            what = f"tools would reach all of {folder}, where the fleet's own files lie"
+            own = f'"@state/{name}/{Path(table["path"]).name}"'
+            mend = f"give it a folder of its own, such as {own}, and move it there"
+            yield document.problem(("targets", name, "path"), what, mend)
 
 
 def _shape_problem(document: Document, found: Any) -> Problem:
@@ -298,6 +331,7 @@ def _target_problems(name: str, table: Mapping[str, Any], document: Document) ->
             problems.append(document.problem((*at, needed), what, f"add {needed} ="))
     problems += mail_target_problems(table, at, document)
     problems += http_target_problems(table, at, document)
+    problems += _list_problems(table.get("reach", []), document, (*at, "reach"))
     for named in references(table):
         if sum(f"{named}_{kind}" in table for kind in ("env", "file", "secret")) > 1:
             what = f"{named} is referred to more than once"
@@ -309,6 +343,18 @@ def _target_problems(name: str, table: Mapping[str, Any], document: Document) ->
         if key in ("url", "base_url") and isinstance(value, str):
             problems += _url_problems(value, document, (*at, key))
     return problems
+
+
+def _list_problems(told: Any, document: Document, at: KeyPath) -> Iterator[Problem]:
+    mend = 'write reach = ["host:port"]'
+    if not isinstance(told, list):
+        yield document.problem(at, "must be a list of addresses", mend)
+        return
+    for index, text in enumerate(told):
+        try:
+            address(text)
+        except ValueError as error:
+            yield document.problem((*at, index), str(error), mend)
 
 
 def _url_problems(url: str, document: Document, at: KeyPath) -> list[Problem]:
@@ -369,7 +415,10 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
         targets=with_relays(targets),
         sources=tuple(_source(source, path, pattern) for source in shape.sources),
         isolation=Isolation(
-            shape.isolation.workers == "processes", duration_us(shape.isolation.idle)
+            shape.isolation.workers == "processes",
+            duration_us(shape.isolation.idle),
+            shape.isolation.box == "kernel",
+            shape.isolation.require,
         ),
         edges=edges(shape, path),
         notify=notify_plan(shape, targets, path),

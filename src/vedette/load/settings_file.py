@@ -51,6 +51,12 @@ class IsolationFile(Part):
 
     workers: Literal["processes", "none"] = "processes"
     idle: Duration = Field(default="5m", description="how long an idle worker is kept")
+    box: Literal["kernel", "none"] = Field(
+        default="kernel", description="what closes workers in: Landlock and seccomp, or nothing"
+    )
+    require: bool = Field(
+        default=False, description="refuse to run any agent's code outside a whole box"
+    )
 
 
 class SenderFile(Part):

@@ -33,6 +33,7 @@ from vedette.errors import (
     VedetteError,
 )
 from vedette.identity import Principal
+from vedette.serve.ancestry import refuse_descendant
 from vedette.serve.endpoint import close, listen, peer_uid, person
 from vedette.serve.orders import VERBS, carry_out
 
@@ -41,9 +42,11 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import Route
 
+    from vedette.isolation import Containment
+
 MAX_BODY_BYTES = 8 << 20
 _MOST_CONNECTIONS = 64
-PEER = "peer_uid"
+PEER, REFUSAL = "peer_uid", "peer_refusal"
 
 
 class Served(Protocol):
@@ -51,6 +54,9 @@ class Served(Protocol):
 
     @property
     def commands(self) -> Commands: ...
+
+    @property
+    def containment(self) -> Containment | None: ...
 
 
 def routes(
@@ -88,6 +94,9 @@ class _Door:
     def _person(self, request: Request) -> Principal:
         uid = getattr(request.state, PEER, None)
         if uid is None:
+            refusal = getattr(request.state, REFUSAL, None)
+            if refusal is not None:
+                raise refusal
             raise Forbidden("who you are cannot be told")
         if uid not in (self._owner_uid, 0):
             raise Forbidden(f"{person(uid)} does not own this fleet", mend="ask its owner")
@@ -202,9 +211,7 @@ async def serve_local(
     from starlette.applications import Starlette
 
     api = Starlette(
-        routes=routes(
-            app.commands, health=lambda: _health(app), status=lambda: live_status(app.commands)
-        )
+        routes=routes(app.commands, health=lambda: _health(app), status=lambda: _status(app))
     )
     async with _serving(api, state, mind) as path:
         yield path
@@ -214,6 +221,12 @@ def _health(app: Served) -> dict[str, Any]:
     line = app.commands.line
     ready = bool(getattr(line.store, "ready", True))
     return {"fleet": line.fleet.name, "pid": os.getpid(), "ready": ready}
+
+
+def _status(app: Served) -> dict[str, Any]:
+    contained = app.containment
+    box = None if contained is None else contained.to_json()
+    return {**live_status(app.commands), "box": box}
 
 
 def live_status(commands: Commands) -> dict[str, Any]:
@@ -295,11 +308,12 @@ def _protocol() -> type[asyncio.Protocol]:
             if transport.is_closing():
                 return
             connection: socket.socket = transport.get_extra_info("socket")
+            own: Any = self
             try:
-                own: Any = self
+                refuse_descendant(connection)
                 own.app_state = {**own.app_state, PEER: peer_uid(connection)}
-            except Forbidden:
+            except Forbidden as refusal:
                 # No user id in the state: every request of this connection is refused.
-                return
+                own.app_state = {**own.app_state, REFUSAL: refusal}
 
     return PeerProtocol

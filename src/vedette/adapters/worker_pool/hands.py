@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from vedette import crashpoint
@@ -12,10 +15,12 @@ from vedette.adapters.worker_pool import wire
 from vedette.adapters.worker_pool.asked import Asked, WorkerLost
 from vedette.adapters.worker_pool.birth import Pool
 from vedette.adapters.worker_pool.errors import Raised, raised
-from vedette.adapters.worker_pool.frames import BadFrame, Frame, pack
+from vedette.adapters.worker_pool.frames import MOST, BadFrame, Frame, pack
+from vedette.adapters.worker_pool.plain import read_plain
 from vedette.adapters.worker_pool.seat import Seat
 from vedette.agent import Limits
 from vedette.effect import Call, Outcome, RowWrite
+from vedette.load.reach import Reach
 from vedette.tool import Tool
 
 # How long a transactional tool may keep the line: it is asked while the loop waits.
@@ -34,20 +39,25 @@ class WorkerHands:
     """Performs each agent's tools in a process of its own.
 
     `made` is asked before each is made: the agent's folder, the release that its files must be
-    (None tries what lies there), and its limits.
+    (None tries what lies there), and its limits. So is `reach`: what of the world its targets
+    declare; in a box there is nothing else.
     """
 
     def __init__(
-        self, pool: Pool[Seat], made: Callable[[str], tuple[str, str | None, Limits]]
+        self,
+        pool: Pool[Seat],
+        made: Callable[[str], tuple[str, str | None, Limits]],
+        reach: Callable[[str], Reach] = lambda agent: Reach(),
     ) -> None:
         self._pool = pool
         self._made = made
+        self._reach_of = reach
         self._seats: dict[str, _HandsSeat] = {}
 
     def _seat(self, agent: str) -> _HandsSeat:
         seat = self._seats.get(agent)
         if seat is None:
-            seat = self._seats[agent] = _HandsSeat(self._pool, agent, self._made)
+            seat = self._seats[agent] = _HandsSeat(self._pool, agent, self._made, self._reach_of)
         return seat
 
     def renew(self, agent: str) -> None:
@@ -113,10 +123,16 @@ class _HandsSeat(Seat):
         pool: Pool[Seat],
         agent: str,
         made: Callable[[str], tuple[str, str | None, Limits]],
+        reach: Callable[[str], Reach],
     ) -> None:
         _, _, limits = made(agent)
         super().__init__(pool, agent, limits.time_us / 1_000_000, limits.memory)
         self._made_of = made
+        self._reach_of = reach
+        self._folder = ""
+        self._reach = Reach()
+        self._places: dict[str, tuple[int, int] | None] = {}
+        self._looking: dict[str, asyncio.Task[None]] = {}
         self._hung = 0
         self._pinged = 0.0
         self._silent_since = 0.0
@@ -128,6 +144,7 @@ class _HandsSeat(Seat):
             self.sit()
 
     def rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
+        self._renew()
         known = None if row is None else dict(row)
         told = wire.pack((wire.tool_out(tool), wire.call_out(call), known))
         number = self.number()
@@ -143,6 +160,7 @@ class _HandsSeat(Seat):
         if self._hung >= HUNG:
             told = f"not called: {HUNG} or more calls of {self.agent} have not come back"
             return Outcome("retry" if kind == wire.PERFORM else "unknown", error=told)
+        self._renew()
         told_call = wire.pack((wire.tool_out(tool), wire.call_out(call)))
         number = self.number()
         asked = _Calling(number, kind, call, lambda: pack(number, kind, told_call), may_start)
@@ -155,6 +173,15 @@ class _HandsSeat(Seat):
             raise
         return outcome
 
+    def _renew(self) -> None:
+        """Let a worker go that was born before a folder of its targets was made or replaced.
+
+        What a process may reach is bound to what there was when it entered its box.
+        """
+        changed = any(_place(path) != known for path, known in self._places.items())
+        if changed and self.worker and not self.pending:
+            self.kill("was born before its target's folder", charge=False, quiet=True)
+
     # --- as a seat --------------------------------------------------------------------------
 
     def fresh(self) -> None:
@@ -163,8 +190,43 @@ class _HandsSeat(Seat):
 
     def making(self) -> bytes:
         folder, release, limits = self._made_of(self.agent)
+        self._folder = folder
         self.seconds, self.memory = limits.time_us / 1_000_000, limits.memory
         return pack(0, wire.MAKE, wire.pack((folder, release)))
+
+    def reaches(self) -> dict[str, Any]:
+        self._reach = self._reach_of(self.agent)
+        self._places = {path: _place(path) for path in self._reach.folders}
+        read = (str(Path(self._folder).resolve()), *self._reach.files)
+        return {
+            "read": read,
+            "write": self._reach.folders,
+            "ports": self._reach.ports,
+            "datagrams": self._reach.datagrams,
+        }
+
+    def name_asked(self, frame: Frame) -> None:
+        host = read_plain(frame.plain)
+        if not isinstance(host, str) or len(self._rest) > MOST:
+            raise BadFrame("a question that is none, or more of them than answers are read")
+        if host not in self._reach.hosts:
+            self._tell_name(host, [])
+        elif host not in self._looking:
+            self._looking[host] = asyncio.ensure_future(self._look(host))
+
+    async def _look(self, host: str) -> None:
+        found: list[str] = []
+        try:
+            with suppress(OSError, UnicodeError):
+                loop = asyncio.get_running_loop()
+                rows = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+                found = list(dict.fromkeys(str(row[4][0]) for row in rows))
+        finally:
+            del self._looking[host]
+        self._tell_name(host, found)
+
+    def _tell_name(self, host: str, found: list[str]) -> None:
+        self.send(pack(0, wire.NAMED, wire.pack((host, found))))
 
     def taken(self, frame: Frame, asked: Asked) -> None:
         if frame.kind == wire.MAY_I and isinstance(asked, _Calling):
@@ -262,3 +324,12 @@ class _HandsSeat(Seat):
 
     def pong(self) -> None:
         self._silent_since = 0.0
+
+
+def _place(path: str) -> tuple[int, int] | None:
+    """Return which folder lies at a path now; None where there is none."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -18,6 +18,8 @@ from vedette.adapters.worker_pool import wire
 from vedette.adapters.worker_pool.confine import Note
 from vedette.adapters.worker_pool.frames import ANY, Frame, Frames, pack
 from vedette.adapters.worker_pool.judge_side import bounded, failed
+from vedette.adapters.worker_pool.names import Names
+from vedette.adapters.worker_pool.plain import pack_plain
 from vedette.effect import Call, Outcome, RowWrite
 from vedette.tool import Tool
 
@@ -44,10 +46,15 @@ class Hands(Protocol):
 MakeHands = Callable[[str, str, str | None], Hands]
 
 
-def serve_hands(line: socket.socket, note: Note, agent: str, make: MakeHands) -> None:
-    """Perform until the engine hangs up."""
+def serve_hands(
+    line: socket.socket, note: Note, agent: str, make: MakeHands, *, asks_names: bool = False
+) -> None:
+    """Perform until the engine hangs up; with `asks_names` the engine is asked for addresses."""
     threading.stack_size(1024 * 1024)  # its reserve counts as data; the usual 8 MB would be dear
-    asyncio.run(_HandsWorker(line, note, agent, make).serve())
+    worker = _HandsWorker(line, note, agent, make)
+    if asks_names:
+        worker.names.install()
+    asyncio.run(worker.serve())
 
 
 class _Permit:
@@ -69,6 +76,7 @@ class _HandsWorker:
         self._permits: dict[int, _Permit] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._over = asyncio.Event()
+        self.names = Names(self._ask_name)
 
     async def serve(self) -> None:
         loop = asyncio.get_running_loop()
@@ -84,6 +92,8 @@ class _HandsWorker:
             for frame in frames.feed(data):
                 if frame.kind == wire.MAY:
                     self._decided(frame)
+                elif frame.kind == wire.NAMED:
+                    self.names.told(*wire.read(frame.plain))
                 else:
                     loop.call_soon_threadsafe(self._begin, frame)
         for permit in list(self._permits.values()):
@@ -150,6 +160,9 @@ class _HandsWorker:
         except BaseException as error:
             answer = failed(number, error)
         self._answer(answer)
+
+    def _ask_name(self, host: str) -> None:
+        self._answer(pack(0, wire.NAME, pack_plain(host)))
 
     # --- the permit -------------------------------------------------------------------------
 

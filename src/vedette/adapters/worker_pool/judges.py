@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from pathlib import Path
 from typing import Any
 
 from vedette.adapters.worker_pool import wire
@@ -131,6 +132,7 @@ class _JudgeSeat(Seat):
         super().__init__(pool, agent, limits.time_us / 1e6, limits.memory)
         self._make = make
         self._beside = beside
+        self._folder = ""
         self._registry: Mapping[str, Any] | None = None
         self._known: dict[tuple[int, ...], tuple[int, tuple[Memory, ...]]] = {}
         self._slots: list[tuple[int, ...] | None] = [None] * (_SLOTS + 1)
@@ -215,10 +217,14 @@ class _JudgeSeat(Seat):
         self._beside(self.agent)
         made = self._make(self.agent)
         self.seconds, self.memory = made.limits.time_us / 1e6, made.limits.memory
+        self._folder = made.folder
         lessons = [wire.memory_out(lesson) for lesson in made.lessons]
         charter = wire.builtin(made.charter)
         told = (made.folder, made.release, charter, lessons, made.checkpoint_every)
         return pack(0, wire.MAKE, wire.pack(told))
+
+    def reaches(self) -> dict[str, Any]:
+        return {"read": (str(Path(self._folder).resolve()),)}
 
     def taken(self, frame: Frame, asked: Asked) -> None:
         if self._why:

@@ -15,10 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from vedette.adapters.worker_pool.begun import COMMAND, LOCK, Begun
+from vedette.adapters.worker_pool.box import Box
 from vedette.adapters.worker_pool.seat import Seat
 from vedette.adapters.worker_pool.zygote import receive, send
-from vedette.errors import Unavailable
+from vedette.errors import BadFleet, Unavailable
+from vedette.load.reach import separate
 
+# The folder of the state folder in which each worker has one of its own.
+SCRATCH = "scratch"
 # How long a worker may have nothing to do before it is let go, and how many may sit idle at once.
 IDLE_S = 300.0
 MOST_IDLE = 64
@@ -38,6 +42,7 @@ class WorkerPool:
 
     The zygote is started at once, so that it is ready when the first work comes; or it is the one
     that has `begun` before. `ahead` are modules of `vedette.judging` that many judges need.
+    Workers enter a box unless `boxed` is false; `closed` are folders of the fleet, see `Box`.
     """
 
     def __init__(
@@ -50,8 +55,12 @@ class WorkerPool:
         told: Told = lambda agent, kind, why: None,
         begun: Begun | None = None,
         ahead: Sequence[str] = (),
+        boxed: bool = True,
+        closed: Sequence[Path] = (),
     ) -> None:
         self._state = state
+        self._boxed = boxed
+        self._closed_to_all = (str(state), *map(str, closed))
         self._ahead = tuple(ahead)
         self._command = tuple(command)
         self._idle_s = idle_s
@@ -114,8 +123,20 @@ class WorkerPool:
         self._seats[self._worker] = seat
         # A zygote that is gone is found where we read; the seat is told there that it ended.
         with contextlib.suppress(OSError):
-            send(self._control, {"start": self._worker, **told}, descriptors)
+            send(self._control, {"start": self._worker, **self._boxing(told)}, descriptors)
         return self._worker
+
+    def _boxing(self, told: dict[str, Any]) -> dict[str, Any]:
+        """Return the start message with the box of the worker in it."""
+        if not self._boxed:
+            return {**told, "box": None}
+        scratch = self._state / SCRATCH / f"{told['agent']}.{told['kind']}"
+        box = Box(str(scratch.absolute()), closed=self._closed_to_all, **told.pop("reaches"))
+        for folder in box.write:
+            if not separate(folder, map(Path, self._closed_to_all), ()):
+                mend = "give the target a folder of its own"
+                raise BadFleet("holds files of the fleet itself", where=folder, mend=mend)
+        return {**told, "box": box.to_json()}
 
     def kill(self, worker: int) -> None:
         """Have a worker killed."""

@@ -13,6 +13,7 @@ import select
 import socket
 import time
 from contextlib import suppress
+from typing import Any
 
 from vedette.adapters.worker_pool import birth, wire
 from vedette.adapters.worker_pool.asked import Asked, WorkerLost
@@ -68,6 +69,10 @@ class Seat:
         """Return the words with which a new worker is made."""
         raise NotImplementedError
 
+    def reaches(self) -> dict[str, Any]:
+        """Return what a worker may reach, by the fields of `Box`; asked after `making`."""
+        raise NotImplementedError
+
     def taken(self, frame: Frame, asked: Asked) -> None:
         """Take an answer. Raises BadFrame if it is none."""
         raise NotImplementedError
@@ -86,6 +91,10 @@ class Seat:
 
     def pong(self) -> None:
         """The worker has answered a ping."""
+
+    def name_asked(self, frame: Frame) -> None:
+        """The worker asks for the addresses of a host. Raises BadFrame if it may not."""
+        raise BadFrame("a question that this worker has no use for")
 
     def overdue(self, now: float) -> str:
         """Say why the worker is to be killed now; empty if it is not."""
@@ -159,6 +168,7 @@ class Seat:
         try:
             words = self.making()
             told = {"kind": self.kind, "agent": self.agent, "memory": self.memory}
+            told["reaches"] = self.reaches()
             ours, self._note, self.worker = birth.fork(self.pool, self, told)
         except OSError as error:
             self._unmade = str(error)
@@ -246,6 +256,9 @@ class Seat:
             return
         if frame.number == 0 and frame.kind == wire.PONG:
             self.pong()
+            return
+        if frame.number == 0 and frame.kind == wire.NAME:
+            self.name_asked(frame)
             return
         asked = self.pending.get(frame.number)
         if asked is None:

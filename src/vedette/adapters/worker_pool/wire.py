@@ -24,9 +24,9 @@ from vedette.tool import Tool
 
 # What the engine asks of a worker.
 MAKE, REASON, RESTORE, FORGET, FOLD, MEMORIES, REGISTRY = range(1, 8)
-PERFORM, ASK, ROWS, MAY, PING, CANCEL = range(8, 14)
+PERFORM, ASK, ROWS, MAY, PING, CANCEL, NAMED = range(8, 15)
 # What a worker answers.
-DONE, FAILED, NEEDS_STATE, MAY_I, PONG = range(64, 69)
+DONE, FAILED, NEEDS_STATE, MAY_I, PONG, NAME = range(64, 70)
 
 _VERSION = 2  # of marshal: the later ones look for shared parts, which costs more than it saves
 

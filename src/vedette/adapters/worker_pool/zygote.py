@@ -31,6 +31,8 @@ from typing import Any
 
 import orjson
 
+from vedette.adapters.worker_pool.box import keep_orphans
+
 _LENGTH = struct.Struct("<I")
 # How long without a new worker until what most judges import is imported ahead.
 _WARM_AFTER_S = 1.0
@@ -38,8 +40,9 @@ _WARM_AFTER_S = 1.0
 _TELL_AFTER_S = 1.0
 _SOON_MS, _LATER_MS = 5, 50
 
-# What a worker is for (`kind`), how to serve it: (socket, note's descriptor, start message).
-Serve = Callable[[socket.socket, int, dict[str, Any]], None]
+# What a worker is for (`kind`), how to serve it: (socket, descriptors of the note and the lock,
+# start message).
+Serve = Callable[[socket.socket, int, int, dict[str, Any]], None]
 # Imports modules of `vedette.judging` by name; without names, what most judges need.
 Warm = Callable[[Sequence[str]], None]
 
@@ -49,12 +52,13 @@ def run_zygote(control: socket.socket, serve: Serve, warm: Warm = lambda names: 
     for ours in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ours, signal.SIG_IGN)  # the engine's to answer; we end when it does
     control.set_inheritable(False)
+    keep_orphans()
     told, descriptors = receive(control)
     if told is None:
         return  # it was begun ahead, and not wanted
     (lock,) = descriptors  # by a fork it is shared, and by nothing else
     if _hold(lock, control):
-        _Zygote(control, serve, warm).run(told["ahead"])
+        _Zygote(control, lock, serve, warm).run(told["ahead"])
 
 
 def _hold(lock: int, control: socket.socket) -> bool:
@@ -77,8 +81,9 @@ def _hold(lock: int, control: socket.socket) -> bool:
 
 
 class _Zygote:
-    def __init__(self, control: socket.socket, serve: Serve, warm: Warm) -> None:
+    def __init__(self, control: socket.socket, lock: int, serve: Serve, warm: Warm) -> None:
         self._control = control
+        self._lock = lock
         self._serve = serve
         self._warm: Warm | None = warm
         self._children: dict[int, int] = {}
@@ -151,7 +156,7 @@ class _Zygote:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for mine in (self._waiting, self._control, self._ears, self._mouth):
                 mine.close()
-            self._serve(socket.socket(fileno=wire), note, told)
+            self._serve(socket.socket(fileno=wire), note, self._lock, told)
             status = 0
         except BaseException:
             sys.excepthook(*sys.exc_info())
@@ -161,8 +166,11 @@ class _Zygote:
             os._exit(status)
 
     def _reap(self) -> None:
-        while self._children:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
             if not pid:
                 return
             worker = self._children.pop(pid, None)

@@ -1,0 +1,185 @@
+"""The box of a worker: what agents' code can reach, and how it is closed.
+
+Entered by each worker once, after the fork and before a line of agents' code. What holds is the
+kernel's: Landlock for files, TCP ports and abstract sockets; seccomp for everything else. Where a
+kernel has only one of them, that one is entered; `protection` says what is missing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from vedette.adapters.worker_pool import landlock, seccomp
+from vedette.adapters.worker_pool.protection import protection
+from vedette.quick_data import dataclass
+
+_SET_DUMPABLE = 4
+_SET_CHILD_SUBREAPER = 36
+_CAPABILITY_VERSION_3 = 0x20080522
+# CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH: whose files a box may reach is not a matter of owners.
+_KEPT_CAPABILITIES = 1 << 1 | 1 << 2
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+# Libraries that are loaded late, their cache, time zones, locales.
+_SYSTEM = (
+    "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache",
+    "/usr/share/zoneinfo", "/etc/localtime", "/usr/share/locale", "/etc/mime.types",
+)  # fmt: skip
+# Where a C library looks before it asks anybody for a name, and what certificates are checked by.
+_NETWORK = (
+    "/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/services", "/etc/protocols",
+    "/etc/gai.conf", "/etc/ssl", "/etc/pki", "/usr/share/ca-certificates",
+    "/usr/local/share/ca-certificates",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """What a worker may reach beside the interpreter.
+
+    `read` and `write` are absolute paths of folders or files, `ports` are TCP ports to connect to;
+    with `datagrams` UDP is open, to anywhere.
+    `scratch` is a folder of its own, emptied when it is entered. Nothing that holds `closed`
+    (folders of the fleet) becomes readable because the interpreter looks for modules there.
+    """
+
+    scratch: str
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    ports: tuple[int, ...] = ()
+    datagrams: bool = False
+    closed: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it is told to a worker."""
+        return {
+            "scratch": self.scratch, "read": list(self.read), "write": list(self.write),
+            "ports": list(self.ports), "datagrams": self.datagrams, "closed": list(self.closed),
+        }  # fmt: skip
+
+    @classmethod
+    def of_json(cls, told: Mapping[str, Any]) -> Box:
+        """Return what was told. Raises KeyError, ValueError."""
+        return cls(
+            str(told["scratch"]), tuple(told["read"]), tuple(told["write"]),
+            tuple(int(port) for port in told["ports"]), bool(told["datagrams"]),
+            tuple(told["closed"]),
+        )  # fmt: skip
+
+
+def enter(box: Box, descriptors: Sequence[int]) -> None:
+    """Enter a box for good, with nothing open but standard streams and `descriptors`.
+
+    To be called in a process of one thread. Raises OSError: then agents' code must not run.
+    """
+    known = protection()
+    scratch = _empty(Path(box.scratch))
+    _close_others(descriptors)
+    _write_only(2)
+    if sys.platform != "linux":
+        return
+    libc = landlock.libc()
+    if libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "cannot be kept from other processes")
+    _drop_capabilities(libc)
+    # Before Linux 5.19 no file could be moved to another folder, which a Maildir lives by.
+    if known.landlock >= landlock.MOVES or (known.landlock and not box.write):
+        read = [*_interpreter(box.closed), *box.read, *(_certificates() if box.ports else ())]
+        landlock.restrict(known.landlock, read, [scratch, "/dev/null", *box.write], ports=box.ports)
+    if known.seccomp:
+        seccomp.restrict(connects=bool(box.ports), datagrams=box.datagrams)
+
+
+def keep_orphans() -> None:
+    """Have processes below this one stay below it when those between end, where that is known.
+
+    Who speaks to the local API is told by whom it descends from.
+    """
+    if sys.platform == "linux":
+        landlock.libc().prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _empty(scratch: Path) -> str:
+    """Make a folder, or empty it, and have temporary files lie there."""
+    if scratch.is_symlink():
+        scratch.unlink()
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
+    return str(scratch)
+
+
+def _close_others(kept: Sequence[int]) -> None:
+    """Close all descriptors but standard streams and those that are kept."""
+    try:
+        opened = [int(path.name) for path in Path("/dev/fd").iterdir()]
+    except OSError:
+        opened = list(range(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+    for one in opened:
+        if one > 2 and one not in kept:
+            with suppress(OSError):  # the listing's own
+                os.close(one)
+
+
+def _write_only(descriptor: int) -> None:
+    """Have a stream that is written to not be read: it may be a person's terminal."""
+    if not os.isatty(descriptor):
+        return
+    try:
+        opened = os.open(f"/dev/fd/{descriptor}", os.O_WRONLY | os.O_NOCTTY)
+    except OSError:
+        opened = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(opened, descriptor)
+    os.dup2(opened, 1)
+    os.close(opened)
+
+
+def _drop_capabilities(libc: ctypes.CDLL) -> None:
+    """Give up what root may, but for reading and writing files of others (Landlock says which)."""
+    head = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable: of 0 to 31, of 32 to 63
+    if libc.capget(head, sets) != 0:
+        raise OSError(ctypes.get_errno(), "capabilities cannot be told")
+    for at in range(6):
+        sets[at] &= _KEPT_CAPABILITIES if at < 2 else 0
+    if libc.capset(head, sets) != 0:
+        raise OSError(ctypes.get_errno(), "capabilities cannot be given up")
+
+
+def _interpreter(closed: Sequence[str]) -> Iterator[str]:
+    """Yield what this interpreter and its libraries are read from.
+
+    A folder that holds a folder of the fleet is left out, but for our own package in it.
+    """
+    yield from _DEVICES
+    yield str(Path(__file__).resolve().parents[2])
+    # The interpreter's own library lies beside its modules, if it is a shared one.
+    paths = {*_SYSTEM, *sys.path, str(Path(sys.base_prefix) / "lib")}
+    inside = [Path(place).resolve() for place in closed]
+    for text in sorted(paths):
+        path = Path(text).resolve()
+        if text and path.exists() and not any(one.is_relative_to(path) for one in inside):
+            yield str(path)
+
+
+def _certificates() -> Iterator[str]:
+    """Yield what a connection is made with beside its socket."""
+    import ssl
+
+    yield from _NETWORK
+    found = ssl.get_default_verify_paths()
+    for path in (found.cafile, found.capath, found.openssl_cafile, found.openssl_capath):
+        if path:
+            yield path
+    with suppress(KeyError):
+        yield os.environ["SSL_CERT_FILE"]
+    with suppress(KeyError):
+        yield os.environ["SSL_CERT_DIR"]

@@ -1,0 +1,75 @@
+"""Whose descendant a process is, by /proc: agents' code has no business at the local API.
+
+The engine's children (and theirs, and the orphans of those: the process that forks workers adopts
+them) are told from everybody else by walking up from the peer. A process id may be used again, so
+each process on the way must be older than its child, and the peer is looked at twice. Only Linux
+tells; elsewhere nobody is refused for this.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+from pathlib import Path
+
+from vedette.errors import Forbidden
+
+_PROC = Path("/proc")
+_MOST = 64  # more processes than this between a peer and the first one are no ordinary start
+
+
+def refuse_descendant(connection: socket.socket) -> None:
+    """Raise Forbidden if whoever is at the other end descends from this process.
+
+    Also where that cannot be told. This process itself passes.
+    """
+    if sys.platform != "linux":
+        return
+    try:
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    except OSError as error:
+        raise Forbidden("who you are cannot be told") from error
+    peer = int(struct.unpack("3i", raw)[0])
+    if peer != os.getpid() and descends(peer, os.getpid()):
+        mend = "give commands from a process that the fleet did not start"
+        raise Forbidden(f"process {peer} was started by the fleet itself", mend=mend)
+
+
+def descends(process: int, ancestor: int, proc: Path = _PROC) -> bool:
+    """Say whether a process was started by another one, or by one that was.
+
+    Raises Forbidden if that cannot be told: a process on the way has gone or is hidden.
+    """
+    first = at = _look(process, proc)
+    for _ in range(_MOST):
+        parent, began = at
+        if parent == ancestor:
+            break
+        if parent == 0 or (parent == 1 and ancestor != 1):
+            if _look(process, proc) != first:
+                raise _untold(process)
+            return False
+        at = _look(parent, proc)
+        if at[1] > began:
+            raise _untold(process)  # its parent has gone, and another one has its number
+    else:
+        raise _untold(process)
+    return True
+
+
+def _look(process: int, proc: Path) -> tuple[int, int]:
+    """Return a process's parent and when it began (in ticks since the machine did)."""
+    try:
+        told = (proc / str(process) / "stat").read_text(encoding="utf-8", errors="replace")
+        # The name in the second field may hold anything, also brackets and blanks.
+        fields = told.rpartition(")")[2].split()
+        return int(fields[1]), int(fields[19])
+    except (OSError, ValueError, IndexError) as error:
+        raise _untold(process) from error
+
+
+def _untold(process: int) -> Forbidden:
+    mend = "try again; /proc must show the processes of whoever runs the fleet"
+    return Forbidden(f"it cannot be told who started process {process}", mend=mend)

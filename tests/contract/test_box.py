@@ -1,0 +1,397 @@
+"""What agents' code can still do in its box, and that what a fleet says of the box is so."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.workers import Crew, brief, write_judge
+
+from vedette.adapters.worker_pool import seccomp
+from vedette.adapters.worker_pool.hands import WorkerHands
+from vedette.adapters.worker_pool.protection import Protection
+from vedette.agent import Limits
+from vedette.effect import Call
+from vedette.errors import BadFleet, Forbidden
+from vedette.isolation import Containment, containment, require_box
+from vedette.load import Isolation, Settings
+from vedette.load.reach import reach_of
+from vedette.load.settings import read_settings
+from vedette.serve.ancestry import descends
+from vedette.serve.local import serve_local
+from vedette.testing.harness import FleetHarness
+from vedette.tool import Tool
+
+LIMITS = Limits(time_us=20_000_000, memory=256 << 20)
+
+USES = """
+import json, os, socket, sqlite3, ssl, tempfile, threading, time, zoneinfo
+import http.client
+import numpy
+from pathlib import Path
+from vedette.judging import Judge as Base
+from vedette.judging import Judgement
+
+class Judge(Base):
+    def judge(self, seen, briefing):
+        import decimal, email.mime.text, xml.sax, asyncio, concurrent.futures
+        assert numpy.linalg.inv(numpy.eye(3)).sum() == 3
+        words = []
+        thread = threading.Thread(target=lambda: words.append("thread"))
+        thread.start(); thread.join()
+        with tempfile.TemporaryDirectory() as folder:
+            db = sqlite3.connect(Path(folder) / "notes.db")
+            db.execute("create table t (a)"); db.commit(); db.close()
+            words.append(str(Path(folder).parent))
+        asyncio.run(asyncio.sleep(0))
+        zoneinfo.ZoneInfo("Europe/Berlin")
+        words.append((Path(__file__).parent / "data.txt").read_text())
+        words.append(sorted(os.listdir(os.environ["TMPDIR"])) == [])
+        return Judgement(json.dumps(words), 1.0)
+"""
+
+TOOLS_PY = """
+import socket, urllib.request
+from pathlib import Path
+from vedette.effect import Outcome
+
+def act(call):
+    path = Path(call.target["path"])
+    (path / "new").mkdir(exist_ok=True)
+    (path / "a").write_text("x")
+    (path / "a").rename(path / "new" / "a")
+    answer = "none"
+    if "url" in call.target:
+        answer = urllib.request.urlopen(call.target["url"], timeout=5).read().decode()
+    names = []
+    for name in call.args.get("names", []):
+        try:
+            socket.getaddrinfo(name, 80)
+            names.append(name)
+        except socket.gaierror:
+            pass
+    return Outcome("done", {"answer": answer, "names": names})
+"""
+
+
+def a_call(target: dict[str, Any], **args: Any) -> Call:
+    return Call("world.act", args, "k", "worker", "run", target, ("worker",), 1, 10_000_000)
+
+
+ACT = Tool("world.act", "world", "world", {}, (), "none", "act", None)
+
+
+async def test_a_judge_has_all_that_judging_takes(tmp_path: Path) -> None:
+    """Threads, temporary files, SQLite, time zones, numpy, late imports, files of its own."""
+    folder = write_judge(tmp_path / "agents", code=USES)
+    (folder / "data.txt").write_text("own")
+    left = tmp_path / "state" / "scratch" / "worker.judge" / "left"
+    left.parent.mkdir(parents=True)
+    left.write_text("by one before")
+    crew = Crew(tmp_path, LIMITS)
+    try:
+        told = (await crew.judges.reason(brief())).label
+    finally:
+        crew.pool.close()
+    assert told == f'["thread", "{left.parent}", "own", true]'
+
+
+async def test_tools_reach_their_target_and_no_other(tmp_path: Path) -> None:
+    """Folder, port and name of the target; a folder that is made later, or made anew."""
+    agent = tmp_path / "agents" / "worker"
+    agent.mkdir(parents=True)
+    (agent / "tools.py").write_text(TOOLS_PY)
+    own, other = tmp_path / "own", tmp_path / "other"
+    other.mkdir()
+    crew = Crew(tmp_path, LIMITS)
+    with answering() as port:
+        target = {"kind": "maildir", "path": str(own), "url": f"http://localhost:{port}/"}
+        hands = WorkerHands(
+            crew.pool, lambda name: (str(agent), None, LIMITS), lambda name: reach_of([target])
+        )
+        try:
+            with pytest.raises(Exception, match=r"Permission denied|No such file"):
+                await hands.perform(ACT, a_call(target), lambda: True)
+            for _ in range(2):
+                own.mkdir()
+                done = await hands.perform(
+                    ACT, a_call(target, names=["localhost", "example.org"]), lambda: True
+                )
+                assert done is not None
+                assert done.data == {"answer": "hello", "names": ["localhost"]}
+                assert (own / "new" / "a").read_text() == "x"
+                own.rename(tmp_path / f"old-{os.urandom(4).hex()}")
+            elsewhere = {**target, "path": str(other)}
+            with pytest.raises(Exception, match="Permission denied"):
+                await hands.perform(ACT, a_call(elsewhere), lambda: True)
+        finally:
+            crew.pool.close()
+
+
+class answering:
+    """Answers every request on a free port with `hello`."""
+
+    def __enter__(self) -> int:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+        return int(self._socket.getsockname()[1])
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                opened, _ = self._socket.accept()
+            except OSError:
+                return
+            with opened:
+                opened.recv(4096)
+                opened.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join()
+
+
+# --- what is said of it -----------------------------------------------------------------------
+
+
+def test_what_a_kernel_lacks_is_said() -> None:
+    assert Protection(7, True).lacks() == []
+    assert Protection(4, True).lacks() == []
+    assert len(Protection(3, True).lacks()) == 1
+    assert len(Protection(1, True).lacks()) == 2
+    assert len(Protection(0, False).lacks()) == 2
+    for landlock in range(8):
+        for filtered in (True, False):
+            told = Protection(landlock, filtered).to_json()
+            assert bool(told["open"]) == (landlock < 4 or not filtered)
+
+
+@pytest.mark.parametrize(
+    ("isolation", "reasoner", "named"),
+    [
+        (Isolation(False, require=True), "judge", "workers = none"),
+        (Isolation(True, box=False, require=True), "judge", "box = none"),
+        (Isolation(True, require=True), "adk", "in the engine's process: mind"),
+    ],
+)
+def test_required_and_not_there_is_refused(
+    tmp_path: Path, isolation: Isolation, reasoner: str, named: str
+) -> None:
+    settings = replace(Settings.of(tmp_path), isolation=isolation)
+    agents: Any = {"mind": _Reasoner("mind", reasoner)}
+    found = containment(settings, agents)
+    with pytest.raises(BadFleet, match=named) as refused:
+        require_box(settings, found)
+    assert refused.value.code == "not-boxed"
+    require_box(replace(settings, isolation=replace(isolation, require=False)), found)
+
+
+class _Reasoner:
+    def __init__(self, name: str, reasoner: str) -> None:
+        self.name, self.reasoner, self.tools = name, reasoner, dict[str, Any]()
+
+
+def test_an_old_kernel_is_refused_where_a_box_is_required(tmp_path: Path) -> None:
+    settings = replace(Settings.of(tmp_path), isolation=Isolation(True, require=True))
+    with pytest.raises(BadFleet, match=r"Linux 6\.7"):
+        require_box(settings, Containment(Protection(2, True)))
+    require_box(settings, Containment(Protection(6, True)))
+
+
+@pytest.mark.parametrize(
+    "path", ["@state/board.db", "board.db", "policies/board.db", "./.", "@state/.", "/"]
+)
+def test_a_target_that_would_open_the_fleet_is_refused(tmp_path: Path, path: str) -> None:
+    for name in ("policies", "agents", "memory"):
+        (tmp_path / name).mkdir()
+    file = tmp_path / "vedette.toml"
+    text = f'fleet = "f"\n[targets.board]\nkind = "board"\npath = "{path}"\n'
+    file.write_text(text)
+    settings, problems = read_settings(file)
+    assert settings is None
+    (problem,) = problems
+    assert (problem.line, problem.field) == (4, "targets.board.path")
+    assert "@state/board/" in problem.mend
+    file.write_text(text.replace(f'"{path}"', '"@state/board/board.db"'))
+    assert read_settings(file)[1] == []
+    # Where no box is asked for, nothing is opened by it.
+    file.write_text(f'{text}[isolation]\nbox = "none"\n')
+    assert read_settings(file)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("table", "addresses"),
+    [
+        ({"kind": "webhook", "url": "https://a.example/x"}, [("a.example", 443)]),
+        ({"kind": "http", "base_url": "http://a.example:81"}, [("a.example", 81)]),
+        ({"kind": "imap", "host": "m.example"}, [("m.example", 993)]),
+        ({"kind": "imap", "host": "m.example", "tls": "starttls"}, [("m.example", 143)]),
+        ({"kind": "smtp", "host": "m.example"}, [("m.example", 587)]),
+        ({"kind": "smtp", "host": "m.example", "port": 2525}, [("m.example", 2525)]),
+        (
+            {"kind": "imap", "host": "m.example", "smtp_host": "r.example", "smtp_tls": "implicit"},
+            [("m.example", 993), ("r.example", 465)],
+        ),
+        (
+            {"kind": "crm", "reach": ["crm.example:8443", "[::1]:9"]},
+            [("crm.example", 8443), ("::1", 9)],
+        ),
+        ({"kind": "crm"}, []),
+    ],
+)
+def test_what_a_target_declares(table: dict[str, Any], addresses: list[tuple[str, int]]) -> None:
+    assert list(reach_of([table]).addresses) == addresses
+
+
+def test_the_folder_of_a_target(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "dir.d").mkdir()
+    for kind, name, folder in [
+        ("maildir", "new.mail", "new.mail"), ("board", "new.db", "."), ("own", "new", "new"),
+        ("own", "file", "."), ("own", "dir.d", "dir.d"),
+    ]:  # fmt: skip
+        found = reach_of([{"kind": kind, "path": str(tmp_path / name)}]).folders
+        assert found == (str(tmp_path / folder),)
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+@pytest.mark.parametrize(("connects", "datagrams"), [(True, False), (False, False), (True, True)])
+def test_a_filter_ends_every_way_with_an_answer(
+    machine: str, connects: bool, datagrams: bool
+) -> None:
+    """Every jump of the program lands inside it, and its last instruction returns."""
+    code = seccomp.program(machine, 4711, connects=connects, datagrams=datagrams)
+    rows = [code[at : at + 8] for at in range(0, len(code), 8)]
+    assert len(code) % 8 == 0
+    assert len(rows) <= 4096, "the kernel takes no more"
+    for at, row in enumerate(rows):
+        kind = int.from_bytes(row[:2], "little")
+        if kind & 0x07 == 0x05:
+            further = int.from_bytes(row[4:], "little") if kind == 0x05 else max(row[2], row[3])
+            assert at + 1 + further < len(rows)
+    assert int.from_bytes(rows[-1][:2], "little") == 0x06
+
+
+# --- who may speak to the local API -----------------------------------------------------------
+
+
+def test_ancestry_is_told_by_proc() -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import subprocess, sys; subprocess.run([sys.executable, '-c', "
+         "'print(__import__(\"os\").getpid(), flush=True); input()'])"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    with child:
+        assert child.stdout is not None
+        grandchild = int(child.stdout.readline())
+        assert descends(child.pid, os.getpid())
+        assert descends(grandchild, os.getpid())
+        assert descends(grandchild, child.pid)
+        assert not descends(os.getpid(), child.pid)
+        assert not descends(os.getppid(), os.getpid())
+    with pytest.raises(Forbidden, match="cannot be told"):
+        descends(grandchild, os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ({9: (5, 90), 5: (3, 50), 3: (1, 30), 1: (0, 1)}, True),
+        ({9: (5, 90), 5: (4, 50), 4: (1, 40), 1: (0, 1)}, False),
+        ({9: (0, 90)}, False),
+        ({9: (5, 90), 5: (4, 95), 4: (1, 40)}, None),  # 5 is another one that got the number
+        ({9: (5, 90)}, None),  # hidden
+        ({}, None),
+        ({9: (8, 90), 8: (9, 80)}, None),
+    ],
+)
+def test_a_number_that_was_used_again_does_not_pass(
+    tmp_path: Path, rows: dict[int, tuple[int, int]], told: bool | None
+) -> None:
+    for pid, (parent, began) in rows.items():
+        (tmp_path / str(pid)).mkdir()
+        fields = " ".join(["S", str(parent), *["0"] * 17, str(began)])
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a ) b) {fields} 0 0")
+    if told is None:
+        with pytest.raises(Forbidden):
+            descends(9, 3, tmp_path)
+    else:
+        assert descends(9, 3, tmp_path) is told
+
+
+SPEAKS = """
+import json, os, socket
+from vedette.judging import Judge as Base
+from vedette.judging import Judgement
+
+def speak(path):
+    with socket.socket(socket.AF_UNIX) as s:
+        s.connect(path)
+        body = b'{"reason": "mine", "args": {"all": true}}'
+        s.sendall(b"POST /v1/commands/stop HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n"
+                  b"Content-Length: %d\\r\\n\\r\\n" % len(body) + body)
+        return s.makefile("rb").read().decode()
+
+def apart(path):
+    \"\"\"Speak from a process whose parent has gone, in a session of its own.\"\"\"
+    r, w = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            while os.getppid() == os.getsid(0):
+                pass
+            os.write(w, speak(path).encode())
+        os._exit(0)
+    os.wait()
+    return os.read(r, 65536).decode()
+
+class Judge(Base):
+    def judge(self, seen, briefing):
+        data = briefing.event.data
+        try:
+            told = apart(data["path"]) if data["apart"] else speak(data["path"])
+        except OSError as error:
+            told = repr(error)
+        return Judgement(told, 1.0)
+"""
+
+
+async def test_a_fleet_takes_no_command_of_its_own_agents(tmp_path: Path) -> None:
+    """Boxed there is no socket; unboxed the door knows them, also when they hide their parents.
+
+    The control: a process that was not started by the fleet is taken at its word.
+    """
+    async with (
+        FleetHarness(tmp_path / "fleet") as fleet,
+        serve_local(fleet.app, fleet.folder / "state") as path,
+    ):
+        answers = []
+        for boxed in (True, False):
+            folder = tmp_path / f"boxed-{boxed}"
+            write_judge(folder / "agents", code=SPEAKS)
+            crew = Crew(folder, LIMITS, boxed=boxed)
+            try:
+                for apart in (False, True):
+                    asked = brief(key=f"{apart}", path=str(path), apart=apart)
+                    answers.append((await crew.judges.reason(asked)).label)
+            finally:
+                crew.pool.close()
+        assert [answer.startswith("PermissionError") for answer in answers[:2]] == [True, True]
+        assert all("403" in answer and "started by the fleet" in answer for answer in answers[2:])
+        assert not fleet.app.line.stops.listed()
+        transport = httpx.AsyncHTTPTransport(uds=str(path))
+        async with httpx.AsyncClient(transport=transport) as client:
+            order = {"reason": "mine", "args": {"all": True}}
+            done = await client.post("http://x/v1/commands/stop", json=order)
+        assert done.status_code == 200, done.text
+        assert fleet.app.line.stops.listed()

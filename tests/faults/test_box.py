@@ -1,0 +1,255 @@
+"""What a hostile judge and hostile tools achieve: nothing in a box, and all of it without one.
+
+Each attack of `tests.hostile` is made for real, by a worker process of each kind, once in a box and
+once (the control) outside. They are aimed at decoys: a process with a secret, a state folder, a
+folder of policies, sockets of this test.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import os
+import platform
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from hashlib import sha256
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.hostile import ATTACKS_PY, JUDGE_PY, TOOLS_PY
+from tests.workers import Crew, brief
+
+from vedette.adapters.worker_pool.asked import WorkerLost
+from vedette.adapters.worker_pool.hands import WorkerHands
+from vedette.adapters.worker_pool.protection import protection
+from vedette.agent import Limits
+from vedette.effect import Call, Outcome
+from vedette.load.reach import reach_of
+from vedette.tool import Tool
+
+MISSING = protection().lacks()
+if platform.machine() != "x86_64":
+    MISSING.append("raw system calls of the attacks are those of x86-64")
+if MISSING and not os.environ.get("CI"):
+    pytest.skip(f"no whole box here: {MISSING}", allow_module_level=True)
+
+ATTACKS = [
+    node.name
+    for node in ast.parse(ATTACKS_PY).body
+    if isinstance(node, ast.FunctionDef) and [arg.arg for arg in node.args.args] == ["d"]
+]
+LIMITS = Limits(time_us=20_000_000, memory=256 << 20)
+MARKER = "a-secret-of-the-engine"
+# What only root can do without a box.
+NOT_TRIED = {("hands", "namespace")}  # the kernel refuses it to a process with threads
+if os.geteuid():
+    NOT_TRIED |= {("judge", "write_interpreter"), ("hands", "write_interpreter")}
+
+VICTIM = f"""
+import ctypes, time
+kept = ctypes.create_string_buffer(b"{MARKER}")
+print(ctypes.addressof(kept), flush=True)
+time.sleep(600)
+"""
+
+
+class Decoys:
+    """What the attacks are aimed at, and what of it was touched."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder
+        self.state, self.policies = folder / "state", folder / "policies"
+        self.target, self.tmp = folder / "target", folder / "tmp"
+        for place in (self.state / "scratch" / "other.judge", self.policies, self.target):
+            place.mkdir(parents=True)
+        self.tmp.mkdir()
+        self.renew()
+        (self.state / "scratch" / "other.judge" / "notes").write_text("of another agent")
+        self.agent, other = folder / "agents" / "worker", folder / "agents" / "other"
+        for place in (self.agent, other):
+            place.mkdir(parents=True)
+            (place / "__init__.py").touch()
+            (place / "attacks.py").write_text(ATTACKS_PY)
+            (place / "judge.py").write_text(JUDGE_PY)
+            (place / "tools.py").write_text(TOOLS_PY)
+        self.victims = {kind: self._victim(stack) for kind in ("judge", "hands")}
+        self.name = f"vedette-test-{os.getpid()}-{folder.name}"
+        self.local = self._open(stack, socket.AF_UNIX, socket.SOCK_STREAM, str(folder / "api"))
+        self.abstract = self._open(stack, socket.AF_UNIX, socket.SOCK_STREAM, f"\0{self.name}")
+        self.grams = self._open(stack, socket.AF_UNIX, socket.SOCK_DGRAM, str(folder / "grams"))
+        self.tcp = self._open(stack, socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0))
+        self.udp = self._open(stack, socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0))
+        self.own = self._open(stack, socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0))
+        self.before = self.digest()
+
+    @staticmethod
+    def _victim(stack: ExitStack) -> tuple[subprocess.Popen[bytes], int]:
+        """Return a process with a secret, and where in its memory that lies."""
+        victim = stack.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-c", VICTIM],
+                stdout=subprocess.PIPE,
+                env={**os.environ, "SECRET": MARKER},
+            )
+        )
+        stack.callback(victim.kill)
+        assert victim.stdout is not None
+        return victim, int(victim.stdout.readline())
+
+    def renew(self) -> None:
+        """Put back what a control has taken away."""
+        for name in ("ledger.key", "store.db", "spare", "second"):
+            (self.state / name).write_text(f"{name} of the fleet")
+
+    @staticmethod
+    def _open(stack: ExitStack, family: int, kind: int, address: Any) -> socket.socket:
+        opened = stack.enter_context(socket.socket(family, kind))
+        opened.bind(address)
+        if kind == socket.SOCK_STREAM:
+            opened.listen(64)
+        opened.setblocking(False)
+        return opened
+
+    def told(self, kind: str, drop: Path, up: str) -> dict[str, Any]:
+        """Return what the attacks are told; `drop` is a folder of the worker's own."""
+        victim, address = self.victims[kind]
+        return {
+            "socket": str(self.folder / "api"), "abstract": self.name,
+            "datagram": str(self.folder / "grams"), "port": self.tcp.getsockname()[1],
+            "udp": self.udp.getsockname()[1], "victim": victim.pid, "marker": MARKER,
+            "address": address, "state": str(self.state), "policies": str(self.policies),
+            "other": str(self.folder / "agents" / "other"), "drop": str(drop), "up": up,
+            "tmp": str(self.tmp),
+        }  # fmt: skip
+
+    def digest(self) -> dict[str, str]:
+        """Return what stands in every file that an agent's code has no business with."""
+        kept = (self.state, self.policies, self.tmp, self.folder / "agents")
+        files = (file for place in kept for file in place.rglob("*") if file.is_file())
+        own = ("workers.lock", "worker.judge", "worker.hands")
+        return {
+            str(file): f"{sha256(file.read_bytes()).hexdigest()} {file.stat().st_mode:o}"
+            for file in files
+            if not any(name in file.parts for name in own)
+        }
+
+    def heard(self) -> list[str]:
+        """Return which sockets somebody spoke to."""
+        found = []
+        for name in ("local", "abstract", "tcp"):
+            try:
+                getattr(self, name).accept()[0].close()
+                found.append(name)
+            except BlockingIOError:
+                continue
+        for name in ("grams", "udp"):
+            try:
+                getattr(self, name).recv(100)
+                found.append(name)
+            except BlockingIOError:
+                continue
+        return found
+
+
+class Attacked:
+    """What came of every attack by each kind of worker, and of the decoys."""
+
+    def __init__(self, folder: Path, *, boxed: bool) -> None:
+        with ExitStack() as stack:
+            decoys = Decoys(folder, stack)
+            self.outcomes = asyncio.run(self._attack(decoys, boxed))
+            self.changed = decoys.digest() != decoys.before
+            self.heard = decoys.heard()
+            self.alive = all(victim.poll() is None for victim, _ in decoys.victims.values())
+
+    async def _attack(self, decoys: Decoys, boxed: bool) -> dict[tuple[str, str], str]:
+        crew = Crew(decoys.folder, LIMITS, boxed=boxed)
+        port = decoys.own.getsockname()[1]
+        target = {"path": str(decoys.target), "url": f"http://localhost:{port}/"}
+        target["kind"] = "maildir"
+        hands = WorkerHands(
+            crew.pool,
+            lambda name: (str(decoys.agent), None, LIMITS),
+            lambda name: reach_of([target]),
+        )
+        tool = Tool("world.act", "world", "hostile", {}, (), "none", "act", None)
+        found = {}
+        try:
+            drop = decoys.state / "scratch" / "worker.judge"
+            drop.mkdir()
+            for attack in ATTACKS:
+                data = {**decoys.told("judge", drop, "../.."), "attack": attack}
+                decoys.renew()
+                found["judge", attack] = await self._judge(crew, data)
+                made = {**decoys.told("hands", decoys.target, "../state"), "attack": attack}
+                decoys.renew()
+                call = Call(
+                    "world.act", made, attack, "worker", "run", target, ("worker",), 1, 20_000_000
+                )
+                outcome = await hands.perform(tool, call, lambda: True)
+                found["hands", attack] = said(outcome)
+                for place in (drop, decoys.target):
+                    for name in ("link", "hard", "second", "s"):
+                        (place / name).unlink(missing_ok=True)
+        finally:
+            crew.pool.close()
+        return found
+
+    @staticmethod
+    async def _judge(crew: Crew, data: dict[str, Any]) -> str:
+        try:
+            thought = await crew.judges.reason(brief(key=data["attack"], **data))
+        except WorkerLost as error:
+            return f"ended: {error}"
+        return thought.label
+
+
+def said(outcome: Outcome | None) -> str:
+    assert outcome is not None
+    return str(outcome.data["said"]) if outcome.state == "done" else f"ended: {outcome.error}"
+
+
+@pytest.fixture(scope="module")
+def boxed(tmp_path_factory: pytest.TempPathFactory) -> Attacked:
+    return Attacked(tmp_path_factory.mktemp("boxed"), boxed=True)
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Attacked:
+    return Attacked(tmp_path_factory.mktemp("bare"), boxed=False)
+
+
+def test_there_are_at_least_twenty() -> None:
+    assert not MISSING
+    assert len(ATTACKS) >= 20
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("kind", ["judge", "hands"])
+def test_in_a_box_it_is_refused(boxed: Attacked, kind: str, attack: str) -> None:
+    told = boxed.outcomes[kind, attack]
+    refused = (
+        "PermissionError", "OSError: [Errno 38]", "OSError: [Errno 18]", "ended: ",
+        "ValueError: not allowed to raise",
+    )  # fmt: skip
+    assert told.startswith(refused), told
+
+
+TRIED = [pair for pair in product(("judge", "hands"), ATTACKS) if pair not in NOT_TRIED]
+
+
+@pytest.mark.parametrize(("kind", "attack"), TRIED)
+def test_without_one_it_succeeds(bare: Attacked, kind: str, attack: str) -> None:
+    """The control: it is the box that refuses, not the attack that is wrong."""
+    assert bare.outcomes[kind, attack] == "succeeded"
+
+
+def test_nothing_was_touched(boxed: Attacked, bare: Attacked) -> None:
+    assert (boxed.changed, boxed.heard, boxed.alive) == (False, [], True)
+    assert bare.changed
+    assert set(bare.heard) == {"local", "abstract", "tcp", "grams", "udp"}
