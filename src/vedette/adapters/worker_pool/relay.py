@@ -146,7 +146,7 @@ class Relay:
     def start(self, number: int, memory: int) -> _Life:
         """Have the judge's process forked."""
         life = _Life(self._agent, number)
-        reaches = {"read": (str(self._folder.resolve()),)}
+        reaches = {"read": (str(self._snapshot.folder.resolve()),)}
         told = {"kind": "judge", "agent": self._agent, "memory": memory, "reaches": reaches}
         seat: Any = life
         life.line, life.note, life.worker = fork(self._pool, seat, told)
