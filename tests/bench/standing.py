@@ -116,7 +116,9 @@ async def beside(folder: Path, how: str, pace: dict[str, float]) -> Beside:
     """Measure beside one disturbance: spin, eat, storm or hang."""
     if how == "hang":
         return await hanging(folder, pace)
-    world = Filed(path=folder.with_name(f"{how}.record"))
+    target = folder.with_name(f"{how}-target")
+    target.mkdir()
+    world = Filed(path=target / "record.txt")
     sent: Counter[str] = Counter()
     rate = STORM * pace["per_second"] / len(QUIET)
     async with cases.fleet_of(folder, world, workers=True) as fleet:
