@@ -1,0 +1,177 @@
+"""What a value can be, as far as the rules show: the kinds that the allow list of forms reasons in.
+
+Everything of the question and of the data is `json`: any value, but never a set. A `bag` is an
+array whose order is that of a set or an object that was gone through, which is not the same to
+every engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Kind(NamedTuple):
+    """A kind of values; `of` is that of the elements, `fields` those of a literal object."""
+
+    name: str
+    of: Kind | None = None
+    fields: tuple[tuple[str, Kind], ...] | None = None
+
+
+JSON = Kind("json")
+STRING = Kind("string")
+NUMBER = Kind("number")
+BOOLEAN = Kind("boolean")
+NULL = Kind("null")
+# What cannot be told: a mixture with sets or bags in it. Nothing may be done with it.
+ANY = Kind("any")
+# No value at all: the element of an empty collection.
+NONE = Kind("none")
+
+SCALARS = frozenset({"string", "number", "boolean", "null"})
+COLLECTIONS = frozenset({"array", "bag", "set", "object"})
+
+
+def array(of: Kind) -> Kind:
+    return Kind("array", of)
+
+
+def bag(of: Kind) -> Kind:
+    return Kind("bag", of)
+
+
+def set_of(of: Kind) -> Kind:
+    return Kind("set", of)
+
+
+def object_of(of: Kind) -> Kind:
+    return Kind("object", of)
+
+
+def record(fields: Iterable[tuple[str, Kind]]) -> Kind:
+    """Return the kind of an object that is written out."""
+    listed = tuple(sorted(fields))
+    return Kind("object", join(kind for _, kind in listed), listed)
+
+
+def join(kinds: Iterable[Kind]) -> Kind:
+    """Return the narrowest kind that has all values of some kinds."""
+    found = NONE
+    for kind in kinds:
+        found = _join(found, kind)
+    return found
+
+
+def _join(one: Kind, other: Kind) -> Kind:
+    if one == other or other == NONE:
+        return one
+    if one == NONE:
+        return other
+    if one.name == other.name and one.of and other.of:
+        of = _join(one.of, other.of)
+        names = [name for name, _ in one.fields or ()]
+        if names and names == [name for name, _ in other.fields or ()]:
+            return record(
+                (name, _join(mine, its))
+                for (name, mine), (_, its) in zip(one.fields or (), other.fields or (), strict=True)
+            )
+        return Kind(one.name, of)
+    return JSON if is_plain(one) and is_plain(other) else ANY
+
+
+def is_plain(kind: Kind) -> bool:
+    """Say whether no value of a kind is, or holds, a set or an array of no order."""
+    if kind.name in ("any", "set", "bag"):
+        return False
+    return kind.of is None or is_plain(kind.of)
+
+
+def is_ordered(kind: Kind) -> bool:
+    """Say whether values of a kind may be compared: no bag, and nothing unknown, is in them."""
+    if kind.name in ("any", "bag"):
+        return False
+    return kind.of is None or is_ordered(kind.of)
+
+
+def never_equal(one: Kind, other: Kind) -> bool:
+    """Say whether no value is of both kinds. OPA refuses to compile such a comparison."""
+    if NONE in (one, other) or ANY in (one, other):
+        return False
+    if JSON in (one, other):
+        return "set" in (one.name, other.name)
+    if {one.name, other.name} <= {"array", "bag"}:
+        return never_equal(one.of or NONE, other.of or NONE)
+    if one.name != other.name:
+        return True
+    if one.fields is not None and other.fields is not None:
+        # An empty object literal equals what has lost all its fields.
+        mine, its = dict(one.fields), dict(other.fields)
+        return mine.keys() != its.keys() or any(never_equal(mine[name], its[name]) for name in mine)
+    return bool(one.of and other.of and never_equal(one.of, other.of))
+
+
+def element(kind: Kind) -> Kind | None:
+    """Return the kind of what a collection of a kind holds, None if it is no collection."""
+    if kind == JSON:
+        return JSON
+    return (kind.of or NONE) if kind.name in COLLECTIONS else None
+
+
+class Builtin(NamedTuple):
+    """A function of the language: what each parameter takes, and what it returns.
+
+    A parameter is a text of kinds, `array` meaning one of plain values; besides: `text` a literal
+    that is not empty, `texts` an array of strings, `ten` the literal 10, `plain` anything that is
+    no set, `keys` a set of strings. A result `element` is an element of the first argument.
+    """
+
+    params: tuple[str, ...]
+    result: Kind | str
+
+
+_TEST = Builtin(("plain",), BOOLEAN)
+_OF_TEXTS = Builtin(("string", "string"), BOOLEAN)
+_CUT = Builtin(("string", "string"), STRING)
+
+# Not here because engines differ on them: base64.*, to_number, indexof, upper, lower, sprintf (Wasm
+# leaves it to its host, and each has its own verbs), strings.any_*, object.subset, bits.*, regex.*,
+# glob.*, net.*, sort, product and sum (beyond 64 bits), count of a text (emoji). Not here because
+# nobody needed them and nobody tried: the rest.
+BUILTINS: dict[str, Builtin] = {
+    "is_array": _TEST,
+    "is_boolean": _TEST,
+    "is_null": _TEST,
+    "is_number": _TEST,
+    "is_object": _TEST,
+    "is_string": _TEST,
+    "type_name": Builtin(("plain",), STRING),
+    "count": Builtin(("array bag set object",), NUMBER),
+    "min": Builtin(("array bag set",), "element"),
+    "max": Builtin(("array bag set",), "element"),
+    "concat": Builtin(("string", "texts"), STRING),
+    "split": Builtin(("string", "text"), array(STRING)),
+    "replace": Builtin(("string", "text", "string"), STRING),
+    "startswith": _OF_TEXTS,
+    "endswith": _OF_TEXTS,
+    "contains": _OF_TEXTS,
+    "trim_prefix": _CUT,
+    "trim_suffix": _CUT,
+    "array.concat": Builtin(("array", "array"), array(JSON)),
+    "object.get": Builtin(("object", "string", "plain"), JSON),
+    "object.keys": Builtin(("object",), set_of(STRING)),
+    "object.remove": Builtin(("object", "keys"), object_of(JSON)),
+    "object.filter": Builtin(("object", "keys"), object_of(JSON)),
+    "abs": Builtin(("number",), NUMBER),
+    "format_int": Builtin(("number", "ten"), STRING),
+}
+
+# What a type test says of what it was asked about.
+ASKED = {
+    "is_array": array(JSON),
+    "is_boolean": BOOLEAN,
+    "is_null": NULL,
+    "is_number": NUMBER,
+    "is_object": object_of(JSON),
+    "is_string": STRING,
+}
