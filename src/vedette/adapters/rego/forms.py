@@ -9,6 +9,7 @@ interpreter and on OPA only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
@@ -20,9 +21,9 @@ from vedette.adapters.rego.kinds import (
     BUILTINS,
     COLLECTIONS,
     JSON,
+    NONE,
     NULL,
     NUMBER,
-    SCALARS,
     STRING,
     Kind,
     array,
@@ -30,6 +31,7 @@ from vedette.adapters.rego.kinds import (
     element,
     is_ordered,
     is_plain,
+    is_scalar,
     join,
     never_equal,
     object_of,
@@ -58,6 +60,8 @@ _CONSTANTS = {
     "Null": NULL,
 }
 _COMPREHENSIONS = frozenset({"ArrayCompr", "SetCompr", "ObjectCompr"})
+# A key that OPA's store finds by a number as well as by a text.
+_NUMERAL = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?$")
 _GUARD = "ask for it before, in the same body: {0}({1})"
 
 
@@ -71,17 +75,26 @@ def check_forms(modules: Sequence[Module], data: Mapping[str, Any]) -> list[Faul
 
 @dataclass(slots=True)
 class _Scope:
-    """What is known at one place of a body."""
+    """What is known at one place of a body.
+
+    `loaded` is which of input and data were named before, `doubtful` which of them were first named
+    where evaluation may not have come by: within a comprehension.
+    """
 
     names: dict[str, Kind] = field(default_factory=dict)
     asked: dict[Any, Kind] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
+    loaded: set[str] = field(default_factory=set)
+    doubtful: set[str] = field(default_factory=set)
     iterates: bool = False
     ordered: bool = True
     inner: bool = False
 
     def nested(self) -> _Scope:
-        return _Scope(dict(self.names), dict(self.asked), self.used, inner=True)
+        return _Scope(
+            dict(self.names), dict(self.asked), self.used, set(self.loaded), set(self.doubtful),
+            inner=True,
+        )  # fmt: skip
 
 
 class _Policy:
@@ -292,6 +305,8 @@ class _Definition:
             if collection != ANY:
                 self._fault(line, f"nothing is in a {collection.name}", "iterate a collection")
             of = ANY
+        elif of == NONE:
+            self._fault(line, "nothing is ever in this collection", "leave the iteration out")
         key, value = inner["key"], inner["value"]
         if key is not None and collection.name not in ("json", "array", "object", "any"):
             what = f"a {collection.name} has no keys: what comes first is not the same everywhere"
@@ -344,7 +359,7 @@ class _Definition:
                     self._fault(line, what, "compare numbers or texts")
                     return
         if not self._literals(inner, scope, line):
-            self._comparable(one, other, line)
+            self._comparable(one, other, line, equal=inner["op"] == "Eq")
 
     def _literals(self, inner: Node, scope: _Scope, line: int) -> bool:
         """Compare arrays that are written out element by element, as OPA's compiler does."""
@@ -372,11 +387,11 @@ class _Definition:
             self._comparable(one, two, line)
         return True
 
-    def _comparable(self, one: Kind, other: Kind, line: int) -> None:
+    def _comparable(self, one: Kind, other: Kind, line: int, *, equal: bool = True) -> None:
         if not (is_ordered(one) and is_ordered(other)):
             what = "the order of a set or an object would be seen"
             self._fault(line, what, "compare sets, or what was made of a known array")
-        elif never_equal(one, other):
+        elif equal and never_equal(one, other):
             what = f"a {one.name} never equals a {other.name} of this kind"
             self._fault(line, what, "compare values of one kind")
 
@@ -491,6 +506,13 @@ class _Definition:
             of = self._collected(inner["term"], within)
             found = set_of(of) if kind == "SetCompr" else (array if within.ordered else bag)(of)
         self._all_used(stmts, within, line)
+        # The compiled program loads input and data where they are first named, and takes them for
+        # loaded ever after: also where what was gone through is empty.
+        first = next(iter(stmts[0]["literal"].values())) if stmts else {}
+        certain = {_unwind(first["collection"])[0]} if "collection" in first else set()
+        certain = {(self._absolute(root) or ("",))[0] for root in certain}
+        scope.doubtful |= within.loaded - certain - scope.loaded
+        scope.loaded |= within.loaded & certain
         return found
 
     def _by_key(self, inner: Node, scope: _Scope, line: int) -> None:
@@ -533,7 +555,7 @@ class _Definition:
         if isinstance(builtin.result, Kind):
             return builtin.result
         of = element(kinds[0]) or ANY
-        if of.name not in SCALARS | {"json", "none"}:
+        if not is_scalar(of):
             self._fault(line, f"{name} of what has no order that all engines share", "")
         return of
 
@@ -552,6 +574,7 @@ class _Definition:
         for step in left:
             if key is not None and kind == JSON:
                 kind = scope.asked.get(key, kind)
+                kind = kind if kind.name in COLLECTIONS else JSON
             kind = self._step(kind, step, line, scope)
             key = _longer(key, self._step_key(step))
         return scope.asked.get(key, kind) if key is not None and kind == JSON else kind
@@ -572,13 +595,22 @@ class _Definition:
             return None
         whole = [*({"text": each} for each in path[1:]), *steps]
         if path[0] == "input":
+            self._load("input", line, scope)
             return JSON, ("input",), whole
         for size in range(len(whole), 0, -1):
             texts = tuple(step.get("text") for step in whole[:size])
             if texts in self._policy.rules:
                 return self._value_of(texts, line), ("data", *texts), whole[size:]  # type: ignore[arg-type]
-        self._walk(whole, line)
+        self._load("data", line, scope)
+        self._walk(whole, line, scope)
         return JSON, ("data",), whole
+
+    def _load(self, root: str, line: int, scope: _Scope) -> None:
+        if root in scope.doubtful - scope.loaded:
+            what = f"{root} is named within a comprehension before it is named outside"
+            mend = "give the comprehension, or what stands after it, a rule of its own"
+            self._fault(line, what, mend)
+        scope.loaded.add(root)
 
     def _value_of(self, path: Path, line: int) -> Kind:
         if self._policy.arity(path) >= 0:
@@ -592,8 +624,8 @@ class _Definition:
         path = self._module.aliases.get(root)
         return path if path and path[0] in ("input", "data") else None
 
-    def _walk(self, steps: Sequence[Node], line: int) -> None:
-        """Go along a path in the data: OPA takes a text that looks like a number for an index."""
+    def _walk(self, steps: Sequence[Node], line: int, scope: _Scope) -> None:
+        """Go along a path in the data: there OPA takes "1" for 1 in a list, and 1 for "1" elsewhere."""
         places: list[Any] = [self._policy.data]
         for place, step in enumerate(steps):
             texts = tuple(each.get("text") for each in steps[: place + 1])
@@ -605,7 +637,16 @@ class _Definition:
             if any(isinstance(each, list) for each in places) and "number" not in step:
                 what = "a list in the data is indexed by what may be a text"
                 self._fault(line, what, "index it by a literal number, or use `in`")
+            if "text" not in step and not self._text_asked(step, scope):
+                for each in places:
+                    if isinstance(each, Mapping) and any(map(_NUMERAL.match, each)):
+                        what = "an object in the data whose keys look like numbers"
+                        self._fault(line, what, "ask is_string(…) of the index before")
+                        break
             places = [inner for each in places for inner in _inside(each, step)]
+
+    def _text_asked(self, step: Node, scope: _Scope) -> bool:
+        return "index" in step and self._of(step["index"], scope) == STRING
 
     def _step(self, kind: Kind, step: Node, line: int, scope: _Scope) -> Kind:
         """Return the kind of what a step leads to."""
@@ -614,6 +655,8 @@ class _Definition:
             self._fault(line, f"an index that is a {index.name}", "index by a text or a number")
         if kind.name in ("any", "json"):
             return kind
+        if kind.options and is_plain(kind):
+            return JSON
         if kind.name == "object":
             if "text" in step and kind.fields is not None:
                 found = dict(kind.fields).get(step["text"])
@@ -680,9 +723,6 @@ def _unfit(wanted: str, param: Node, kind: Kind) -> tuple[str, str] | None:
         return None if is_plain(kind) else (f"a {kind.name}", "give it a single value")
     if wanted == "text":
         return None if text_of(param) else ("no literal text", "write a text that is not empty")
-    if wanted == "ten":
-        ten = param.get("Number", {}).get("value") == 10
-        return None if ten else ("another base", "write 10")
     if wanted == "texts":
         fits = kind.name == "array" and kind.of in (STRING, Kind("none"))
         mend = "write [text, text], each asked for with is_string(…) before, in the same body"

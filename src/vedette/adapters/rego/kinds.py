@@ -12,11 +12,16 @@ from typing import NamedTuple
 
 
 class Kind(NamedTuple):
-    """A kind of values; `of` is that of the elements, `fields` those of a literal object."""
+    """A kind of values.
+
+    `of` is that of the elements, `fields` those of a literal object, `options` the kinds of which
+    a value is one.
+    """
 
     name: str
     of: Kind | None = None
     fields: tuple[tuple[str, Kind], ...] | None = None
+    options: tuple[Kind, ...] = ()
 
 
 JSON = Kind("json")
@@ -68,6 +73,8 @@ def _join(one: Kind, other: Kind) -> Kind:
         return one
     if one == NONE:
         return other
+    if JSON in (one, other) or ANY in (one, other):
+        return JSON if is_plain(one) and is_plain(other) else ANY
     if one.name == other.name and one.of and other.of:
         of = _join(one.of, other.of)
         names = [name for name, _ in one.fields or ()]
@@ -77,27 +84,43 @@ def _join(one: Kind, other: Kind) -> Kind:
                 for (name, mine), (_, its) in zip(one.fields or (), other.fields or (), strict=True)
             )
         return Kind(one.name, of)
-    return JSON if is_plain(one) and is_plain(other) else ANY
+    found = set(one.options or (one,))
+    for option in other.options or (other,):
+        same = next((each for each in found if each.name == option.name), None)
+        found -= {same}
+        found.add(option if same is None else _join(same, option))
+    return Kind("mixture", options=tuple(sorted(found, key=lambda each: each.name)))
 
 
 def is_plain(kind: Kind) -> bool:
     """Say whether no value of a kind is, or holds, a set or an array of no order."""
     if kind.name in ("any", "set", "bag"):
         return False
-    return kind.of is None or is_plain(kind.of)
+    return all(map(is_plain, kind.options)) and (kind.of is None or is_plain(kind.of))
 
 
 def is_ordered(kind: Kind) -> bool:
     """Say whether values of a kind may be compared: no bag, and nothing unknown, is in them."""
     if kind.name in ("any", "bag"):
         return False
-    return kind.of is None or is_ordered(kind.of)
+    return all(map(is_ordered, kind.options)) and (kind.of is None or is_ordered(kind.of))
+
+
+def is_scalar(kind: Kind) -> bool:
+    """Say whether values of a kind have an order that all engines share: sets have none."""
+    return all(each.name in SCALARS | {"json", "none"} for each in kind.options or (kind,))
 
 
 def never_equal(one: Kind, other: Kind) -> bool:
     """Say whether no value is of both kinds. OPA refuses to compile such a comparison."""
     if NONE in (one, other) or ANY in (one, other):
         return False
+    if one.options or other.options:
+        return all(
+            never_equal(mine, its)
+            for mine in one.options or (one,)
+            for its in other.options or (other,)
+        )
     if JSON in (one, other):
         return "set" in (one.name, other.name)
     if {one.name, other.name} <= {"array", "bag"}:
@@ -105,7 +128,6 @@ def never_equal(one: Kind, other: Kind) -> bool:
     if one.name != other.name:
         return True
     if one.fields is not None and other.fields is not None:
-        # An empty object literal equals what has lost all its fields.
         mine, its = dict(one.fields), dict(other.fields)
         return mine.keys() != its.keys() or any(never_equal(mine[name], its[name]) for name in mine)
     return bool(one.of and other.of and never_equal(one.of, other.of))
@@ -113,6 +135,8 @@ def never_equal(one: Kind, other: Kind) -> bool:
 
 def element(kind: Kind) -> Kind | None:
     """Return the kind of what a collection of a kind holds, None if it is no collection."""
+    if kind.options:
+        return join(filter(None, map(element, kind.options))) if is_plain(kind) else ANY
     if kind == JSON:
         return JSON
     return (kind.of or NONE) if kind.name in COLLECTIONS else None
@@ -122,7 +146,7 @@ class Builtin(NamedTuple):
     """A function of the language: what each parameter takes, and what it returns.
 
     A parameter is a text of kinds, `array` meaning one of plain values; besides: `text` a literal
-    that is not empty, `texts` an array of strings, `ten` the literal 10, `plain` anything that is
+    that is not empty, `texts` an array of strings, `plain` anything that is
     no set, `keys` a set of strings. A result `element` is an element of the first argument.
     """
 
@@ -136,7 +160,8 @@ _CUT = Builtin(("string", "string"), STRING)
 
 # Not here because engines differ on them: base64.*, to_number, indexof, upper, lower, sprintf (Wasm
 # leaves it to its host, and each has its own verbs), strings.any_*, object.subset, bits.*, regex.*,
-# glob.*, net.*, sort, product and sum (beyond 64 bits), count of a text (emoji). Not here because
+# glob.*, net.*, sort, product and sum (beyond 64 bits), count of a text (emoji), format_int
+# (the Wasm traps on a large number). Not here because
 # nobody needed them and nobody tried: the rest.
 BUILTINS: dict[str, Builtin] = {
     "is_array": _TEST,
@@ -163,7 +188,6 @@ BUILTINS: dict[str, Builtin] = {
     "object.remove": Builtin(("object", "keys"), object_of(JSON)),
     "object.filter": Builtin(("object", "keys"), object_of(JSON)),
     "abs": Builtin(("number",), NUMBER),
-    "format_int": Builtin(("number", "ten"), STRING),
 }
 
 # What a type test says of what it was asked about.
