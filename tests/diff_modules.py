@@ -165,7 +165,9 @@ def main() -> int:
     )
     print(f"admitted and not compiled by opa: {counts.refused_by_opa}")
     for name, many in counts.decisions.items():
-        print(f"OPA server against {name}: {many:,} decisions, {counts.differed[name]} modules differ")
+        print(
+            f"OPA server against {name}: {many:,} decisions, {counts.differed[name]} modules differ"
+        )
     for words in counts.examples:
         print(f"--- {words}")
     return 1 if counts.examples else 0

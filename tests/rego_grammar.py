@@ -22,8 +22,9 @@ DATA: dict[str, Any] = {
         "none": [],
         "f": False,
         "z": 0,
-        "m": {"a": ["a", "1"], "b": [], "1": ["b", 2]},
-        "g": {"a": {"only": {"k": ["a"]}, "n": 2}, "b": {}, "1": {"n": "2"}},
+        "m": {"a": ["a", "1"], "b": [], "k": ["b", 2]},
+        "g": {"a": {"only": {"k": ["a"]}, "n": 2}, "b": {}, "k": {"n": "2"}},
+        "d": {"a": 1, "1": "b"},
     }
 }
 SLIP = 0.02
@@ -40,6 +41,7 @@ _PATHS = (
     "data.probe.o.a", "data.probe.o.t", "data.probe.f", "data.probe.z", "data.probe.nums[1]",
     "data.probe.o[input.x]", "data.probe.g[input.x].n", "data.probe.g[input.y].only.k",
     "data.probe.m[input.y]", "data.probe.l[0]", "input.z[input.y]", "input.x[input.y].a",
+    "data.probe.d.a",
 )  # fmt: skip
 _MANY = (
     "input.x", "input.x", "input.y", "input.z", "input.x.k", "data.probe.l", "data.probe.nums",
@@ -93,7 +95,8 @@ class Grammar:
         """Return the rules of a module, without its package."""
         self._number = 0
         self._rules = {
-            kind: [] for kind in ("true", "set", "texts", "object", "value", "total", "function", "many")
+            kind: []
+            for kind in ("true", "set", "texts", "object", "value", "total", "function", "many")
         }
         makers = (
             self._true, self._true, self._set, self._set, self._texts, self._object, self._chain,
@@ -198,7 +201,9 @@ class Grammar:
         body = self._body(loops=True)
         self._rules["total"].append(name)
         value = self._pick(_LITERALS)
-        return f"default {name} := {self._pick(_LITERALS)}\n\n{name} := {value} if {self._text(body)}"
+        return (
+            f"default {name} := {self._pick(_LITERALS)}\n\n{name} := {value} if {self._text(body)}"
+        )
 
     def _function(self) -> str:
         name, param = self._name(), self._name()
@@ -214,7 +219,9 @@ class Grammar:
             other.lines.append(f"{param} {self._pick(('==', '!='))} {self._pick(_LITERALS)}")
             text += f"\n\n{head} if {self._text(other)}" if way < 0.15 else ""
         elif way < 0.7:
-            text = f"{head} := {self._pick((param, *_LITERALS, f'[{param}]'))} if {self._text(body)}"
+            text = (
+                f"{head} := {self._pick((param, *_LITERALS, f'[{param}]'))} if {self._text(body)}"
+            )
         else:
             other = _Body(free=[param])
             self._ask(other, param, self._pick(tuple(_TYPES)))
@@ -255,7 +262,9 @@ class Grammar:
         if any(name in rules["set"] or name in rules["texts"] for name in sets):
             chosen = self._pick(tuple(sets))
             nots.append(f"least_{chosen} := min({chosen})")
-            head = head.replace(" := {", f' := {{"least": [each | each := least_{chosen}; each != null], ', 1)
+            head = head.replace(
+                " := {", f' := {{"least": [each | each := least_{chosen}; each != null], ', 1
+            )
         return "\n\n".join([*has, *nots, head.replace(", }", "}")])
 
     # --- bodies -----------------------------------------------------------------------------
@@ -408,14 +417,14 @@ class Grammar:
             )  # fmt: skip
         elif way == 6:
             number = self._known(body, "number")
-            body.lines.append(
-                f"abs({number}) {self._pick(('>', '==', '<='))} {self._pick('0127')}"
-            )
+            body.lines.append(f"abs({number}) {self._pick(('>', '==', '<='))} {self._pick('0127')}")
         else:
             sets = self._rules["set"]
             what = self._pick(sets) if sets else self._known(body, "array")
             sign = self._pick(("==", "!="))
-            body.lines.append(f"{self._pick(('min', 'max'))}({what}) {sign} {self._pick(_LITERALS)}")
+            body.lines.append(
+                f"{self._pick(('min', 'max'))}({what}) {sign} {self._pick(_LITERALS)}"
+            )
 
     def _made_text(self, body: _Body) -> str:
         text = self._known(body, "string")
