@@ -65,9 +65,14 @@ _NUMERAL = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?$")
 _GUARD = "ask for it before, in the same body: {0}({1})"
 
 
-def check_forms(modules: Sequence[Module], data: Mapping[str, Any]) -> list[Fault]:
-    """Return whatever in the rules outside tests is of no form on the list."""
-    policy = _Policy(modules, data)
+def check_forms(
+    modules: Sequence[Module], data: Mapping[str, Any], sample: Mapping[str, Any]
+) -> list[Fault]:
+    """Return whatever in the rules outside tests is of no form on the list.
+
+    `sample` has the fields that `input` has; whatever is empty in it may have any.
+    """
+    policy = _Policy(modules, data, sample)
     for path in policy.rules:
         policy.kind(path)
     return policy.faults
@@ -100,8 +105,11 @@ class _Scope:
 class _Policy:
     """All rules of a bundle, and the kinds of their values as they become known."""
 
-    def __init__(self, modules: Sequence[Module], data: Mapping[str, Any]) -> None:
+    def __init__(
+        self, modules: Sequence[Module], data: Mapping[str, Any], sample: Mapping[str, Any]
+    ) -> None:
         self.data = data
+        self.sample = sample
         self.faults: list[Fault] = []
         self.rules: dict[Path, list[tuple[Module, Rule]]] = {}
         self.packages = {module.package for module in modules if not module.test}
@@ -147,6 +155,10 @@ def _alike(definitions: Sequence[tuple[Module, Rule]]) -> Iterator[Fault]:
     for module, rule in definitions[1:]:
         if rule.kind == "Default" and first.kind == "Default":
             yield Fault(module.path, rule.line, f"{rule.name} has two defaults", "leave one out")
+    for module, rule in definitions:
+        if rule.kind == "Default" and rest and rest[0][1].shape == "Set":
+            mend = "leave the default out: a set is never undefined"
+            yield Fault(module.path, rule.line, f"{rule.name} is a set and has a default", mend)
     shapes = [(rule.shape, len(rule.args or ())) for _, rule in rest]
     values = [_plain_node(value) for _, rule in rest for _, value in rule.values()]
     for (module, rule), shape in zip(rest, shapes, strict=True):
@@ -311,7 +323,9 @@ class _Definition:
         if key is not None and collection.name not in ("json", "array", "object", "any"):
             what = f"a {collection.name} has no keys: what comes first is not the same everywhere"
             self._fault(line, what, "iterate with one name")
-        for node, kind in ((key, JSON), (value, of)):
+        index = STRING if collection.fields else JSON
+        index = NUMBER if collection.name == "array" else index
+        for node, kind in ((key, index), (value, of)):
             if node is None:
                 continue
             name = var_of(node)
@@ -352,6 +366,16 @@ class _Definition:
     def _comparison(self, inner: Node, scope: _Scope) -> None:
         line = line_of(inner["lhs"], line_of(inner["rhs"], self._rule.line))
         one, other = self._of(inner["lhs"], scope), self._of(inner["rhs"], scope)
+        for side, literal in (("lhs", other), ("rhs", one)):
+            known = self._always(inner[side], scope)
+            if (
+                known is not None
+                and next(iter(inner["rhs" if side == "lhs" else "lhs"])) in _CONSTANTS
+                and known != literal
+                and literal != NULL
+            ):
+                what = f"a {known.name} in every question is compared with a {literal.name}"
+                self._fault(line, what, "compare values of one kind")
         if inner["op"] not in ("Eq", "Ne"):
             for kind in (one, other):
                 if not is_plain(kind):
@@ -361,6 +385,15 @@ class _Definition:
         if not self._literals(inner, scope, line):
             self._comparable(one, other, line, equal=inner["op"] == "Eq")
 
+    def _always(self, node: Node, scope: _Scope) -> Kind | None:
+        """Return the scalar kind that a path into the question has in every question."""
+        root, steps, line = _unwind(node)
+        path = None if root in scope.names else self._absolute(root)
+        if path is None or path[0] != "input":
+            return None
+        found = self._asked_of([*({"text": each} for each in path[1:]), *steps], line)
+        return {str: STRING, bool: BOOLEAN, int: NUMBER}.get(type(found))
+
     def _literals(self, inner: Node, scope: _Scope, line: int) -> bool:
         """Compare arrays that are written out element by element, as OPA's compiler does."""
         sides = [inner[side].get("Array", {}).get("items") for side in ("lhs", "rhs")]
@@ -368,7 +401,9 @@ class _Definition:
             return False
         if sides[0] is not None and sides[1] is not None:
             if len(sides[0]) != len(sides[1]):
-                self._fault(line, "arrays of different length are never equal", "")
+                self._fault(
+                    line, "arrays of different length are never equal", "compare one by one"
+                )
                 return True
             pairs = [
                 (self._of(one, scope), self._of(two, scope))
@@ -532,7 +567,8 @@ class _Definition:
         path = self._rule_named(inner["fcn"], scope)
         if path is not None:
             if self._policy.arity(path) != len(kinds):
-                self._fault(line, f"{name} does not take {len(kinds)} arguments", "")
+                mend = f"give it {self._policy.arity(path)}"
+                self._fault(line, f"{name} does not take {len(kinds)} arguments", mend)
             for kind, param in zip(kinds, inner["params"], strict=True):
                 if not is_plain(kind):
                     what = f"a function is given a {kind.name}"
@@ -546,7 +582,8 @@ class _Definition:
             self._fault(line, what, mend)
             return ANY
         if len(kinds) != len(builtin.params):
-            self._fault(line, f"{name} takes {len(builtin.params)} arguments", "")
+            mend = f"give it {len(builtin.params)}"
+            self._fault(line, f"{name} does not take {len(kinds)} arguments", mend)
             return ANY
         for wanted, param, kind in zip(builtin.params, inner["params"], kinds, strict=True):
             words = _unfit(wanted, param, kind)
@@ -556,7 +593,7 @@ class _Definition:
             return builtin.result
         of = element(kinds[0]) or ANY
         if not is_scalar(of):
-            self._fault(line, f"{name} of what has no order that all engines share", "")
+            self._fault(line, f"{name} of what has no order that all engines share", "take scalars")
         return of
 
     # --- references -------------------------------------------------------------------------
@@ -596,6 +633,7 @@ class _Definition:
         whole = [*({"text": each} for each in path[1:]), *steps]
         if path[0] == "input":
             self._load("input", line, scope)
+            self._asked_of(whole, line)
             return JSON, ("input",), whole
         for size in range(len(whole), 0, -1):
             texts = tuple(step.get("text") for step in whole[:size])
@@ -611,6 +649,20 @@ class _Definition:
             mend = "give the comprehension, or what stands after it, a rule of its own"
             self._fault(line, what, mend)
         scope.loaded.add(root)
+
+    def _asked_of(self, steps: Sequence[Node], line: int) -> Any:
+        """Return what a question has at a path, as far as all have it; note what none has."""
+        found: Any = self._policy.sample
+        for place, step in enumerate(steps):
+            if not isinstance(found, Mapping) or not found or "text" not in step:
+                return None
+            if step["text"] not in found:
+                names = ".".join(str(each["text"]) for each in steps[: place + 1])
+                mend = f"there is: {', '.join(sorted(found))}"
+                self._fault(line, f"input.{names} is in no question", mend)
+                return None
+            found = found[step["text"]]
+        return found
 
     def _value_of(self, path: Path, line: int) -> Kind:
         if self._policy.arity(path) >= 0:

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from vedette.adapters.rego.forms import check_forms
+from vedette.adapters.rego.golden import question
 from vedette.adapters.rego.kinds import BUILTINS
 from vedette.adapters.rego.syntax import Fault, Module, Ref, Rule, expand, gather, ref_of
 from vedette.adapters.rego.undefined import kept_undefined
+from vedette.adapters.rego.unread import unread
 from vedette.digest import SAFE_INTEGER
 
 Known = Mapping[tuple[str, ...], set[str]]
@@ -33,8 +35,17 @@ TEST_BUILTINS = BUILTINS.keys() | frozenset(
 )
 
 
-def check(modules: Sequence[Module], data: Mapping[str, Any]) -> list[Fault]:
-    """Return everything in the modules that is outside the profile or leads nowhere."""
+# What a question looks like; what is empty here is open.
+SAMPLE = question("agent", "tool", {}, [])
+
+
+def check(
+    modules: Sequence[Module], data: Mapping[str, Any], sample: Mapping[str, Any] = SAMPLE
+) -> list[Fault]:
+    """Return everything in the modules that is outside the profile or leads nowhere.
+
+    `sample` has the fields that `input` has; whatever is empty in it may have any.
+    """
     known = _rules_by_package(modules)
     findings: list[Fault] = []
     for module in modules:
@@ -42,9 +53,11 @@ def check(modules: Sequence[Module], data: Mapping[str, Any]) -> list[Fault]:
         findings += _imports_lead_somewhere(module, known, data)
         for rule in module.rules:
             findings += _rule(module, rule, known, data)
-    findings += check_forms(modules, data)
+    findings += check_forms(modules, data, sample)
     findings += _overlaps(modules, data)
-    findings += _circles(modules, known)
+    edges = _edges(modules, known)
+    findings += _circles(modules, edges)
+    findings += unread(modules, edges)
     findings += _required(modules, known)
     return findings
 
@@ -236,17 +249,26 @@ def _overlaps(modules: Sequence[Module], data: Mapping[str, Any]) -> Iterator[Fa
             )
 
 
-def _circles(modules: Sequence[Module], known: Known) -> Iterator[Fault]:
-    """Find recursion: both engines crash the process on some forms of it."""
-    places: dict[tuple[str, ...], tuple[str, int]] = {}
+def _edges(modules: Sequence[Module], known: Known) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
+    """Return which rules each rule names."""
     edges: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     for module in modules:
         for rule in module.rules:
-            name = (*module.package, rule.name)
-            places.setdefault(name, (module.path, rule.line))
-            targets = edges.setdefault(name, set())
+            targets = edges.setdefault((*module.package, rule.name), set())
             for each in rule.refs:
                 targets.update(_targets(module, rule, each, known))
+    return edges
+
+
+def _circles(
+    modules: Sequence[Module], edges: Mapping[tuple[str, ...], set[tuple[str, ...]]]
+) -> Iterator[Fault]:
+    """Find recursion: both engines crash the process on some forms of it."""
+    places = {
+        (*module.package, rule.name): (module.path, rule.line)
+        for module in reversed(modules)
+        for rule in reversed(module.rules)
+    }
     state: dict[tuple[str, ...], int] = {}
     for start in sorted(edges):
         circle = _circle_from(start, edges, state)
