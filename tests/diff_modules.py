@@ -78,11 +78,10 @@ def batch(counts: Counts, *, size: int = BATCH, asked: int = ASKED) -> None:
     counts.refused_by_opa += len(opa.refused)
     for name, answers in said.items():
         _count(counts, name, answers, right, texts, all_asked)
-    for number, answers in right.items():
-        if number in compiled:
-            counts.undefined += answers.count(UNDEFINED)
-            counts.failed += answers.count(FAILED)
-            counts.values += sum(each not in (UNDEFINED, FAILED) for each in answers)
+    for number in compiled:
+        counts.undefined += right[number].count(UNDEFINED)
+        counts.failed += right[number].count(FAILED)
+        counts.values += sum(each not in (UNDEFINED, FAILED) for each in right[number])
     counts.batches += 1
     counts.admitted += len(texts)
     counts.seconds += time.monotonic() - began

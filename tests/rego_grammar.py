@@ -1,4 +1,4 @@
-"""Modules of Rego made at random, of the forms that the profile admits and, now and then, of others.
+"""Modules of Rego made at random: of the forms that are admitted and, now and then, of others.
 
 One module is a package `vedette.gateway` whose rule `decision` stands on two to six helpers. What a
 module holds is known while it is made (which names are bound, which were asked for their type), so
@@ -9,9 +9,11 @@ hangs on it, equal. Seeded: the same seed makes the same modules.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 DATA: dict[str, Any] = {
     "probe": {
@@ -247,11 +249,11 @@ class Grammar:
             fields.append(f'"o_{name}": {name}')
         for name in anything:
             fields.append(f'"has_{name}": has_{name}')
-        has = [
-            f"has_{name} := {told} if {{\n\t{told} := {name}\n\t{told} != null\n}}\n\nelse := \"none\""
-            for name in anything
-            for told in (self._name(),)
-        ]  # fmt: skip
+        has = []
+        for name in anything:
+            told = self._name()
+            asked = f"{told} := {name}\n\t{told} != null"
+            has.append(f'has_{name} := {told} if {{\n\t{asked}\n}}\n\nelse := "none"')
         nots = [f"no_{name} if not {name}" for name in anything]
         for name in anything:
             fields.append(f'"not_{name}": [1 | no_{name}]')
@@ -262,9 +264,8 @@ class Grammar:
         if any(name in rules["set"] or name in rules["texts"] for name in sets):
             chosen = self._pick(tuple(sets))
             nots.append(f"least_{chosen} := min({chosen})")
-            head = head.replace(
-                " := {", f' := {{"least": [each | each := least_{chosen}; each != null], ', 1
-            )
+            least = f'"least": [each | each := least_{chosen}; each != null]'
+            head = head.replace(" := {", f" := {{{least}, ", 1)
         return "\n\n".join([*has, *nots, head.replace(", }", "}")])
 
     # --- bodies -----------------------------------------------------------------------------
@@ -346,7 +347,7 @@ class Grammar:
         if self._chance.random() < 0.9:
             body.lines += ["is_object(input)", "data.probe.z == 0"]
         of = "; ".join([f"some {each} in {self._collection()}", *inner.lines])
-        left, right = self._pick(("{}", "[]"))
+        left, right = self._pick((("{", "}"), ("[", "]")))
         made = f"{left}{each} | {of}{right}"
         if self._chance.random() < 0.6:
             sign = self._pick(("==", ">", "<="))
@@ -490,7 +491,8 @@ class Grammar:
         self._number += 1
         return f"n{self._number}"
 
-    def _pick(self, values: Any) -> Any:
+    def _pick(self, values: Sequence[_T]) -> _T:
+        """Return one of some texts, or of some ways."""
         return self._chance.choice(values)
 
 

@@ -1,4 +1,4 @@
-"""Staging asks about the new rules themselves: each branch both ways, and a lying engine is caught."""
+"""Staging asks about the rules themselves: each branch both ways; a lying engine is caught."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ DENIES = "vedette/denies/denies.rego"
 # A rule that is added, and the conditions of it that must be seen to fail one by one.
 ADDED = {
     "two texts and a number": (
-        'deny contains "mine" if {\n\tinput.action.tool == "mail.file"\n\tinput.action.args.folder == '
-        '"Invoices"\n\tinput.context.counters.hour > 41\n}',
+        'deny contains "mine" if {\n\tinput.action.tool == "mail.file"\n\t'
+        'input.action.args.folder == "Invoices"\n\tinput.context.counters.hour > 41\n}',
         ("action/tool", "action/args/folder", "context/counters/hour"),
     ),
     "a list and a truth": (
@@ -50,8 +50,8 @@ ADDED = {
         ("action/args/to", "context/confidence"),
     ),
     "an element of a list": (
-        'deny contains "mine" if {\n\tsome each in input.context.memories\n\teach.bank == "mine"\n\t'
-        'input.subject.requested_mode != "ask"\n}',
+        'deny contains "mine" if {\n\tsome each in input.context.memories\n\t'
+        'each.bank == "mine"\n\tinput.subject.requested_mode != "ask"\n}',
         ("context/memories/*/bank", "subject/requested_mode"),
     ),
 }  # fmt: skip
@@ -117,7 +117,7 @@ def test_a_planted_difference_of_one_engine_is_caught(name: str) -> None:
     assert differences(plain, [honest], [*right, *asked], DENIES) == []
     liar = Liar(honest)
     (found,) = differences(plain, [honest, liar], [*right, *asked], DENIES)
-    assert (found.file, "denies.mine" in found.what) == (DENIES, True)
+    assert (found.file, "the engines differ" in found.what) == (DENIES, True)
     # Control: what was asked before would have let it pass.
     assert differences(plain, [liar], right, DENIES) == []
 

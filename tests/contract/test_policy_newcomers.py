@@ -1,4 +1,4 @@
-"""Wrong policies as a newcomer would write them: each refused with file, line and mend, never silent.
+"""Wrong policies as a newcomer would write them: each refused with line and mend, never silent.
 
 What each means is plain, and what it would do is nothing, or the opposite. The rules are added to
 the shipped bundle as somebody would add them.
@@ -45,14 +45,14 @@ WRONG: dict[str, tuple[str, str, str]] = {
     "a deny with a default": (DENIES, "default deny := false", "is a set and has a default"),
     "an else after a loop": (
         DENIES,
-        'near if {\n\tsome to in input.action.args.to\n\tendswith(to, "@harbour.example")\n} else := false'
+        'near if {\n\tsome to in input.action.args.to\n\tendswith(to, "@h.eu")\n} else := false'
         '\n\ndeny contains "far" if not near',
         "`else` beside a body that iterates",
     ),
     "an else after a loop in a function": (
         DENIES,
-        "kind(tool) := 1 if {\n\tsome each in data.denies.tools\n\teach == tool\n} else := 2 if tool != null"
-        '\n\ndeny contains "kind" if kind(input.action.tool) == 1',
+        "kind(tool) := 1 if {\n\tsome each in data.denies.tools\n\teach == tool\n} "
+        'else := 2 if tool != null\n\ndeny contains "kind" if kind(input.action.tool) == 1',
         "`else` beside a body that iterates",
     ),
     "a field that is not there": (
@@ -65,7 +65,8 @@ WRONG: dict[str, tuple[str, str, str]] = {
         DENIES, 'deny contains "night" if input.tool == "mail.send"', "input.tool",
     ),
     "a count as a text": (
-        DENIES, 'deny contains "many" if input.context.counters.hour > "5"', "compared with a string",
+        DENIES, 'deny contains "many" if input.context.counters.hour > "5"',
+        "compared with a string",
     ),
     "a truth as a text": (
         DENIES, 'deny contains "high" if input.action.high_impact == "true"',
@@ -157,12 +158,14 @@ RIGHT = (
     f'deny contains "night" if {MAIL}',
     'deny contains "many" if input.context.counters.hour > 5',
     'deny contains "high" if input.action.high_impact == true',
-    'deny contains "to" if { is_string(input.action.args.to); endswith(input.action.args.to, "x") }',
-    'near if {\n\tsome to in input.action.args.to\n\tto == "a"\n}\n\ndeny contains "far" if not near',
+    'deny contains "to" if { to := input.action.args.to; is_string(to); endswith(to, "x") }',
+    'near if {\n\tsome to in input.action.args.to\n\tto == "a"\n}\n\n'
+    'deny contains "far" if not near',
     'deny contains "x" if count(data.vedette.holds.asks) > 3',
     'deny contains why if { some sink in input.action.sinks; is_string(sink); '
     'why := concat(":", ["x", sink]); is_string(why) }',
-    f"most := 5 if {MAIL}\n\nelse := 9\n\ndeny contains \"x\" if input.context.counters.hour > most",
+    f"most := 5 if {MAIL}\n\nelse := 9\n\n"
+    'deny contains "x" if input.context.counters.hour > most',
 )  # fmt: skip
 
 

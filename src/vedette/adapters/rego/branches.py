@@ -219,7 +219,7 @@ class _Body:
         path = self.path(inner["params"][0]) if inner["params"] else None
         if ref is None or path is None:
             return []
-        samples = {
+        samples: tuple[Any, ...] | None = {
             "is_string": ("a",), "is_number": (1, 0), "is_array": ([],), "is_object": ({},),
             "is_boolean": (True,), "is_null": (None,),
         }.get(ref.root)  # fmt: skip

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from vedette.adapters.rego.syntax import Fault, Module
 
 Path = tuple[str, ...]
-ENTRY = ("vedette", "gateway", "decision")
+ENTRY: Path = ("vedette", "gateway", "decision")
 
 
 def unread(modules: Sequence[Module], edges: Mapping[Path, set[Path]]) -> list[Fault]:
