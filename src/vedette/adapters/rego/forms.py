@@ -20,7 +20,6 @@ from vedette.adapters.rego.kinds import (
     COLLECTIONS,
     JSON,
     NONE,
-    NULL,
     NUMBER,
     STRING,
     Kind,
@@ -29,6 +28,7 @@ from vedette.adapters.rego.kinds import (
     is_plain,
     join,
     never_equal,
+    of_value,
     set_of,
 )
 from vedette.adapters.rego.syntax import (
@@ -41,7 +41,6 @@ from vedette.adapters.rego.syntax import (
 )
 from vedette.adapters.rego.undefined import Query
 from vedette.adapters.rego.values import (
-    CONSTANTS,
     Path,
     Scope,
     Values,
@@ -71,7 +70,7 @@ class _Policy:
         self, modules: Sequence[Module], data: Mapping[str, Any], sample: Mapping[str, Any]
     ) -> None:
         self.data = data
-        self.sample = sample
+        self.question = of_value(sample)
         self.faults: list[Fault] = []
         self.rules: dict[Path, list[tuple[Module, Rule]]] = {}
         self.packages = {module.package for module in modules if not module.test}
@@ -326,16 +325,6 @@ class _Definition(Values):
     def _comparison(self, inner: Node, scope: Scope) -> None:
         line = line_of(inner["lhs"], line_of(inner["rhs"], self._rule.line))
         one, other = self._of(inner["lhs"], scope), self._of(inner["rhs"], scope)
-        for side, literal in (("lhs", other), ("rhs", one)):
-            known = self._always(inner[side], scope)
-            if (
-                known is not None
-                and next(iter(inner["rhs" if side == "lhs" else "lhs"])) in CONSTANTS
-                and known != literal
-                and literal != NULL
-            ):
-                what = f"a {known.name} in every question is compared with a {literal.name}"
-                self._fault(line, what, "compare values of one kind")
         if inner["op"] not in ("Eq", "Ne"):
             for kind in (one, other):
                 if not is_plain(kind):
@@ -343,16 +332,7 @@ class _Definition(Values):
                     self._fault(line, what, "compare numbers or texts")
                     return
         if not self._literals(inner, scope, line):
-            self._comparable(one, other, line, equal=inner["op"] == "Eq")
-
-    def _always(self, node: Node, scope: Scope) -> Kind | None:
-        """Return the scalar kind that a path into the question has in every question."""
-        root, steps, line = unwind(node)
-        path = None if root in scope.names else self._absolute(root)
-        if path is None or path[0] != "input":
-            return None
-        found = self._asked_of([*({"text": each} for each in path[1:]), *steps], line)
-        return {str: STRING, bool: BOOLEAN, int: NUMBER}.get(type(found))
+            self._comparable(one, other, line, equal=inner["op"] != "Ne")
 
     def _literals(self, inner: Node, scope: Scope, line: int) -> bool:
         """Compare arrays that are written out element by element, as OPA's compiler does."""

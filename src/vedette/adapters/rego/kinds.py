@@ -2,12 +2,13 @@
 
 Everything of the question and of the data is `json`: any value, but never a set. A `bag` is an
 array whose order is that of a set or an object that was gone through, which is not the same to
-every engine.
+every engine. The fields that every question has (`check_question` refuses others before any engine
+is asked) have their kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 
@@ -58,6 +59,14 @@ def record(fields: Iterable[tuple[str, Kind]]) -> Kind:
     """Return the kind of an object that is written out."""
     listed = tuple(sorted(fields))
     return Kind("object", join(kind for _, kind in listed), listed)
+
+
+def of_value(sample: object) -> Kind:
+    """Return the kind of whatever looks like a sample; what is empty in it is open."""
+    if isinstance(sample, Mapping):
+        return record((name, of_value(each)) for name, each in sample.items()) if sample else JSON
+    scalars = {str: STRING, bool: BOOLEAN, int: NUMBER, list: array(JSON)}
+    return scalars.get(type(sample), JSON)
 
 
 def join(kinds: Iterable[Kind]) -> Kind:

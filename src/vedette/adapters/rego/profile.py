@@ -55,11 +55,14 @@ def check(
             findings += _rule(module, rule, known, data)
     findings += check_forms(modules, data, sample)
     findings += _overlaps(modules, data)
-    edges = _edges(modules, known)
-    findings += _circles(modules, edges)
-    findings += unread(modules, edges)
+    findings += _circles(modules, _edges(modules, known))
     findings += _required(modules, known)
     return findings
+
+
+def check_readers(modules: Sequence[Module]) -> list[Fault]:
+    """Return the rules whose result nobody reads on the way to the decision."""
+    return unread(modules, _edges(modules, _rules_by_package(modules)))
 
 
 # --- the profile ------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from vedette.adapters.rego.beside import Beside
 from vedette.adapters.rego.branches import branches
 from vedette.adapters.rego.engine import EngineFailed, PlainEngine, RegorusEngine
 from vedette.adapters.rego.golden import Named, golden, must_deny
-from vedette.adapters.rego.profile import check
+from vedette.adapters.rego.profile import check, check_readers
 from vedette.adapters.rego.syntax import Fault, Module, read_modules
 from vedette.bundle import ENTRYPOINT, Bundle
 from vedette.decision import Decision, denied, read_decision
@@ -79,7 +79,7 @@ def _tried(bundle: Bundle, data: Mapping[str, Any]) -> list[Fault]:
             plain.decide(b"{}")
         except EngineFailed as error:
             return [_of_engine(str(error))]
-        found = list(_tests(plain, modules))
+        found = [*check_readers(modules), *_tests(plain, modules)]
         return found or [Fault(*each) for each in beside.result()]
     finally:
         beside.end()

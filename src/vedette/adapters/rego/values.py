@@ -74,7 +74,7 @@ class Rules(Protocol):
     """The bundle's rules, as far as expressions speak of them."""
 
     data: Mapping[str, Any]
-    sample: Mapping[str, Any]
+    question: Kind
     packages: set[Path]
     rules: dict[Path, list[tuple[Module, Rule]]]
     total: set[Path]
@@ -282,8 +282,7 @@ class Values:
         whole = [*({"text": each} for each in path[1:]), *steps]
         if path[0] == "input":
             self._load("input", line, scope)
-            self._asked_of(whole, line)
-            return JSON, ("input",), whole
+            return self._policy.question, ("input",), whole
         for size in range(len(whole), 0, -1):
             texts = tuple(step.get("text") for step in whole[:size])
             if texts in self._policy.rules:
@@ -298,20 +297,6 @@ class Values:
             mend = "give the comprehension, or what stands after it, a rule of its own"
             self._fault(line, what, mend)
         scope.loaded.add(root)
-
-    def _asked_of(self, steps: Sequence[Node], line: int) -> Any:
-        """Return what a question has at a path, as far as all have it; note what none has."""
-        found: Any = self._policy.sample
-        for place, step in enumerate(steps):
-            if not isinstance(found, Mapping) or not found or "text" not in step:
-                return None
-            if step["text"] not in found:
-                names = ".".join(str(each["text"]) for each in steps[: place + 1])
-                mend = f"there is: {', '.join(sorted(found))}"
-                self._fault(line, f"input.{names} is in no question", mend)
-                return None
-            found = found[step["text"]]
-        return found
 
     def _value_of(self, path: Path, line: int) -> Kind:
         if self._policy.arity(path) >= 0:
@@ -362,7 +347,8 @@ class Values:
             if "text" in step and kind.fields is not None:
                 found = dict(kind.fields).get(step["text"])
                 if found is None:
-                    self._fault(line, f"there is no field {step['text']}", "check the spelling")
+                    names = ", ".join(name for name, _ in kind.fields)
+                    self._fault(line, f"there is no field {step['text']}", f"there is: {names}")
                 return found or ANY
             if "number" not in step:
                 return kind.of or ANY
