@@ -166,9 +166,9 @@ else := {
 	held
 	rule := code(wait.rule)
 	is_string(rule)
-	waits_for := wait["for"]
+	waits_for := wait.for
 	is_string(waits_for)
-	until := wait["until"]
+	until := wait.until
 	is_number(until)
 }
 

@@ -79,8 +79,9 @@ def _tried(bundle: Bundle, data: Mapping[str, Any]) -> list[Fault]:
             plain.decide(b"{}")
         except EngineFailed as error:
             return [_of_engine(str(error))]
-        found = [*check_readers(modules), *_tests(plain, modules)]
-        return found or [Fault(*each) for each in beside.result()]
+        failed = list(_tests(plain, modules))
+        told = failed or [Fault(*each) for each in beside.result()]
+        return [*check_readers(modules), *told]
     finally:
         beside.end()
 
