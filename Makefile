@@ -89,10 +89,11 @@ bench-opa: ## One decision by the embedded engine, by OPA's Wasm and by an OPA s
 	@tools/opa
 	@$(BIN)/python -m tests.bench.opa $(ARGS)
 
-diff-engines: ## 100,000 generated questions to every policy engine; any difference fails (5 min)
+diff-engines: ## 100,000 questions, and 20,000 generated modules, to every policy engine (30 min)
 	@tools/setup
 	@tools/opa
 	@$(BIN)/python -m tests.diff_engines $(ARGS)
+	@$(BIN)/python -m tests.diff_modules $(MODULES)
 
 bench-stop: ## From the order to stop to the last call, at 500 events/s and over a restart
 	@tools/setup

@@ -1,6 +1,7 @@
 """One policy, one answer: the OPA server, its Wasm and the embedded engine on the same questions.
 
-Two thousand here; `make diff-engines` asks a hundred thousand.
+A sample here; `make diff-engines` asks a hundred thousand questions of the shipped policies, and
+compares twenty thousand generated modules.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from itertools import islice
 
 import pytest
 from tests.diff_engines import compare, others
+from tests.diff_modules import Counts, batch
 from tests.engines import Engines
 from tests.questions import BUNDLE, generated, questions
+from tests.rego_compare import by_regorus, refusals, server
 
 from vedette.adapters.rego.engine import RegorusEngine
 from vedette.adapters.rego.golden import golden, must_deny
@@ -57,3 +60,28 @@ def test_a_policy_that_decides_otherwise_is_found(engines: Engines) -> None:
         partial(engines.opa_says, BUNDLE), {"other": RegorusEngine(other)}, generated(600)
     )
     assert found.differed["other"]
+
+
+def test_generated_modules_are_decided_alike() -> None:
+    """A sample; `make diff-engines` compares twenty thousand modules, a million decisions each."""
+    counts = Counts(seed=20261123)
+    for _ in range(3):
+        batch(counts, size=40, asked=25)
+    assert counts.examples == []
+    assert counts.admitted == 120
+    assert counts.decisions == {"wasm": 3000, "regorus": 3000}
+    # Both answers and no answers were compared, and the profile had something to refuse.
+    assert min(counts.values, counts.undefined) > 500
+    assert counts.made > counts.admitted
+
+
+def test_a_module_that_engines_decide_apart_is_found() -> None:
+    """Negative control: a form that the profile refuses, and the comparison tells it."""
+    rules = "decision := 1 if {\n\tsome x in input.x\n\tx == 1\n} else := 2"
+    text = f"package vedette.gateway\n\n{rules}\n"
+    asked = [{}, {"x": [1]}, {"x": [2]}]
+    with server({0: text}) as opa:
+        right = opa.answers(0, asked)
+    assert right == ["2", "1", "2"]
+    assert by_regorus(text, asked) != right
+    assert refusals(text)

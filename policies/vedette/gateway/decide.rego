@@ -37,11 +37,24 @@ unapproved if {
 
 # What a hold waits for: the reason that decides and until when. A person is asked early; an
 # approval can be given while time passes.
-wait := {"for": "resume", "rule": min(data.vedette.holds.stops), "until": 0} if stopped
+wait := {"for": "resume", "rule": rule, "until": 0} if {
+	stopped
+	rule := min(data.vedette.holds.stops)
+	is_string(rule)
+}
 
-else := {"for": "approval", "rule": min(data.vedette.holds.asks), "until": 0} if unapproved
+else := {"for": "approval", "rule": rule, "until": 0} if {
+	unapproved
+	rule := min(data.vedette.holds.asks)
+	is_string(rule)
+}
 
-else := {"for": "time", "rule": min(data.vedette.limits.waits), "until": data.vedette.limits.until}
+else := {"for": "time", "rule": rule, "until": until} if {
+	rule := min(data.vedette.limits.waits)
+	is_string(rule)
+	until := data.vedette.limits.until
+	is_number(until)
+}
 
 held if {
 	admissible
@@ -76,7 +89,10 @@ denials := [
 
 speaking := [reasons | some reasons in denials; count(reasons) > 0]
 
-denial := min(speaking[0]) if count(speaking) > 0
+denial := first if {
+	first := min(speaking[0])
+	is_string(first)
+}
 
 else := "proof.missing"
 
@@ -94,7 +110,12 @@ why_wait contains reason if some reason in data.vedette.holds.asks
 why_wait contains reason if some reason in data.vedette.limits.waits
 
 # A reason names its rule, and after a colon what it speaks of.
-code(reason) := split(reason, ":")[0]
+code(reason) := word if {
+	is_string(reason)
+	parts := split(reason, ":")
+	word := parts[0]
+	is_string(word)
+}
 
 manner := "permit.memory" if data.vedette.grant.reading
 
@@ -118,7 +139,7 @@ decision := {
 	"schema": "vedette.decision/1",
 	"outcome": "permit",
 	"rule": manner,
-	"reasons": [concat(":", [manner, input.action.tool])],
+	"reasons": [proof],
 	"wait": null,
 	"until": 0,
 	"would": null,
@@ -126,29 +147,41 @@ decision := {
 } if {
 	data.vedette.grant.ok
 	permitted
+	is_string(input.action.tool)
+	proof := concat(":", [manner, input.action.tool])
+	is_string(proof)
 }
 
 else := {
 	"schema": "vedette.decision/1",
 	"outcome": "hold",
-	"rule": code(wait.rule),
+	"rule": rule,
 	"reasons": [reason | some reason in why_wait],
-	"wait": wait.for,
-	"until": wait.until,
+	"wait": waits_for,
+	"until": until,
 	"would": null,
 	"obligations": [],
 } if {
 	data.vedette.grant.active
 	held
+	rule := code(wait.rule)
+	is_string(rule)
+	waits_for := wait.for
+	is_string(waits_for)
+	until := wait.until
+	is_number(until)
 }
 
 else := {
 	"schema": "vedette.decision/1",
 	"outcome": "deny",
-	"rule": code(denial),
+	"rule": rule,
 	"reasons": [reason | some reason in why_not],
 	"wait": null,
 	"until": 0,
 	"would": would,
 	"obligations": [],
+} if {
+	rule := code(denial)
+	is_string(rule)
 }

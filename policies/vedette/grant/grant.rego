@@ -29,6 +29,7 @@ reading if {
 	input.action.sinks == []
 	input.action.origins == {}
 	input.action.high_impact == false
+	is_object(input.action.args)
 	object.keys(input.action.args) == {"bank", "scope"}
 	is_string(input.action.args.bank)
 	is_string(input.action.args.scope)

@@ -4,15 +4,21 @@ package vedette.holds
 running if input.context.stopped == false
 
 # The closest threshold that policy names for this agent and tool.
-least := data.limits.confidence_milli.agents[input.subject.agent].tools[input.action.tool] if for_tool
+least := milli if {
+	milli := data.limits.confidence_milli.agents[input.subject.agent].tools[input.action.tool]
+	is_number(milli)
+}
 
-else := data.limits.confidence_milli.agents[input.subject.agent]["default"] if for_agent
+else := milli if {
+	milli := data.limits.confidence_milli.agents[input.subject.agent]["default"]
+	is_number(milli)
+}
 
-else := data.limits.confidence_milli["default"] if data.vedette.identity.known
-
-for_tool if is_number(data.limits.confidence_milli.agents[input.subject.agent].tools[input.action.tool])
-
-for_agent if is_number(data.limits.confidence_milli.agents[input.subject.agent]["default"])
+else := milli if {
+	data.vedette.identity.known
+	milli := data.limits.confidence_milli["default"]
+	is_number(milli)
+}
 
 sure if {
 	data.limits.complete == true
@@ -43,6 +49,7 @@ asks contains "grant.only" if not unlimited
 
 asks contains reason if {
 	some argument in data.vedette.grant.beyond
+	is_string(argument)
 	reason := concat(":", ["grant.only", argument])
 	is_string(reason)
 }

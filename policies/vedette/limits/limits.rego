@@ -28,11 +28,16 @@ in_run if {
 
 else if input.context.budget.run == 0
 
-allowed := data.limits.actions.agents[input.subject.agent] if named
+allowed := most if {
+	most := data.limits.actions.agents[input.subject.agent]
+	is_object(most)
+}
 
-else := data.limits.actions["default"] if data.vedette.identity.known
-
-named if is_object(data.limits.actions.agents[input.subject.agent])
+else := most if {
+	data.vedette.identity.known
+	most := data.limits.actions["default"]
+	is_object(most)
+}
 
 counted if {
 	now := input.now
@@ -82,6 +87,7 @@ full contains {"window": "limits.day", "length": 86400000000} if not day_free
 # The first instant at which every full window has begun anew.
 until := max([end |
 	some each in full
+	is_number(input.now)
 	end := (input.now - (input.now % each.length)) + each.length
 	is_number(end)
 ]) if {

@@ -41,6 +41,7 @@ argument := {sink: name |
 settled contains sink if {
 	some sink, escaped in argument
 	name := replace(replace(escaped, "~1", "/"), "~0", "~")
+	is_object(input.action.args)
 	count({name} - object.keys(input.action.args)) == 1
 }
 
@@ -76,6 +77,8 @@ refused := unsettled - for_person
 reasons contains reason if {
 	some sink, found in origin
 	sink in refused
+	is_string(sink)
+	is_string(found)
 	reason := concat("", ["origins.", found, ":", sink])
 	is_string(reason)
 }
@@ -99,6 +102,8 @@ reasons contains "origins.shape" if not complete
 holds contains reason if {
 	some sink, found in origin
 	sink in for_person
+	is_string(sink)
+	is_string(found)
 	reason := concat("", ["origins.", found, ":", sink])
 	is_string(reason)
 }

@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from vedette.adapters.rego.syntax import Fault, Module, Ref, Rule, gather, ref_of
+from vedette.adapters.rego.forms import check_forms
+from vedette.adapters.rego.golden import question
+from vedette.adapters.rego.kinds import BUILTINS
+from vedette.adapters.rego.syntax import Fault, Module, Ref, Rule, expand, gather, ref_of
 from vedette.adapters.rego.undefined import kept_undefined
+from vedette.adapters.rego.unread import unread
 from vedette.digest import SAFE_INTEGER
 
 Known = Mapping[tuple[str, ...], set[str]]
@@ -22,26 +26,26 @@ FACTOR = 1000
 
 PROOFS = ("identity", "grant", "origins", "limits", "holds")
 
-# Pure functions that OPA, regorus' interpreter and its compiled programs all have, and agree on.
-# Not here because they were seen to differ: base64.* (padding), to_number ("1_000"), indexof of "",
-# upper of "ß", lower of "ΑΣ", object.subset of other types, bits.lsh and bits.rsh by a large count
-# (OPA panics), regex.match and glob.match (two dialects each), net.cidr_contains (IPv4 in IPv6),
-# sort (sets among other values), product (beyond 64 bits).
-BUILTINS = frozenset(
-    """abs array.concat array.reverse array.slice bits.and bits.negate bits.or bits.xor concat
-    contains count endswith format_int intersection is_array is_boolean is_null is_number
-    is_object is_set is_string max min object.filter object.get object.keys object.remove
-    object.union replace split sprintf startswith strings.any_prefix_match
-    strings.any_suffix_match substring sum trim trim_left trim_prefix trim_right trim_space
-    trim_suffix type_name union""".split()  # noqa: SIM905 - a list of 50 lines says no more
+# What tests may call besides the builtins of the allow list: they run on the interpreter and on OPA
+# only.
+TEST_BUILTINS = BUILTINS.keys() | frozenset(
+    """array.reverse array.slice intersection is_set json.filter json.patch json.remove object.union
+    object.union_n sprintf strings.any_prefix_match strings.any_suffix_match substring sum trim
+    trim_left trim_right trim_space union""".split()  # noqa: SIM905 - a list of 20 lines says no more
 )
 
-# Functions that tests may use besides: they run on the interpreter and on OPA only.
-TEST_BUILTINS = BUILTINS | {"json.patch", "json.remove", "json.filter", "object.union_n"}
+
+# What a question looks like; what is empty here is open.
+SAMPLE = question("agent", "tool", {}, [])
 
 
-def check(modules: Sequence[Module], data: Mapping[str, Any]) -> list[Fault]:
-    """Return everything in the modules that is outside the profile or leads nowhere."""
+def check(
+    modules: Sequence[Module], data: Mapping[str, Any], sample: Mapping[str, Any] = SAMPLE
+) -> list[Fault]:
+    """Return everything in the modules that is outside the profile or leads nowhere.
+
+    `sample` has the fields that `input` has; whatever is empty in it may have any.
+    """
     known = _rules_by_package(modules)
     findings: list[Fault] = []
     for module in modules:
@@ -49,10 +53,16 @@ def check(modules: Sequence[Module], data: Mapping[str, Any]) -> list[Fault]:
         findings += _imports_lead_somewhere(module, known, data)
         for rule in module.rules:
             findings += _rule(module, rule, known, data)
+    findings += check_forms(modules, data, sample)
     findings += _overlaps(modules, data)
-    findings += _circles(modules, known)
+    findings += _circles(modules, _edges(modules, known))
     findings += _required(modules, known)
     return findings
+
+
+def check_readers(modules: Sequence[Module]) -> list[Fault]:
+    """Return the rules whose result nobody reads on the way to the decision."""
+    return unread(modules, _edges(modules, _rules_by_package(modules)))
 
 
 # --- the profile ------------------------------------------------------------------------------
@@ -68,16 +78,12 @@ def _rule(module: Module, rule: Rule, known: Known, data: Mapping[str, Any]) -> 
         mend = "name the rule with one word; collect objects with {key: value | …}"
         yield at(rule.line, f"rule {rule.name} has a reference as its head", mend)
     yield from _numbers(module, rule, data, at)
-    for membership in rule.nodes["Membership"]:
-        if membership["key"] is not None:
-            mend = "write collection[key] == value, or `some key, value in collection`"
-            yield at(membership["span"]["line"], "`key, value in` looks at the value only", mend)
-    if not module.test:
-        yield from _outside_tests(module, rule, at)
+    if module.test:
+        for call in rule.nodes["Call"]:
+            yield from _call(module, call, known, at)
+    else:
         for kept in kept_undefined(rule.node):
             yield at(kept.line, kept.what, kept.mend)
-    for call in rule.nodes["Call"]:
-        yield from _call(module, call, known, at)
     for each in _checked_refs(module, rule):
         yield from _leads_somewhere(module, each, known, data, at)
 
@@ -122,33 +128,6 @@ def _small_product(module: Module, operation: Any, data: Mapping[str, Any]) -> b
     return False
 
 
-def _outside_tests(module: Module, rule: Rule, at: At) -> Iterator[Fault]:
-    for negation in rule.nodes["NotExpr"]:
-        named = ref_of(negation["expr"])
-        if named is None or not _is_name(module, rule, named):
-            mend = "name the condition as a rule and negate the name"
-            line = negation["span"]["line"] if "span" in negation else rule.line
-            yield at(line, _NOT, mend)
-    for every in rule.nodes["Every"]:
-        mend = "collect what passes in a set and ask that none is left: `count(all - passing) == 0`"
-        yield at(every["span"]["line"], _EVERY, mend)
-    for mods in rule.nodes["with_mods"]:
-        line = next((each.line for each in gather(mods)[1]), rule.line)
-        yield at(line, "`with` stands outside a test", "take the value as a parameter")
-
-
-def _is_name(module: Module, rule: Rule, ref: Ref) -> bool:
-    if ref.dynamic or ref.root == "input":
-        return False
-    if ref.steps:
-        return ref.root == "data" or module.aliases.get(ref.root, ("",))[0] == "data"
-    return ref.root not in rule.locals
-
-
-_EVERY = "`every`: the compiled engine takes it for true where it holds once"
-_NOT = "`not` before something that is no name: it would hold whenever a field is absent"
-
-
 def _call(module: Module, call: Any, known: Known, at: At) -> Iterator[Fault]:
     function = ref_of(call["fcn"])
     if function is None:
@@ -158,28 +137,12 @@ def _call(module: Module, call: Any, known: Known, at: At) -> Iterator[Fault]:
         return  # that it leads somewhere is checked as for any reference
     if not function.steps and function.root in known.get(module.package, set()):
         return
-    if name == "sprintf" and not module.test and not _plain_format(call):
-        what = "sprintf with another format than a literal text of %v, one for each value listed"
-        mend = 'write sprintf("%v …", [value, …]): engines differ on all other verbs and counts'
-        yield at(function.line, what, mend)
-    if name not in (TEST_BUILTINS if module.test else BUILTINS):
+    if name not in TEST_BUILTINS:
         yield at(
             function.line,
             f"{name} is neither a function of this package nor in the portable profile",
             "see docs/design/policy.md for what is",
         )
-
-
-def _plain_format(call: Any) -> bool:
-    """Say whether sprintf has a literal format of %v only, and a literal list of as many values."""
-    if len(call["params"]) != 2:
-        return False
-    literal, values = call["params"]
-    text = (literal.get("String") or literal.get("RawString") or {}).get("value")
-    if not isinstance(text, str) or "Array" not in values:
-        return False
-    verbs = text.replace("%%", "")
-    return verbs.count("%") == verbs.count("%v") == len(values["Array"]["items"])
 
 
 def _checked_refs(module: Module, rule: Rule) -> Iterator[Ref]:
@@ -192,14 +155,6 @@ def _checked_refs(module: Module, rule: Rule) -> Iterator[Ref]:
         if module.test
     }
     return (each for each in rule.refs if each not in replaced)
-
-
-def expand(module: Module, ref: Ref) -> tuple[str, ...] | None:
-    """Return the path below `data` that a reference means, None if it is not about data."""
-    path = (ref.root, *ref.steps)
-    if ref.root in module.aliases:
-        path = (*module.aliases[ref.root], *ref.steps)
-    return path[1:] if path[0] == "data" else None
 
 
 def _leads_somewhere(
@@ -297,17 +252,26 @@ def _overlaps(modules: Sequence[Module], data: Mapping[str, Any]) -> Iterator[Fa
             )
 
 
-def _circles(modules: Sequence[Module], known: Known) -> Iterator[Fault]:
-    """Find recursion: both engines crash the process on some forms of it."""
-    places: dict[tuple[str, ...], tuple[str, int]] = {}
+def _edges(modules: Sequence[Module], known: Known) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
+    """Return which rules each rule names."""
     edges: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     for module in modules:
         for rule in module.rules:
-            name = (*module.package, rule.name)
-            places.setdefault(name, (module.path, rule.line))
-            targets = edges.setdefault(name, set())
+            targets = edges.setdefault((*module.package, rule.name), set())
             for each in rule.refs:
                 targets.update(_targets(module, rule, each, known))
+    return edges
+
+
+def _circles(
+    modules: Sequence[Module], edges: Mapping[tuple[str, ...], set[tuple[str, ...]]]
+) -> Iterator[Fault]:
+    """Find recursion: both engines crash the process on some forms of it."""
+    places = {
+        (*module.package, rule.name): (module.path, rule.line)
+        for module in reversed(modules)
+        for rule in reversed(module.rules)
+    }
     state: dict[tuple[str, ...], int] = {}
     for start in sorted(edges):
         circle = _circle_from(start, edges, state)

@@ -47,6 +47,20 @@ class Rule:
     refs: tuple[Ref, ...]
     nodes: Mapping[str, list[Node]]
     node: Node
+    shape: str
+    args: list[Node]
+
+    def values(self) -> list[tuple[Node | None, Node | None]]:
+        """Return each body with its value, along `else`; None for no body and for `true`."""
+        if self.kind == "Default":
+            return [(None, self.head["value"])]
+        given = self.head.get("assign")
+        bodies = self.node[self.kind]["bodies"] or [None]
+        each = [given, *(body["assign"] for body in bodies[1:])]
+        return [
+            (body if body and body["query"]["stmts"] else None, value["value"] if value else None)
+            for body, value in zip(bodies, each, strict=True)
+        ]
 
 
 @dataclass(slots=True)
@@ -110,7 +124,7 @@ def _rule(raw: bytes, node: Node) -> Rule:
     kind, body = next(iter(node.items()))
     if kind == "Default":
         head, args = body, body.get("args") or []
-        function, rest = bool(args), [body["value"]]
+        shape, function, rest = "", bool(args), [body["value"]]
     else:
         shape, head = next(iter(body["head"].items()))
         args = head.get("args") or []
@@ -129,6 +143,8 @@ def _rule(raw: bytes, node: Node) -> Rule:
         tuple(refs),
         nodes,
         node,
+        shape,
+        args,
     )
 
 
@@ -221,3 +237,37 @@ def ref_of(node: Node) -> Ref | None:
 
 def _is_ref(node: Mapping[str, Any]) -> bool:
     return "Var" in node or "RefDot" in node or "RefBrack" in node
+
+
+def var_of(node: Node) -> str | None:
+    """Return the name that a node is, None if it is something else."""
+    return str(node["Var"]["value"]) if node and "Var" in node else None
+
+
+def text_of(node: Node) -> str | None:
+    """Return the literal text that a node is, None if it is something else."""
+    found = node.get("String") or node.get("RawString")
+    return str(found["value"]) if found else None
+
+
+def line_of(node: Node, otherwise: int) -> int:
+    """Return the first line that a node speaks of."""
+    left = [node]
+    while left:
+        each = left.pop()
+        if isinstance(each, list):
+            left.extend(reversed(each))
+        elif isinstance(each, dict):
+            span = each.get("span")
+            if isinstance(span, dict):
+                return int(span["line"])
+            left.extend(reversed(list(each.values())))
+    return otherwise
+
+
+def expand(module: Module, ref: Ref) -> tuple[str, ...] | None:
+    """Return the path below `data` that a reference means, None if it is not about data."""
+    path = (ref.root, *ref.steps)
+    if ref.root in module.aliases:
+        path = (*module.aliases[ref.root], *ref.steps)
+    return path[1:] if path[0] == "data" else None

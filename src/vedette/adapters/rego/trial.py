@@ -14,20 +14,24 @@ import gc
 import re
 import resource
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from vedette.adapters.rego.beside import Beside
+from vedette.adapters.rego.branches import branches
 from vedette.adapters.rego.engine import EngineFailed, PlainEngine, RegorusEngine
-from vedette.adapters.rego.golden import golden, must_deny
-from vedette.adapters.rego.profile import check
+from vedette.adapters.rego.golden import Named, golden, must_deny
+from vedette.adapters.rego.profile import check, check_readers
 from vedette.adapters.rego.syntax import Fault, Module, read_modules
 from vedette.bundle import ENTRYPOINT, Bundle
 from vedette.decision import Decision, denied, read_decision
 from vedette.errors import BadPolicy
 from vedette.load.policy_data import mount
+
+if TYPE_CHECKING:
+    from vedette.ports import PolicyEngine
 
 MEMORY_BYTES = 1 << 30
 CPU_SECONDS = 20
@@ -64,9 +68,9 @@ def _tried(bundle: Bundle, data: Mapping[str, Any]) -> list[Fault]:
         plain = _parse(bundle, data)
     except _Unparsed as error:
         return error.findings
-    beside = Beside(lambda: _compared(bundle, plain, data), _say)
+    modules = read_modules(plain.syntax())
+    beside = Beside(lambda: _compared(bundle, plain, modules, data), _say)
     try:
-        modules = read_modules(plain.syntax())
         found = manifest + check(modules, data)
         if found:
             return found
@@ -75,8 +79,9 @@ def _tried(bundle: Bundle, data: Mapping[str, Any]) -> list[Fault]:
             plain.decide(b"{}")
         except EngineFailed as error:
             return [_of_engine(str(error))]
-        found = list(_tests(plain, modules))
-        return found or [Fault(*each) for each in beside.result()]
+        failed = list(_tests(plain, modules))
+        told = failed or [Fault(*each) for each in beside.result()]
+        return [*check_readers(modules), *told]
     finally:
         beside.end()
 
@@ -144,23 +149,18 @@ def _tests(plain: PlainEngine, modules: list[Module]) -> Iterator[Fault]:
                 yield Fault(module.path, rule.line, f"{rule.name} failed: it {says}", "")
 
 
-def _compared(bundle: Bundle, plain: PlainEngine, data: Mapping[str, Any]) -> list[Fault]:
+def _compared(
+    bundle: Bundle, plain: PlainEngine, modules: list[Module], data: Mapping[str, Any]
+) -> list[Fault]:
     where = _entry_file(bundle)
     _at(where, "compiling")
     try:
         compiled = RegorusEngine(bundle, data)
     except BadPolicy as error:
         return [_of_engine(error.what, where)]
-    found: list[Fault] = []
-    for name, question in golden(data):
-        _at(where, f"deciding: {name}")
-        first, failed = _decide(plain, question)
-        second, _ = _decide(compiled, question)
-        same = second.outcome == "deny" if failed else first == second
-        if not same:
-            says = failed or f"{first.outcome} by {first.rule}"
-            what = f"the engines differ on {name!r}: {says}, and {second.outcome} by {second.rule}"
-            found.append(Fault(where, 1, what, "keep within the portable profile"))
+    right = golden(data)
+    asked = [*right, *branches(modules, data, right)]
+    found = differences(plain, [compiled], asked, where)
     for name, question in must_deny(data):
         _at(where, f"deciding: {name}")
         for engine in (plain, compiled):
@@ -172,7 +172,29 @@ def _compared(bundle: Bundle, plain: PlainEngine, data: Mapping[str, Any]) -> li
     return found
 
 
-def _decide(engine: PlainEngine | RegorusEngine, question: object) -> tuple[Decision, str]:
+def differences(
+    plain: PolicyEngine, others: Sequence[PolicyEngine], asked: Sequence[Named], where: str
+) -> list[Fault]:
+    """Return where engines decide otherwise than the interpreter, the first for each engine.
+
+    The interpreter errs where the others say undefined: then they must deny.
+    """
+    found: list[Fault] = []
+    for engine in others:
+        for name, question in asked:
+            _at(where, f"deciding: {name}")
+            first, failed = _decide(plain, question)
+            second, _ = _decide(engine, question)
+            if second.outcome == "deny" if failed else first == second:
+                continue
+            says = failed or f"{first.outcome} by {first.rule}"
+            what = f"the engines differ on {name!r}: {says}, and {second.outcome} by {second.rule}"
+            found.append(Fault(where, 1, what, "keep within the portable profile"))
+            break
+    return found
+
+
+def _decide(engine: PolicyEngine, question: object) -> tuple[Decision, str]:
     try:
         return read_decision(engine.decide(orjson.dumps(question))), ""
     except EngineFailed as error:

@@ -42,7 +42,7 @@ def kept_undefined(node: Mapping[str, Any]) -> Iterator[Kept]:
     params = frozenset(name for name in map(_var, args) if name not in (None, "_"))
     names = params
     for body in rule["bodies"] or [None]:
-        known = _Query(body["query"]["stmts"] if body else [], outer=params)
+        known = Query(body["query"]["stmts"] if body else [], outer=params)
         yield from known.faults()
         if shape == "Set":
             yield from known.collected(head["key"])
@@ -57,14 +57,14 @@ def kept_undefined(node: Mapping[str, Any]) -> Iterator[Kept]:
 def _nested(node: Node, outer: frozenset[str]) -> Iterator[Kept]:
     """Look into the comprehensions of a node; `outer` is what is certain around them."""
     for query, terms in _comprehensions(node):
-        known = _Query(query["stmts"], outer=outer)
+        known = Query(query["stmts"], outer=outer)
         yield from known.faults()
         for term in terms:
             yield from known.collected(term)
         yield from _nested([query, terms], known.names)
 
 
-class _Query:
+class Query:
     """The statements of one body: what they bind, and what they fail without."""
 
     def __init__(self, stmts: list[Node], *, outer: frozenset[str]) -> None:

@@ -1,0 +1,210 @@
+"""What a value can be, as far as the rules show: the kinds that the allow list of forms reasons in.
+
+Everything of the question and of the data is `json`: any value, but never a set. A `bag` is an
+array whose order is that of a set or an object that was gone through, which is not the same to
+every engine. The fields that every question has (`check_question` refuses others before any engine
+is asked) have their kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+
+class Kind(NamedTuple):
+    """A kind of values.
+
+    `of` is that of the elements, `fields` those of a literal object, `options` the kinds of which
+    a value is one.
+    """
+
+    name: str
+    of: Kind | None = None
+    fields: tuple[tuple[str, Kind], ...] | None = None
+    options: tuple[Kind, ...] = ()
+
+
+JSON = Kind("json")
+STRING = Kind("string")
+NUMBER = Kind("number")
+BOOLEAN = Kind("boolean")
+NULL = Kind("null")
+# What cannot be told: a mixture with sets or bags in it. Nothing may be done with it.
+ANY = Kind("any")
+# No value at all: the element of an empty collection.
+NONE = Kind("none")
+
+SCALARS = frozenset({"string", "number", "boolean", "null"})
+COLLECTIONS = frozenset({"array", "bag", "set", "object"})
+
+
+def array(of: Kind) -> Kind:
+    return Kind("array", of)
+
+
+def bag(of: Kind) -> Kind:
+    return Kind("bag", of)
+
+
+def set_of(of: Kind) -> Kind:
+    return Kind("set", of)
+
+
+def object_of(of: Kind) -> Kind:
+    return Kind("object", of)
+
+
+def record(fields: Iterable[tuple[str, Kind]]) -> Kind:
+    """Return the kind of an object that is written out."""
+    listed = tuple(sorted(fields))
+    return Kind("object", join(kind for _, kind in listed), listed)
+
+
+def of_value(sample: object) -> Kind:
+    """Return the kind of whatever looks like a sample; what is empty in it is open."""
+    if isinstance(sample, Mapping):
+        return record((name, of_value(each)) for name, each in sample.items()) if sample else JSON
+    scalars = {str: STRING, bool: BOOLEAN, int: NUMBER, list: array(JSON)}
+    return scalars.get(type(sample), JSON)
+
+
+def join(kinds: Iterable[Kind]) -> Kind:
+    """Return the narrowest kind that has all values of some kinds."""
+    found = NONE
+    for kind in kinds:
+        found = _join(found, kind)
+    return found
+
+
+def _join(one: Kind, other: Kind) -> Kind:
+    if one == other or other == NONE:
+        return one
+    if one == NONE:
+        return other
+    if JSON in (one, other) or ANY in (one, other):
+        return JSON if is_plain(one) and is_plain(other) else ANY
+    if one.name == other.name and one.of and other.of:
+        of = _join(one.of, other.of)
+        names = [name for name, _ in one.fields or ()]
+        if names and names == [name for name, _ in other.fields or ()]:
+            return record(
+                (name, _join(mine, its))
+                for (name, mine), (_, its) in zip(one.fields or (), other.fields or (), strict=True)
+            )
+        return Kind(one.name, of)
+    found = set(one.options or (one,))
+    for option in other.options or (other,):
+        same = next((each for each in found if each.name == option.name), None)
+        found -= {same}
+        found.add(option if same is None else _join(same, option))
+    return Kind("mixture", options=tuple(sorted(found, key=lambda each: each.name)))
+
+
+def is_plain(kind: Kind) -> bool:
+    """Say whether no value of a kind is, or holds, a set or an array of no order."""
+    if kind.name in ("any", "set", "bag"):
+        return False
+    return all(map(is_plain, kind.options)) and (kind.of is None or is_plain(kind.of))
+
+
+def is_ordered(kind: Kind) -> bool:
+    """Say whether values of a kind may be compared: no bag, and nothing unknown, is in them."""
+    if kind.name in ("any", "bag"):
+        return False
+    return all(map(is_ordered, kind.options)) and (kind.of is None or is_ordered(kind.of))
+
+
+def is_scalar(kind: Kind) -> bool:
+    """Say whether values of a kind have an order that all engines share: sets have none."""
+    return all(each.name in SCALARS | {"json", "none"} for each in kind.options or (kind,))
+
+
+def never_equal(one: Kind, other: Kind) -> bool:
+    """Say whether no value is of both kinds. OPA refuses to compile such a comparison."""
+    if NONE in (one, other) or ANY in (one, other):
+        return False
+    if one.options or other.options:
+        return all(
+            never_equal(mine, its)
+            for mine in one.options or (one,)
+            for its in other.options or (other,)
+        )
+    if JSON in (one, other):
+        return "set" in (one.name, other.name)
+    if {one.name, other.name} <= {"array", "bag"}:
+        return never_equal(one.of or NONE, other.of or NONE)
+    if one.name != other.name:
+        return True
+    if one.fields is not None and other.fields is not None:
+        mine, its = dict(one.fields), dict(other.fields)
+        return mine.keys() != its.keys() or any(never_equal(mine[name], its[name]) for name in mine)
+    return bool(one.of and other.of and never_equal(one.of, other.of))
+
+
+def element(kind: Kind) -> Kind | None:
+    """Return the kind of what a collection of a kind holds, None if it is no collection."""
+    if kind.options:
+        return join(filter(None, map(element, kind.options))) if is_plain(kind) else ANY
+    if kind == JSON:
+        return JSON
+    return (kind.of or NONE) if kind.name in COLLECTIONS else None
+
+
+class Builtin(NamedTuple):
+    """A function of the language: what each parameter takes, and what it returns.
+
+    A parameter is a text of kinds, `array` meaning one of plain values; besides: `text` a literal
+    that is not empty, `texts` an array of strings, `plain` anything that is
+    no set, `keys` a set of strings. A result `element` is an element of the first argument.
+    """
+
+    params: tuple[str, ...]
+    result: Kind | str
+
+
+_TEST = Builtin(("plain",), BOOLEAN)
+_OF_TEXTS = Builtin(("string", "string"), BOOLEAN)
+_CUT = Builtin(("string", "string"), STRING)
+
+# Not here because engines differ on them: base64.*, to_number, indexof, upper, lower, sprintf (Wasm
+# leaves it to its host, and each has its own verbs), strings.any_*, object.subset, bits.*, regex.*,
+# glob.*, net.*, sort, product and sum (beyond 64 bits), count of a text (emoji), format_int
+# (the Wasm traps on a large number). Not here because
+# nobody needed them and nobody tried: the rest.
+BUILTINS: dict[str, Builtin] = {
+    "is_array": _TEST,
+    "is_boolean": _TEST,
+    "is_null": _TEST,
+    "is_number": _TEST,
+    "is_object": _TEST,
+    "is_string": _TEST,
+    "type_name": Builtin(("plain",), STRING),
+    "count": Builtin(("array bag set object",), NUMBER),
+    "min": Builtin(("array bag set",), "element"),
+    "max": Builtin(("array bag set",), "element"),
+    "concat": Builtin(("string", "texts"), STRING),
+    "split": Builtin(("string", "text"), array(STRING)),
+    "replace": Builtin(("string", "text", "string"), STRING),
+    "startswith": _OF_TEXTS,
+    "endswith": _OF_TEXTS,
+    "contains": _OF_TEXTS,
+    "trim_prefix": _CUT,
+    "trim_suffix": _CUT,
+    "array.concat": Builtin(("array", "array"), array(JSON)),
+    "object.get": Builtin(("object", "string", "plain"), JSON),
+    "object.keys": Builtin(("object",), set_of(STRING)),
+    "object.remove": Builtin(("object", "keys"), object_of(JSON)),
+    "object.filter": Builtin(("object", "keys"), object_of(JSON)),
+    "abs": Builtin(("number",), NUMBER),
+}
+
+# What a type test says of what it was asked about.
+ASKED = {
+    "is_array": array(JSON),
+    "is_boolean": BOOLEAN,
+    "is_null": NULL,
+    "is_number": NUMBER,
+    "is_object": object_of(JSON),
+    "is_string": STRING,
+}
