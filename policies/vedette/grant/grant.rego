@@ -90,10 +90,29 @@ within contains argument if {
 
 beyond := limited - within
 
+# A grant may be for some triggers only, as `triggers: [weekly-report]`: then no other run has it.
+# Whatever is no such list names none.
+tied if {
+	is_object(granted)
+	type_name(granted.triggers) != ""
+}
+
+woken if {
+	listed
+	not tied
+}
+
+else if {
+	is_array(granted.triggers)
+	is_string(input.context.trigger)
+	input.context.trigger != ""
+	input.context.trigger in granted.triggers
+}
+
 # A key that nobody reads may be a limit that somebody misspelt, so it proves no lack of one.
 understood if {
 	is_object(granted)
-	object.remove(granted, {"verb", "resource", "impact", "only"}) == {}
+	object.remove(granted, {"verb", "resource", "impact", "only", "triggers"}) == {}
 }
 
 unlimited if {
@@ -113,6 +132,7 @@ tool_granted if {
 	resource
 	bound
 	impact_known
+	woken
 }
 
 reasons contains "grant.memory" if {
@@ -140,6 +160,11 @@ reasons contains "grant.resource" if {
 reasons contains "grant.unbound" if {
 	listed
 	not bound
+}
+
+reasons contains "grant.trigger" if {
+	listed
+	not woken
 }
 
 reasons contains "grant.impact" if {

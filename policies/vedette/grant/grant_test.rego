@@ -223,3 +223,32 @@ test_what_is_no_list_of_values_allows_none if {
 		not grant.unlimited with input as filing("Invoices") with data.grants as only(value)
 	}
 }
+
+tied := regranted("/watch/tools/bell.ring/triggers", ["dawn", "dusk"])
+
+woken(trigger) := object.union(question, {"context": {"trigger": trigger}})
+
+test_grant_for_some_triggers_is_no_others if {
+	grant.ok with input as woken("dusk") with data.grants as tied
+	every trigger in ["noon", "", "DUSK", null, ["dusk"]] {
+		asked := woken(trigger)
+		grant.reasons == {"grant.trigger"} with input as asked with data.grants as tied
+		not grant.ok with input as asked with data.grants as tied
+		not grant.would_ok with input as asked with data.grants as tied
+	}
+}
+
+test_grant_without_triggers_is_for_all if {
+	grant.ok with input as woken("noon") with data.grants as given
+}
+
+test_triggers_that_are_no_list_are_none if {
+	every odd in ["dusk", {"dusk": true}, null, true, []] {
+		other := regranted("/watch/tools/bell.ring/triggers", odd)
+		not grant.ok with input as woken("dusk") with data.grants as other
+	}
+}
+
+test_run_without_a_trigger_has_no_tied_grant if {
+	grant.reasons == {"grant.trigger"} with input as question with data.grants as tied
+}

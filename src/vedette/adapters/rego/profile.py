@@ -20,7 +20,7 @@ At = Callable[..., Fault]
 # program, and OPA takes no right absolute value of it.
 FACTOR = 1000
 
-PROOFS = ("identity", "grant", "origins", "limits", "holds")
+PROOFS = ("identity", "grant", "origins", "secrecy", "limits", "holds")
 
 # Pure functions that OPA, regorus' interpreter and its compiled programs all have, and agree on.
 # Not here because they were seen to differ: base64.* (padding), to_number ("1_000"), indexof of "",
