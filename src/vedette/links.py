@@ -62,7 +62,7 @@ def _texts(
     args: Mapping[str, Any], origins: Mapping[str, Origin]
 ) -> Iterator[tuple[str, str, Origin]]:
     waiting: list[tuple[str, Any, Origin]] = [
-        (f"/{escape(name)}", value, "untrusted") for name, value in reversed(args.items())
+        (f"/{escape(name)}", value, "untrusted") for name, value in args.items()
     ]
     while waiting:
         at, value, above = waiting.pop()
