@@ -47,6 +47,18 @@ scopes: [{name: all, readers: [AGENTS], writers: [AGENTS]}]
 topics: []
 """
 
+# The control: a policy that permits everything, to see that the attacks are attacks.
+PERMISSIVE: Mapping[str, str] = {
+    "vedette/gateway/decide.rego": """\
+package vedette.gateway
+
+decision := {
+	"schema": "vedette.decision/1", "outcome": "permit", "rule": "permit.all", "reasons": [],
+	"wait": null, "until": 0, "would": null, "obligations": [],
+}
+"""
+}
+
 # How the attacker's value comes to the call: each is done by the agent to the letter.
 WAYS = ("by value", "by reference", "two turns", "base64", "rot13", "zero width", "memory", "agent")
 
