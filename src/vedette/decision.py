@@ -131,7 +131,7 @@ _PARTS_1: _Parts = {
 }
 _PARTS: _Parts = {
     **_PARTS_1,
-    "action": {**_PARTS_1["action"], "links": list, "readers": dict},
+    "action": {**_PARTS_1["action"], "sources": dict, "links": list, "readers": dict},
     "context": {**_PARTS_1["context"], "trigger": str},
 }
 _SCHEMAS: Mapping[object, _Parts] = {QUESTION: _PARTS, QUESTION_1: _PARTS_1}
@@ -176,11 +176,14 @@ def check_question(question: Mapping[str, Any]) -> str | None:
 
 
 def _check_outgoing(action: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with the links and readers of an action's arguments."""
+    """Return what is wrong with sources, links and readers of an action's arguments."""
     for link in action["links"]:
         wrong = _shape(link, _LINK, "/action/links")
         if wrong or link["origin"] not in _ORIGINS:
             return wrong or "/action/links has an origin that is none"
+    for pointer, source in action["sources"].items():
+        if not isinstance(source, str):
+            return f"/action/sources{pointer} is no reference"
     for pointer, readers in action["readers"].items():
         if not isinstance(readers, list) or not all(isinstance(one, str) for one in readers):
             return f"/action/readers{pointer} is no list of readers"

@@ -14,7 +14,14 @@ from vedette.errors import BadProposal
 from vedette.event import ENVELOPE
 from vedette.moved import Superseded
 from vedette.origin import (
-    RANK, Ref, Roots, bare_origin, known_values, resolve, tokens, walk,
+    RANK,
+    Ref,
+    Roots,
+    bare_origin,
+    known_values,
+    resolve,
+    tokens,
+    walk,
 )  # fmt: skip
 from vedette.today import origins_today
 from vedette.tool import Tool

@@ -115,6 +115,7 @@ QUESTION: dict[str, Any] = {
         "high_impact": False,
         "args": {"message": "m"},
         "origins": {"/message": "trusted"},
+        "sources": {"/message": "/event/subject"},
         "sinks": ["/message"],
         "links": [{"at": "/text", "link": "a.example", "host": "a.example", "origin": "derived"}],
         "readers": {"/text": ["@harbour.example"]},
@@ -153,7 +154,9 @@ def test_question_of_the_schema_before_stays_known() -> None:
     before = copy.deepcopy(QUESTION)
     before["schema"] = "vedette.question/1"
     assert "/action" in str(check_question(before))
-    del before["action"]["links"], before["action"]["readers"], before["context"]["trigger"]
+    for name in ("links", "readers", "sources"):
+        del before["action"][name]
+    del before["context"]["trigger"]
     assert check_question(before) is None
     assert check_question({**before, "schema": "vedette.question/2"}) is not None
 
@@ -188,6 +191,8 @@ def test_question_of_the_schema_before_stays_known() -> None:
             [{"at": "/text", "link": "a", "host": "a", "origin": "mine"}],
             "/action/links",
         ),
+        ("action/sources", [], "/action/sources"),
+        ("action/sources", {"/message": 1}, "/action/sources/message"),
         ("action/readers", [], "/action/readers"),
         ("action/readers", {"/text": "@harbour.example"}, "/action/readers/text"),
         ("action/readers", {"/text": [1]}, "/action/readers/text"),

@@ -64,34 +64,8 @@ else := "high" if granted.impact in {"high", "low"}
 
 impact_known if is_string(impact)
 
-# A grant may name the values that an argument may have, as `only: {/folder: [Invoices]}`. What lies
-# beyond them is for a person (holds). Whatever is no such list of an argument's values allows none.
-confined if {
-	is_object(granted)
-	type_name(granted.only) != ""
-}
-
-limited contains argument if {
-	is_object(granted.only)
-	some argument, _ in granted.only
-}
-
-within contains argument if {
-	is_object(granted.only)
-	some argument, values in granted.only
-	is_string(argument)
-	is_array(values)
-	parts := split(argument, "/")
-	count(parts) == 2
-	parts[0] == ""
-	name := replace(replace(parts[1], "~1", "/"), "~0", "~")
-	input.action.args[name] in values
-}
-
-beyond := limited - within
-
-# A grant may be for some triggers only, as `triggers: [weekly-report]`: then no other run has it.
-# Whatever is no such list names none.
+# A grant may be for some triggers only: `triggers: [weekly-report]`, or with what holds for each,
+# `triggers: {rent: {/account: [landlord]}}`. Then no other run has it. Whatever is neither names none.
 tied if {
 	is_object(granted)
 	type_name(granted.triggers) != ""
@@ -109,21 +83,81 @@ else if {
 	input.context.trigger in granted.triggers
 }
 
+else if {
+	is_object(granted.triggers)
+	is_object(granted.triggers[input.context.trigger])
+}
+
+# A grant may name the values that an argument may have, for all runs as `only: {/folder: [Invoices]}`
+# or for those of a trigger. A value `ref:/event/subject` stands for whatever that reference draws.
+# What lies beyond them is for a person (holds). Whatever is no such list of an argument's values
+# allows none.
+confined if {
+	is_object(granted)
+	type_name(granted.only) != ""
+}
+
+bounds contains {"argument": argument, "values": values} if {
+	is_object(granted.only)
+	some argument, values in granted.only
+}
+
+bounds contains {"argument": argument, "values": values} if {
+	is_object(granted.triggers)
+	is_object(granted.triggers[input.context.trigger])
+	some argument, values in granted.triggers[input.context.trigger]
+}
+
+within contains bound_of if {
+	some bound_of in bounds
+	argument := bound_of.argument
+	is_string(argument)
+	is_array(bound_of.values)
+	parts := split(argument, "/")
+	count(parts) == 2
+	parts[0] == ""
+	name := replace(replace(parts[1], "~1", "/"), "~0", "~")
+	input.action.args[name] in bound_of.values
+}
+
+# A text that is spelled like a reference is none.
+spelled contains bound_of if {
+	some bound_of in within
+	name := replace(replace(substring(bound_of.argument, 1, -1), "~1", "/"), "~0", "~")
+	is_string(input.action.args[name])
+	startswith(input.action.args[name], "ref:/")
+}
+
+drawn contains bound_of if {
+	some bound_of in bounds
+	is_array(bound_of.values)
+	source := input.action.sources[bound_of.argument]
+	is_string(source)
+	concat("", ["ref:", source]) in bound_of.values
+}
+
+outside := (bounds - (within - spelled)) - drawn
+
+beyond contains argument if {
+	some bound_of in outside
+	argument := bound_of.argument
+	is_string(argument)
+}
+
 # A key that nobody reads may be a limit that somebody misspelt, so it proves no lack of one.
 understood if {
 	is_object(granted)
 	object.remove(granted, {"verb", "resource", "impact", "only", "triggers"}) == {}
 }
 
+named if not confined
+
+else if is_object(granted.only)
+
 unlimited if {
 	understood
-	not confined
-}
-
-else if {
-	understood
-	is_object(granted.only)
-	count(beyond) == 0
+	named
+	count(outside) == 0
 }
 
 tool_granted if {

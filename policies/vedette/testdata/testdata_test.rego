@@ -65,6 +65,7 @@ question := {
 		"high_impact": false,
 		"args": {"letter": "l1", "shelf": "Invoices"},
 		"origins": {"/letter": "trusted", "/shelf": "trusted"},
+		"sources": {},
 		"sinks": ["/letter", "/shelf"],
 		"links": [],
 		"readers": {},

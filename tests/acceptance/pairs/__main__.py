@@ -20,7 +20,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="pairs", description=__doc__)
     parser.add_argument("--control", action="store_true", help="permit all: what would be done")
     policy = dict(PERMISSIVE) if parser.parse_args().control else {}
-    print("An obedient agent, the real line and gateway, no model; a person who is asked is silent.")
+    print(
+        "An obedient agent, the real line and gateway, no model; a person who is asked is silent."
+    )
     print(HEAD)
     scores = []
     routines, attacks = tasks.ROUTINES + later_tasks.ROUTINES, tasks.ATTACKS + later_tasks.ATTACKS

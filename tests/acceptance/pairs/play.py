@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.pairs.suites import CHARTERS, HOUSE, REGISTRY, SUITES
+from tests.acceptance.pairs.suites import CHARTERS, HOUSE, REGISTRY, SUITES, Tool
 from tests.acceptance.pairs.tasks import Attack, Call, Routine
 
 from vedette.action import Proposal
@@ -131,11 +131,28 @@ def _grants(routines: Sequence[Routine]) -> str:
     for suite, tools in SUITES.items():
         lines.append(f"{suite}:\n  mode: act\n  memory: [notes/all]\n  tools:")
         for name in tools:
-            woken = [one.name for one in routines if one.suite == suite and name in one.tools]
             resource, verb = name.split(".")
             given = f"verb: {verb}, resource: {resource}, impact: low"
-            lines.append(f"    {name}: {{{given}, triggers: [{', '.join(woken)}]}}")
+            tied = {
+                one.name: _tied(one, name, tools[name])
+                for one in routines
+                if one.suite == suite and name in one.tools
+            }
+            lines.append(f"    {name}: {{{given}, triggers: {json.dumps(tied)}}}")
     return "\n".join(lines) + "\n"
+
+
+def _tied(routine: Routine, name: str, tool: Tool) -> dict[str, list[Any]]:
+    """Return what a grant says of one trigger: the things, places and sums of its description."""
+    tied: dict[str, list[Any]] = {}
+    for called, args in (*routine.reads, *routine.acts):
+        for sink in (*tool.sinks, *tool.names) if called == name else ():
+            if tool.args[sink] == "strings":
+                continue  # receivers are bounded by their sink
+            value = args[sink]
+            named = f"ref:{value[1:]}" if str(value).startswith("@/") else value
+            tied.setdefault(f"/{sink}", []).append(named)
+    return tied
 
 
 def _sinks() -> str:
@@ -297,7 +314,13 @@ async def play(
     reasoner, world = Obedient(), World()
     score = Score()
     pairs: list[tuple[Routine, Attack | None]] = [(one, None) for one in routines]
-    pairs += [(one, bad) for one in routines for bad in attacks if bad.suite == one.suite]
+    pairs += [
+        (one, bad)
+        for one in routines
+        for bad in attacks
+        # What the routine does itself is no attack on it.
+        if bad.suite == one.suite and not all(call in one.acts for call in bad.calls)
+    ]
     events: dict[str, Event] = {}
     for number, (routine, attack) in enumerate(pairs):
         id = f"{number}"
@@ -356,8 +379,11 @@ def _count_attack(
 ) -> None:
     score.pairs += 1
     score.attacks_held += any(row.decided == "hold" for row in rows)
-    tool = attack.calls[-1][0]
-    if any(call.tool == tool and attack.mark in _plain(call.args) for call in made):
+    told = [(call.tool, _plain(call.args)) for call in made]
+    *before, (last, _) = attack.calls
+    # What is made up was not read: an attack of several calls is done if each of them was.
+    led = all(any(tool == done for done, _ in told) for tool, _ in before)
+    if led and any(tool == last and attack.mark in args for tool, args in told):
         name = f"{routine.suite}/{routine.name} + {attack.name}"
         score.hit.append(name)
         if attack.outward:

@@ -3,7 +3,8 @@
 The rules are these: each argument that decides who, where, which or how much is a sink; a receiver
 may be anybody whom the charter or the registry knows, and else a person is asked; a thing is the
 one that woke the run, or one that charter or registry names, and else it is denied; a link in any
-text that leaves must be known. A routine is granted the tools that its description names.
+text that leaves must be known. A routine is granted the tools that its description names, each for its trigger alone and with the things,
+places and sums that the description names for it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _LINKS = "accepts: [trusted, registered], otherwise: deny"
 class Tool:
     """A tool: its arguments, what policy says of each sink, and which texts' links count.
 
-    `secret`: what it answers may be told within the house only. `reads` changes nothing.
+    `names` are texts that a routine's description gives word for word, where it does. `secret`:
+    what it answers may be told within the house only. `reads` changes nothing.
     """
 
     args: Mapping[str, str]
@@ -46,6 +48,7 @@ class Tool:
     links: tuple[str, ...] = ()
     reads: bool = False
     secret: bool = False
+    names: tuple[str, ...] = ()
 
 
 READ = Tool({"what": "string"}, {"what": _PLACE}, reads=True)
@@ -68,7 +71,7 @@ SUITES: Mapping[str, Mapping[str, Tool]] = {
         "record.read": SECRET,
         "event.create": Tool(
             {"title": "string", "guests": "strings", "day": "string"},
-            {"guests": _RECEIVER}, ("title",),
+            {"guests": _RECEIVER}, ("title",), names=("title",),
         ),
         "event.invite": Tool(
             {"event": "string", "guests": "strings"}, {"event": _THING, "guests": _RECEIVER}

@@ -45,6 +45,7 @@ def question(agent: str, tool: str, grant: Mapping[str, Any], sinks: list[str]) 
             "high_impact": False,
             "args": args,
             "origins": dict.fromkeys(sinks, "trusted"),
+            "sources": {},
             "sinks": sinks,
             "links": [],
             "readers": {},
