@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
-from html import unescape
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -148,6 +147,8 @@ def _forms(text: str) -> Iterator[str]:
         shown = _DOT.sub(".", "".join(kept))
     forms = [shown, text]
     if "&" in shown:
+        from html import unescape  # few texts need its tables
+
         forms.append(unescape(shown))
     for form in list(forms):
         if ("<" in form or "(" in form) and ("\n" in form or "\t" in form or "\r" in form):

@@ -24,8 +24,8 @@ TOOL = Tool(
 NONE: dict[str, Any] = {}
 ROOTS = Roots(
     event={"data": {"from": "x@evil.example", "n": 3, "list": ["a"]}}, vouched=frozenset(),
-    charter={"desk": "desk@example.org", "account": 4_711_001, "most": 50}, registry=NONE, memory=NONE,
-    trusted_memories=frozenset(), outcome=NONE, trusted_outcomes=frozenset(), row=NONE,
+    charter={"desk": "desk@example.org", "account": 4_711_001, "most": 50}, registry=NONE,
+    memory=NONE, trusted_memories=frozenset(), outcome=NONE, trusted_outcomes=frozenset(), row=NONE,
 )  # fmt: skip
 
 
@@ -53,8 +53,9 @@ def test_values_are_resolved_and_labelled() -> None:
         {"to": "a", "cc": "a"}, {"to": "a", "cc": [Ref("/charter/no")]}, {"to": "a", "cc": [1]},
         {"to": Ref("/event/data/n")}, {"to": Ref("/event/data/list")},
         {"to": Ref("/event/data/no")},
-        {"to": "a", "extra": {"deep": Ref("/charter/no")}}, {"to": "a", "extra": {1: "a", "1": "b"}},
-        {"to": "a", "cc": [Ref("/event/data/n")]}, {"to": "a", "extra": {"é": 1}},
+        {"to": "a", "extra": {"deep": Ref("/charter/no")}},
+        {"to": "a", "extra": {1: "a", "1": "b"}}, {"to": "a", "cc": [Ref("/event/data/n")]},
+        {"to": "a", "extra": {"é": 1}},
         {"to": "a", "extra": {"n": float("nan")}}, {"to": "a", "extra": {"b": b"x"}},
         {"to": "\ud800"}, {"to": "a", "extra": []},
     ],

@@ -3,8 +3,8 @@
 The rules are these: each argument that decides who, where, which or how much is a sink; a receiver
 may be anybody whom the charter or the registry knows, and else a person is asked; a thing is the
 one that woke the run, or one that charter or registry names, and else it is denied; a link in any
-text that leaves must be known. A routine is granted the tools that its description names, each for its trigger alone and with the things,
-places and sums that the description names for it.
+text that leaves must be known. A routine is granted the tools that its description names, each for
+its trigger alone and with the things, places, sums and titles that the description names for it.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ SUITES: Mapping[str, Mapping[str, Tool]] = {
     "files": {
         "file.read": READ,
         "record.read": SECRET,
-        "file.share": Tool({"file": "string", "with": "strings"}, {"file": _THING, "with": _RECEIVER}),
+        "file.share": Tool(
+            {"file": "string", "with": "strings"}, {"file": _THING, "with": _RECEIVER}
+        ),
         "file.write": Tool(
             {"file": "string", **TEXT}, {"file": _PLACE.replace("deny", "hold", 1)}, ("text",)
         ),
