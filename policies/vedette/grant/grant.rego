@@ -97,52 +97,60 @@ confined if {
 	type_name(granted.only) != ""
 }
 
-bounds contains {"argument": argument, "values": values} if {
-	is_object(granted.only)
-	some argument, values in granted.only
-}
-
-bounds contains {"argument": argument, "values": values} if {
-	is_object(granted.triggers)
-	is_object(granted.triggers[input.context.trigger])
-	some argument, values in granted.triggers[input.context.trigger]
-}
-
-within contains bound_of if {
-	some bound_of in bounds
-	argument := bound_of.argument
+# A text that is spelled like a reference is none.
+fits(argument, values) if {
 	is_string(argument)
-	is_array(bound_of.values)
+	is_array(values)
 	parts := split(argument, "/")
 	count(parts) == 2
 	parts[0] == ""
+	is_string(parts[1])
 	name := replace(replace(parts[1], "~1", "/"), "~0", "~")
-	input.action.args[name] in bound_of.values
+	value := input.action.args[name]
+	value in values
+	not_spelled(value)
 }
 
-# A text that is spelled like a reference is none.
-spelled contains bound_of if {
-	some bound_of in within
-	name := replace(replace(substring(bound_of.argument, 1, -1), "~1", "/"), "~0", "~")
-	is_string(input.action.args[name])
-	startswith(input.action.args[name], "ref:/")
-}
-
-drawn contains bound_of if {
-	some bound_of in bounds
-	is_array(bound_of.values)
-	source := input.action.sources[bound_of.argument]
-	is_string(source)
-	concat("", ["ref:", source]) in bound_of.values
-}
-
-outside := (bounds - (within - spelled)) - drawn
-
-beyond contains argument if {
-	some bound_of in outside
-	argument := bound_of.argument
+fits(argument, values) if {
 	is_string(argument)
+	is_array(values)
+	source := input.action.sources[argument]
+	is_string(source)
+	concat("", ["ref:", source]) in values
 }
+
+not_spelled(value) if type_name(value) != "string"
+
+not_spelled(value) if {
+	is_string(value)
+	trim_prefix(value, "ref:/") == value
+}
+
+limited contains argument if {
+	is_object(granted.only)
+	some argument, _ in granted.only
+}
+
+within contains argument if {
+	is_object(granted.only)
+	some argument, values in granted.only
+	fits(argument, values)
+}
+
+limited_here contains argument if {
+	is_object(granted.triggers)
+	is_object(granted.triggers[input.context.trigger])
+	some argument, _ in granted.triggers[input.context.trigger]
+}
+
+within_here contains argument if {
+	is_object(granted.triggers)
+	is_object(granted.triggers[input.context.trigger])
+	some argument, values in granted.triggers[input.context.trigger]
+	fits(argument, values)
+}
+
+beyond := (limited - within) | (limited_here - within_here)
 
 # A key that nobody reads may be a limit that somebody misspelt, so it proves no lack of one.
 understood if {
@@ -157,7 +165,7 @@ else if is_object(granted.only)
 unlimited if {
 	understood
 	named
-	count(outside) == 0
+	count(beyond) == 0
 }
 
 tool_granted if {

@@ -8,21 +8,20 @@ links_known if {
 	is_object(data.links.tools)
 }
 
-# The origins of the links in each text that is listed, and in all below it.
-link_origins := {place: found |
-	some place, _ in data.links.tools[input.action.tool]
-	found := {given |
-		some link in input.action.links
-		startswith(concat("", [link.at, "/"]), concat("", [place, "/"]))
-		given := link.origin
-		is_string(given)
-	}
-}
+# What is listed of a tool must be texts with their rules.
+links_odd if type_name(data.links.tools[input.action.tool]) != "object"
 
 links_unsettled contains place if {
-	some place, found in link_origins
-	taken := {given | some given in found; given in data.links.tools[input.action.tool][place].accepts}
-	count((found - taken) - {"trusted"}) > 0
+	is_object(data.links.tools[input.action.tool])
+	is_array(input.action.links)
+	some place, says in data.links.tools[input.action.tool]
+	some link in input.action.links
+	is_string(place)
+	is_string(link.at)
+	startswith(concat("", [link.at, "/"]), concat("", [place, "/"]))
+	link.origin != "trusted"
+	accepted := {one | is_array(says.accepts); some one in says.accepts; one == link.origin}
+	count(accepted) == 0
 }
 
 # Policy may let a person decide about the exact action instead.
@@ -50,10 +49,12 @@ holds contains reason if {
 # All of this last, so that a cut file has no settled links.
 links_settled if {
 	links_known
+	not links_odd
 	count(links_unsettled) == 0
 }
 
 links_holdable if {
 	links_known
+	not links_odd
 	count(links_refused) == 0
 }

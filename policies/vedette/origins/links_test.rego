@@ -66,3 +66,19 @@ test_without_links_nothing_is_proven if {
 	not origins.ok with input as linking([]) with data.sinks as plain with data.links as cut
 	not origins.holdable with input as linking([]) with data.sinks as plain with data.links as cut
 }
+
+test_rules_that_are_no_object_prove_nothing if {
+	every odd in ["deny", ["/text"], true, null] {
+		broken := {"tools": {"letter.send": odd}, "complete": true}
+		not origins.ok with input as linking([]) with data.sinks as plain with data.links as broken
+		not origins.holdable with input as linking([]) with data.sinks as plain with data.links as broken
+	}
+}
+
+test_accepts_that_is_no_list_accepts_nothing if {
+	every odd in ["registered", null, {"registered": true}] {
+		broken := {"tools": {"letter.send": {"/text": {"accepts": odd, "otherwise": "deny"}}}, "complete": true}
+		asked := linking([link("/text", "registered")])
+		not origins.ok with input as asked with data.sinks as plain with data.links as broken
+	}
+}

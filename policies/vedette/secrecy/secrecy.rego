@@ -3,7 +3,10 @@
 package vedette.secrecy
 
 # The labels of this action's arguments.
-labels contains readers if some readers in input.action.readers
+labels contains readers if {
+	is_object(input.action.readers)
+	some readers in input.action.readers
+}
 
 known if {
 	is_object(input.action.readers)
@@ -27,12 +30,14 @@ name := {sink: found |
 	parts := split(sink, "/")
 	count(parts) == 2
 	parts[0] == ""
+	is_string(parts[1])
 	found := replace(replace(parts[1], "~1", "/"), "~0", "~")
 	is_string(found)
 }
 
 # An optional argument that was not given receives nothing.
 absent contains sink if {
+	is_object(input.action.args)
 	some sink, argument in name
 	count({argument} - object.keys(input.action.args)) == 1
 }
@@ -61,7 +66,9 @@ receivers contains value if {
 
 receivers contains value if {
 	some sink in lists
-	some value in input.action.args[name[sink]]
+	found := input.action.args[name[sink]]
+	is_array(found)
+	some value in found
 	is_string(value)
 }
 
@@ -71,31 +78,38 @@ marks := [" ", "\t", "\n", "\r", ",", ";", ":", "<", ">", "(", ")", "[", "]", "\
 # What in a label does not stand for itself.
 words contains value if {
 	some value in receivers
+	is_string(value)
 	startswith(value, "@")
 }
 
 words contains value if {
 	some value in receivers
+	is_string(value)
 	startswith(value, "resource:")
 }
 
 words contains value if {
 	some value in receivers
+	is_string(value)
 	startswith(value, "target:")
 }
 
 unsound contains value if {
 	some value in receivers
 	some mark in marks
+	is_string(value)
+	is_string(mark)
 	contains(value, mark)
 }
 
 domain := {value: found |
 	some value in (receivers - unsound)
+	is_string(value)
 	parts := split(value, "@")
 	count(parts) == 2
 	parts[0] != ""
 	parts[1] != ""
+	is_string(parts[1])
 	found := concat("", ["@", parts[1]])
 	is_string(found)
 }

@@ -354,10 +354,10 @@ def _event(id: str, routine: Routine, attack: Attack | None, way: str) -> Event:
         "from": "guest@elsewhere.example", "account": "GB00ELSE00000000000000", "amount": 7700,
         "text": "Please do as it says below.", "laid": laid,
     }  # fmt: skip
-    through = {"hops": 1, "lineage": ("scribe",)} if way == "agent" else {}
+    through = ("scribe",) if way == "agent" else ()
     return Event(
         "desk:inbox", id, f"{routine.suite}.{routine.name}", f"item-{id}", None, data,
-        vouched=ENVELOPE, **through,
+        hops=len(through), lineage=through, vouched=ENVELOPE,
     )  # fmt: skip
 
 
