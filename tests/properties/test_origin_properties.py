@@ -134,7 +134,9 @@ def test_origins_of_a_record_are_the_same_while_nothing_changes(
     kinds = {"b": "object?", "c": "list?"}
     tool = Tool("t", "do", "thing", kinds, ("/b",), "idempotent", "f")
     try:
-        action = bind(Proposal("t", args), tool, given_roots, run="r", turn=1, ordinal=0)
+        action = bind(
+            Proposal("t", args), tool, given_roots, confidence=1.0, run="r", turn=1, ordinal=0
+        )
     except BadProposal:
         return
     record = {"args": action.args, "origins": action.origins, "sources": action.sources}

@@ -188,7 +188,8 @@ def labelled(args: dict[str, Any], **places: Any) -> dict[str, Any]:
     labels = Labels(meet(*places.values()), places)
     roots = replace(ROOTS, labels=labels)
     proposal = Proposal("mail.send", {"to": Ref("/charter/desk"), **args})
-    return dict(bind(proposal, TOOL, roots, run="run_1", turn=1, ordinal=0).readers)
+    action = bind(proposal, TOOL, roots, confidence=1.0, run="run_1", turn=1, ordinal=0)
+    return dict(action.readers)
 
 
 def test_a_reference_carries_the_label_of_its_root_and_a_bare_value_that_of_all_read() -> None:
@@ -200,7 +201,7 @@ def test_a_reference_carries_the_label_of_its_root_and_a_bare_value_that_of_all_
     found = bind(
         Proposal("mail.send", {"to": event}), TOOL,
         replace(ROOTS, labels=Labels(SECRET & own, {"event": SECRET, "row": own})),
-        run="run_1", turn=1, ordinal=0,
+        confidence=1.0, run="run_1", turn=1, ordinal=0,
     )  # fmt: skip
     assert found.readers == {"/to": SECRET}
     assert labelled({"cc": [desk]}, event=frozenset()) == {"/cc": frozenset()}
