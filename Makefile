@@ -9,7 +9,7 @@ ARGS ?=
 
 .PHONY: help setup run test check fast faults lock replay-real kill-real bench-line bench-start \
   bench-latency bench-standing bench-stop bench-peers bench-publish soak wheel clean \
-  eval-real session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa diff-engines
+  eval-real session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa diff-engines pairs
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -126,6 +126,10 @@ replay-pubsub: ## The replay over a Pub/Sub emulator on PostgreSQL; ARGS=--real:
 show-imap: ## A new agent at an IMAP mailbox of 1,000 mails: observe, ask, act on one folder (2 min)
 	@tools/setup
 	@$(BIN)/python -m tests.acceptance.show_imap $(ARGS)
+
+pairs: ## 45 routines against 51 attacks in eight ways, with an agent that obeys (2 min; ARGS=--control)
+	@tools/setup
+	@$(BIN)/python -m tests.acceptance.pairs $(ARGS)
 
 session: ## Record the session that the README shows: docs/session.svg, from the real program
 	@tools/setup

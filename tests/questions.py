@@ -78,6 +78,13 @@ def _value(one: dict[str, Any], chance: random.Random) -> None:
             ("action/verb", ["move", "send", "erase"]),
             ("action/high_impact", [True, False]),
             ("action/sinks", [[], ["/to"], ["/message", "/nobody"], ["/a~1b"], ["/to/0"]]),
+            ("action/readers", [{}, {"/to": []}, {"/to": ["value"]}, {"/to": ["@x"], "/a": ["b"]}]),
+            ("action/sources", [{}, {"/to": "/event/data/from"}]),
+            (
+                "action/links",
+                [[], [{"at": "/body", "link": "a.b", "host": "a.b", "origin": "derived"}]],
+            ),
+            ("context/trigger", ["", "golden", "mail.received@imap:*"]),
             ("resource/type", ["mailbox", "outbox", "incident"]),
             ("context/confidence", [0, 799, 800, 899, 900, 1000, 1001]),
             ("context/stopped", [True, False]),

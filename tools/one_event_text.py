@@ -78,8 +78,8 @@ this and nothing else:
 ```
 
 The entry rule, [`decide.rego`](../policies/vedette/gateway/decide.rego), permits only if identity,
-grant, origins, limits, holds and denies each prove their part. All do. The answer, and its entry,
-whose body is question and answer:
+grant, origins, secrecy, limits, holds and denies each prove their part. All do. The answer, and its
+entry, whose body is question and answer:
 
 ```json
 {decision}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
 from vedette.confidence import proposal_confidence
-from vedette.digest import sha256_hex, short_id, tame, tamed
+from vedette.digest import sha256_hex, short_id, tamed
 from vedette.errors import BadProposal
-from vedette.origin import Origin, Ref, Roots, bare_origin, known_values, resolve
+from vedette.links import Link, links_in
+from vedette.origin import Drawn, Origin, Ref, Roots, escape, known_values, resolve
 from vedette.quick_data import dataclass
 from vedette.tool import Tool
 
@@ -17,6 +18,8 @@ from vedette.tool import Tool
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """One thing a reasoner wants done. It carries no identity, no permission and no origin.
+
+    An argument may be composed: a `Ref` at any depth of it stands for the value it names.
 
     `confidence` is the reasoner's calibrated probability that this is right, 0..1; without one it
     is that of the judgement, and it is never more.
@@ -32,8 +35,10 @@ class Proposal:
 class Action:
     """An exact action: tool, arguments as they will be passed, and the origin of each.
 
-    `origins` maps a JSON Pointer into `args` to an origin; `sources` maps the same pointer to
-    the reference the value was drawn from, where it was drawn by reference.
+    `origins` maps a JSON Pointer into `args` to an origin, of each argument and each element of
+    it; `sources` maps such a pointer to the reference the value was drawn from, where it was drawn
+    by reference. `readers` maps the pointer of an argument to who may read it, where not all may.
+    `links` are those in its texts.
     """
 
     run: str
@@ -47,6 +52,8 @@ class Action:
     confidence_milli: int
     digest: str = field(default="")
     recorded: str = ""
+    readers: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    links: Sequence[Link] = ()
 
     @property
     def id(self) -> str:
@@ -91,26 +98,19 @@ def bind(
     if not proposal.args.keys() <= tool.args.keys():
         unknown = sorted(set(proposal.args) - set(tool.args))
         raise BadProposal(f"tool {tool.name} has no argument {unknown[0]!r}")
-    known: frozenset[str] | None = None
     args: dict[str, Any] = {}
-    origins: dict[str, Origin] = {}
-    sources: dict[str, str] = {}
+    drawn = Drawn(roots)
     for name, kind in tool.args.items():
         if name not in proposal.args:
             if kind.endswith("?"):
                 continue
             raise BadProposal(f"tool {tool.name} needs the argument {name!r}")
         given = proposal.args[name]
-        pointer = "/" + name.replace("~", "~0").replace("/", "~1")
-        if isinstance(given, Ref):
-            value, origins[pointer] = resolve(given, roots)
-            sources[pointer] = given.pointer
-            args[name] = _typed(value, kind.removesuffix("?"), tool, name)
-        else:
-            args[name] = _typed(given, kind.removesuffix("?"), tool, name)
-            if known is None:
-                known = known_values(roots)
-            origins[pointer] = bare_origin(args[name], known)
+        if kind.startswith("strings") and isinstance(given, list | tuple):
+            given = list(_spread(given, roots))
+        value = drawn.draw(given, "/" + escape(name))
+        _check_type(value, kind.removesuffix("?"), tool, name)
+        args[name] = value
     digest = action_digest(tool, args)
     return Action(
         run=run,
@@ -118,13 +118,46 @@ def bind(
         ordinal=ordinal,
         tool=tool,
         args=args,
-        origins=origins,
-        sources=sources,
+        origins=drawn.origins,
+        sources=drawn.sources,
         why=proposal.why,
         confidence_milli=int(sure * 1000),
         digest=digest,
         recorded=action_id(run, turn, ordinal),
+        readers=drawn.readers,
+        links=links_in(args, drawn.origins, lambda: known_values(roots)),
     )
+
+
+def _spread(given: Sequence[Any], roots: Roots) -> Iterator[Any]:
+    """Yield the items of a list of texts; a reference to a list stands for the items of that."""
+    for item in given:
+        value = resolve(item, roots)[0] if isinstance(item, Ref) else None
+        if isinstance(value, list | tuple):
+            yield from (Ref(f"{item.pointer}/{index}") for index in range(len(value)))
+        else:
+            yield item
+
+
+def write_given(value: Any) -> dict[str, Any]:
+    """Return an argument as its proposal gave it, in the form in which the ledger keeps it.
+
+    `{"ref": POINTER}` or `{"value": …}`; around references within `{"list": […]}` and
+    `{"object": {…}}` of such.
+    """
+    if isinstance(value, Ref):
+        return {"ref": value.pointer}
+    if _refers(value):
+        if isinstance(value, Mapping):
+            return {"object": {str(name): write_given(item) for name, item in value.items()}}
+        return {"list": [write_given(item) for item in value]}
+    return {"value": value}
+
+
+def _refers(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_refers, value.values()))
+    return isinstance(value, Ref) or (isinstance(value, list | tuple) and any(map(_refers, value)))
 
 
 def bind_declared(
@@ -168,17 +201,14 @@ _FITS: Mapping[str, Callable[[Any], bool]] = {
     "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
     "boolean": lambda value: isinstance(value, bool),
     "strings": lambda value: (
-        isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+        isinstance(value, list) and all(isinstance(each, str) for each in value)
     ),
-    "object": lambda value: isinstance(value, Mapping),
+    "list": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
 }
 
 
-def _typed(value: Any, kind: str, tool: Tool, name: str) -> Any:
+def _check_type(value: Any, kind: str, tool: Tool, name: str) -> None:
     fits = _FITS.get(kind)
     if fits is None or not fits(value):
         raise BadProposal(f"tool {tool.name}: argument {name!r} is not a {kind}")
-    try:
-        return tame(list(value) if isinstance(value, tuple) else value)
-    except ValueError as error:
-        raise BadProposal(f"tool {tool.name}: argument {name!r}: {error}") from error

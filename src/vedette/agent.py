@@ -8,23 +8,28 @@ from typing import Any, Literal
 
 from vedette.budget import Budget
 from vedette.ceiling import Ceilings
-from vedette.event import UNDONE, Event
+from vedette.event import DATA, UNDONE, Event
 from vedette.identity import Identity
 from vedette.quick_data import dataclass
+from vedette.readers import Readers
 from vedette.tool import Tool
-from vedette.trigger import TICK_TYPE, UNDO_TYPE, Schedule, Subscription
+from vedette.trigger import TICK_TYPE, UNDO_TRIGGER, UNDO_TYPE, Schedule, Subscription
 
 Mode = Literal["observe", "ask", "act"]
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A memory scope that an agent asks to read: in which bank, and on which topics."""
+    """A memory scope that an agent asks to read: in which bank, on which topics.
+
+    `readers` are those who may read what is remembered there.
+    """
 
     bank: str
     scope: str
     topics: tuple[str, ...] = ()
     limit: int = 4
+    readers: Readers = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,19 @@ class Agent:
         if event.type == UNDO_TYPE and isinstance(event.data, Mapping):
             return str(event.data.get("key") or "")
         return getattr(event, self.order_by) or ""
+
+    def trigger_of(self, event: Event) -> str:
+        """Return the name of the trigger that an event of this agent's wakes it by.
+
+        It is the first that matches; "" if none does, as after a change of agent.yaml.
+        """
+        if event.type == UNDO_TYPE:
+            return UNDO_TRIGGER if UNDONE in event.vouched else ""
+        if event.type == TICK_TYPE:
+            # The engine makes ticks, and vouches for the name of the schedule.
+            mine = DATA in event.vouched
+            return next((s.name for s in self.schedules if mine and s.name == event.subject), "")
+        return next((s.called for s in self.subscriptions if s.why_not(event) is None), "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,11 @@ async def open_app(
         thinking = apart(settings, fleet, thinking, lessons, clock)
         line = _line(settings, fleet, store, banks, thinking, clock, metrics, hands)
         line.in_hand = in_hand(settings, fleet, pool)
+        line.scope_readers = {
+            (bank.name, scope): readers
+            for bank in loaded.banks
+            for scope, readers in bank.permitted_readers.items()
+        }
         rollout, troubles = await _roll_out(settings, store, line, stage, lessons)
         refuse_unbounded(line)
         read = lessons.catch_up(line.gateway, rollout.live.number, clock.now_us())
@@ -163,7 +168,9 @@ async def open_app(
     if settings.store.survives != "power-loss":
         troubles.append("[store] survives = kill: a power cut may take the last answered commits")
     dispatcher = Dispatcher(line)
-    intake = LineIntake(line, dispatcher, max_event_bytes=settings.max_event_bytes)
+    intake = LineIntake(
+        line, dispatcher, max_event_bytes=settings.max_event_bytes, secrecy=settings.secrecy
+    )
     commands = await _commands(settings, line, store, key_name, intake, rollout, lessons)
     scopes = frozenset((bank.name, scope) for bank in loaded.banks for scope in bank.scopes)
     releases = commands.releases = Releases(settings, line, lessons, dispatcher, scopes)

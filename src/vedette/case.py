@@ -15,14 +15,17 @@ from vedette.digest import canonical, tame
 from vedette.entry import Body, Draft
 from vedette.event import Event, subject_of
 from vedette.hold import approval_of, wake_at
+from vedette.labels import labels_before, read_recorded, read_row
 from vedette.line import Line
+from vedette.links import links_in
 from vedette.memory import Briefing, Memory
 from vedette.moved import Fenced, OverBudget, Superseded
-from vedette.origin import Origin, Roots
+from vedette.origin import Known, Origin, Roots, known_in
 from vedette.perform import answer_data
 from vedette.ports import Thought
 from vedette.question import Decided, Situation
 from vedette.quick_data import dataclass
+from vedette.readers import Labels, Readers, meet
 from vedette.run import ActionRow, Answer, Run, RunState, Step
 from vedette.today import origins_today
 from vedette.told import coarse, judged
@@ -47,6 +50,7 @@ class Case:
     final: bool = False
     memories: tuple[Memory, ...] = ()
     row: dict[str, Any] = field(default_factory=dict)
+    row_readers: Readers = None
     started: set[str] = field(default_factory=set)
     cleared: set[str] = field(default_factory=set)
     loaded: bool = False
@@ -130,7 +134,7 @@ class Case:
         """Return all that a reasoner sees of this run."""
         line, run, agent = self.line, self.run, self.agent
         if agent.collection:
-            self.row = line.row(agent.collection, run.key)
+            self.row, self.row_readers = read_row(line.row(agent.collection, run.key))
         self.previous = line.previous(agent.name, run.key, run.position)
         return Briefing(
             run=run.id,
@@ -183,7 +187,27 @@ class Case:
             ),
             row=self.row,
             known=self.line.known(self.agent),
+            labels=self.labels(),
         )
+
+    def labels(self) -> Labels | None:
+        """Return who may read what this run has before it; None if all of it is public.
+
+        What an agent may be taught counts whole: a judge is made of all that its scopes hold.
+        """
+        row_readers = self.row_readers
+        if row_readers is None and self.agent.collection:
+            row_readers = read_row(self.line.row(self.agent.collection, self.run.key))[1]
+        answers: dict[str, Readers] = {}
+        answered = (row for row in self.rows if row.answer is not None)
+        for at, row in enumerate(answered):
+            tool = self.agent.tools.get(row.tool)
+            told = frozenset[str]() if tool is None else tool.readers
+            if tool is not None and tool.settles == "transactional":
+                told = meet(told, row_readers)  # it answers with what stood in the row
+            args = read_recorded(orjson.loads(row.record)) if row.record else {}
+            answers[f"outcome/{at}"] = meet(told, *args.values())
+        return labels_before(self.agent, self.event, self.memories, row_readers, answers)
 
     def situation(self, rows: Sequence[ActionRow], row: ActionRow, now_us: int) -> Situation:
         """Return what the engine knows while one action is decided.
@@ -228,7 +252,12 @@ class Case:
             confidence_milli=record["confidence"],
             digest=row.digest,
             recorded=row.id,
+            readers=read_recorded(record),
+            links=links_in(record["args"], origins, self._known),
         )
+
+    def _known(self) -> Known:
+        return known_in(self.agent.charter, self.line.registry)
 
     def ends_as(self, row: ActionRow) -> str:
         """Return the entry of an effect that is not to be: cancelled, or nobody knows."""

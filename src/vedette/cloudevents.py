@@ -18,7 +18,8 @@ from urllib.parse import unquote
 
 from vedette.clock import from_iso
 from vedette.errors import BadEvent
-from vedette.event import HOPS, LINEAGE, Event
+from vedette.event import HOPS, LINEAGE, READERS, Event
+from vedette.readers import Readers, read_readers
 
 Form = Literal["structured", "batch", "binary"]
 
@@ -228,6 +229,7 @@ def _event(
         raise _bad("source", "is not a URI-reference", where, "percent-encode it (RFC 3986)")
     lineage = _lineage(attributes.pop(LINEAGE, ""), where)
     hops = _hops(attributes.pop(HOPS, None), len(lineage), where)
+    readers = _readers(attributes.pop(READERS, None), where)
     if attributes.get("datacontenttype") == "application/json":
         del attributes["datacontenttype"]  # what is meant where it is absent
     return Event(
@@ -241,6 +243,7 @@ def _event(
         lineage=lineage,
         vouched=vouched,
         extensions=attributes,
+        readers=readers,
     )
 
 
@@ -292,6 +295,15 @@ def _hops(claimed: Any, least: int, where: str | None) -> int:
     if claimed < least:
         raise _bad(HOPS, f"is less than the {least} names of {LINEAGE}", where, "send both")
     return claimed
+
+
+def _readers(claimed: Any, where: str | None) -> Readers:
+    if claimed is None:
+        return None
+    try:
+        return read_readers(claimed if isinstance(claimed, str) else "")
+    except ValueError as error:
+        raise _bad(READERS, str(error), where, "separate the readers by commas") from error
 
 
 def _media(content_type: str) -> tuple[str, str]:

@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 from vedette.quick_data import dataclass
 
-QUESTION = "vedette.question/1"
+QUESTION = "vedette.question/2"
+# What was asked before: such records are decided again, under the bundles of their time.
+QUESTION_1 = "vedette.question/1"
 DECISION = "vedette.decision/1"
 
 Outcome = Literal["permit", "hold", "deny"]
@@ -100,7 +102,9 @@ def read_decision(raw: object) -> Decision:
     return Decision(outcome, rule, tuple(sorted(reasons)), wait, until, would, ordered)
 
 
-_QUESTION: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
+_Parts = Mapping[str, Mapping[str, type]]
+
+_PARTS_1: _Parts = {
     "subject": {"id": str, "agent": str, "release": str, "owner": str, "requested_mode": str},
     "action": {
         "tool": str,
@@ -125,21 +129,33 @@ _QUESTION: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
         "turn": int,
     },
 }
-_PARTS = {"schema", "now", *_QUESTION}
+_PARTS: _Parts = {
+    **_PARTS_1,
+    "action": {**_PARTS_1["action"], "sources": dict, "links": list, "readers": dict},
+    "context": {**_PARTS_1["context"], "trigger": str},
+}
+_SCHEMAS: Mapping[object, _Parts] = {QUESTION: _PARTS, QUESTION_1: _PARTS_1}
+_NAMES = {"schema", "now", *_PARTS}
 _EVENT = {"type": str, "source": str, "hops": int, "lineage": list, "vouched": list}
 _COUNTERS = {"minute": int, "hour": int, "day": int, "run": int}
 _BUDGET = {"hour": int, "day": int, "run": int}
 _ORIGINS = ("trusted", "registered", "derived", "untrusted")
 _APPROVAL = {"action_digest": str, "by": str, "until": int}
+_LINK = {"at": str, "link": str, "host": str, "origin": str}
 
 
 def check_question(question: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a question's shape, or None if it is a `vedette.question/1`."""
-    if question.keys() != _PARTS or question["schema"] != QUESTION:
+    """Return what is wrong with a question's shape, or None if it is a `vedette.question/2`.
+
+    One of an older schema, as the ledger may hold it, is checked for the shape that it had.
+    """
+    schema = question.get("schema")
+    parts = _SCHEMAS.get(schema) if isinstance(schema, str) else None
+    if parts is None or question.keys() != _NAMES:
         return "the question is not a " + QUESTION
     if not _is(question["now"], int):
         return "/now is not an instant"
-    for part, fields in _QUESTION.items():
+    for part, fields in parts.items():
         wrong = _shape(question[part], fields, f"/{part}")
         if wrong:
             return wrong
@@ -154,7 +170,24 @@ def check_question(question: Mapping[str, Any]) -> str | None:
     for pointer, origin in question["action"]["origins"].items():
         if origin not in _ORIGINS:
             wrong = wrong or f"/action/origins{pointer} is not an origin"
+    if parts is _PARTS:
+        wrong = wrong or _check_outgoing(question["action"])
     return wrong
+
+
+def _check_outgoing(action: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with sources, links and readers of an action's arguments."""
+    for link in action["links"]:
+        wrong = _shape(link, _LINK, "/action/links")
+        if wrong or link["origin"] not in _ORIGINS:
+            return wrong or "/action/links has an origin that is none"
+    for pointer, source in action["sources"].items():
+        if not isinstance(source, str):
+            return f"/action/sources{pointer} is no reference"
+    for pointer, readers in action["readers"].items():
+        if not isinstance(readers, list) or not all(isinstance(one, str) for one in readers):
+            return f"/action/readers{pointer} is no list of readers"
+    return None
 
 
 def _shape(value: Any, fields: Mapping[str, Any], at: str) -> str | None:

@@ -15,7 +15,9 @@ from typing import Any, Literal
 
 from vedette.digest import sha256_hex
 from vedette.errors import Permanent
+from vedette.event import HOPS, LINEAGE, READERS
 from vedette.quick_data import dataclass
+from vedette.readers import Readers, write_readers
 
 EffectState = Literal["intended", "started", "done", "failed", "unknown", "cancelled"]
 
@@ -59,7 +61,8 @@ class Call:
 
     `lineage` names the agents whose effects led here, the calling agent last; a tool passes it on
     with what it sends (`vedettelineage`), so that an agent's own effects never wake it. `person`
-    says that a person approved this very action; without it policy alone permitted it.
+    says that a person approved this very action; without it policy alone permitted it. `readers`
+    are those who may read what it carries, and go along likewise (`labels`).
     """
 
     tool: str
@@ -72,6 +75,13 @@ class Call:
     attempt: int
     timeout_us: int
     person: bool = False
+    readers: Readers = None
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Return the attributes of an event that say where it came through and who may read it."""
+        told = {HOPS: str(len(self.lineage)), LINEAGE: ",".join(self.lineage)}
+        return told if self.readers is None else {**told, READERS: write_readers(self.readers)}
 
     @property
     def traceparent(self) -> str:

@@ -22,12 +22,14 @@ from vedette.errors import BadProposal
 from vedette.event import Event, check_event
 from vedette.gateway import Gateway
 from vedette.judging import Judge, Judgement
+from vedette.labels import labels_before
 from vedette.memory import Briefing, Memory
 from vedette.origin import Roots
 from vedette.perform import call_of
 from vedette.ports import Performer
 from vedette.question import Situation
 from vedette.quick_data import dataclass
+from vedette.readers import Readers
 from vedette.run import run_id
 
 OUTCOMES = {"permit": "permitted", "hold": "held", "deny": "denied"}
@@ -135,7 +137,7 @@ class _Going:
         )  # fmt: skip
         judgement = self._judge(key, event, briefing)
         self.label, self.heads[key] = judgement.label, self.position
-        self._decide(judgement, briefing, first_roots(briefing))
+        self._decide(judgement, briefing, first_roots(agent, briefing))
 
     def _judge(self, key: str, event: Event, briefing: Briefing) -> Judgement:
         judge = self.trial.judge
@@ -233,8 +235,11 @@ def first_briefing(
     )
 
 
-def first_roots(briefing: Briefing) -> Roots:
-    """Return what the proposals of a first turn may point at: nothing has an outcome yet."""
+def first_roots(agent: Agent, briefing: Briefing, row_readers: Readers = None) -> Roots:
+    """Return what the proposals of a first turn may point at: nothing has an outcome yet.
+
+    `row_readers` are those who may read the row of the briefing.
+    """
     event = briefing.event
     return Roots(
         event=event.root(),
@@ -246,4 +251,5 @@ def first_roots(briefing: Briefing) -> Roots:
         outcome={},
         trusted_outcomes=frozenset(),
         row=briefing.row,
+        labels=labels_before(agent, event, briefing.memories, row_readers, {}),
     )

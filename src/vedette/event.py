@@ -10,6 +10,7 @@ from typing import Any
 from vedette.digest import canonical, short_id, tame
 from vedette.errors import BadEvent
 from vedette.quick_data import dataclass
+from vedette.readers import Readers
 
 # Attributes of the envelope that a source may vouch for; never the payload.
 ENVELOPE = frozenset({"source", "id", "type", "subject", "time"})
@@ -23,6 +24,8 @@ UNDONE = "data/action"
 # CloudEvents extension attributes that carry lineage between fleets and their targets.
 HOPS = "vedettehops"
 LINEAGE = "vedettelineage"
+# … and who may read what they carry (`vedette.readers`): whoever sends it can only narrow it.
+READERS = "vedettereaders"
 
 # CloudEvents extension attributes of an event that a person sent: who, and why. The engine alone
 # sets and vouches for them.
@@ -36,6 +39,7 @@ class Event:
 
     `hops` counts the agents whose effects led here, `lineage` names them, oldest first.
     `vouched` names the envelope attributes that the source authenticated; only these are trusted.
+    `readers` are those who may read it; None where everybody may.
     """
 
     source: str
@@ -48,6 +52,7 @@ class Event:
     lineage: tuple[str, ...] = ()
     vouched: frozenset[str] = frozenset()
     extensions: Mapping[str, str | int | bool] = field(default_factory=dict)
+    readers: Readers = None
 
     @property
     def key(self) -> str:
@@ -67,8 +72,11 @@ class Event:
 
     def payload(self) -> bytes:
         """Return the canonical bytes of the whole event: the body that the ledger digests."""
+        # Only where it is secret, so that all others stay as they were.
+        label = {} if self.readers is None else {"readers": sorted(self.readers)}
         return canonical(
             {
+                **label,
                 "data": tame(self.data),
                 "extensions": tame(dict(self.extensions)),
                 "hops": self.hops,
@@ -100,6 +108,7 @@ class Event:
             lineage=tuple(value["lineage"]),
             vouched=frozenset(value["vouched"]),
             extensions=value["extensions"],
+            readers=frozenset(value["readers"]) if "readers" in value else None,
         )
 
 

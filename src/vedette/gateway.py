@@ -44,7 +44,10 @@ class Gateway:
                 "high_impact": action.tool.high_impact,
                 "args": dict(action.args),
                 "origins": dict(action.origins),
+                "sources": dict(action.sources),
                 "sinks": list(action.tool.sinks),
+                "links": [link.to_json() for link in action.links],
+                "readers": {at: sorted(who) for at, who in action.readers.items()},
             },
             resource={
                 "type": action.tool.resource,
@@ -75,7 +78,10 @@ class Gateway:
                 "high_impact": False,
                 "args": {"bank": bank, "scope": scope},
                 "origins": {},
+                "sources": {},
                 "sinks": [],
+                "links": [],
+                "readers": {},
             },
             resource={"type": "memory", "id": name},
             confidence=1000,
@@ -92,6 +98,9 @@ class Gateway:
     ) -> dict[str, Any]:
         agent, event, now = situation.agent, situation.event, situation.now_us
         count = self.counts.total
+        trigger = situation.trigger
+        if trigger is None:
+            trigger = agent.trigger_of(event)
         approvals = []
         if situation.approval is not None:
             given = situation.approval
@@ -133,6 +142,7 @@ class Gateway:
                 },
                 "approvals": approvals,
                 "stopped": situation.stopped,
+                "trigger": trigger,
                 "turn": situation.turn,
             },
         }

@@ -20,6 +20,7 @@ EXPIRES_US = 72 * 3_600_000_000
 
 def new_row(action: Action, agent: str) -> ActionRow:
     """Return the row of an action that was just bound, not decided yet."""
+    readers = {at: sorted(who) for at, who in action.readers.items()}
     return ActionRow(
         id=action.id,
         run=action.run,
@@ -35,6 +36,7 @@ def new_row(action: Action, agent: str) -> ActionRow:
                 "args": dict(action.args),
                 "confidence": action.confidence_milli,
                 "origins": dict(action.origins),
+                **({"readers": readers} if readers else {}),
                 "sources": dict(action.sources),
                 "why": action.why,
             }

@@ -14,6 +14,7 @@ from vedette.errors import BadEvent
 from vedette.event import DATA, Event, check_event, subject_of
 from vedette.line import Line
 from vedette.ports import Accepted, Arrival, Receipt, Refused
+from vedette.readers import Rule, of_event
 from vedette.trigger import CORRECTION_TYPE, TICK_TYPE, UNDO_TYPE
 from vedette.undo import cause_of
 
@@ -26,10 +27,18 @@ SMALL = 8
 class LineIntake:
     """Checks, matches and stores what sources hand over; see `vedette.ports.Intake`."""
 
-    def __init__(self, line: Line, dispatcher: Dispatcher, *, max_event_bytes: int) -> None:
+    def __init__(
+        self,
+        line: Line,
+        dispatcher: Dispatcher,
+        *,
+        max_event_bytes: int,
+        secrecy: Sequence[Rule] = (),
+    ) -> None:
         self._line = line
         self._dispatcher = dispatcher
         self._max_event_bytes = max_event_bytes
+        self._secrecy = secrecy
         self._on_their_way: set[asyncio.Task[list[Receipt]]] = set()
 
     async def accept(
@@ -158,6 +167,9 @@ class LineIntake:
             # Whatever a source says of it: content that came from outside is never trusted.
             made = {name for name in item.vouched if name.partition("/")[0] == DATA}
             item = replace(item, vouched=item.vouched - made) if made else item
+        if self._secrecy:
+            readers = of_event(self._secrecy, item.source, item.type, item.readers)
+            item = item if readers == item.readers else replace(item, readers=readers)
         try:
             payload = check_event(item, max_bytes=self._max_event_bytes)
         except BadEvent as error:

@@ -19,10 +19,11 @@ from vedette.errors import BadFleet
 from vedette.event import Event
 from vedette.gateway import Gateway
 from vedette.name_locks import NameLocks
-from vedette.origin import strings
+from vedette.origin import Known, known_in
 from vedette.parking import Parking
 from vedette.ports import InHand, Metrics, Performer, Reasoner, Store
 from vedette.quick_data import dataclass
+from vedette.readers import Readers
 from vedette.recall import Recall
 from vedette.run import ActionRow, Run
 from vedette.stop import Stops
@@ -47,7 +48,7 @@ class Line:
     `heads` is the position of the last observed event of every (agent, key) seen so far. `in_hand`
     remembers, beyond the death of this process, whose judge was at work. `called` are actions
     whose call was let go here and whose outcome is not durable; `since` is the ledger's last entry
-    before this process.
+    before this process. `scope_readers` are those to whom a scope of a bank may be told.
     """
 
     fleet: Fleet
@@ -61,6 +62,7 @@ class Line:
     metrics: Metrics
     targets: Mapping[str, Mapping[str, Any]]
     registry: Mapping[str, Any] = field(default_factory=dict)
+    scope_readers: Mapping[tuple[str, str], Readers] = field(default_factory=dict)
     budgets: Budgets = field(default_factory=Budgets)
     tight: dict[str, Shortage] = field(default_factory=dict)
     heads: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -74,7 +76,7 @@ class Line:
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CALLS))
     _slots: dict[tuple[str, str], asyncio.Semaphore] = field(default_factory=dict)
     _rows: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
-    _known: dict[str, tuple[object, object, frozenset[str]]] = field(default_factory=dict)
+    _known: dict[str, tuple[object, object, Known]] = field(default_factory=dict)
     _locks: NameLocks = field(default_factory=NameLocks)
     _in_flight: dict[object, int] = field(default_factory=dict)
     _calling: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -89,12 +91,12 @@ class Line:
             )
         return agent
 
-    def known(self, agent: Agent) -> frozenset[str]:
-        """Return every string of the agent's charter and of the registry, as they are now."""
+    def known(self, agent: Agent) -> Known:
+        """Return the values that the agent's charter and the registry make known, as of now."""
         found = self._known.get(agent.name)
         if found is None or found[0] is not agent.charter or found[1] is not self.registry:
-            words = frozenset((*strings(agent.charter), *strings(self.registry)))
-            found = self._known[agent.name] = (agent.charter, self.registry, words)
+            known = known_in(agent.charter, self.registry)
+            found = self._known[agent.name] = (agent.charter, self.registry, known)
         return found[2]
 
     def reasoner(self, agent: Agent) -> Reasoner:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from vedette.digest import short_id
 from vedette.event import Event
 from vedette.quick_data import dataclass
+from vedette.readers import Readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,10 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class BankPlan:
-    """A bank as declared in bank.yaml: who may read, or propose to, which scope; what it holds."""
+    """A bank as declared in bank.yaml: who may read, or propose to, which scope; what it holds.
+
+    `permitted_readers` are, by scope, those to whom what is remembered there may be told.
+    """
 
     name: str
     purpose: str
@@ -51,6 +55,7 @@ class BankPlan:
     memories: tuple[Memory, ...]
     digest: str
     writers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    permitted_readers: Mapping[str, Readers] = field(default_factory=dict)
 
 
 Kind = Literal["fact", "procedure", "example"]

@@ -21,6 +21,7 @@ from vedette.effect import Call, EffectState, Outcome, move
 from vedette.errors import Permanent
 from vedette.event import Event
 from vedette.ports import Performer
+from vedette.readers import meet
 from vedette.run import ActionRow
 from vedette.tool import Tool
 
@@ -74,6 +75,7 @@ def call_of(
         attempt=attempt,
         timeout_us=action.tool.timeout_us,
         person=person,
+        readers=meet(*action.readers.values()),
     )
 
 

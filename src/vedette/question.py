@@ -26,7 +26,8 @@ class Approval:
 class Situation:
     """What the engine knows of the run while one of its actions is decided.
 
-    `memories` are what the turn was briefed with: (citation, trust) each.
+    `memories` are what the turn was briefed with: (citation, trust) each. `trigger` is given only
+    where it is asked what would be: else it is the one that the event wakes the agent by.
     """
 
     agent: Agent
@@ -37,6 +38,7 @@ class Situation:
     actions_in_run: int = 0
     stopped: bool = False
     approval: Approval | None = None
+    trigger: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ from vedette.trigger import Schedule
 RIGHTS = "vedette.rights/1"
 _ASKING = Event("vedette:engine", "rights", "vedette.rights", vouched=ENVELOPE)
 _EXAMPLES: Mapping[str, Any] = {
-    "string": "example", "integer": 1, "boolean": False, "strings": ["example"], "object": {},
+    "string": "example", "integer": 1, "boolean": False, "strings": ["example"], "list": [],
+    "object": {},
 }  # fmt: skip
 _GATHERED = ("ledger", "outcomes")
 # No list of values has it: U+FFFF is no character.
@@ -141,7 +142,7 @@ def _tool(asked: Asked, tool: Tool) -> dict[str, Any]:
     for pointer, values in only.items():
         if isinstance(values, list) and values and pointer[1:] in args:
             args[pointer[1:]] = values[0]
-    ask = _asker(asked, tool)
+    ask = _asker(asked, tool, grant if isinstance(grant, dict) else {})
     best = ask(args, {}, _SURE)
     listed = asked.data.get("sinks", {}).get("tools", {}).get(tool.name, {})
     sinks = dict.fromkeys([*tool.sinks, *listed])
@@ -176,7 +177,10 @@ _Answer = tuple[Decision, Decision | None]  # now, and in act where it is not in
 _Ask = Callable[[Mapping[str, Any], Mapping[str, Origin], int], _Answer]
 
 
-def _asker(asked: Asked, tool: Tool) -> _Ask:
+def _asker(asked: Asked, tool: Tool, grant: Mapping[str, Any]) -> _Ask:
+    triggers = grant.get("triggers")
+    trigger = triggers[0] if isinstance(triggers, list) and triggers else ""
+
     def ask(args: Mapping[str, Any], origins: Mapping[str, Origin], confidence: int) -> _Answer:
         action = Action(
             run="run_rights", turn=1, ordinal=0, tool=tool, args=args,
@@ -184,7 +188,9 @@ def _asker(asked: Asked, tool: Tool) -> _Ask:
             why="", confidence_milli=confidence, digest="0" * 64,
         )  # fmt: skip
         stopped = tool.name in asked.stopped
-        situation = Situation(asked.agent, _ASKING, 1, asked.now_us, stopped=stopped)
+        situation = Situation(
+            asked.agent, _ASKING, 1, asked.now_us, stopped=stopped, trigger=str(trigger)
+        )
         # A gateway of its own: what it permits is counted nowhere.
         now = Gateway(asked.engine, asked.revision).decide(action, situation).decision
         if asked.acting is None:

@@ -8,7 +8,7 @@ from typing import Any
 from vedette.digest import tame
 from vedette.errors import BadProposal
 from vedette.moved import Superseded
-from vedette.origin import Origin, strings, tokens, walk
+from vedette.origin import Origin, bare_origin, escape, known_in, of_elements, tokens, walk
 
 
 def origins_today(
@@ -19,21 +19,39 @@ def origins_today(
     Raises Superseded if a value drawn from either by reference is not there any more.
     """
     roots = {"charter": charter, "registry": registry}
-    known: frozenset[str] | None = None
+    known = known_in(charter, registry)
+    sources: Mapping[str, str] = record["sources"]
     origins: dict[str, Origin] = dict(record["origins"])
-    for pointer, origin in origins.items():
-        value = record["args"][tokens(pointer)[0]]
-        path = tokens(record["sources"][pointer]) if pointer in record["sources"] else []
-        if path and path[0] in roots:
-            try:
-                today = walk(roots[path[0]], path[1:])
-            except BadProposal as error:
-                raise Superseded(f"{record['sources'][pointer]} is no longer there") from error
-            if tame(today) != value:
-                raise Superseded(f"{record['sources'][pointer]} says something else now")
-        elif origin == "registered":
-            if known is None:
-                known = frozenset((*strings(charter), *strings(registry)))
-            if value not in known:
-                origins[pointer] = "derived"
+    # Elements before what holds them: a list is worth what the worst of them is worth now.
+    for pointer in sorted(origins, key=lambda each: -each.count("/")):
+        value = walk(record["args"], tokens(pointer))
+        if pointer in sources:
+            path = tokens(sources[pointer])
+            if path[0] in roots:
+                _still_there(roots[path[0]], path, value, sources[pointer])
+        elif origins[pointer] == "registered":
+            if _elements_known(value, pointer, origins):
+                origins[pointer] = of_elements(
+                    value, pointer, origins, lambda key: bare_origin(key, known)
+                )
+            else:
+                origins[pointer] = bare_origin(value, known)
     return origins
+
+
+def _elements_known(value: Any, pointer: str, origins: Mapping[str, Origin]) -> bool:
+    """Say whether a value is a list or an object whose elements have origins of their own."""
+    if isinstance(value, Mapping):
+        return bool(value) and all(f"{pointer}/{escape(name)}" in origins for name in value)
+    if isinstance(value, list):
+        return bool(value) and all(f"{pointer}/{index}" in origins for index in range(len(value)))
+    return False
+
+
+def _still_there(root: Any, path: tuple[str, ...], value: Any, source: str) -> None:
+    try:
+        today = walk(root, path[1:])
+    except BadProposal as error:
+        raise Superseded(f"{source} is no longer there") from error
+    if tame(today) != value:
+        raise Superseded(f"{source} says something else now")

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from vedette.digest import canonical, sha256_hex
 from vedette.quick_data import dataclass
+from vedette.readers import Readers
 
 # How an unknown outcome (call started, no answer recorded) is settled.
 Settles = Literal["transactional", "idempotent", "queryable", "none"]
@@ -26,7 +27,8 @@ class Tool:
     `output` labels what the tool answers: untrusted unless the declaration proves otherwise.
     `timeout_us` bounds one call; `attempts` bounds how often a failed call is tried. `verify`
     names the function that asks the target, after the tool said *done*, whether it is there. With
-    `http` the engine makes that request itself, and no function is called.
+    `http` the engine makes that request itself, and no function is called. `readers` are those who
+    may read what the tool answers.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Tool:
     attempts: int = 5
     verify: str | None = None
     http: Mapping[str, Any] | None = None
+    readers: Readers = None
 
     # The digest of the declaration: asked for with every action, so made once.
     digest: str = field(init=False, compare=False, default="")
@@ -58,6 +61,8 @@ class Tool:
         more: dict[str, object] = {"verify": self.verify} if self.verify is not None else {}
         if self.http is not None:
             more["http"] = dict(self.http)
+        if self.readers is not None:
+            more["readers"] = sorted(self.readers)
         return {
             **more,
             "name": self.name,

@@ -18,14 +18,31 @@ UNDO_TYPE = "vedette.undo"
 # A person said what a run should have been; the engine alone says so, in the commit of that word.
 CORRECTION_TYPE = "vedette.correction"
 
+# What a run that takes an effect back was woken by; no trigger of an agent is called so.
+UNDO_TRIGGER = "undo"
+
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Wakes the agent on events whose attributes match all given patterns (fnmatch, case kept)."""
+    """Wakes the agent on events whose attributes match all given patterns (fnmatch, case kept).
+
+    Without a name it is called by its patterns (`called`), as policy is told what woke a run.
+    """
 
     types: tuple[str, ...]
     sources: tuple[str, ...] = ("*",)
     subjects: tuple[str, ...] = ("*",)
+    name: str = ""
+
+    @property
+    def called(self) -> str:
+        """Return the name: its own, or its types with what narrows them, `mail.*@imap:*`."""
+        if self.name:
+            return self.name
+        text = ",".join(self.types)
+        if self.sources != ("*",):
+            text += "@" + ",".join(self.sources)
+        return text if self.subjects == ("*",) else text + "#" + ",".join(self.subjects)
 
     def why_not(self, event: Event) -> str | None:
         """Return which attribute does not match, or None if the event wakes the agent."""

@@ -8,7 +8,7 @@ where that is on record, so a recorded event is judged as it was judged then.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, Protocol
 
 import orjson
@@ -22,10 +22,12 @@ from vedette.evaluate import as_stored, first_briefing, first_roots
 from vedette.event import Event
 from vedette.gateway import Gateway
 from vedette.judging import Judge
+from vedette.labels import read_row
 from vedette.memory import Briefing, Memory
 from vedette.ports import Thought
 from vedette.question import Situation
 from vedette.quick_data import dataclass
+from vedette.readers import Readers, Rule, of_event
 from vedette.recall import Recall
 from vedette.run import ActionRow, Run
 
@@ -75,13 +77,15 @@ class Trial:
     targets: Mapping[str, Mapping[str, Any]]
     now_us: int
     stopped: frozenset[str] = frozenset()
+    secrecy: Sequence[Rule] = ()
 
     def run(self, raw: Event, before: Before) -> dict[str, Any]:
         """Put an event through; return what came of it as one JSON object.
 
         Raises BadEvent, what the judge raises, and BadConfidence if it does not say how sure it is.
         """
-        event, agent = as_stored(raw), self.agent
+        readers = of_event(self.secrecy, raw.source, raw.type, raw.readers)
+        event, agent = as_stored(replace(raw, readers=readers)), self.agent
         memories, _ = self.recall.brief(agent, event, self.now_us)
         briefing = self._briefing(event, before, memories)
         judges = LocalJudges(lambda name: self.judge())
@@ -93,7 +97,8 @@ class Trial:
         if thought.needs_state:
             raise BadCommand(f"the judge of {agent.name} cannot take up its state")
         sure = check_confidence(thought.confidence, f"the judgement of {agent.name}")
-        actions, refused = self._decide(thought, briefing, sure)
+        row_readers = read_row(before.row)[1]
+        actions, refused = self._decide(thought, briefing, sure, row_readers)
         woken = next(match for match in self.fleet.match(event) if match.agent == agent.name)
         return {
             "schema": TRY,
@@ -121,15 +126,15 @@ class Trial:
     def _briefing(self, event: Event, before: Before, memories: tuple[Memory, ...]) -> Briefing:
         last = before.since[-1][0] if before.since else before.at
         return first_briefing(
-            self.agent, event, self.registry, memories, before.row,
+            self.agent, event, self.registry, memories, read_row(before.row)[0],
             position=last + 1, previous=last,
         )  # fmt: skip
 
     def _decide(
-        self, thought: Thought, briefing: Briefing, sure: float
+        self, thought: Thought, briefing: Briefing, sure: float, row_readers: Readers
     ) -> tuple[list[dict[str, Any]], list[str]]:
         agent, event = self.agent, briefing.event
-        roots = first_roots(briefing)
+        roots = first_roots(agent, briefing, row_readers)
         cited = [(memory.cite(), memory.trust) for memory in briefing.memories]
         actions: list[dict[str, Any]] = []
         refused: list[str] = []

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from vedette import hold
 from vedette import perform as performing
-from vedette.action import Action, Proposal, bind_declared
+from vedette.action import Action, Proposal, bind_declared, write_given
 from vedette.case import Case
 from vedette.confidence import proposal_confidence
 from vedette.decision import Decision, denied
@@ -20,10 +20,11 @@ from vedette.digest import canonical, checked, short_id, tame
 from vedette.effect import Outcome, RowWrite
 from vedette.entry import Draft
 from vedette.errors import BadConfidence, BadProposal, Permanent
+from vedette.labels import read_row, write_row
 from vedette.line import Line
 from vedette.memory import Candidate
-from vedette.origin import Ref
 from vedette.ports import Thought
+from vedette.readers import meet, within
 from vedette.reserve import settle, tell_refused
 from vedette.run import ActionRow, Step
 from vedette.told import judged
@@ -186,12 +187,16 @@ def write_rows(
     """Perform a transactional tool: its rows are part of the step, so nothing can be unknown."""
     target = line.targets.get(action.tool.target or "", {})
     call = performing.call_of(action, case.agent, case.event, target, 1)
-    current = line.row(case.agent.collection, case.run.key) if case.agent.collection else {}
+    kept = line.row(case.agent.collection, case.run.key) if case.agent.collection else {}
     for write in writes:
-        current = dict(write.row or {})
+        kept = dict(write.row or {})
+    current, readers = read_row(kept)
+    readers = meet(readers, *action.readers.values())
     try:
         written = [
-            replace(write, row=None if write.row is None else tame(dict(write.row)))
+            replace(
+                write, row=None if write.row is None else write_row(tame(dict(write.row)), readers)
+            )
             for write in line.performer.rows(action.tool, call, current)
         ]
         for write in written:
@@ -269,10 +274,7 @@ def turn_entry(case: Case, thought: Thought, turn: int) -> Draft:
         "proposals": [
             {
                 "tool": proposal.tool,
-                "args": {
-                    name: {"ref": value.pointer} if isinstance(value, Ref) else {"value": value}
-                    for name, value in proposal.args.items()
-                },
+                "args": {name: write_given(value) for name, value in proposal.args.items()},
                 "why": proposal.why,
                 "confidence": sure_of(proposal, thought.confidence),
             }
@@ -312,9 +314,15 @@ def sort_candidates(
     known: list[Candidate] = []
     refused = []
     run = case.run
+    labels = case.labels() if thought.candidates else None
     for place, candidate in enumerate(thought.candidates):
         banks = line.recall.banks
         why = banks.takes(candidate.bank, candidate.scope, run.agent) or banks.unfit(candidate)
+        if labels is not None and not why:
+            # A memory is told to whoever its scope permits: so no scope takes what is more secret.
+            told_to = line.scope_readers.get((candidate.bank, candidate.scope))
+            if not within(told_to, labels.run):
+                why = "the run read what may not be told to all permitted readers of the scope"
         if why:
             refused.append({"why": why})
             continue

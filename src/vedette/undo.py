@@ -19,8 +19,10 @@ from vedette.clock import iso
 from vedette.digest import short_id
 from vedette.errors import BadCommand
 from vedette.event import ENVELOPE, PRINCIPAL, REASON, UNDONE, Event, subject_of
-from vedette.origin import Ref
+from vedette.labels import read_recorded
+from vedette.origin import Ref, escape
 from vedette.ports import Thought
+from vedette.readers import meet
 from vedette.run import ActionRow, Run, run_of
 from vedette.tool import Tool
 from vedette.trigger import UNDO_TYPE
@@ -72,8 +74,10 @@ def undo_event(
     """
     run, event = of
     tool, inverse = tools
-    args, origins = _arguments(row, tool, inverse)
-    vouched = {UNDONE, *(f"data/args/{n}" for n, origin in origins.items() if origin == "trusted")}
+    record = orjson.loads(row.record)
+    args, origins = _arguments(row, record, tool, inverse)
+    trusted = (place for place, origin in origins.items() if origin == "trusted")
+    vouched = {UNDONE, *(f"data/args/{place}" for place in trusted)}
     data = {
         "action": row.id,
         "effect": "eff_" + row.id.removeprefix("act_"),
@@ -95,12 +99,17 @@ def undo_event(
         data=data,
         vouched=ENVELOPE | vouched | {PRINCIPAL, REASON},
         extensions={PRINCIPAL: who, REASON: reason},
+        readers=meet(event.readers, tool.readers, *read_recorded(record).values()),
     )
 
 
-def _arguments(row: ActionRow, tool: Tool, inverse: Tool) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the inverse's arguments by name, and the origin of each."""
-    record = orjson.loads(row.record)
+def _arguments(
+    row: ActionRow, record: Mapping[str, Any], tool: Tool, inverse: Tool
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the inverse's arguments by name, and the origin of each and of its elements.
+
+    The latter by their places, which are JSON Pointers without the first slash.
+    """
     outcome: Mapping[str, Any] = orjson.loads(row.answer)["data"] if row.answer else {}
     told = "untrusted"
     if tool.output == "trusted" and "label_output" not in row.obliges:
@@ -109,8 +118,10 @@ def _arguments(row: ActionRow, tool: Tool, inverse: Tool) -> tuple[dict[str, Any
     origins: dict[str, str] = {}
     for name, kind in inverse.args.items():
         if name in record["args"] and name != WAS:
-            pointer = "/" + name.replace("~", "~0").replace("/", "~1")
-            args[name], origins[name] = record["args"][name], record["origins"][pointer]
+            args[name] = record["args"][name]
+            for pointer, origin in record["origins"].items():
+                if pointer == f"/{escape(name)}" or pointer.startswith(f"/{escape(name)}/"):
+                    origins[pointer[1:]] = origin
         elif name in outcome:
             args[name], origins[name] = outcome[name], told
         elif not kind.endswith("?"):
@@ -125,9 +136,7 @@ def undo_thought(event: Event) -> Thought:
     """Return the one proposal of an undo. A pure function of the event."""
     data = event.data
     args = {
-        name: Ref(f"/event/data/args/{name.replace('~', '~0').replace('/', '~1')}")
-        if data["origins"][name] in ("trusted", "untrusted")
-        else value
+        name: _given_again(value, escape(name), data["origins"])
         for name, value in data["args"].items()
     }
     why = f"{event.extensions.get(PRINCIPAL)} takes {data['effect']} back"
@@ -140,3 +149,18 @@ def undo_thought(event: Event) -> Thought:
         detail=detail,
         observed=False,
     )
+
+
+def _given_again(value: Any, place: str, origins: Mapping[str, str]) -> Any:
+    """Return an argument so that each part of it gets the origin that it had."""
+    below = {origin for at, origin in origins.items() if at.startswith(f"{place}/")}
+    if below - {origins.get(place)}:
+        if isinstance(value, Mapping):
+            return {
+                name: _given_again(item, f"{place}/{escape(name)}", origins)
+                for name, item in value.items()
+            }
+        return [_given_again(item, f"{place}/{at}", origins) for at, item in enumerate(value)]
+    if origins.get(place) in ("trusted", "untrusted"):
+        return Ref(f"/event/data/args/{place}")
+    return value

@@ -228,9 +228,10 @@ async def test_references_are_read_and_bare_values_stay(folder: Path) -> None:
     several = {"to": ["ref:/event/data/from", "b@example.org"], "text": "ref:/memory/m1/text"}
     made, _ = reasoner(folder, [[Calls("mail.send", args), Calls("mail.send", several)]])
     first, second = (await made.reason(briefing())).proposals
-    assert first.args == {**args, "to": Ref("/registry/oncall"), "copies": 2}
+    desk, sender = Ref("/registry/oncall"), Ref("/event/data/from")
+    assert first.args == {**args, "to": [desk], "copies": 2, "extra": {"a": sender}}
     assert isinstance(first.args["copies"], int)
-    assert second.args == {"to": several["to"], "text": Ref("/memory/m1/text")}
+    assert second.args == {"to": [sender, "b@example.org"], "text": Ref("/memory/m1/text")}
 
 
 async def test_the_label_never_holds_the_models_words(folder: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from vedette.errors import BadFleet
+from vedette.event import Event
 from vedette.load import (
     Loaded,
     Problem,
@@ -27,6 +28,7 @@ from vedette.load import (
     load_module,
 )
 from vedette.load.modules import judge_of
+from vedette.tick import Tick
 
 AGENT = """\
 version: 1
@@ -522,3 +524,63 @@ def test_the_schema_names_every_key_and_requires_the_class_of_a_tool() -> None:
         key = line.split(":")[0]
         if line[:1].isalpha():
             assert key in schema["properties"]
+
+
+TRIGGERS = """\
+triggers:
+  - {on: ship.sighted, name: sighted}
+  - {on: [ship.moored, ship.left], source: "radar:*"}
+  - {on: "ship.*", subject: "ship/1*"}
+  - {daily: "06:30", name: morning}
+  - {every: 1h}
+"""
+
+
+def with_triggers(small: Small, text: str) -> None:
+    whole = (small.root / YAML).read_text()
+    start = whole.index("triggers:")
+    end = next(
+        at for at in range(start + 1, len(whole))
+        if whole[at - 1] == "\n" and whole[at] not in " \n#"
+    )  # fmt: skip
+    small.put(YAML, whole[:start] + text + whole[end:])
+
+
+def test_every_trigger_has_a_name_and_policy_is_told_the_first_that_matches(small: Small) -> None:
+    with_triggers(small, TRIGGERS)
+    agent = small.load().fleet.agents["harbour_watch"]
+    assert [one.called for one in agent.subscriptions] == [
+        "sighted", "ship.moored,ship.left@radar:*", "ship.*#ship/1*",
+    ]  # fmt: skip
+    assert [one.name for one in agent.schedules] == ["morning", "every"]
+
+    def woken(
+        type: str, source: str = "radar:1", subject: str | None = "ship/12", **more: Any
+    ) -> str:
+        return agent.trigger_of(Event(source, "1", type, subject, **more))
+
+    assert woken("ship.sighted") == "sighted"
+    assert woken("ship.left") == "ship.moored,ship.left@radar:*"
+    assert woken("ship.left", "lookout:1") == "ship.*#ship/1*"
+    assert woken("ship.left", "lookout:1", "ship/2") == ""
+    made = Tick("harbour_watch", agent.schedules[0], 0, "2026-03-01").event("harbour")
+    assert agent.trigger_of(made) == "morning"
+    # What another sends as a tick, or as an undo, has no trigger.
+    assert woken("vedette.tick", made.source, "morning") == ""
+    assert woken("vedette.undo") == ""
+    assert woken("vedette.undo", vouched=frozenset({"data/action"})) == "undo"
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[{on: a}, {on: a}]", "two triggers are named 'a'"),
+        ("[{on: a, name: every}, {every: 1h}]", "two triggers are named 'every'"),
+        ("[{on: a, name: x}, {daily: '06:30', name: x}]", "two triggers are named 'x'"),
+        ("[{on: a, name: A b}]", "'A b' cannot name a trigger"),
+        ("[{on: a, name: undo}]", "'undo' names the trigger of what a person takes back"),
+    ],
+)
+def test_a_trigger_has_a_name_of_its_own(small: Small, text: str, what: str) -> None:
+    with_triggers(small, f"triggers: {text}\n")
+    assert any(what in problem.what for problem in small.check())

@@ -78,7 +78,7 @@ def decided(
     seen = Event.from_payload(json.loads(event.payload()))
     briefing = Briefing("run", plan.name, event.id, 1, 0, 1, seen, plan.charter, REGISTRY, memories)
     judgement = judge.judge(None, briefing)
-    roots = first_roots(briefing)
+    roots = first_roots(plan, briefing)
     cited = [(memory.cite(), memory.trust) for memory in memories]
     # A gateway of its own for each event: what one permits is no other's rate limit.
     gateway = Gateway(engine(), 1)

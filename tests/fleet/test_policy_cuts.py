@@ -109,7 +109,7 @@ def must_be_denied() -> dict[str, Question]:
         "another owner": changed("file", ("subject", "owner", "x@evil.example")),
         "no release": changed("file", ("subject", "release", "")),
         "an exhausted run": exhausted,
-        "another schema": {**bases()["file"], "schema": "vedette.question/2"},
+        "another schema": {**bases()["file"], "schema": "vedette.question/3"},
         "another's memory": reading("anomaly_detection", "o", "inbox/inbox"),
         "nothing": {},
     }

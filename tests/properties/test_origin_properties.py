@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,18 @@ from hypothesis import strategies as st
 from vedette.action import Proposal, bind
 from vedette.errors import BadProposal
 from vedette.event import ENVELOPE
-from vedette.origin import Ref, Roots, bare_origin, known_values, resolve
+from vedette.moved import Superseded
+from vedette.origin import (
+    RANK,
+    Ref,
+    Roots,
+    bare_origin,
+    known_values,
+    resolve,
+    tokens,
+    walk,
+)  # fmt: skip
+from vedette.today import origins_today
 from vedette.tool import Tool
 
 WORDS = st.text(max_size=6)
@@ -68,15 +80,34 @@ def test_a_bare_value_is_never_trusted(given_roots: Roots, value: Any) -> None:
     origin = bare_origin(value, known_values(given_roots))
     assert origin in ("registered", "derived")
     if origin == "registered":
-        assert value in known_values(replace(given_roots, event=NONE, memory=NONE, row=NONE))
+        known = known_values(replace(given_roots, event=NONE, memory=NONE, row=NONE))
+        assert all(leaf in known for leaf in leaves(value))
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from leaves(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from leaves(item)
+    else:
+        yield value
+
+
+COMPOSED = st.recursive(
+    VALUES | POINTERS.map(Ref), lambda inner: st.lists(inner) | st.dictionaries(WORDS, inner),
+    max_leaves=6,
+)  # fmt: skip
 
 
 @settings(max_examples=30, deadline=None)
-@given(roots(), st.dictionaries(st.sampled_from(["a", "b"]), VALUES | POINTERS.map(Ref)))
+@given(roots(), st.dictionaries(st.sampled_from(["a", "b", "c"]), COMPOSED))
 def test_every_argument_has_an_origin_or_there_is_no_action(
     given_roots: Roots, args: dict[str, Any]
 ) -> None:
-    kinds = {"a": "string?", "b": "object?"}
+    kinds = {"a": "string?", "b": "object?", "c": "list?"}
     tool = Tool("t", "do", "thing", kinds, ("/a", "/b"), "idempotent", "f")
     try:
         action = bind(
@@ -84,7 +115,35 @@ def test_every_argument_has_an_origin_or_there_is_no_action(
         )
     except BadProposal:
         return
-    assert set(action.origins) == {f"/{name}" for name in action.args}
-    for name, value in args.items():
-        if not isinstance(value, Ref):
-            assert action.origins[f"/{name}"] != "trusted"
+    assert {f"/{name}" for name in action.args} <= set(action.origins)
+    for pointer, origin in action.origins.items():
+        # Whatever is labelled is there, and no part of it is worse.
+        walk(action.args, tokens(pointer))
+        below = [o for at, o in action.origins.items() if at.startswith(f"{pointer}/")]
+        assert RANK[origin] >= max(map(RANK.__getitem__, below), default=0)
+        if origin == "trusted" and not isinstance(walk(action.args, tokens(pointer)), list | dict):
+            drawn = (at for at in action.sources if f"{pointer}/".startswith(f"{at}/"))
+            assert any(drawn), pointer
+
+
+@settings(max_examples=30, deadline=None)
+@given(roots(), st.dictionaries(st.sampled_from(["b", "c"]), COMPOSED))
+def test_origins_of_a_record_are_the_same_while_nothing_changes(
+    given_roots: Roots, args: dict[str, Any]
+) -> None:
+    kinds = {"b": "object?", "c": "list?"}
+    tool = Tool("t", "do", "thing", kinds, ("/b",), "idempotent", "f")
+    try:
+        action = bind(
+            Proposal("t", args), tool, given_roots, confidence=1.0, run="r", turn=1, ordinal=0
+        )
+    except BadProposal:
+        return
+    record = {"args": action.args, "origins": action.origins, "sources": action.sources}
+    assert origins_today(record, given_roots.charter, given_roots.registry) == action.origins
+    # Without a charter nothing is better than it was, and what was drawn from it is gone.
+    try:
+        today = origins_today(record, {}, {})
+    except Superseded:
+        return
+    assert all(RANK[today[at]] >= RANK[origin] for at, origin in action.origins.items())

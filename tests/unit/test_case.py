@@ -18,6 +18,7 @@ from vedette.tool import Tool
 TOOL = Tool("mail.tell", "tell", "mail", {"to": "string", "what": "object"}, ("/to",), "none", "f")
 CHARTER = {"desk": "desk@harbour.example"}
 REGISTRY = {"people": ["ada@harbour.example"]}
+WHAT = {"/what": "derived", "/what/a": "derived", "/what/a/0": "derived"}
 
 
 def case_of(tool: Tool = TOOL) -> tuple[Case, ActionRow]:
@@ -39,7 +40,7 @@ def test_an_action_decided_here_is_what_is_on_record() -> None:
     case, row = case_of()
     first = case.action(row)
     assert (first.id, first.digest) == (row.id, row.digest)
-    assert first.origins == {"/to": "registered", "/what": "derived"}
+    assert first.origins == {**WHAT, "/to": "registered"}
     # A tool that changes what it was given changes nothing of the next try.
     first.args["what"]["a"].append("c")
     assert case.action(row).args == {"to": "ada@harbour.example", "what": {"a": ["b"]}}
@@ -48,7 +49,7 @@ def test_an_action_decided_here_is_what_is_on_record() -> None:
 def test_its_origins_are_found_anew_under_another_registry() -> None:
     case, row = case_of()
     case.line.registry = {"people": []}
-    assert case.action(row).origins == {"/to": "derived", "/what": "derived"}
+    assert case.action(row).origins == {**WHAT, "/to": "derived"}
 
 
 def test_what_was_not_decided_here_is_held_against_its_digest() -> None:

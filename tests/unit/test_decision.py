@@ -97,7 +97,7 @@ def test_denied_has_a_reason() -> None:
 
 
 QUESTION: dict[str, Any] = {
-    "schema": "vedette.question/1",
+    "schema": "vedette.question/2",
     "now": 1_795_257_600_000_000,
     "subject": {
         "id": "spiffe://harbour/agent/inbox_triage",
@@ -115,7 +115,10 @@ QUESTION: dict[str, Any] = {
         "high_impact": False,
         "args": {"message": "m"},
         "origins": {"/message": "trusted"},
+        "sources": {"/message": "/event/subject"},
         "sinks": ["/message"],
+        "links": [{"at": "/text", "link": "a.example", "host": "a.example", "origin": "derived"}],
+        "readers": {"/text": ["@harbour.example"]},
     },
     "resource": {"type": "mailbox", "id": "m"},
     "context": {
@@ -126,6 +129,7 @@ QUESTION: dict[str, Any] = {
         "budget": {"hour": 0, "day": 0, "run": 0},
         "approvals": [{"action_digest": "d", "by": "person:ada", "until": 1}],
         "stopped": False,
+        "trigger": "letters",
         "turn": 1,
     },
 }
@@ -145,10 +149,23 @@ def test_exact_question_is_right() -> None:
     assert check_question(QUESTION) is None
 
 
+def test_question_of_the_schema_before_stays_known() -> None:
+    """Records of it are decided again for ever; nothing of the new schema belongs into one."""
+    before = copy.deepcopy(QUESTION)
+    before["schema"] = "vedette.question/1"
+    assert "/action" in str(check_question(before))
+    for name in ("links", "readers", "sources"):
+        del before["action"][name]
+    del before["context"]["trigger"]
+    assert check_question(before) is None
+    assert check_question({**before, "schema": "vedette.question/2"}) is not None
+
+
 @pytest.mark.parametrize(
     ("path", "value", "named"),
     [
-        ("schema", "vedette.question/2", "vedette.question/1"),
+        ("schema", "vedette.question/3", "vedette.question/2"),
+        ("schema", ["vedette.question/2"], "vedette.question/2"),
         ("now", "1", "/now"),
         ("now", True, "/now"),
         ("subject", [], "/subject"),
@@ -164,7 +181,22 @@ def test_exact_question_is_right() -> None:
         ("context/budget/run", 1.0, "/context/budget/run"),
         ("context/approvals", [{}], "/context/approvals"),
         ("context/extra", 1, "/context has not exactly"),
-        ("extra", 1, "vedette.question/1"),
+        ("extra", 1, "vedette.question/2"),
+        ("context/trigger", None, "/context/trigger"),
+        ("action/links", {}, "/action/links"),
+        ("action/links", ["a.example"], "/action/links"),
+        ("action/links", [{"at": "/text", "link": "a", "host": "a"}], "/action/links"),
+        (
+            "action/links",
+            [{"at": "/text", "link": "a", "host": "a", "origin": "mine"}],
+            "/action/links",
+        ),
+        ("action/sources", [], "/action/sources"),
+        ("action/sources", {"/message": 1}, "/action/sources/message"),
+        ("action/readers", [], "/action/readers"),
+        ("action/readers", {"/text": "@harbour.example"}, "/action/readers/text"),
+        ("action/readers", {"/text": [1]}, "/action/readers/text"),
+        ("action/readers", {"/text": None}, "/action/readers/text"),
     ],
 )
 def test_wrong_question_is_named(path: str, value: object, named: str) -> None:

@@ -88,9 +88,20 @@ def test_tokens_are_those_of_rfc_6901() -> None:
     assert tokens("/a~1b/~01/") == ("a/b", "~1", "")
 
 
-def test_a_bare_value_is_registered_only_as_a_whole() -> None:
+def test_a_bare_value_is_registered_only_if_all_of_it_is_known() -> None:
     known = known_values(ROOTS)
     assert known == {"Invoices", "one", "two", "acc@example.org"}
     assert bare_origin("acc@example.org", known) == "registered"
-    for other in ("ACC@example.org", "acc@example.org ", "acc", "", 7, ["acc@example.org"], None):
+    assert bare_origin(["acc@example.org"], known) == "registered"
+    assert bare_origin({"one": ["acc@example.org"]}, known) == "registered"
+    for other in ("ACC@example.org", "acc@example.org ", "acc", "", 7, None, True, [], {}, [7],
+                  ["acc@example.org", "x"], {"x": "one"}):  # fmt: skip
         assert bare_origin(other, known) == "derived"
+
+
+def test_a_key_with_a_slash_is_no_place_below_another() -> None:
+    """In an undo single places are vouched for; a key that spells one is another place."""
+    data = {"args": {"o": {"x/0": "theirs", "x": ["ours"]}}}
+    undo = replace(ROOTS, event={"data": data}, vouched=frozenset({"data/args/o/x/0"}))
+    assert resolve(Ref("/event/data/args/o/x/0"), undo) == ("ours", "trusted")
+    assert resolve(Ref("/event/data/args/o/x~10"), undo) == ("theirs", "untrusted")

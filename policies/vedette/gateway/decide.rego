@@ -12,6 +12,7 @@ permitted if {
 	data.vedette.identity.ok
 	data.vedette.grant.would_ok
 	data.vedette.origins.ok
+	data.vedette.secrecy.ok
 	data.vedette.limits.ok
 	data.vedette.holds.ok
 	data.vedette.denies.ok
@@ -22,6 +23,7 @@ admissible if {
 	data.vedette.identity.ok
 	data.vedette.grant.tool_granted
 	data.vedette.origins.holdable
+	data.vedette.secrecy.ok
 	data.vedette.limits.holdable
 	data.vedette.denies.ok
 }
@@ -85,6 +87,7 @@ denials := [
 	data.vedette.grant.reasons,
 	data.vedette.limits.reasons,
 	data.vedette.origins.reasons,
+	data.vedette.secrecy.reasons,
 ]
 
 speaking := [reasons | some reasons in denials; count(reasons) > 0]

@@ -9,6 +9,7 @@ under(policy, asked) := answer if {
 		with data.grants as policy.grants
 		with data.limits as policy.limits
 		with data.sinks as policy.sinks
+		with data.links as policy.links
 		with data.denies as policy.denies
 		with data.vedette.denies.deny as set()
 }
@@ -245,6 +246,7 @@ test_value_beyond_the_grant_is_held_until_a_person_decides if {
 		with data.grants as only
 		with data.limits as testdata.limits
 		with data.sinks as testdata.sinks
+		with data.links as testdata.links
 		with data.vedette.denies.deny as set()
 	held.outcome == "hold"
 	held.rule == "grant.only"
@@ -254,6 +256,7 @@ test_value_beyond_the_grant_is_held_until_a_person_decides if {
 		with data.grants as only
 		with data.limits as testdata.limits
 		with data.sinks as testdata.sinks
+		with data.links as testdata.links
 		with data.vedette.denies.deny as set()
 	free.outcome == "permit"
 }
@@ -264,6 +267,7 @@ test_denied_tool_is_denied if {
 		with data.grants as testdata.grants
 		with data.limits as testdata.limits
 		with data.sinks as testdata.sinks
+		with data.links as testdata.links
 		with data.denies.agents as []
 		with data.denies.tools as ["letter.file"]
 	answer.outcome == "deny"

@@ -65,11 +65,66 @@ else := "high" if granted.impact in {"high", "low"}
 
 impact_known if is_string(impact)
 
-# A grant may name the values that an argument may have, as `only: {/folder: [Invoices]}`. What lies
-# beyond them is for a person (holds). Whatever is no such list of an argument's values allows none.
+# A grant may be for some triggers only: `triggers: [weekly-report]`, or with what holds for each,
+# `triggers: {rent: {/account: [landlord]}}`. Then no other run has it. Whatever is neither names none.
+tied if {
+	is_object(granted)
+	type_name(granted.triggers) != ""
+}
+
+woken if {
+	listed
+	not tied
+}
+
+else if {
+	is_array(granted.triggers)
+	is_string(input.context.trigger)
+	input.context.trigger != ""
+	input.context.trigger in granted.triggers
+}
+
+else if {
+	is_object(granted.triggers)
+	is_object(granted.triggers[input.context.trigger])
+}
+
+# A grant may name the values that an argument may have, for all runs as `only: {/folder: [Invoices]}`
+# or for those of a trigger. A value `ref:/event/subject` stands for whatever that reference draws.
+# What lies beyond them is for a person (holds). Whatever is no such list of an argument's values
+# allows none.
 confined if {
 	is_object(granted)
 	type_name(granted.only) != ""
+}
+
+# A text that is spelled like a reference is none.
+fits(argument, values) if {
+	is_string(argument)
+	is_array(values)
+	parts := split(argument, "/")
+	count(parts) == 2
+	parts[0] == ""
+	is_string(parts[1])
+	name := replace(replace(parts[1], "~1", "/"), "~0", "~")
+	value := input.action.args[name]
+	value in values
+	not_spelled(value)
+}
+
+fits(argument, values) if {
+	is_string(argument)
+	is_array(values)
+	source := input.action.sources[argument]
+	is_string(source)
+	concat("", ["ref:", source]) in values
+}
+
+not_spelled(value) if type_name(value) != "string"
+
+not_spelled(value) if {
+	is_string(value)
+	trim_prefix(value, "ref:/") == value
 }
 
 limited contains argument if {
@@ -80,31 +135,37 @@ limited contains argument if {
 within contains argument if {
 	is_object(granted.only)
 	some argument, values in granted.only
-	is_string(argument)
-	is_array(values)
-	parts := split(argument, "/")
-	count(parts) == 2
-	parts[0] == ""
-	name := replace(replace(parts[1], "~1", "/"), "~0", "~")
-	input.action.args[name] in values
+	fits(argument, values)
 }
 
-beyond := limited - within
+limited_here contains argument if {
+	is_object(granted.triggers)
+	is_object(granted.triggers[input.context.trigger])
+	some argument, _ in granted.triggers[input.context.trigger]
+}
+
+within_here contains argument if {
+	is_object(granted.triggers)
+	is_object(granted.triggers[input.context.trigger])
+	some argument, values in granted.triggers[input.context.trigger]
+	fits(argument, values)
+}
+
+beyond := (limited - within) | (limited_here - within_here)
 
 # A key that nobody reads may be a limit that somebody misspelt, so it proves no lack of one.
 understood if {
 	is_object(granted)
-	object.remove(granted, {"verb", "resource", "impact", "only"}) == {}
+	object.remove(granted, {"verb", "resource", "impact", "only", "triggers"}) == {}
 }
+
+named if not confined
+
+else if is_object(granted.only)
 
 unlimited if {
 	understood
-	not confined
-}
-
-else if {
-	understood
-	is_object(granted.only)
+	named
 	count(beyond) == 0
 }
 
@@ -114,6 +175,7 @@ tool_granted if {
 	resource
 	bound
 	impact_known
+	woken
 }
 
 reasons contains "grant.memory" if {
@@ -141,6 +203,11 @@ reasons contains "grant.resource" if {
 reasons contains "grant.unbound" if {
 	listed
 	not bound
+}
+
+reasons contains "grant.trigger" if {
+	listed
+	not woken
 }
 
 reasons contains "grant.impact" if {

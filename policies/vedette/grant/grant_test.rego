@@ -223,3 +223,86 @@ test_what_is_no_list_of_values_allows_none if {
 		not grant.unlimited with input as filing("Invoices") with data.grants as only(value)
 	}
 }
+
+tied := regranted("/watch/tools/bell.ring/triggers", ["dawn", "dusk"])
+
+woken(trigger) := object.union(question, {"context": {"trigger": trigger}})
+
+test_grant_for_some_triggers_is_no_others if {
+	grant.ok with input as woken("dusk") with data.grants as tied
+	every trigger in ["noon", "", "DUSK", null, ["dusk"]] {
+		asked := woken(trigger)
+		grant.reasons == {"grant.trigger"} with input as asked with data.grants as tied
+		not grant.ok with input as asked with data.grants as tied
+		not grant.would_ok with input as asked with data.grants as tied
+	}
+}
+
+test_grant_without_triggers_is_for_all if {
+	grant.ok with input as woken("noon") with data.grants as given
+}
+
+test_triggers_that_are_no_list_are_none if {
+	every odd in ["dusk", {"dusk": true}, null, true, []] {
+		other := regranted("/watch/tools/bell.ring/triggers", odd)
+		not grant.ok with input as woken("dusk") with data.grants as other
+	}
+}
+
+test_run_without_a_trigger_has_no_tied_grant if {
+	grant.reasons == {"grant.trigger"} with input as question with data.grants as tied
+}
+
+routines := regranted("/watch/tools/bell.ring/triggers", {
+	"dawn": {"/bell": ["big"], "/times": [1, 2]},
+	"dusk": {"/bell": ["ref:/event/subject"]},
+	"noon": {},
+	"night": "all",
+})
+
+ringing(trigger, args, sources) := object.union(question, {
+	"action": {"args": args, "sources": sources},
+	"context": {"trigger": trigger},
+})
+
+test_each_trigger_has_values_of_its_own if {
+	grant.unlimited with input as ringing("dawn", {"bell": "big", "times": 2}, {}) with data.grants as routines
+	grant.unlimited with input as ringing("noon", {"bell": "any", "times": 9}, {}) with data.grants as routines
+	asked := ringing("dawn", {"bell": "small", "times": 2}, {})
+	grant.ok with input as asked with data.grants as routines
+	not grant.unlimited with input as asked with data.grants as routines
+	grant.beyond == {"/bell"} with input as asked with data.grants as routines
+	grant.beyond == {"/bell", "/times"} with input as ringing("dawn", {}, {}) with data.grants as routines
+}
+
+test_reference_stands_for_what_it_draws if {
+	right := ringing("dusk", {"bell": "b7"}, {"/bell": "/event/subject"})
+	grant.unlimited with input as right with data.grants as routines
+	every wrong in [
+		ringing("dusk", {"bell": "b7"}, {}),
+		ringing("dusk", {"bell": "b7"}, {"/bell": "/charter/bell"}),
+		ringing("dusk", {"bell": "b7"}, {"/other": "/event/subject"}),
+		ringing("dusk", {"bell": "ref:/event/subject"}, {}),
+		ringing("dusk", {"bell": "ref:/event/subject"}, {"/bell": "/event/data/text"}),
+	] {
+		not grant.unlimited with input as wrong with data.grants as routines
+		grant.beyond == {"/bell"} with input as wrong with data.grants as routines
+	}
+}
+
+test_trigger_without_an_object_or_not_named_has_no_grant if {
+	every trigger in ["night", "never", ""] {
+		asked := ringing(trigger, {"bell": "big", "times": 1}, {})
+		grant.reasons == {"grant.trigger"} with input as asked with data.grants as routines
+	}
+}
+
+test_both_lists_count if {
+	both := json.patch(routines, [{
+		"op": "add",
+		"path": "/watch/tools/bell.ring/only",
+		"value": {"/bell": ["small", "ref:/event/subject"]},
+	}])
+	grant.beyond == {"/bell"} with input as ringing("dawn", {"bell": "big", "times": 1}, {}) with data.grants as both
+	grant.unlimited with input as ringing("dusk", {"bell": "b"}, {"/bell": "/event/subject"}) with data.grants as both
+}

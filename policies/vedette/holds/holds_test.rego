@@ -11,6 +11,7 @@ question := {
 		"high_impact": false,
 		"args": {},
 		"origins": {},
+		"links": [],
 		"sinks": [],
 	},
 	"context": {"stopped": false, "confidence": 900, "approvals": []},

@@ -27,7 +27,7 @@ else if {
 }
 
 asked_properly if {
-	input.schema == "vedette.question/1"
+	input.schema == "vedette.question/2"
 	now := input.now
 	is_number(now)
 	now > 0

@@ -3,7 +3,7 @@ package vedette.identity_test
 import data.vedette.identity
 
 question := {
-	"schema": "vedette.question/1",
+	"schema": "vedette.question/2",
 	"now": 1795257600000000,
 	"subject": {
 		"id": "spiffe://harbour/agent/watch",
@@ -55,8 +55,10 @@ test_granted_owner_is_proven if {
 }
 
 test_other_schema_is_not if {
-	later := json.patch(question, [{"op": "replace", "path": "/schema", "value": "vedette.question/2"}])
-	identity.reasons == {"identity.schema"} with input as later with data.grants as grants
+	every schema in ["vedette.question/1", "vedette.question/3"] {
+		other := json.patch(question, [{"op": "replace", "path": "/schema", "value": schema}])
+		identity.reasons == {"identity.schema"} with input as other with data.grants as grants
+	}
 }
 
 test_approvals_of_another_shape_are_not if {

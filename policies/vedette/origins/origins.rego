@@ -45,7 +45,8 @@ settled contains sink if {
 	count({name} - object.keys(input.action.args)) == 1
 }
 
-# The engine labels whole arguments; a value inside one has that argument's origin.
+# The engine labels each element of an argument; one that it does not name has that argument's
+# origin, which is the worst of its elements.
 origin := {sink: found |
 	some sink, escaped in argument
 	found := input.action.origins[concat("", ["/", escaped])]
@@ -99,6 +100,8 @@ reasons contains "origins.unknown" if {
 
 reasons contains "origins.shape" if not complete
 
+reasons contains "origins.shape" if not links_known
+
 holds contains reason if {
 	some sink, found in origin
 	sink in for_person
@@ -108,19 +111,22 @@ holds contains reason if {
 	is_string(reason)
 }
 
-# Every sink is filled from where policy allows.
+# Every sink is filled from where policy allows, and so is every link that counts.
 proven if {
 	complete
+	links_settled
 	count(doubted) == 0
 }
 
 else if {
 	complete
+	links_settled
 	count(unclear) == 0
 }
 
 else if {
 	complete
+	links_settled
 	count(unsettled) == 0
 }
 
@@ -129,6 +135,7 @@ holdable if proven
 
 else if {
 	complete
+	links_holdable
 	count(refused) == 0
 }
 

@@ -10,6 +10,7 @@ question(given) := {
 		"args": {"to": "x", "text": "y"},
 		"origins": {"/to": given, "/text": "untrusted"},
 		"sinks": ["/to"],
+		"links": [],
 	},
 	"context": {"approvals": []},
 }

@@ -26,7 +26,7 @@ limits := {
 
 known := {"accepts": ["trusted", "registered"], "otherwise": "deny"}
 
-trusted := {"accepts": ["trusted"], "otherwise": "deny"}
+trusted := {"accepts": ["trusted"], "otherwise": "deny", "receiver": false}
 
 anyone := {"accepts": ["trusted", "registered", "derived", "untrusted"], "otherwise": "deny"}
 
@@ -39,13 +39,15 @@ sinks := {
 	"complete": true,
 }
 
+links := {"tools": {"letter.draft": {"/text": known}}, "complete": true}
+
 denies := {"agents": [], "tools": [], "complete": true}
 
-policy := {"grants": grants, "limits": limits, "sinks": sinks, "denies": denies}
+policy := {"grants": grants, "limits": limits, "sinks": sinks, "links": links, "denies": denies}
 
 # Ten seconds into a minute that begins an hour.
 question := {
-	"schema": "vedette.question/1",
+	"schema": "vedette.question/2",
 	"now": 1795257610000000,
 	"subject": {
 		"id": "spiffe://harbour/agent/clerk",
@@ -63,7 +65,10 @@ question := {
 		"high_impact": false,
 		"args": {"letter": "l1", "shelf": "Invoices"},
 		"origins": {"/letter": "trusted", "/shelf": "trusted"},
+		"sources": {},
 		"sinks": ["/letter", "/shelf"],
+		"links": [],
+		"readers": {},
 	},
 	"resource": {"type": "shelf", "id": "l1"},
 	"context": {
@@ -74,6 +79,7 @@ question := {
 		"budget": {"hour": 2000, "day": 20000, "run": 8},
 		"approvals": [],
 		"stopped": false,
+		"trigger": "letters",
 		"turn": 1,
 	},
 }

@@ -96,7 +96,16 @@ def read_agent(folder: Path, shown: str, around: Around) -> tuple[Agent | None, 
         subscriptions=subscriptions,
         schedules=schedules,
         tools={tool.name: _tool(tool) for tool in shape.tools},
-        scopes=tuple(Scope(s.bank, s.scope, tuple(s.topics), s.limit) for s in shape.memory),
+        scopes=tuple(
+            Scope(
+                s.bank,
+                s.scope,
+                tuple(s.topics),
+                s.limit,
+                around.banks[s.bank].permitted_readers.get(s.scope),
+            )
+            for s in shape.memory
+        ),
         budget=Budget(**shape.budget.model_dump()),
         requested_mode=shape.mode,
         order_by=shape.order_by,
@@ -110,7 +119,9 @@ def read_agent(folder: Path, shown: str, around: Around) -> tuple[Agent | None, 
 
 
 def _tool(shape: ToolFile) -> Tool:
-    values = shape.model_dump(exclude={"timeout", "sinks"})
+    values = shape.model_dump(exclude={"timeout", "sinks", "permitted_readers"})
+    if shape.permitted_readers is not None:
+        values["readers"] = frozenset(shape.permitted_readers)
     if shape.http is not None:
         asks = BY_ENGINE if shape.http.query is not None else None
         values |= {"function": BY_ENGINE, "query": asks, "http": http_facts(shape.http)}

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 from vedette.clock import duration_us
 from vedette.load.field import AfterValidator, Field, Shape, json_schema
 from vedette.load.http_file import HttpFile
+from vedette.readers import check_reader
 
 SETTLES_MEND = "say how an unknown outcome is settled: transactional, idempotent, queryable or none"
-ARG_KINDS = ("string", "integer", "boolean", "strings", "object")
+ARG_KINDS = ("string", "integer", "boolean", "strings", "list", "object")
 
 _NAME = r"^[a-z][a-z0-9_]*$"
 _WORD = r"^[a-z][a-z0-9_.-]*$"
@@ -52,6 +53,7 @@ def _memory(text: str) -> str:
 
 
 Memory = Annotated[str, AfterValidator(_memory)]
+Reader = Annotated[str, AfterValidator(check_reader)]
 Filled = Annotated[str, AfterValidator(_filled)]
 OneOrMore = Annotated[Filled | list[Filled], Field(union_mode="left_to_right")]
 
@@ -67,7 +69,7 @@ class TriggerFile(Shape):
         default=None, description="five fields; weekdays by name (mon … sun)"
     )
     daily: Filled | None = Field(default=None, description="local time of day, HH:MM")
-    name: str | None = Field(default=None, description="names the schedule; part of its tick ids")
+    name: str | None = Field(default=None, description="names the trigger; policy is told it")
     zone: Filled = Field(default="UTC", description="IANA time zone of a schedule")
     missed: Literal["skip", "latest", "all"] = Field(
         default="latest", description="what becomes of instants that passed while nothing ran"
@@ -146,7 +148,7 @@ class ToolFile(Shape):
     resource: str = Field(description="the type of resource it acts on", pattern=_WORD)
     args: dict[str, str] = Field(
         default_factory=dict,
-        description="arguments: string, integer, boolean, strings or object; '?' for optional",
+        description="string, integer, boolean, strings, list or object; '?' for optional",
     )
     sinks: list[str] = Field(
         description="JSON Pointers to the arguments that decide who, where or which; [] if none"
@@ -173,6 +175,9 @@ class ToolFile(Shape):
     )
     target: str | None = Field(default=None, description="a [targets.NAME] table of vedette.toml")
     output: Literal["trusted", "untrusted"] = "untrusted"
+    permitted_readers: list[Reader] | None = Field(
+        default=None, description="to whom what it answers may be told; left out: to everybody"
+    )
     high_impact: bool = False
     timeout: Duration = "10s"
     attempts: int = Field(default=5, ge=1, le=100)

@@ -15,6 +15,7 @@ from vedette.load.problem import Problem, did_you_mean
 from vedette.load.shape import fit
 from vedette.load.yaml_file import Document, parse_yaml, read_text, read_yaml
 from vedette.memory import BankPlan, Memory
+from vedette.readers import check_reader
 
 MAX_TEXT = 20_000  # characters; a memory that is longer belongs into a document it points to
 
@@ -37,6 +38,7 @@ def _filled(text: str) -> str:
 
 Day = Annotated[str, AfterValidator(_day)]
 Filled = Annotated[str, AfterValidator(_filled)]
+Reader = Annotated[str, AfterValidator(check_reader)]
 
 
 class BankScopeFile(Shape):
@@ -46,6 +48,9 @@ class BankScopeFile(Shape):
     readers: list[Filled] = Field(description="agents that may ask to read it")
     writers: list[Filled] = Field(
         default_factory=list, description="agents whose candidates are taken for it"
+    )
+    permitted_readers: list[Reader] | None = Field(
+        default=None, description="to whom what is remembered may be told; left out: to everybody"
     )
 
 
@@ -124,7 +129,12 @@ def read_bank(
 
 
 def _plan(shape: BankFile, memories: tuple[Memory, ...]) -> BankPlan:
-    facts = {"bank": shape.model_dump(), "memories": {m.id: m.digest for m in memories}}
+    bank = shape.model_dump()
+    for scope in bank["scopes"]:
+        # Only where it is declared, so that the digests of all other banks stay what they were.
+        if scope["permitted_readers"] is None:
+            del scope["permitted_readers"]
+    facts = {"bank": bank, "memories": {m.id: m.digest for m in memories}}
     return BankPlan(
         name=shape.bank,
         purpose=shape.purpose,
@@ -134,6 +144,12 @@ def _plan(shape: BankFile, memories: tuple[Memory, ...]) -> BankPlan:
         memories=memories,
         digest=sha256_hex(canonical(facts)),
         writers={scope.name: tuple(scope.writers) for scope in shape.scopes},
+        permitted_readers={
+            scope.name: None
+            if scope.permitted_readers is None
+            else frozenset(scope.permitted_readers)
+            for scope in shape.scopes
+        },
     )
 
 

@@ -42,6 +42,7 @@ from vedette.load.settings_file import (
 from vedette.load.shape import problem_of, sentence
 from vedette.load.yaml_file import Document, KeyPath, read_text
 from vedette.quick_data import dataclass
+from vedette.readers import Rule
 
 _TARGET = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?\Z")
@@ -182,6 +183,7 @@ class Settings:
     isolation: Isolation = field(default_factory=lambda: Isolation(False))
     edges: Edges = field(default_factory=Edges)
     notify: NotifyPlan = field(default_factory=NotifyPlan)
+    secrecy: tuple[Rule, ...] = ()
     displays: tuple[Display, ...] = ()
 
     @property
@@ -422,6 +424,9 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
         ),
         edges=edges(shape, path),
         notify=notify_plan(shape, targets, path),
+        secrecy=tuple(
+            Rule(one.source, one.type, frozenset(one.permitted_readers)) for one in shape.secrecy
+        ),
         displays=displays_of(shape),
     )
 

@@ -20,13 +20,14 @@ from vedette.load.edges_file import (
     TelemetryFile,
     TokensFile,
 )
-from vedette.load.field import Field, json_schema
+from vedette.load.field import AfterValidator, Field, json_schema
 from vedette.load.imap import ImapFile
 from vedette.load.kinds import Errors
 from vedette.load.notify_file import NotifyFile
 from vedette.load.part import NAME, Address, Duration, Number, Part, Whole
 from vedette.load.secrets import VERSION
 from vedette.load.yaml_file import KeyPath
+from vedette.readers import check_reader
 
 ENV = "VEDETTE_"
 
@@ -176,6 +177,19 @@ class RetentionFile(Part):
     )
 
 
+Reader = Annotated[str, AfterValidator(check_reader)]
+
+
+class SecrecyFile(Part):
+    """Who may be told what events say. Of several tables that match an event, those in all."""
+
+    source: str = Field(default="*", description="pattern of the event's source", min_length=1)
+    type: str = Field(default="*", description="pattern of the event's type", min_length=1)
+    permitted_readers: list[Reader] = Field(
+        description="addresses, @domains, resource:TYPE, target:NAME; [] is nobody"
+    )
+
+
 class SettingsFile(Part):
     """vedette.toml. `VEDETTE_STATE`, `VEDETTE_LIMITS__MAX_HOPS` and so on have the last word."""
 
@@ -199,6 +213,7 @@ class SettingsFile(Part):
     targets: dict[str, dict[str, Any]] = Field(default_factory=dict)
     sources: list[SourceFile] = Field(default_factory=list)
     displays: list[DisplayFile] = Field(default_factory=list)
+    secrecy: list[SecrecyFile] = Field(default_factory=list)
 
 
 def settings_schema() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from vedette.digest import checked, tame
 from vedette.load.agent_file import AgentFile, TriggerFile
 from vedette.load.problem import Problem
 from vedette.load.yaml_file import Document, KeyPath
-from vedette.trigger import TICK_TYPE, Schedule, Subscription
+from vedette.trigger import TICK_TYPE, UNDO_TRIGGER, Schedule, Subscription
 
 _KINDS = ("on", "every", "cron", "daily")
 _DAILY = re.compile(r"([01]\d|2[0-3]):[0-5]\d\Z")
@@ -45,15 +45,31 @@ def read_triggers(shape: AgentFile, document: Document) -> Found:
         elif trigger.on is not None:
             problems += _subscription_problems(trigger, document, at)
             subscriptions.append(_subscription(trigger))
+            problems += _name_problems(subscriptions[-1].called, trigger, names, document, at)
         else:
             name = trigger.name or given[0]
             problems += _schedule_problems(trigger, document, at)
-            if name in names:
-                what = f"two schedules are named {name!r}"
-                problems.append(document.problem(at, what, "give each a name of its own"))
-            names.add(name)
+            problems += _name_problems(name, trigger, names, document, at)
             schedules.append(_schedule(trigger, name))
     return tuple(subscriptions), tuple(schedules), problems
+
+
+def _name_problems(
+    name: str, trigger: TriggerFile, names: set[str], document: Document, at: KeyPath
+) -> list[Problem]:
+    """Say what is wrong with a trigger's name, its own or the one it is called by without."""
+    problems = []
+    if trigger.name is not None and not _NAME.match(trigger.name):
+        what, mend = f"{trigger.name!r} cannot name a trigger", "use a-z, 0-9, _ and -"
+        problems.append(document.problem((*at, "name"), what, mend))
+    if name == UNDO_TRIGGER:
+        what = f"{name!r} names the trigger of what a person takes back"
+        problems.append(document.problem((*at, "name"), what, "choose another name"))
+    if name in names:
+        what = f"two triggers are named {name!r}"
+        problems.append(document.problem(at, what, "give each a name of its own"))
+    names.add(name)
+    return problems
 
 
 def _many(value: str | list[str] | None) -> tuple[str, ...]:
@@ -63,7 +79,8 @@ def _many(value: str | list[str] | None) -> tuple[str, ...]:
 
 
 def _subscription(trigger: TriggerFile) -> Subscription:
-    return Subscription(_many(trigger.on), _many(trigger.source), _many(trigger.subject))
+    patterns = (_many(trigger.on), _many(trigger.source), _many(trigger.subject))
+    return Subscription(*patterns, trigger.name or "")
 
 
 def _subscription_problems(trigger: TriggerFile, document: Document, at: KeyPath) -> list[Problem]:
@@ -74,7 +91,7 @@ def _subscription_problems(trigger: TriggerFile, document: Document, at: KeyPath
     if any(fnmatchcase(TICK_TYPE, kind) and "*" not in kind for kind in _many(trigger.on)):
         what = "ticks are not subscribed to"
         problems.append(document.problem((*at, "on"), what, "use every, cron or daily"))
-    for key in sorted(trigger.model_fields_set & {"name", "zone", "missed", "max_age", "data"}):
+    for key in sorted(trigger.model_fields_set & {"zone", "missed", "max_age", "data"}):
         what = "belongs to a schedule, and this is a subscription"
         problems.append(document.problem((*at, key), what, "remove it"))
     return problems
@@ -106,8 +123,6 @@ def _schedule_problems(trigger: TriggerFile, document: Document, at: KeyPath) ->
     problems: list[Problem] = []
     for key in sorted(trigger.model_fields_set & {"source", "subject"}):
         say(key, "belongs to a subscription, and this is a schedule", "remove it")
-    if trigger.name is not None and not _NAME.match(trigger.name):
-        say("name", f"{trigger.name!r} cannot name a schedule", "use a-z, 0-9, _ and -")
     if not zone_exists(trigger.zone):
         say("zone", f"there is no time zone {trigger.zone!r}", "for example Europe/London or UTC")
     if trigger.daily is not None and not _DAILY.match(trigger.daily):

@@ -286,6 +286,8 @@ def _history(ready: _Ready, briefing: Briefing) -> tuple[list[AdkEvent], types.C
     from google.adk.events.event import Event as AdkEvent
     from google.genai import types
 
+    from vedette.adapters.adk.tools import write_args
+
     name = ready.agent.name
     past: list[AdkEvent] = []
     message = types.Content(role="user", parts=[types.Part(text=briefing_text(briefing))])
@@ -299,7 +301,7 @@ def _history(ready: _Ready, briefing: Briefing) -> tuple[list[AdkEvent], types.C
             tool = ready.by_name.get(proposal["tool"])
             # ADK keeps ids with this prefix to itself, as it does those it makes up.
             same, function = f"adk-{number}-{ordinal}", _function(tool, proposal["tool"])
-            args = _bare(proposal["args"]) if tool is None else tool.write(proposal["args"])
+            args = write_args(proposal["args"], {} if tool is None else tool.kinds)
             call = types.FunctionCall(id=same, name=function, args=args)
             calls.append(types.Part(function_call=call))
             told = _answer(answers.get(ordinal))
@@ -327,13 +329,6 @@ def _answer(answer: Mapping[str, Any] | None) -> dict[str, Any]:
     if answer is None:
         return {"status": "refused", "why": "no such tool, argument or reference"}
     return {key: answer[key] for key in ("status", "data") if key in answer}
-
-
-def _bare(args: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    return {
-        name: f"ref:{given['ref']}" if "ref" in given else given.get("value")
-        for name, given in args.items()
-    }
 
 
 # --- the thought, from the events -------------------------------------------------------------

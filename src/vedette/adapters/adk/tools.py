@@ -42,14 +42,16 @@ _SCHEMAS: dict[str, dict[str, Any]] = {
     "integer": {"type": "integer"},
     "boolean": {"type": "boolean"},
     "strings": {"type": "array", "items": {"type": "string"}},
+    "list": {"type": "array"},
     "object": {"type": "object"},
 }
 _HOW = """\
 Calling this proposes it; whether it happens is decided by policy and told in the answer.
 Any text may be given as it is, or as a reference: `ref:/event/data/from` stands for the value at
-that place of the data you were given (/event, /charter, /registry, /memory, /outcome, /row). For
-a list of texts, a reference to a list is given as its only item. Give a reference wherever the
-value stands in the data: it is copied exactly, and policy knows where it comes from."""
+that place of the data you were given (/event, /charter, /registry, /memory, /outcome, /row). Texts
+inside lists and objects too; in a list of texts, a reference to a list stands for its items. Give
+a reference wherever the value stands in the data: it is copied exactly, and policy knows where it
+comes from."""
 
 
 def function_name(tool: str) -> str:
@@ -85,8 +87,13 @@ class DeclaredTool(BaseTool):
         return {name: _read(value, self.kinds.get(name, "")) for name, value in args.items()}
 
     def write(self, args: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Return recorded arguments (`{"ref": …}` or `{"value": …}`) as the model gave them."""
-        return {name: _write(given, self.kinds.get(name, "")) for name, given in args.items()}
+        """Return recorded arguments (see `write_given`) as the model gave them."""
+        return write_args(args, self.kinds)
+
+
+def write_args(args: Mapping[str, Mapping[str, Any]], kinds: Mapping[str, str]) -> dict[str, Any]:
+    """Return recorded arguments as a model gives them; `kinds` are the types of those declared."""
+    return {name: _write(given, kinds.get(name, "")) for name, given in args.items()}
 
 
 def declared_tools(folder: Path | str) -> list[BaseTool]:
@@ -146,9 +153,10 @@ def _describe(shape: ToolFile, about: str) -> str:
 def _read(value: Any, kind: str) -> Any:
     if isinstance(value, str) and value.startswith(REF):
         return Ref(value[len(REF) - 1 :])
-    if kind.startswith("strings") and isinstance(value, list) and len(value) == 1:
-        only = _read(value[0], "string")
-        return only if isinstance(only, Ref) else value
+    if isinstance(value, list):
+        return [_read(item, "") for item in value]
+    if isinstance(value, dict):
+        return {name: _read(item, "") for name, item in value.items()}
     if kind.startswith("integer") and isinstance(value, float) and value.is_integer():
         # Some models' wire formats know numbers only as floats.
         return int(value)
@@ -156,6 +164,10 @@ def _read(value: Any, kind: str) -> Any:
 
 
 def _write(given: Mapping[str, Any], kind: str) -> Any:
+    if "list" in given:
+        return [_write(item, "") for item in given["list"]]
+    if "object" in given:
+        return {name: _write(item, "") for name, item in given["object"].items()}
     if "ref" not in given:
         return given.get("value")
     text = REF + str(given["ref"]).removeprefix("/")

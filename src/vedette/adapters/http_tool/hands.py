@@ -148,7 +148,7 @@ class HttpHands:
         headers = {
             **headers_of(call.target, place),
             "traceparent": call.traceparent,
-            "vedettelineage": ",".join(call.lineage),
+            **call.labels,
             "User-Agent": "vedette",
         }
         async with self._free.setdefault(call.agent, asyncio.Semaphore(THREADS)):

@@ -22,7 +22,7 @@ from dataclasses import replace
 from vedette import cloudevents
 from vedette.clock import iso
 from vedette.errors import BadEvent
-from vedette.event import ENVELOPE, HOPS, LINEAGE, Event
+from vedette.event import ENVELOPE, HOPS, LINEAGE, READERS, Event
 from vedette.load.reserved import reserved
 from vedette.ports import Refused
 
@@ -127,7 +127,7 @@ class Decoder:
             "type": self._type,
             "time": iso(published_us),
         }
-        for name in (LINEAGE, HOPS):
+        for name in (LINEAGE, HOPS, READERS):
             claimed = attributes.get(_CE + name) or attributes.get(name)
             if claimed:
                 bare[name] = claimed

@@ -25,7 +25,6 @@ from typing import Any
 from vedette import crashpoint
 from vedette.adapters.pubsub.client import topic_path
 from vedette.effect import Call, Outcome
-from vedette.event import HOPS, LINEAGE
 from vedette.quick_data import dataclass
 
 HOST_VARIABLE = "PUBSUB_EMULATOR_HOST"
@@ -85,8 +84,7 @@ def _message(
         "ce-id": call.key,
         "ce-source": source or str(call.target.get("source") or f"agent:{call.agent}"),
         "ce-type": type,
-        f"ce-{LINEAGE}": ",".join(call.lineage),
-        f"ce-{HOPS}": str(len(call.lineage)),
+        **{f"ce-{name}": value for name, value in call.labels.items()},
         "content-type": "application/json",
     }
     if subject:

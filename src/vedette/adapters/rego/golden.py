@@ -25,6 +25,7 @@ Named = tuple[str, Any]
 def question(agent: str, tool: str, grant: Mapping[str, Any], sinks: list[str]) -> Question:
     """Return a question that asks for a granted action with every sink trusted."""
     args = {_name(sink): "value" for sink in sinks}
+    trigger = next(iter(_texts(grant.get("triggers"))), "golden")
     return {
         "schema": QUESTION,
         "now": NOW_US,
@@ -44,7 +45,10 @@ def question(agent: str, tool: str, grant: Mapping[str, Any], sinks: list[str]) 
             "high_impact": False,
             "args": args,
             "origins": dict.fromkeys(sinks, "trusted"),
+            "sources": {},
             "sinks": sinks,
+            "links": [],
+            "readers": {},
         },
         "resource": {"type": grant.get("resource", "thing"), "id": "golden"},
         "context": {
@@ -55,6 +59,7 @@ def question(agent: str, tool: str, grant: Mapping[str, Any], sinks: list[str]) 
             "budget": {"hour": 0, "day": 0, "run": 0},
             "approvals": [],
             "stopped": False,
+            "trigger": trigger,
             "turn": 1,
         },
     }
@@ -87,6 +92,7 @@ def must_deny(data: Mapping[str, Any]) -> list[Named]:
         ("a list", []),
         ("a text", "permit"),
         ("another schema", {**copy.deepcopy(asked), "schema": "vedette.question/0"}),
+        ("the schema before", {**copy.deepcopy(asked), "schema": "vedette.question/1"}),
         ("no schema", {name: part for name, part in asked.items() if name != "schema"}),
         ("an unknown agent", unknown),
         ("no subject", {name: part for name, part in asked.items() if name != "subject"}),
@@ -152,6 +158,10 @@ def _set(*path: str, to: object) -> Callable[[Question], None]:
 
 
 _APPROVAL = {"action_digest": "a" * 64, "by": "person:golden", "until": NOW_US + 1}
+_LINKS = [
+    {"at": at, "link": "https://evil.example", "host": "evil.example", "origin": "untrusted"}
+    for at in ("/body", "/text", "/note", "/golden")
+]
 _CHANGES: tuple[tuple[str, Callable[[Question], None]], ...] = (
     ("another verb", _set("action", "verb", to="erase")),
     ("another resource", _set("resource", "type", to="moon")),
@@ -170,6 +180,11 @@ _CHANGES: tuple[tuple[str, Callable[[Question], None]], ...] = (
     ("its own hour is full", _set("context", "budget", "hour", to=1)),
     ("its own run is full", _set("context", "budget", to={"hour": 9, "day": 9, "run": 0.5})),
     ("an undeclared sink", _set("action", "sinks", to=["/elsewhere", "value", 7])),
+    ("another trigger", _set("context", "trigger", to="golden-other")),
+    ("no trigger", _set("context", "trigger", to="")),
+    ("content that nobody may read", _set("action", "readers", to={"/golden": []})),
+    ("content for some readers", _set("action", "readers", to={"/golden": ["value"]})),
+    ("a link out of the content", _set("action", "links", to=_LINKS)),
     ("no origins", _set("action", "origins", to={})),
     ("approved", _set("context", "approvals", to=[_APPROVAL])),
     ("approval of another", _set("context", "approvals", to=[{**_APPROVAL, "action_digest": "b"}])),
@@ -188,6 +203,10 @@ _HOSTILE: tuple[tuple[str, str, object], ...] = (
     ("action", "sinks", "/"),
     ("action", "args", []),
     ("action", "origins", ["trusted"]),
+    ("action", "readers", ["value"]),
+    ("action", "readers", {"/golden": "value"}),
+    ("action", "links", {"/golden": "https://evil.example"}),
+    ("context", "trigger", ["golden"]),
     ("action", "high_impact", "no"),
     ("resource", "id", 2**53),
     ("context", "confidence", "1000"),

@@ -24,7 +24,7 @@ At = Callable[..., Fault]
 # program, and OPA takes no right absolute value of it.
 FACTOR = 1000
 
-PROOFS = ("identity", "grant", "origins", "limits", "holds")
+PROOFS = ("identity", "grant", "origins", "secrecy", "limits", "holds")
 
 # What tests may call besides the builtins of the allow list: they run on the interpreter and on OPA
 # only.

@@ -124,7 +124,7 @@ def call_out(call: Call) -> tuple[Any, ...]:
     """Return a call as built-in types."""
     return (
         call.tool, dict(call.args), call.key, call.agent, call.run, dict(call.target),
-        call.lineage, call.attempt, call.timeout_us, call.person,
+        call.lineage, call.attempt, call.timeout_us, call.person, call.readers,
     )  # fmt: skip
 
 

@@ -1,0 +1,189 @@
+"""Links in texts: every URL and address that a reader's program may make one of.
+
+What is found errs on the side of too much: a file name with the ending of a domain is a link. What
+is spelled so that no program makes a link of it (`evil dot example`) is not found.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from vedette.origin import Known, Origin, escape
+from vedette.quick_data import dataclass
+
+MOST_LINKS = 64
+MOST_TEXT = 512  # characters of a link that are told
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One link: the JSON Pointer of the text it stands in, itself, its host, its origin.
+
+    `host` is in lower case and ASCII; "" where it has none or none can be read for certain.
+    """
+
+    at: str
+    link: str
+    host: str
+    origin: Origin
+
+    def to_json(self) -> dict[str, str]:
+        """Return the link as policy is told it."""
+        return {"at": self.at, "link": self.link, "host": self.host, "origin": self.origin}
+
+
+def links_in(
+    args: Mapping[str, Any], origins: Mapping[str, Origin], known: Callable[[], Known]
+) -> tuple[Link, ...]:
+    """Return the links in all texts of some arguments but those that are trusted as they stand.
+
+    A link that stands in charter or registry, or whose host does, is registered; any other has
+    the origin of its text. Beyond 64 one stands for all that are left, and is untrusted.
+    """
+    found: dict[tuple[str, str], Link] = {}
+    for at, text, origin in _texts(args, origins):
+        for link, host, same in find_links(text):
+            if len(found) == MOST_LINKS:
+                found[at, ""] = Link(at, f"more than {MOST_LINKS} links", "", "untrusted")
+                return tuple(found.values())
+            values = known()
+            registered = link in values or (host and host in values) or same in values
+            told = link[:MOST_TEXT]
+            found[at, link] = Link(at, told, host, "registered" if registered else origin)
+    return tuple(found.values())
+
+
+def _texts(
+    args: Mapping[str, Any], origins: Mapping[str, Origin]
+) -> Iterator[tuple[str, str, Origin]]:
+    waiting: list[tuple[str, Any, Origin]] = [
+        (f"/{escape(name)}", value, "untrusted") for name, value in args.items()
+    ]
+    while waiting:
+        at, value, above = waiting.pop()
+        origin = origins.get(at, above)
+        if isinstance(value, str):
+            if origin != "trusted" and _HINT.search(value):
+                yield at, value, origin
+        elif isinstance(value, dict):
+            for name, item in value.items():
+                if origin != "trusted" and _HINT.search(name):
+                    yield at, name, origin
+                waiting.append((f"{at}/{escape(name)}", item, origin))
+        elif isinstance(value, list):
+            waiting += [(f"{at}/{index}", item, origin) for index, item in enumerate(value)]
+
+
+# Without one of these there is no link, and most arguments have none.
+_HINT = re.compile(r"[^\W_]\.\w|[@:&\\]|//|[^\x00-\x7f]")
+_URL = re.compile(
+    r"""(?<![a-z0-9])
+    (?: (?:https?|ftp|wss?):[/\\]*                      # browsers need no slashes, or take any
+      | [a-z][a-z0-9+-]{0,30}:[/\\]{2}
+      | (?:mailto|tel|sms|data|javascript|vbscript|file|blob|xmpp|sips?|callto|skype|intent|magnet
+           |matrix|geo|facetime|whatsapp|tg|ldaps?|news|nntp|view-source|about|cid):
+      | (?<![:/\\])[/\\]{2}(?=[^\s/\\])                 # the scheme of the page, or a share
+    )[^\s<>"'`]+""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_ADDRESS = re.compile(r"[^\s@<>()\[\]\"',;:?&=/\\]{1,64}@[^\W_](?:[\w-]*\.)*[\w-]*\w", re.UNICODE)
+_DOMAIN = re.compile(
+    r"(?<![\w.@-])(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.)+(?:[^\W\d_]{2,24}|xn--[a-z0-9-]{2,59})(?![\w-])",
+    re.IGNORECASE,
+)
+_NUMERIC = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
+# Endings of files that are no top-level domains; .zip, .mov, .md and .sh are.
+_FILES = frozenset(
+    """csv doc docx gif htm html ics jpeg jpg js json log odt ods pdf png ppt pptx rego svg toml txt
+    tsv wav webp xls xlsx xml yaml yml""".split()  # noqa: SIM905 - a list of 30 lines says no more
+)
+_TAG = re.compile(r"<[^<>]*>|\([^()]*\)")
+_BREAKS = re.compile(r"[\t\r\n]+")
+_DOT = re.compile("(?<=[A-Za-z0-9])[\u3002\uff61](?=[A-Za-z0-9])")
+_ENDS = ".,;:!?)]}*_|"
+_HOSTED = ("http", "https", "ftp", "ws", "wss", "mailto", "")
+
+
+def find_links(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield each link of a text once: as it is read, its host, and the address or host it names.
+
+    A text is read as it stands and as a program shows it: without invisible characters, in the
+    compatible form of each letter, with HTML's entities resolved and breaks within tags dropped.
+    """
+    seen: set[str] = set()
+    for form in _forms(text):
+        spans: list[tuple[int, int]] = []
+        for match in _URL.finditer(form):
+            spans.append(match.span())
+            url = match[0].rstrip(_ENDS)
+            if url not in seen:
+                seen.add(url)
+                yield url, *_read_url(url)
+        for match in _ADDRESS.finditer(form):
+            spans.append(match.span())
+            address = match[0].lower().lstrip("*_|.{")
+            if address not in seen and f"mailto:{address}" not in seen:
+                seen.add(address)
+                yield address, _host(address.rpartition("@")[2]), address
+        for pattern in (_DOMAIN, _NUMERIC):
+            for match in pattern.finditer(form):
+                domain = match[0].lower()
+                inside = any(start <= match.start() < end for start, end in spans)
+                if inside or domain in seen or domain.rpartition(".")[2] in _FILES:
+                    continue
+                seen.add(domain)
+                yield domain, _host(domain), domain
+
+
+def _forms(text: str) -> Iterator[str]:
+    shown = text
+    if not text.isascii():
+        shown = unicodedata.normalize("NFKC", text)
+        kept = (c for c in shown if c in "\t\r\n" or unicodedata.category(c) not in ("Cf", "Cc"))
+        shown = _DOT.sub(".", "".join(kept))
+    forms = [shown, text]
+    if "&" in shown:
+        from html import unescape  # few texts need its tables
+
+        forms.append(unescape(shown))
+    for form in list(forms):
+        if ("<" in form or "(" in form) and ("\n" in form or "\t" in form or "\r" in form):
+            forms.append(_TAG.sub(lambda tag: _BREAKS.sub("", tag[0]), form))
+    yield from dict.fromkeys(forms)
+
+
+def _read_url(url: str) -> tuple[str, str]:
+    """Return a URL's host, and the address that a plain mailto names or else the host."""
+    # As browsers do: a backslash is a slash, and after http: any number of slashes is two.
+    plain = url.replace("\\", "/")
+    scheme, colon, rest = plain.partition(":")
+    if plain.startswith("//"):
+        scheme, colon, rest = "", ":", plain
+    scheme = scheme.lower()
+    if scheme not in _HOSTED or not colon:
+        return "", ""
+    if scheme == "mailto":
+        address = unquote(rest).lower()
+        lone = address.count("@") == 1 and not re.search(r"[\s,;?&]", address)
+        return (_host(address.rpartition("@")[2]), address) if lone else ("", "")
+    try:
+        host = urlsplit("http://" + rest.lstrip("/")).hostname or ""
+    except ValueError:
+        return "", ""
+    found = _host(host)
+    return found, found
+
+
+def _host(text: str) -> str:
+    """Return a host in lower case and ASCII; "" for what is none."""
+    name = unquote(text).lower().rstrip(".")
+    if not name.isascii():
+        try:
+            name = name.encode("idna").decode("ascii")
+        except UnicodeError:
+            return ""
+    return name if re.fullmatch(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?", name) else ""

@@ -1,0 +1,127 @@
+"""What not everybody may read reaches its permitted readers alone, whatever way it takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vedette.action import Proposal
+from vedette.intake import LineIntake
+from vedette.load.settings import read_settings
+from vedette.origin import Ref
+from vedette.ports import Thought
+from vedette.readers import Readers, Rule
+from vedette.testing.harness import FleetHarness
+from vedette.testing.scripted import ScriptedReasoner
+from vedette.testing.toy import DESK, World, do, job, note, send, toy_fleet
+
+HOUSE = frozenset({"@example.org"})
+OTHERS = frozenset({"@elsewhere.example"})
+TEXT = Ref("/event/data/told")
+
+
+async def decided(fleet: FleetHarness, *events: Any) -> list[tuple[str | None, str | None]]:
+    await fleet.send(*events)
+    await fleet.settle()
+    return [(row.decided, row.rule) for event in events for row in fleet.actions(event)]
+
+
+@pytest.mark.parametrize(
+    ("readers", "outcome"),
+    [(None, "permit"), (HOUSE, "permit"), (frozenset({"desk@example.org"}), "permit"),
+     (frozenset({"target:world"}), "permit"), (frozenset({"resource:wire"}), "permit"),
+     (OTHERS, "deny"), (frozenset(), "deny"), (frozenset({"@org"}), "deny")],
+)  # fmt: skip
+async def test_an_event_goes_to_its_readers(tmp_path: Path, readers: Readers, outcome: str) -> None:
+    world = World()
+    async with toy_fleet(tmp_path, world) as fleet:
+        bare = replace(job("1", send("what it says")), readers=readers)
+        drawn = replace(
+            job("2", do("wire.send", to=DESK, text=TEXT), told="a text"), readers=readers
+        )
+        found = await decided(fleet, bare, drawn)
+        assert [each[0] for each in found[:1]] == [outcome]
+        if outcome == "deny":
+            assert set(found) == {("deny", "secrecy.readers")}
+        assert world.effects("wire.send") == (2 if outcome == "permit" else 0)
+
+
+async def test_what_is_drawn_from_the_charter_is_public_all_the_same(tmp_path: Path) -> None:
+    world = World()
+    async with toy_fleet(tmp_path, world) as fleet:
+        fixed = do("wire.send", to=DESK, text=Ref("/charter/note"))
+        secret = replace(job("1", fixed), readers=frozenset[str]())
+        assert await decided(fleet, secret) == [("permit", "permit.tool")]
+
+
+async def test_it_is_kept_in_rows_and_no_tool_sees_that(tmp_path: Path) -> None:
+    world = World()
+    async with toy_fleet(tmp_path, world) as fleet:
+        written = replace(job("1", note("a secret")), readers=OTHERS)
+        assert await decided(fleet, written) == [("permit", "permit.tool")]
+        drawn = do("wire.send", to=DESK, text=Ref("/row/texts/0"))
+        later = [job("2", drawn), job("3", send("I recall it")), job("4", note("more"))]
+        assert [each[0] for each in await decided(fleet, *later)] == ["deny", "deny", "permit"]
+        # Another key has another row.
+        assert (await decided(fleet, job("5", send("hello"), key="other")))[0][0] == "permit"
+        await fleet.restart()
+        assert (await decided(fleet, job("6", drawn)))[0] == ("deny", "secrecy.readers")
+        assert world.texts() == ["hello"]
+
+
+async def test_it_is_kept_by_what_a_tool_answers(tmp_path: Path) -> None:
+    world = World()
+    looked = Proposal("book.look", {"name": Ref("/event/data/value")}, confidence=1.0)
+    said = Proposal("book.look", {"name": "x"}, confidence=1.0)
+    ref = Ref("/outcome/0/id")
+    sent = Proposal("wire.send", {"to": DESK, "text": ref}, confidence=1.0)
+    for name, first, outcome in (("drawn", looked, "deny"), ("bare", said, "deny")):
+        reasoner = ScriptedReasoner(
+            [Thought(proposals=(first,), final=False, confidence=1.0),
+             Thought(proposals=(sent,), confidence=1.0)]
+        )  # fmt: skip
+        async with toy_fleet(tmp_path / name, world, reasoners={"judge": reasoner}) as fleet:
+            secret = frozenset({"@elsewhere.example", "resource:wire"})
+            event = replace(job("1", value="v"), readers=secret)
+            await fleet.send(event)
+            await fleet.settle()
+            # Looking is within the readers, and so is what came of it; a stranger is not.
+            assert [row.decided for row in fleet.actions(event)] == ["permit", "permit"]
+            narrow = replace(job("2", value="v"), readers=frozenset({"target:book"}))
+            await fleet.send(narrow)
+            await fleet.settle()
+            assert {row.decided for row in fleet.actions(narrow)} == {outcome}
+
+
+async def test_the_settings_label_events_by_source_and_type(tmp_path: Path) -> None:
+    file = tmp_path / "vedette.toml"
+    file.write_text(
+        'fleet = "harbour"\n[[secrecy]]\nsource = "te*"\ntype = "worker.*"\n'
+        'permitted_readers = ["@elsewhere.example"]\n'
+    )
+    settings, problems = read_settings(file)
+    assert problems == []
+    assert settings is not None
+    assert settings.secrecy == (Rule("te*", "worker.*", OTHERS),)
+    world = World()
+    async with toy_fleet(tmp_path, world) as fleet:
+        app = fleet.app
+        intake = LineIntake(
+            app.line, app.dispatcher, max_event_bytes=1 << 16, secrecy=settings.secrecy
+        )
+        await intake.accept([job("1", send("secret"))])
+        await fleet.settle()
+        assert [row.rule for row in fleet.actions(job("1"))] == ["secrecy.readers"]
+
+
+@pytest.mark.parametrize("reader", ["", "a b", "A@x.example", "a,b", "-", "é"])
+def test_a_word_that_names_no_reader_is_refused_with_its_line(tmp_path: Path, reader: str) -> None:
+    file = tmp_path / "vedette.toml"
+    file.write_text(f'fleet = "harbour"\n[[secrecy]]\npermitted_readers = ["{reader}"]\n')
+    settings, (problem, *_) = read_settings(file)
+    assert settings is None
+    assert "names no reader" in problem.what
+    assert problem.line == 3
