@@ -293,7 +293,7 @@ async def _roll_out(
     """
     from vedette.adapters.rego.stage import SubprocessStage
 
-    stage = policy_stage(settings, given or SubprocessStage(), line.metrics)
+    stage = policy_stage(settings, given or SubprocessStage(), line.metrics, store)
     prepared: list[Readable] = []
 
     def prepare(engine: PolicyEngine, number: int) -> list[Draft]:

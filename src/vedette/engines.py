@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from vedette.ports import Metrics, PolicyStage
+from vedette.errors import BadPolicy
+from vedette.ports import Metrics, PolicyEngine, PolicyStage
 
 if TYPE_CHECKING:
+    from vedette.adapters.opa_wasm import WasmRepository
+    from vedette.bundle import Bundle
     from vedette.load import Settings
+    from vedette.policy_wasm import WasmRecord
 
 
-def policy_stage(settings: Settings, embedded: PolicyStage, metrics: Metrics) -> PolicyStage:
+def policy_stage(
+    settings: Settings,
+    embedded: PolicyStage,
+    metrics: Metrics,
+    record: WasmRecord | None = None,
+) -> PolicyStage:
     """Return the stage of the engine that the settings name, around the embedded one's.
 
-    Raises BadFleet if what that engine needs is not here.
+    `record` is the store, where there is one: it keeps what was compiled. Raises BadFleet if what
+    that engine needs is not here.
     """
     plan = settings.edges.policy
     if plan.engine == "opa":
@@ -25,12 +36,48 @@ def policy_stage(settings: Settings, embedded: PolicyStage, metrics: Metrics) ->
         token = read_secret(table, "token", where="[policy]")
         link = OpaLink(plan.opa_url, token=token, timeout_us=plan.timeout_us, metrics=metrics)
         return OpaStage(embedded, link, metrics, otherwise=plan.otherwise)
-    if plan.engine == "wasm":
-        from vedette.adapters.opa_wasm import WasmStage, find_opa
+    if plan.engine == "embedded":
+        return embedded
+    from vedette.adapters.opa_wasm import MachineCode, WasmStage
 
-        opa = find_opa(settings.root)
-        return WasmStage(embedded, opa, timeout_us=plan.timeout_us)
-    return embedded
+    return WasmStage(
+        embedded,
+        _repository(settings, record),
+        questions=_questions,
+        code=MachineCode(settings.state / "machine-code"),
+        required=plan.engine == "wasm",
+    )
+
+
+def wasm_maker(settings: Settings, record: WasmRecord) -> Callable[[Bundle], PolicyEngine]:
+    """Return what makes engines by OPA's Wasm: of the record, of this installation, or by opa.
+
+    What it returns raises BadPolicy for a bundle whose Wasm is nowhere.
+    """
+    from vedette.adapters.opa_wasm import WasmEngine
+    from vedette.adapters.opa_wasm.stage import NO_OPA
+
+    repository = _repository(settings, record)
+
+    def made(bundle: Bundle) -> PolicyEngine:
+        wasm = repository.find(bundle)
+        if wasm is None:
+            raise BadPolicy(NO_OPA, mend="put opa on PATH or name it in VEDETTE_OPA")
+        return WasmEngine(bundle, wasm.raw)
+
+    return made
+
+
+def other_engine(stage: Any, bundle: Bundle) -> PolicyEngine | None:
+    """Make the engine that does not decide under an admitted bundle; None where there is none."""
+    other = getattr(stage, "other", None)
+    made: PolicyEngine | None = other(bundle) if other is not None else None
+    return made
+
+
+def reason_of(stage: Any) -> str:
+    """Say for people why the engine that a stage loaded last decides."""
+    return getattr(stage, "why", "") or "as [policy] engine says"
 
 
 def close_stage(stage: Any) -> None:
@@ -38,3 +85,18 @@ def close_stage(stage: Any) -> None:
     close = getattr(stage, "close", None)
     if close is not None:
         close()
+
+
+def _repository(settings: Settings, record: WasmRecord | None) -> WasmRepository:
+    from vedette.adapters.opa_wasm import WasmRepository, find_opa
+
+    return WasmRepository(find_opa(settings.root), record)
+
+
+def _questions(bundle: Bundle) -> list[tuple[str, object]]:
+    """Return what a bundle is asked before it is admitted: what it grants, what it must deny."""
+    from vedette.adapters.rego.golden import golden, must_deny
+    from vedette.load.policy_data import mount
+
+    data = mount(bundle.files)
+    return [*golden(data), *must_deny(data)]
