@@ -24,12 +24,9 @@ class WasmRepository:
     `opa` is the program that compiles; without one, only what was compiled before is found.
     """
 
-    def __init__(
-        self, opa: str | None, record: WasmRecord | None = None, shipped: Path = SHIPPED
-    ) -> None:
+    def __init__(self, opa: str | None, record: WasmRecord | None = None) -> None:
         self.opa = opa
         self._record = record
-        self._shipped = shipped
         self._found: OrderedDict[str, PolicyWasm] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -60,7 +57,7 @@ class WasmRepository:
 
     def _of_installation(self, bundle: Bundle) -> PolicyWasm | None:
         try:
-            raw = (self._shipped / f"{bundle.rules_digest}.wasm").read_bytes()
+            raw = (SHIPPED / f"{bundle.rules_digest}.wasm").read_bytes()
         except OSError:
             return None
         return PolicyWasm.of(bundle, raw, "shipped with vedette")
