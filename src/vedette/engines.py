@@ -38,14 +38,32 @@ def policy_stage(
         return OpaStage(embedded, link, metrics, otherwise=plan.otherwise)
     if plan.engine == "embedded":
         return embedded
+    return _wasm_stage(settings, embedded, record)
+
+
+def trial_stage(
+    settings: Settings, embedded: PolicyStage, record: WasmRecord | None = None
+) -> PolicyStage:
+    """Return the stage by which a bundle is tried where nothing may be written and no server asked.
+
+    What it loads decides as the fleet would, but for an OPA server.
+    """
+    if settings.edges.policy.engine in ("embedded", "opa"):
+        return embedded
+    return _wasm_stage(settings, embedded, record, read_only=True)
+
+
+def _wasm_stage(
+    settings: Settings, embedded: PolicyStage, record: WasmRecord | None, *, read_only: bool = False
+) -> PolicyStage:
     from vedette.adapters.opa_wasm import MachineCode, WasmStage
 
     return WasmStage(
         embedded,
         _repository(settings, record),
         questions=_questions,
-        code=MachineCode(settings.state / "machine-code"),
-        required=plan.engine == "wasm",
+        code=MachineCode(settings.state / "machine-code", read_only=read_only),
+        required=settings.edges.policy.engine == "wasm",
     )
 
 
@@ -55,14 +73,14 @@ def wasm_maker(settings: Settings, record: WasmRecord) -> Callable[[Bundle], Pol
     What it returns raises BadPolicy for a bundle whose Wasm is nowhere.
     """
     from vedette.adapters.opa_wasm import WasmEngine
-    from vedette.adapters.opa_wasm.stage import NO_OPA
+    from vedette.adapters.opa_wasm.stage import MEND, NO_OPA
 
     repository = _repository(settings, record)
 
     def made(bundle: Bundle) -> PolicyEngine:
         wasm = repository.find(bundle)
         if wasm is None:
-            raise BadPolicy(NO_OPA, mend="put opa on PATH or name it in VEDETTE_OPA")
+            raise BadPolicy(NO_OPA, mend=MEND)
         return WasmEngine(bundle, wasm.raw)
 
     return made
@@ -78,6 +96,15 @@ def other_engine(stage: Any, bundle: Bundle) -> PolicyEngine | None:
 def reason_of(stage: Any) -> str:
     """Say for people why the engine that a stage loaded last decides."""
     return getattr(stage, "why", "") or "as [policy] engine says"
+
+
+def trouble_of(stage: Any) -> str | None:
+    """Say what a person should see if OPA's Wasm was to decide and cannot; else None."""
+    from vedette.adapters.opa_wasm.stage import MEND, NO_OPA
+
+    if reason_of(stage) != NO_OPA:
+        return None
+    return f"the embedded engine decides: {NO_OPA} ({MEND})"
 
 
 def close_stage(stage: Any) -> None:

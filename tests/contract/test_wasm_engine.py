@@ -246,7 +246,9 @@ def test_the_unchecked_call_is_where_it_is_pinned() -> None:
 
     assert machine._unchecked() is not None
     assert ctypes.sizeof(_ffi.wasmtime_val_raw_t) == 16
-    assert _ffi.wasmtime_val_raw_t.i32.offset == 0
+    value = _ffi.wasmtime_val_raw_t()
+    value.i32 = 7
+    assert ctypes.c_int32.from_buffer(value).value == 7
     names = ("wasmtime_context_t", "wasmtime_func_t", "wasmtime_val_raw_t", "wasm_trap_t")
     context, function, values, trap = (getattr(_ffi, name) for name in names)
     pointer = ctypes.POINTER

@@ -290,7 +290,9 @@ async def test_restarts_and_other_workers_need_no_opa(
         app = fleet.app
         assert app.line.gateway.engine.name.startswith("opa wasm/")
         assert "published" in reason_of(app.rollout.stage)
-        assert wasm_maker(app.settings, app.store)(Bundle.of(app.store.bundle(published["bundle"])))
+        files = app.store.bundle(published["bundle"])
+        assert files is not None
+        assert wasm_maker(app.settings, app.store)(Bundle.of(files)).decide(b"{}")
         # A change of data needs nobody to compile; a change of rules does.
         grants = policies / "grants/data.yaml"
         grants.write_text(grants.read_text() + "# another\n")

@@ -12,8 +12,8 @@ from vedette.budget import Raise
 from vedette.event import Event
 from vedette.learned import TOLD, Learned, fold
 from vedette.memory import Candidate
-from vedette.ports import Survey
 from vedette.policy_wasm import wasm_mark
+from vedette.ports import Survey
 from vedette.run import ActionRow, Run
 from vedette.stop import Stop
 from vedette.storage import kept

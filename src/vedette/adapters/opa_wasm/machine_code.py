@@ -22,10 +22,14 @@ _DIGEST = 64
 
 
 class MachineCode:
-    """The files of one folder, by the digest of the Wasm they were compiled from."""
+    """The files of one folder, by the digest of the Wasm they were compiled from.
 
-    def __init__(self, folder: Path) -> None:
+    Who may write nothing (`vedette check`) asks for it `read_only`.
+    """
+
+    def __init__(self, folder: Path, *, read_only: bool = False) -> None:
         self._folder = folder
+        self._read_only = read_only
 
     def read(self, name: str) -> bytes | None:
         """Return the code that is kept under a name; None if there is none of ours."""
@@ -44,6 +48,8 @@ class MachineCode:
 
     def write(self, name: str, code: bytes) -> None:
         """Keep code under a name. What cannot be kept is compiled again next time."""
+        if self._read_only:
+            return
         with suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not _ours(os.lstat(self._folder), stat.S_ISDIR):

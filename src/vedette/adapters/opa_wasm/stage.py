@@ -17,7 +17,7 @@ from vedette.policy_wasm import PolicyWasm
 from vedette.ports import Finding, PolicyEngine, PolicyStage
 
 NO_OPA = "these rules were never compiled to Wasm, and no opa is here to do it"
-_MEND = "put opa on PATH or name it in VEDETTE_OPA"
+MEND = "put opa on PATH or name it in VEDETTE_OPA"
 
 
 class WasmStage:
@@ -101,7 +101,7 @@ class WasmStage:
             wasm = self.wasm(bundle)
             if wasm is None:
                 if self._required:
-                    raise BadPolicy(NO_OPA, where="[policy] engine", mend=_MEND)
+                    raise BadPolicy(NO_OPA, where="[policy] engine", mend=MEND)
                 return None
             found = WasmEngine(bundle, wasm.raw, code=self._code)
             self._made = {bundle.digest: found}
