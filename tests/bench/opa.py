@@ -224,7 +224,8 @@ def main() -> int:
     print(
         f"a decision beside a busy thread, wall: p50 {percentile(busy, 0.5):,.0f} us, p99 "
         f"{p99:,.0f} us of {len(busy):,} (1,000 squares in its place: p50 "
-        f"{percentile(same, 0.5):,.0f} us, p99 {percentile(same, 0.99):,.0f} us); with nothing in between: p50 "
+        f"{percentile(same, 0.5):,.0f} us, p99 {percentile(same, 0.99):,.0f} us); "
+        f"with nothing in between: p50 "
         f"{percentile(close, 0.5):,.0f} us, p99 {percentile(close, 0.99):,.0f} us of {len(close):,}"
     )
     if costs:
