@@ -78,6 +78,7 @@ def wasm_maker(settings: Settings, record: WasmRecord) -> Callable[[Bundle], Pol
     repository = _repository(settings, record)
 
     def made(bundle: Bundle) -> PolicyEngine:
+        repository.recall(bundle)
         wasm = repository.find(bundle)
         if wasm is None:
             raise BadPolicy(NO_OPA, mend=MEND)

@@ -169,8 +169,10 @@ def in_turn(ways: Sequence[Callable[[], object]], rounds: int, calls: int) -> li
 # --- beside a busy thread -------------------------------------------------------------------------
 
 
-def beside_busy(ask: Callable[[], object], calls: int, *, gives_way: bool) -> list[float]:
-    """Return the sorted wall microseconds of calls beside one thread that computes all the time."""
+def beside_busy(
+    ask: Callable[[], object], calls: int, *, gives_way: bool
+) -> tuple[list[float], list[float]]:
+    """Return the sorted microseconds of calls beside a thread that computes: wall, and CPU."""
     ended = threading.Event()
 
     def spin() -> None:
@@ -180,17 +182,19 @@ def beside_busy(ask: Callable[[], object], calls: int, *, gives_way: bool) -> li
     busy = threading.Thread(target=spin, name="busy")
     busy.start()
     took: list[float] = []
+    spent: list[float] = []
     try:
         for _ in range(calls):
             if gives_way:
                 time.sleep(0.0001)
-            began = time.perf_counter()
+            began, cpu = time.perf_counter(), time.thread_time_ns()
             ask()
+            spent.append((time.thread_time_ns() - cpu) / 1e3)
             took.append((time.perf_counter() - began) * 1e6)
     finally:
         ended.set()
         busy.join()
-    return sorted(took)
+    return sorted(took), sorted(spent)
 
 
 def main() -> int:
@@ -206,9 +210,9 @@ def main() -> int:
     now, before = recorded(wasm), recorded(embedded)
     spent = in_turn([now, before, lambda: plain(b"")], args.rounds, 200)
     cpu, was, calibration = (statistics.median(each) for each in spent)
-    busy = beside_busy(lambda: wasm.decide(questions[0]), args.calls // 5, gives_way=True)
-    close = beside_busy(lambda: wasm.decide(questions[0]), args.calls, gives_way=False)
-    same = beside_busy(lambda: plain(b""), args.calls // 5, gives_way=True)
+    busy, busy_cpu = beside_busy(lambda: wasm.decide(questions[0]), args.calls // 5, gives_way=True)
+    close, _ = beside_busy(lambda: wasm.decide(questions[0]), args.calls, gives_way=False)
+    same, _ = beside_busy(lambda: plain(b""), args.calls // 5, gives_way=True)
     p99 = percentile(busy, 0.99)
     costs = [] if args.quick else everyone(wasm, embedded, questions, args.calls)
     if args.json:
@@ -223,7 +227,8 @@ def main() -> int:
     )
     print(
         f"a decision beside a busy thread, wall: p50 {percentile(busy, 0.5):,.0f} us, p99 "
-        f"{p99:,.0f} us of {len(busy):,} (1,000 squares in its place: p50 "
+        f"{p99:,.0f} us of {len(busy):,}, p99 of CPU {percentile(busy_cpu, 0.99):,.0f} us "
+        f"(1,000 squares in its place: p50 "
         f"{percentile(same, 0.5):,.0f} us, p99 {percentile(same, 0.99):,.0f} us); "
         f"with nothing in between: p50 "
         f"{percentile(close, 0.5):,.0f} us, p99 {percentile(close, 0.99):,.0f} us of {len(close):,}"

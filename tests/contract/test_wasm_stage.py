@@ -347,10 +347,14 @@ async def test_wasm_that_was_published_and_is_gone_is_not_replaced_by_another(
             return named
 
     named = sha256_hex(build(with_opa, BUNDLE))
-    found = WasmRepository(with_opa, Record()).find(BUNDLE)
+    recalled = WasmRepository(with_opa, Record())
+    recalled.recall(BUNDLE)
+    found = recalled.find(BUNDLE)
     assert isinstance(found, PolicyWasm)
     assert found.digest == named
     for opa, says in ((None, named), (with_opa, "0" * 64)):
         named = says
+        recalled = WasmRepository(opa, Record())
+        recalled.recall(BUNDLE)
         with pytest.raises(BadPolicy, match="is not in the store"):
-            WasmRepository(opa, Record()).find(BUNDLE)
+            recalled.find(BUNDLE)

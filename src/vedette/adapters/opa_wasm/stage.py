@@ -50,6 +50,10 @@ class WasmStage:
 
         opa checks and compiles changed rules beside the trial within: it is another program.
         """
+        try:
+            self._repository.recall(bundle)
+        except BadPolicy as error:
+            return [_finding(error)]
         found, wasm = await asyncio.gather(
             self._within.try_out(bundle), asyncio.to_thread(self._found, bundle)
         )
@@ -64,6 +68,7 @@ class WasmStage:
 
         To compile takes a part of a second, on a busy machine up to 30 s: the fleet must not wait.
         """
+        self._repository.recall(bundle)
         await asyncio.to_thread(self._engine, bundle)
 
     def load(self, bundle: Bundle) -> PolicyEngine:
@@ -71,6 +76,7 @@ class WasmStage:
 
         A bundle that was tried out or warmed here is compiled already; another is compiled now.
         """
+        self._repository.recall(bundle)
         engine = self._engine(bundle)
         if engine is None:
             self.why = NO_OPA
