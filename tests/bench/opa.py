@@ -141,7 +141,7 @@ def recorded(engine: PolicyEngine) -> Callable[[], bytes]:
         confidence=0.99,
     )
     roots = first_roots(briefing)
-    action = bind_declared(asked, plan.tools, roots, run="run", turn=1, ordinal=0)
+    action = bind_declared(asked, plan.tools, roots, run="run", turn=1, ordinal=0, confidence=0.99)
     gateway = Gateway(engine, 1)
 
     def decide() -> bytes:
