@@ -12,8 +12,10 @@ COPY agents agents
 COPY policies policies
 COPY memory memory
 COPY samples samples
-COPY tools/uv tools/uv-requirements.lock tools/
+COPY tools/uv tools/uv-requirements.lock tools/policy_wasm.py tools/
 COPY infra/image infra/image
+# Compiles the policies for the wheel; not in the image that runs. The version of tools/opa.
+COPY --from=openpolicyagent/opa:1.22.0-static /opa /usr/local/bin/opa
 RUN UV_LINK_MODE=copy COMPILE=1 infra/image/build.sh /src /opt/vedette
 
 FROM ${PYTHON}

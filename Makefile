@@ -17,6 +17,7 @@ help: ## Print this help
 setup: ## Make .venv from requirements.lock and install the pinned opa (quick when done)
 	@tools/setup
 	@tools/opa
+	@$(BIN)/python tools/policy_wasm.py
 	@tools/oidc/install
 	@tools/bqemulator
 	@tools/aiosmtpd

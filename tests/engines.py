@@ -80,7 +80,5 @@ class Engines:
     def wasm(self, bundle: Bundle) -> WasmEngine:
         """Return an engine on the Wasm that the real opa makes of a bundle."""
         if bundle.digest not in self._wasm:
-            engine = WasmEngine(bundle, build(find_opa(), bundle), timeout_us=TIMEOUT_US)
-            self._stack.callback(engine.close)
-            self._wasm[bundle.digest] = engine
+            self._wasm[bundle.digest] = WasmEngine(bundle, build(find_opa(), bundle))
         return self._wasm[bundle.digest]

@@ -23,7 +23,7 @@ from vedette.curating import Curating, feed
 from vedette.digest import canonical
 from vedette.dispatch import Dispatcher
 from vedette.display import DISPLAYS
-from vedette.engines import close_stage, policy_stage
+from vedette.engines import close_stage, policy_stage, trouble_of
 from vedette.entry import Draft
 from vedette.errors import BadFleet, BadPolicy
 from vedette.gateway import Gateway
@@ -312,7 +312,7 @@ async def _roll_out(
     """
     from vedette.adapters.rego.stage import SubprocessStage
 
-    stage = policy_stage(settings, given or SubprocessStage(), line.metrics)
+    stage = policy_stage(settings, given or SubprocessStage(), line.metrics, store)
     prepared: list[Readable] = []
 
     def prepare(engine: PolicyEngine, number: int) -> list[Draft]:
@@ -329,6 +329,7 @@ async def _roll_out(
                 judges.renew(agent)
         line.registry, line.budgets = carried(store, live.digest)
         line.metrics.gauge("policy_revision", live.number)
+        line.metrics.gauge("policy_engine_wasm", int(engine.name.startswith("opa wasm")))
 
     number, digest = store.revision()
     rollout = Rollout(
@@ -349,7 +350,9 @@ async def _roll_out(
         if files is None:
             raise BadPolicy(f"the bytes of the live bundle {digest[:12]} are missing")
         swap(stage.load(Bundle.of(files)), rollout.live)
-    return rollout, await _offer(settings, store, rollout)
+    troubles = await _offer(settings, store, rollout)
+    told = trouble_of(stage)
+    return rollout, [*troubles, told] if told is not None else troubles
 
 
 async def _offer(settings: Settings, store: SqlStore, rollout: Rollout) -> list[str]:

@@ -34,6 +34,11 @@ class Bundle:
             if path.endswith(".rego") and (tests or not path.endswith("_test.rego"))
         }
 
+    @property
+    def rules_digest(self) -> str:
+        """Return the digest of the modules alone: bundles that share it differ in data or tests."""
+        return bundle_digest({path: self.files[path] for path in self.modules()})
+
 
 @dataclass(frozen=True, slots=True)
 class Revision:

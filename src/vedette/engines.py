@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from vedette.ports import Metrics, PolicyStage
+from vedette.errors import BadPolicy
+from vedette.ports import Metrics, PolicyEngine, PolicyStage
 
 if TYPE_CHECKING:
+    from vedette.adapters.opa_wasm import WasmRepository
+    from vedette.bundle import Bundle
     from vedette.load import Settings
+    from vedette.policy_wasm import WasmRecord
 
 
-def policy_stage(settings: Settings, embedded: PolicyStage, metrics: Metrics) -> PolicyStage:
+def policy_stage(
+    settings: Settings,
+    embedded: PolicyStage,
+    metrics: Metrics,
+    record: WasmRecord | None = None,
+) -> PolicyStage:
     """Return the stage of the engine that the settings name, around the embedded one's.
 
-    Raises BadFleet if what that engine needs is not here.
+    `record` is the store, where there is one: it keeps what was compiled. Raises BadFleet if what
+    that engine needs is not here.
     """
     plan = settings.edges.policy
     if plan.engine == "opa":
@@ -25,12 +36,76 @@ def policy_stage(settings: Settings, embedded: PolicyStage, metrics: Metrics) ->
         token = read_secret(table, "token", where="[policy]")
         link = OpaLink(plan.opa_url, token=token, timeout_us=plan.timeout_us, metrics=metrics)
         return OpaStage(embedded, link, metrics, otherwise=plan.otherwise)
-    if plan.engine == "wasm":
-        from vedette.adapters.opa_wasm import WasmStage, find_opa
+    if plan.engine == "embedded":
+        return embedded
+    return _wasm_stage(settings, embedded, record)
 
-        opa = find_opa(settings.root)
-        return WasmStage(embedded, opa, timeout_us=plan.timeout_us)
-    return embedded
+
+def trial_stage(
+    settings: Settings, embedded: PolicyStage, record: WasmRecord | None = None
+) -> PolicyStage:
+    """Return the stage by which a bundle is tried where nothing may be written and no server asked.
+
+    What it loads decides as the fleet would, but for an OPA server.
+    """
+    if settings.edges.policy.engine in ("embedded", "opa"):
+        return embedded
+    return _wasm_stage(settings, embedded, record, read_only=True)
+
+
+def _wasm_stage(
+    settings: Settings, embedded: PolicyStage, record: WasmRecord | None, *, read_only: bool = False
+) -> PolicyStage:
+    from vedette.adapters.opa_wasm import MachineCode, WasmStage
+
+    return WasmStage(
+        embedded,
+        _repository(settings, record),
+        questions=_questions,
+        code=MachineCode(settings.state / "machine-code", read_only=read_only),
+        required=settings.edges.policy.engine == "wasm",
+    )
+
+
+def wasm_maker(settings: Settings, record: WasmRecord) -> Callable[[Bundle], PolicyEngine]:
+    """Return what makes engines by OPA's Wasm: of the record, of this installation, or by opa.
+
+    What it returns raises BadPolicy for a bundle whose Wasm is nowhere.
+    """
+    from vedette.adapters.opa_wasm import WasmEngine
+    from vedette.adapters.opa_wasm.stage import MEND, NO_OPA
+
+    repository = _repository(settings, record)
+
+    def made(bundle: Bundle) -> PolicyEngine:
+        repository.recall(bundle)
+        wasm = repository.find(bundle)
+        if wasm is None:
+            raise BadPolicy(NO_OPA, mend=MEND)
+        return WasmEngine(bundle, wasm.raw)
+
+    return made
+
+
+def other_engine(stage: Any, bundle: Bundle) -> PolicyEngine | None:
+    """Make the engine that does not decide under an admitted bundle; None where there is none."""
+    other = getattr(stage, "other", None)
+    made: PolicyEngine | None = other(bundle) if other is not None else None
+    return made
+
+
+def reason_of(stage: Any) -> str:
+    """Say for people why the engine that a stage loaded last decides."""
+    return getattr(stage, "why", "") or "as [policy] engine says"
+
+
+def trouble_of(stage: Any) -> str | None:
+    """Say what a person should see if OPA's Wasm was to decide and cannot; else None."""
+    from vedette.adapters.opa_wasm.stage import MEND, NO_OPA
+
+    if reason_of(stage) != NO_OPA:
+        return None
+    return f"the embedded engine decides: {NO_OPA} ({MEND})"
 
 
 def close_stage(stage: Any) -> None:
@@ -38,3 +113,18 @@ def close_stage(stage: Any) -> None:
     close = getattr(stage, "close", None)
     if close is not None:
         close()
+
+
+def _repository(settings: Settings, record: WasmRecord | None) -> WasmRepository:
+    from vedette.adapters.opa_wasm import WasmRepository, find_opa
+
+    return WasmRepository(find_opa(settings.root), record)
+
+
+def _questions(bundle: Bundle) -> list[tuple[str, object]]:
+    """Return what a bundle is asked before it is admitted: what it grants, what it must deny."""
+    from vedette.adapters.rego.golden import golden, must_deny
+    from vedette.load.policy_data import mount
+
+    data = mount(bundle.files)
+    return [*golden(data), *must_deny(data)]

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vedette.errors import VedetteError
 from vedette.quick_data import dataclass
@@ -223,18 +223,25 @@ def zones(agents: Mapping[str, Agent], now_us: int) -> Iterator[Seen]:
 # --- the policy engine ---------------------------------------------------------------------------
 
 
-def engine(settings: Settings, files: Mapping[str, bytes]) -> Seen:
-    """Ask the engine that the settings name one question under the live policy."""
+def engine(settings: Settings, files: Mapping[str, bytes], record: Any = None) -> Seen:
+    """Ask the engine that the settings name one question under the live policy.
+
+    `record` is the store, where there is one: it may hold what was compiled of the policy.
+    """
     from vedette.adapters.prometheus import PrometheusMetrics
     from vedette.adapters.rego.stage import SubprocessStage
     from vedette.bundle import Bundle
     from vedette.decision import read_decision
-    from vedette.engines import close_stage, policy_stage
+    from vedette.engines import close_stage, policy_stage, reason_of, trial_stage
 
     name = settings.edges.policy.engine
     stage = None
     try:
-        stage = policy_stage(settings, SubprocessStage(), PrometheusMetrics())
+        within = SubprocessStage()
+        if name == "opa":
+            stage = policy_stage(settings, within, PrometheusMetrics())
+        else:
+            stage = trial_stage(settings, within, record)
         made = stage.load(Bundle.of(files))
         began = time.perf_counter()
         decision = read_decision(made.decide(b"{}"))
@@ -246,4 +253,5 @@ def engine(settings: Settings, files: Mapping[str, bytes]) -> Seen:
             close_stage(stage)
     if decision.outcome != "deny":
         return Seen("policy engine", "fail", f"{name} permits an empty question", "stop the fleet")
-    return Seen("policy engine", "ok", f"{name} answers in {took:.1f} ms")
+    told = f"{made.name} answers in {took:.1f} ms, {reason_of(stage)}"
+    return Seen("policy engine", "ok", told)

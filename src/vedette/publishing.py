@@ -29,15 +29,19 @@ class FolderSealer:
         key = self._loaded(make=make)
         return key.id if key is not None else None
 
-    def pack(self, bundle: Bundle, number: int, who: str, commit: str | None, at_us: int) -> bytes:
+    def pack(
+        self, bundle: Bundle, number: int, who: str, commit: str | None, at_us: int,
+        wasm: bytes | None = None,
+    ) -> bytes:  # fmt: skip
         """Return the signed archive of a bundle as a revision. Raises BadPolicy."""
         from vedette.adapters.bundle_file import pack
 
         key = self._loaded(make=True)
         assert key is not None
         return pack(
-            bundle, number=number, key=key, signer=who, commit=commit, reason="", at_us=at_us
-        )
+            bundle, number=number, key=key, signer=who, commit=commit, reason="", at_us=at_us,
+            wasm=wasm,
+        )  # fmt: skip
 
     def public(self) -> str:
         """Return the PEM of the public half of the key here, which is made if there is none."""

@@ -19,7 +19,8 @@ from vedette.digest import canonical
 from vedette.entry import Body, Draft
 from vedette.errors import AlreadyDone, BadPolicy, Outrun
 from vedette.identity import Principal
-from vedette.ports import Finding, Metrics, PolicyEngine, PolicyStage, Store, Warming
+from vedette.policy_wasm import PolicyWasm
+from vedette.ports import Compiling, Finding, Metrics, PolicyEngine, PolicyStage, Store, Warming
 from vedette.quick_data import dataclass
 from vedette.shelving import TRIES, WAIT_S, Archive, Shelving
 
@@ -181,13 +182,18 @@ class Rollout:
         the next one is.
         """
         body = Body(canonical({"reason": wish.reason}))
+        wasm = self.stage.wasm(bundle) if isinstance(self.stage, Compiling) else None
         for _ in range(TRIES):
             live = max(self.live.number, self.store.policy_rev)
             number = self.shelving.next_number(live) if self.shelving else live + 1
-            archive = self._pack(bundle, number, wish)
+            archive = self._pack(bundle, number, wish, wasm)
+            marks = (archive.marks() if archive else {}) | (
+                wasm.marks(bundle.digest) if wasm else {}
+            )
             fields = {
                 "bundle": bundle.digest,
                 "engine": engine.name,
+                "wasm": wasm.digest if wasm else None,
                 "actor": str(wish.who),
                 "commit": wish.commit,
                 "back_to": wish.back_to,
@@ -199,7 +205,7 @@ class Rollout:
             try:
                 await self.store.publish(
                     bundle, [draft, *decided], command=command, number=number,
-                    marks=archive.marks() if archive else None, expects=wish.expects,
+                    marks=marks, expects=wish.expects,
                 )  # fmt: skip
             except Outrun:
                 if wish.expects is not None:
@@ -208,10 +214,14 @@ class Rollout:
             return number, archive
         raise Outrun("other workers publish all the time", mend="try again")
 
-    def _pack(self, bundle: Bundle, number: int, wish: Wish) -> Archive | None:
+    def _pack(
+        self, bundle: Bundle, number: int, wish: Wish, wasm: PolicyWasm | None
+    ) -> Archive | None:
         if self.shelving is None:
             return None
-        return self.shelving.pack(bundle, number, str(wish.who), wish.commit, new_key=wish.new_key)
+        return self.shelving.pack(
+            bundle, number, str(wish.who), wish.commit, wasm, new_key=wish.new_key
+        )
 
     def _behind(self) -> bool:
         return self.shelving is not None and self.shelving.behind(self.live.number)

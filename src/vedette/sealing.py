@@ -14,6 +14,7 @@ import orjson
 
 from vedette.bundle import Bundle
 from vedette.digest import sha256_hex
+from vedette.policy_wasm import WasmRecord
 from vedette.quick_data import dataclass
 
 # Under these names the record keeps the live revision's archive, who signs, and the highest
@@ -21,12 +22,8 @@ from vedette.quick_data import dataclass
 ARCHIVE, KEY, AHEAD = "policy_archive", "policy_key", "policy_ahead"
 
 
-class Record(Protocol):
+class Record(WasmRecord, Protocol):
     """What of the store is needed here."""
-
-    def meta(self, name: str) -> str | None:
-        """Return a value kept under a name."""
-        ...
 
     def remember(self, name: str, value: str) -> Awaitable[None]:
         """Keep a value under a name."""
@@ -54,8 +51,14 @@ class Sealer(Protocol):
         """Return the id of the key here; None if there is none and none is to be made."""
         ...
 
-    def pack(self, bundle: Bundle, number: int, who: str, commit: str | None, at_us: int) -> bytes:
-        """Return the signed archive of a bundle as a revision. Raises BadPolicy."""
+    def pack(
+        self, bundle: Bundle, number: int, who: str, commit: str | None, at_us: int,
+        wasm: bytes | None = None,
+    ) -> bytes:  # fmt: skip
+        """Return the signed archive of a bundle as a revision. Raises BadPolicy.
+
+        `wasm` is what was compiled of the bundle's rules.
+        """
         ...
 
     def public(self) -> str:

@@ -17,6 +17,7 @@ from dataclasses import field
 from vedette.bundle import Bundle
 from vedette.crashpoint import reach
 from vedette.errors import BadPolicy, BadStore, Unavailable, VedetteError
+from vedette.policy_wasm import PolicyWasm, recorded_wasm
 from vedette.ports import Shelf
 from vedette.quick_data import dataclass
 from vedette.sealing import AHEAD, KEY, Archive, Record, Sealer
@@ -106,9 +107,18 @@ class Shelving:
                 await self._note_ahead(there[0])
 
     def pack(
-        self, bundle: Bundle, number: int, who: str, commit: str | None, *, new_key: bool = False
+        self,
+        bundle: Bundle,
+        number: int,
+        who: str,
+        commit: str | None,
+        wasm: PolicyWasm | None = None,
+        *,
+        new_key: bool = False,
     ) -> Archive | None:
         """Return the signed archive of a revision to be; None if the fleet's key is not here.
+
+        `wasm` is what was compiled of its rules; it travels with them.
 
         The reason is not in it: a reason can be erased, and an archive on a shelf cannot.
         Raises BadPolicy for what no archive can hold.
@@ -117,7 +127,8 @@ class Shelving:
             return None
         key = self.sealer.key_id(make=True)
         assert key is not None
-        raw = self.sealer.pack(bundle, number, who, commit, self.now_us())
+        compiled = wasm.raw if wasm is not None else None
+        raw = self.sealer.pack(bundle, number, who, commit, self.now_us(), compiled)
         return Archive.of(number, bundle.digest, key, raw, self.sealer.public())
 
     # --- showing ----------------------------------------------------------------------------
@@ -269,7 +280,9 @@ class Shelving:
             signing, files = self.record.meta(KEY), self.record.bundle(digest)
             if files is None or Archive.kept(self.record) is not None:
                 return
-            archive = self.pack(Bundle.of(files), number, "engine:vedette", None)
+            bundle = Bundle.of(files)
+            _, wasm = recorded_wasm(self.record, bundle)
+            archive = self.pack(bundle, number, "engine:vedette", None, wasm)
             if archive is None:
                 return
             if await self.record.mark_live(number, archive.marks(), KEY, signing):

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pytest
 from tests.acceptance import told
+from tests.opa import find_opa
 
 import vedette
 
@@ -40,7 +41,9 @@ class Installed:
     bin: Path
     neutral: Path
 
-    def run(self, command: Sequence[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, command: Sequence[str], cwd: Path, **environ: str
+    ) -> subprocess.CompletedProcess[str]:
         """Runs a program of the environment as a person outside the checkout would."""
         kept = {
             name: value
@@ -50,7 +53,7 @@ class Installed:
         return subprocess.run(
             [str(self.bin / command[0]), *command[1:]],
             cwd=cwd,
-            env=kept,
+            env=kept | environ,
             capture_output=True,
             text=True,
             timeout=120,
@@ -62,6 +65,7 @@ def _do(command: Sequence[str | Path], cwd: Path) -> None:
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
+        env={**os.environ, "VEDETTE_OPA": find_opa()},
         capture_output=True,
         text=True,
         timeout=240,
@@ -179,6 +183,47 @@ def test_init_writes_a_fleet_that_check_accepts(installed: Installed, tmp_path: 
         assert any((fleet / folder).rglob("*")), folder
     checked = installed.run(["vedette", "check"], fleet)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_a_fleet_without_opa_decides_by_the_wasm_of_the_wheel(
+    installed: Installed, tmp_path: Path
+) -> None:
+    """Whatever it grants. Changed rules the embedded engine decides, and that is told."""
+    fleet = tmp_path / "fleet"
+    made = installed.run(["vedette", "init", str(fleet)], installed.neutral)
+    assert made.returncode == 0, made.stdout + made.stderr
+    grants, rule = fleet / "policies/grants/data.yaml", fleet / "policies/vedette/more.rego"
+    grants.write_text(grants.read_text("utf-8") + "# more\n", "utf-8")
+    quiet = {"VEDETTE_SOURCES": "[]", "VEDETTE_SERVE__HTTP": "", "PATH": str(tmp_path)}
+    for change, name, why in (
+        (None, "opa wasm/", "shipped with vedette"),
+        (rule, "regorus/", "no opa is here"),
+    ):
+        if change is not None:
+            change.write_text("package vedette.more\n\none := 1\n", "utf-8")
+        ran = installed.run(["vedette", "run", "--until-idle", "--plain"], fleet, **quiet)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        stood = installed.run(["vedette", "status", "--json"], fleet, **quiet)
+        assert json.loads(stood.stdout)["engine"]["name"].startswith(name), stood.stdout
+        looked = installed.run(["vedette", "check", "--live"], fleet, **quiet)
+        assert why in " ".join(looked.stdout.split()), looked.stdout
+    assert "no opa is here" in " ".join(ran.stdout.split())
+
+
+def test_a_wheel_is_not_built_without_opa(tmp_path: Path) -> None:
+    source = _tracked(tmp_path / "source")
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "dist"],
+        cwd=source,
+        env={name: told for name, told in os.environ.items() if name != "VEDETTE_OPA"}
+        | {"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode != 0
+    assert "Mend: put opa on PATH" in done.stdout + done.stderr
+    assert not list((tmp_path / "dist").glob("*.whl"))
 
 
 def test_check_is_not_content_with_anything(installed: Installed, tmp_path: Path) -> None:

@@ -51,10 +51,14 @@ class Recorder:
             clock=SystemClock(),
             stops=SimpleNamespace(listed=lambda: [("agent", "gull"), ("all", "")], ends=[]),
             breakers=SimpleNamespace(listed=list),
+            gateway=SimpleNamespace(engine=SimpleNamespace(name="opa wasm/1.3")),
         )
     )
     rollout: Any = field(
-        default_factory=lambda: SimpleNamespace(live=SimpleNamespace(number=7, digest="d" * 64))
+        default_factory=lambda: SimpleNamespace(
+            live=SimpleNamespace(number=7, digest="d" * 64),
+            stage=SimpleNamespace(why="shipped with vedette"),
+        )
     )
 
     def _take(self, verb: str, order: Order, args: dict[str, Any]) -> dict[str, Any]:

@@ -533,5 +533,5 @@ def test_the_table_makes_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def write_plain(folder: Path) -> Path:
     file = folder / "plain.toml"
-    file.write_text('fleet = "harbour"\n', encoding="utf-8")
+    file.write_text('fleet = "harbour"\n[policy]\nengine = "embedded"\n', encoding="utf-8")
     return file

@@ -21,6 +21,7 @@ from pathlib import Path
 from runpy import run_path
 
 import pytest
+from tests.opa import find_opa
 
 ROOT = Path(__file__).parents[2]
 IMAGE = ROOT / "infra/image"
@@ -56,6 +57,8 @@ def context(to: Path) -> None:
     kept, dropped = ignored()
     for word, rest in BUILD:
         if word != "COPY":
+            continue
+        if rest.startswith("--from="):  # another image, which the machine's own opa stands for
             continue
         *sources, target = rest.split()
         for source in sources:
@@ -118,7 +121,7 @@ def built() -> Iterator[Built]:
         other = USER if os.geteuid() == 0 else None
         python = sys.executable if other is None else runs_for(other)
         user = None if python == sys.executable else other
-        environ = {**os.environ, "PYTHON": python}
+        environ = {**os.environ, "PYTHON": python, "VEDETTE_OPA": find_opa()}
         command = [folder / "src" / words[0], folder / "src", folder / "opt"]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=110)
         assert done.returncode == 0, done.stderr
@@ -276,3 +279,10 @@ def test_the_health_check_asks_whoever_serves() -> None:
     assert healthy(b"vedette\0worker\0--agent\0night_watch\0", f"{url}/healthz")
     with pytest.raises(ValueError, match="not on this host"):
         healthy(gateway, "http://elsewhere.example/healthz")
+
+
+def test_the_image_compiles_its_policies_by_the_opa_that_is_pinned(built: Built) -> None:
+    (version,) = re.findall(r"(?m)^version=(\S+)$", (ROOT / "tools/opa").read_text("utf-8"))
+    taken = [rest for word, rest in BUILD if word == "COPY" and rest.startswith("--from=")]
+    assert taken == [f"--from=openpolicyagent/opa:{version}-static /opa /usr/local/bin/opa"]
+    assert list((built.target / "venv").rglob("vedette/_wasm/*.wasm"))

@@ -20,8 +20,8 @@ links_unsettled contains place if {
 	is_string(link.at)
 	startswith(concat("", [link.at, "/"]), concat("", [place, "/"]))
 	link.origin != "trusted"
-	accepted := {one | is_array(says.accepts); some one in says.accepts; one == link.origin}
-	count(accepted) == 0
+	taken := {one | is_array(says.accepts); some one in says.accepts; one == link.origin}
+	count(taken) == 0
 }
 
 # Policy may let a person decide about the exact action instead.

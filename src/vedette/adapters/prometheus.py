@@ -36,6 +36,7 @@ METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "policy_revision": ("gauge", "The live policy revision", ()),
     "policy_fallbacks": ("counter", "Decisions the policy server did not make", ("reason",)),
     "policy_engine_up": ("gauge", "1 while the policy server serves the live bundle", ()),
+    "policy_engine_wasm": ("gauge", "1 while OPA's Wasm decides, 0 while another engine does", ()),
     "publish_seconds": ("histogram", "From the wish to publish to no older revision", ()),
     "pending_runs": ("gauge", "Runs in memory, queued or being handled", ()),
     "ledger_head": ("gauge", "Seq of the last ledger entry", ()),

@@ -85,7 +85,7 @@ def _problems(path: Path) -> list[dict[str, Any]]:
     shown = settings.policies
     if shown.is_relative_to(root):
         shown = shown.relative_to(root)
-    bundle, findings = _tried_policy(settings.policies, shown.as_posix())
+    bundle, findings = _tried_policy(settings.policies, shown.as_posix(), settings)
     problems += findings
     if bundle is None:
         return problems
@@ -222,19 +222,29 @@ def _no_functions(agent: Agent, module: ModuleType, shown: Path) -> list[Problem
     ]
 
 
-def policy_findings(folder: Path, shown: str) -> list[dict[str, Any]]:
-    """Return what keeps a policy folder from becoming live; files are named below `shown`."""
-    return _tried_policy(folder, shown)[1]
+def policy_findings(
+    folder: Path, shown: str, settings: Settings | None = None
+) -> list[dict[str, Any]]:
+    """Return what keeps a policy folder from becoming live; files are named below `shown`.
+
+    With `settings` also what the engine that they name has to say of it.
+    """
+    return _tried_policy(folder, shown, settings)[1]
 
 
-def _tried_policy(folder: Path, shown: str) -> tuple[Bundle | None, list[dict[str, Any]]]:
+def _tried_policy(
+    folder: Path, shown: str, settings: Settings | None = None
+) -> tuple[Bundle | None, list[dict[str, Any]]]:
     """Return the bundle of a policy folder, None if it cannot be read, and its findings."""
     from vedette.adapters.rego.stage import SubprocessStage, read_bundle
+    from vedette.engines import trial_stage
 
     bundle: Bundle | None = None
     try:
         bundle = read_bundle(folder)
-        findings = asyncio.run(SubprocessStage().try_out(bundle))
+        stage = SubprocessStage()
+        by = stage if settings is None else trial_stage(settings, stage)
+        findings = asyncio.run(by.try_out(bundle))
     except BadPolicy as error:
         found = problem_json(error)
         if found["file"] == str(folder):

@@ -31,7 +31,7 @@ def look(settings: Settings) -> list[Seen]:
 
     wire()
     found = list(live.machine(settings, runs=LocalClient(settings.state).alive()))
-    last_us, files = None, None
+    last_us, decides = None, None
     try:
         if is_there(settings):
             with reading(settings) as store:
@@ -40,6 +40,7 @@ def look(settings: Settings) -> list[Seen]:
                 last_us = int(orjson.loads(entry[1])["at"]) if entry else None
                 number, digest = store.revision()
                 files = store.bundle(digest) if number else None
+                decides = live.engine(settings, files, store) if files else None
             found.append(live.Seen("store", "ok", f"can be read; {head:,} entries"))
         else:
             found.append(live.Seen("store", "ok", "none yet; the first run makes it"))
@@ -48,8 +49,7 @@ def look(settings: Settings) -> list[Seen]:
     now_us = SystemClock().now_us()
     found += outside.secrets(settings)
     try:
-        bundle = files or read_bundle(settings.policies).files
-        found.append(live.engine(settings, bundle))
+        found.append(decides or live.engine(settings, read_bundle(settings.policies).files))
     except VedetteError as error:
         found.append(live.Seen("policy engine", "fail", error.what, error.mend or ""))
     dates: dict[str, tuple[str, int]] = {}

@@ -46,10 +46,11 @@ def policy_check(ctx: click.Context, folder: Path | None, as_json: bool) -> int:
 
     It is tried out in a process of its own: parsed, its tests run, both evaluators compared.
     """
-    if folder is None:
-        settings = settings_of(ctx)
+    settings = settings_of(ctx) if folder is None else None
+    if settings is not None:
         folder = settings.policies
-    found = policy_findings(folder_given(folder, folder), str(folder))
+    assert folder is not None
+    found = policy_findings(folder_given(folder, folder), str(folder), settings)
     lines = [
         f"{item['file']}:{item['line']}: {item['what']}"
         + (f" ({item['mend']})" if item["mend"] else "")
@@ -173,6 +174,7 @@ def policy_status(ctx: click.Context, as_json: bool) -> None:
         f"live: revision {value['revision']}, digest {value['digest'][:12]}, "
         f"since {shown_time(value['since'])}",
         f"published by {value['by']}{commit}: {plain(value['reason'] or 'the reason was erased')}",
+        f"decided by {value['engine']} when it was published",
         signed if value["archive"] else "no signed archive was recorded with it",
         f"folder {folder['path']}: {folder['says']}",
     ]

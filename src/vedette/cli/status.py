@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +12,7 @@ from vedette.clock import SystemClock
 
 if TYPE_CHECKING:
     from vedette.load import Settings
+    from vedette.storage.reads import Reads
 
 
 @click.command()
@@ -24,12 +26,14 @@ def status(ctx: click.Context, as_json: bool) -> None:
     settings = settings_of(ctx)
     with reading(settings) as store:
         found = stand(store, SystemClock().now_us())
+        published = _published(store)
     client = LocalClient(settings.state)
     running = client.alive()
     live = client.status() if running else {}
     box = live.get("box") or _box(settings)
     found |= {"targets": live.get("targets", []), "until": live.get("until", {}), "box": box}
     found["changed_on_disk"] = live.get("changed_on_disk", [])
+    found["engine"] = live.get("engine", published)
     say(as_json, {"running": running, **found}, _text(running, found))
 
 
@@ -53,6 +57,14 @@ def _box_text(box: dict[str, Any]) -> str:
     return f"{held}; open: {'; '.join(box['open']) or 'nothing'}"
 
 
+def _published(store: Reads) -> dict[str, str] | None:
+    """Return by which engine the last revision was published: no fleet says what decides now."""
+    last = store.latest(("policy.published",), 0, 1)
+    if not last:
+        return None
+    return {"name": json.loads(last[0][1])["engine"], "why": "as the last publication says"}
+
+
 def _stop(stop: dict[str, Any], until: dict[str, int]) -> str:
     end = until.get(f"{stop['scope']}:{stop['name']}")
     told = f"{stop['scope']} {stop['name']}".strip()
@@ -72,6 +84,8 @@ def _text(running: bool, found: dict[str, Any]) -> str:
         f"{one['release'][:12]} runs; `vedette agent release {one['agent']}` makes it the release"
         for one in found["changed_on_disk"]
     ]
+    if engine := found["engine"]:
+        lines.append(f"decided by {engine['name']}: {engine['why']}")
     stopped = [_stop(stop, found["until"]) for stop in found["stops"]]
     lines.append(f"stopped: {', '.join(stopped) or 'nothing'}")
     lines += [

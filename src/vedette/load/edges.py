@@ -87,9 +87,9 @@ EdgePlan = PubsubPlan | PushPlan | BigQueryPlan | AtHandPlan | ImapPlan
 
 @dataclass(frozen=True, slots=True)
 class PolicyPlan:
-    """Which engine decides (embedded, opa, wasm), and where signed bundles are put."""
+    """Which engine decides (auto, embedded, opa, wasm), and where signed bundles are put."""
 
-    engine: str = "embedded"
+    engine: str = "auto"
     opa_url: str = "http://127.0.0.1:8181"
     opa_token_env: str | None = None
     opa_token_file: str | None = None

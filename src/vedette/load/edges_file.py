@@ -97,12 +97,16 @@ class BigQueryFile(Part):
 class PolicyFile(Part):
     """Which engine decides, and where published bundles are kept."""
 
-    engine: Literal["embedded", "opa", "wasm"] = "embedded"
+    engine: Literal["auto", "embedded", "opa", "wasm"] = Field(
+        default="auto", description="auto: OPA's Wasm where there is one of these rules, or an opa"
+    )
     opa_url: str = Field(default="http://127.0.0.1:8181", description="the OPA server")
     opa_token_env: str | None = None
     opa_token_file: str | None = None
     opa_token_secret: str | None = Field(default=None, pattern=VERSION)
-    timeout: Duration = Field(default="50ms", description="how long one decision may take")
+    timeout: Duration = Field(
+        default="50ms", description="how long a decision waits for the OPA server"
+    )
     otherwise: Literal["embedded", "deny"] = Field(
         default="embedded", description="who decides while the OPA server does not"
     )

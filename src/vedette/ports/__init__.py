@@ -5,7 +5,7 @@ No transaction object, no SQL and no vendor's type crosses a port.
 
 from vedette.ports.agents import InHand, Metrics, Performer, Reasoner, Thought
 from vedette.ports.memory import BankStore
-from vedette.ports.policy import Finding, Gate, PolicyEngine, PolicyStage, Warming
+from vedette.ports.policy import Compiling, Finding, Gate, PolicyEngine, PolicyStage, Warming
 from vedette.ports.shelf import Shelf
 from vedette.ports.sources import Intake, Receipt, Refused, Source
 from vedette.ports.store import Accepted, Arrival, Ended, Erased, Store, Survey
@@ -14,6 +14,7 @@ __all__ = [
     "Accepted",
     "Arrival",
     "BankStore",
+    "Compiling",
     "Ended",
     "Erased",
     "Finding",

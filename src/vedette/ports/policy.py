@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from vedette.bundle import Bundle
+from vedette.policy_wasm import PolicyWasm
 from vedette.question import Decided, Situation
 from vedette.quick_data import dataclass
 
@@ -63,6 +64,15 @@ class PolicyStage(Protocol):
 
     def load(self, bundle: Bundle) -> PolicyEngine:
         """Make an engine of an admitted bundle. Raises BadPolicy."""
+        ...
+
+
+@runtime_checkable
+class Compiling(Protocol):
+    """A PolicyStage that decides by what was compiled of a bundle's rules."""
+
+    def wasm(self, bundle: Bundle) -> PolicyWasm | None:
+        """Return what was compiled, None if nothing was. Raises BadPolicy."""
         ...
 
 

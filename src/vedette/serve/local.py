@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from vedette.commands import Commands, Order
 from vedette.connections import BACKLOG, Connections
+from vedette.engines import reason_of
 from vedette.errors import (
     AlreadyDone,
     BadCommand,
@@ -241,6 +242,10 @@ def live_status(commands: Commands) -> dict[str, Any]:
         "changed_on_disk": [
             one.to_json() for one in (commands.releases.changed() if commands.releases else ())
         ],
+        "engine": {
+            "name": line.gateway.engine.name,
+            "why": reason_of(commands.rollout.stage),
+        },
         "stopped": [f"{scope}:{name}" for scope, name in line.stops.listed()],
         "until": {f"{stop.scope}:{stop.name}": stop.until_us for stop in line.stops.ends},
         "targets": [

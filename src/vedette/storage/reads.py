@@ -12,6 +12,7 @@ from vedette.budget import Raise
 from vedette.event import Event
 from vedette.learned import TOLD, Learned, fold
 from vedette.memory import Candidate
+from vedette.policy_wasm import wasm_mark
 from vedette.ports import Survey
 from vedette.run import ActionRow, Run
 from vedette.stop import Stop
@@ -189,6 +190,18 @@ class Reads(Pages, Record):
         if not rows:
             return None
         return {path: text.encode("utf-8") for path, text in orjson.loads(rows[0][0]).items()}
+
+    def published_wasm(self, digest: str) -> str | None:
+        """Return the digest of the Wasm that a bundle was published with last, if any was."""
+        sql = (
+            "SELECT bytes FROM entry WHERE kind='policy.published' AND seq<=(SELECT seq FROM policy"
+            " WHERE digest=? ORDER BY number DESC LIMIT 1) ORDER BY seq DESC LIMIT 1"
+        )
+        rows = self._rows(sql, digest)
+        if not rows:  # the entry went into an archive
+            return self.meta(wasm_mark(digest))
+        found = orjson.loads(rows[0][0])
+        return found.get("wasm") if found["bundle"] == digest else None
 
     def stops(self) -> list[tuple[str, str]]:
         """Return what is stopped: (scope, name) with scope all, agent or tool."""

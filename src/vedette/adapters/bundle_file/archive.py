@@ -8,7 +8,8 @@ OPA loads three kinds of file: a manifest of ours, which names the revision; the
 `data.json`, the data document as the engines of this process read it, so that no two readers of
 YAML can differ on it. What else the bundle holds (the data files as people wrote them, tests, its
 own manifest) travels beside, under names that OPA passes over: it would take the rules of a test
-for part of the policy.
+for part of the policy. So does what OPA compiled of the rules, for fleets that have no opa: a
+server decides by the modules.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from vedette.quick_data import dataclass
 MANIFEST = ".manifest"
 SIGNATURES = ".signatures.json"
 DATA = "data.json"
+WASM = "policy.wasm.txt"
 MAX_ARCHIVE_BYTES = 64 << 20
 
 _ASIDE = ".txt"
@@ -40,7 +42,8 @@ class Manifest:
     """What an archive says of itself, all of it signed.
 
     `number` and `digest` are the revision; `signer` is who published it, `commit` and `reason` are
-    their words, `at_us` is when (microseconds UTC). `key_id` tells the key it was signed with.
+    their words, `at_us` is when (microseconds UTC). `key_id` tells the key it was signed with,
+    `wasm` the digest of what was compiled of the rules, if that is there too.
     """
 
     number: int
@@ -50,6 +53,7 @@ class Manifest:
     reason: str
     at_us: int
     key_id: str
+    wasm: str | None = None
 
     @property
     def revision(self) -> str:
@@ -81,14 +85,18 @@ def pack(
     commit: str | None,
     reason: str,
     at_us: int,
+    wasm: bytes | None = None,
 ) -> bytes:
-    """Return the archive of a bundle as revision `number`, signed.
+    """Return the archive of a bundle as revision `number`, signed; `wasm` travels with it.
 
     Raises BadPolicy for a bundle that holds other files than a policy folder's, or data or a
     manifest that cannot be read.
     """
-    manifest = Manifest(number, bundle.digest, signer, commit, reason, at_us, key.id)
+    compiled = sha256_hex(wasm) if wasm is not None else None
+    manifest = Manifest(number, bundle.digest, signer, commit, reason, at_us, key.id, compiled)
     files = {_stored(path): raw for path, raw in bundle.files.items()} | _made(bundle, manifest)
+    if wasm is not None:
+        files[WASM] = wasm
     signed = token(_claims(files, manifest), key)
     return write_tar({SIGNATURES: canonical({"signatures": [signed]}), **files})
 
@@ -112,8 +120,13 @@ def unpack(raw: bytes, public: bytes) -> tuple[Bundle, Manifest]:
     if canonical(claims) != canonical(_claims(members, manifest)) or manifest.key_id != key_id:
         raise _refused("holds other files than those that were signed")
     given = {
-        _original(path): held for path, held in members.items() if path not in (MANIFEST, DATA)
+        _original(path): held
+        for path, held in members.items()
+        if path not in (MANIFEST, DATA, WASM)
     }
+    wasm = members.get(WASM)
+    if manifest.wasm != (sha256_hex(wasm) if wasm is not None else None):
+        raise _refused("holds another Wasm than the one that was signed")
     bundle = Bundle.of(given)
     made = _made(bundle, manifest)
     if bundle.digest != manifest.digest or {name: members.get(name) for name in made} != made:
@@ -158,6 +171,8 @@ def _made(bundle: Bundle, manifest: Manifest) -> dict[str, bytes]:
         "at": manifest.at_us,
         "key": manifest.key_id,
     }
+    if manifest.wasm is not None:
+        ours["wasm"] = manifest.wasm
     whole = {
         "revision": manifest.revision,
         "rego_version": 1,
@@ -185,7 +200,7 @@ def _read_manifest(raw: bytes) -> Manifest:
         ours = orjson.loads(raw)["metadata"]["vedette"]
         manifest = Manifest(
             ours["number"], ours["digest"], ours["signer"], ours["commit"], ours["reason"],
-            ours["at"], ours["key"],
+            ours["at"], ours["key"], ours.get("wasm"),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
         raise _refused("has a manifest that is none of ours") from error
@@ -195,6 +210,7 @@ def _read_manifest(raw: bytes) -> Manifest:
         all(type(text) is str for text in texts)
         and all(type(number) is int and number >= 0 for number in numbers)
         and type(manifest.commit) in (str, type(None))
+        and type(manifest.wasm) in (str, type(None))
     ):
         raise _refused("has a manifest that is none of ours")
     return manifest

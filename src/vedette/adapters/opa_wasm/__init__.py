@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from vedette.adapters.opa_wasm.build import build, find_opa
 from vedette.adapters.opa_wasm.engine import WasmEngine
+from vedette.adapters.opa_wasm.machine_code import MachineCode
+from vedette.adapters.opa_wasm.repository import WasmRepository
 from vedette.adapters.opa_wasm.stage import WasmStage
 
-__all__ = ["WasmEngine", "WasmStage", "build", "find_opa"]
+__all__ = ["MachineCode", "WasmEngine", "WasmRepository", "WasmStage", "build", "find_opa"]

@@ -1,4 +1,4 @@
-"""Compiles a bundle to Wasm by `opa build -t wasm`, in a folder of its own that then goes."""
+"""Compiles a bundle's rules to Wasm by `opa`, in a folder of its own that then goes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TMPDIR")
 _PLACE = re.compile(r"(?P<file>[^\s:]+\.rego):(?P<line>\d+): (?P<what>.+)")
 
 
-def find_opa(root: Path, environ: Mapping[str, str] = os.environ) -> str:
+def find_opa(root: Path, environ: Mapping[str, str] = os.environ) -> str | None:
     """Return the path of opa: VEDETTE_OPA, what tools/opa installed under `root`, or on PATH.
 
-    Raises BadFleet with the mend if there is none.
+    None if there is none. Raises BadFleet for a VEDETTE_OPA that cannot be run.
     """
     named = environ.get("VEDETTE_OPA")
     if named:
@@ -37,43 +37,26 @@ def find_opa(root: Path, environ: Mapping[str, str] = os.environ) -> str:
         raise BadFleet(f"VEDETTE_OPA={named} cannot be run", where="[policy] engine", mend=mend)
     found = shutil.which(str(root / ".tools/bin/opa"))
     found = found or shutil.which("opa", path=environ.get("PATH", ""))
-    if found:
-        return str(Path(found).absolute())
-    raise BadFleet(
-        'engine = "wasm" needs opa to compile the policy, and there is none',
-        where="[policy] engine",
-        mend='put opa on PATH or name it in VEDETTE_OPA, or write engine = "embedded"',
-    )
+    return str(Path(found).absolute()) if found else None
 
 
 def build(opa: str, bundle: Bundle) -> bytes:
-    """Return the Wasm module of a bundle: its modules, tests left out; its data is not in it.
+    """Return the Wasm module of a bundle's rules: tests are left out, and data is not in it.
 
-    Takes 50-100 ms. Raises BadPolicy for what opa refuses, by file and line where it tells them.
+    The rules are checked first, as `opa check --strict` does, with opa's types; both together take
+    0.1 to 0.3 s. Raises BadPolicy for what opa refuses, by file and line where it tells them.
     """
     with tempfile.TemporaryDirectory(prefix="vedette-wasm-") as name:
         folder, out = Path(name) / "bundle", Path(name) / "out.tar.gz"
         modules = {path: text.encode("utf-8") for path, text in bundle.modules().items()}
-        # The data is there so that the compiler knows what the rules refer to.
+        # The data is there so that opa sees where rules and data are in each other's way.
         for path, raw in {**modules, "data.json": orjson.dumps(mount(bundle.files))}.items():
             file = folder / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(raw)
         entry = ENTRYPOINT.removeprefix("data.").replace(".", "/")
-        command = [opa, "build", "-t", "wasm", "-e", entry, "-b", ".", "-o", str(out)]
-        try:
-            done = subprocess.run(  # noqa: S603 - the opa that the settings lead to
-                command,
-                cwd=folder,
-                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-                capture_output=True,
-                timeout=DEADLINE_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise BadPolicy(f"opa build did not end well: {error}") from error
-        if done.returncode != 0:
-            raise _refused((done.stdout + done.stderr).decode("utf-8", "replace"))
+        _run([opa, "check", "--strict", "--bundle", "."], folder)
+        _run([opa, "build", "-t", "wasm", "-e", entry, "-b", ".", "-o", str(out)], folder)
         with tarfile.open(out) as archive:
             member = archive.extractfile("/policy.wasm")
             if member is None:
@@ -81,10 +64,26 @@ def build(opa: str, bundle: Bundle) -> bytes:
             return member.read()
 
 
+def _run(command: list[str], folder: Path) -> None:
+    try:
+        done = subprocess.run(  # noqa: S603 - the opa that the settings lead to
+            command,
+            cwd=folder,
+            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+            capture_output=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BadPolicy(f"opa {command[1]} did not end well: {error}") from error
+    if done.returncode != 0:
+        raise _refused((done.stdout + done.stderr).decode("utf-8", "replace"))
+
+
 def _refused(said: str) -> BadPolicy:
     place = _PLACE.search(said)
     if place:
-        what = f"does not compile to Wasm: {place['what']}"
-        return BadPolicy(what, where=f"{place['file']}:{place['line']}")
+        where = f"{place['file'].removeprefix('./')}:{place['line']}"
+        return BadPolicy(f"opa refuses it: {place['what']}", where=where)
     words = " ".join(said.split())[:400]
-    return BadPolicy(f"does not compile to Wasm: {words}", where="policies:1")
+    return BadPolicy(f"opa refuses it: {words}", where="policies:1")

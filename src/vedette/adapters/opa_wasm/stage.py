@@ -1,62 +1,155 @@
-"""The stage of the Wasm engine: what the embedded one admits, if OPA compiles it too."""
+"""The stage of the Wasm engine: what the embedded one admits, decided by OPA's Wasm of it."""
 
 from __future__ import annotations
 
 import asyncio
-from weakref import WeakSet
+from collections.abc import Callable, Sequence
 
-from vedette.adapters.opa_wasm.build import build
+import orjson
+
 from vedette.adapters.opa_wasm.engine import WasmEngine
+from vedette.adapters.opa_wasm.machine_code import MachineCode
+from vedette.adapters.opa_wasm.repository import WasmRepository
 from vedette.bundle import Bundle
+from vedette.decision import Decision, denied, read_decision
 from vedette.errors import BadPolicy
+from vedette.policy_wasm import PolicyWasm
 from vedette.ports import Finding, PolicyEngine, PolicyStage
+
+NO_OPA = "these rules were never compiled to Wasm, and no opa is here to do it"
+MEND = "put opa on PATH or name it in VEDETTE_OPA"
 
 
 class WasmStage:
-    """Tries bundles as the stage within does, and then compiles them with `opa`."""
+    """Tries bundles as the stage within does, and decides by the Wasm of their rules.
 
-    def __init__(self, within: PolicyStage, opa: str, *, timeout_us: int) -> None:
+    Where there is none, and nothing to make it with, the engine within decides; with `required` the
+    bundle is refused. `questions` of a bundle are put to both engines before it is admitted.
+    `why` says for people why the engine that was loaded last decides.
+    """
+
+    def __init__(
+        self,
+        within: PolicyStage,
+        repository: WasmRepository,
+        *,
+        questions: Callable[[Bundle], Sequence[tuple[str, object]]],
+        code: MachineCode | None = None,
+        required: bool = False,
+    ) -> None:
         self._within = within
-        self._opa = opa
-        self._timeout_us = timeout_us
-        self._built: dict[str, WasmEngine] = {}
-        self._made: WeakSet[WasmEngine] = WeakSet()
+        self._repository = repository
+        self._questions = questions
+        self._code = code
+        self._required = required
+        self._made: dict[str, WasmEngine] = {}
+        self.why = ""
 
     async def try_out(self, bundle: Bundle) -> list[Finding]:
-        """Return what is wrong with the bundle; an empty list admits it."""
-        found = await self._within.try_out(bundle)
+        """Return what is wrong with the bundle; an empty list admits it.
+
+        opa checks and compiles changed rules beside the trial within: it is another program.
+        """
+        try:
+            self._repository.recall(bundle)
+        except BadPolicy as error:
+            return [_finding(error)]
+        found, wasm = await asyncio.gather(
+            self._within.try_out(bundle), asyncio.to_thread(self._found, bundle)
+        )
         if found:
             return found
-        try:
-            await self.warm(bundle)
-        except BadPolicy as error:
-            file, _, line = (error.where or "policies:1").rpartition(":")
-            place = int(line) if line.isdigit() else 1
-            return [Finding(file or "policies", place, error.what, error.mend or "")]
-        return []
+        if not isinstance(wasm, PolicyWasm):
+            return wasm
+        return await asyncio.to_thread(self._compared, bundle)
 
     async def warm(self, bundle: Bundle) -> None:
-        """Compile a bundle on another thread, unless it is compiled already. Raises BadPolicy.
+        """Make the engine of a bundle on another thread. Raises BadPolicy.
 
-        It takes a quarter of a second, on a busy machine up to 30 s: the fleet must not wait.
+        To compile takes a part of a second, on a busy machine up to 30 s: the fleet must not wait.
         """
-        if bundle.digest not in self._built:
-            self._built = {bundle.digest: await asyncio.to_thread(self._make, bundle)}
+        self._repository.recall(bundle)
+        await asyncio.to_thread(self._engine, bundle)
 
     def load(self, bundle: Bundle) -> PolicyEngine:
         """Make an engine of an admitted bundle. Raises BadPolicy.
 
         A bundle that was tried out or warmed here is compiled already; another is compiled now.
         """
-        return self._built.pop(bundle.digest, None) or self._make(bundle)
-
-    def close(self) -> None:
-        """End the engines that were made here, and their threads; they decide nothing any more."""
-        self._built.clear()
-        for engine in list(self._made):
-            engine.close()
-
-    def _make(self, bundle: Bundle) -> WasmEngine:
-        engine = WasmEngine(bundle, build(self._opa, bundle), timeout_us=self._timeout_us)
-        self._made.add(engine)
+        self._repository.recall(bundle)
+        engine = self._engine(bundle)
+        if engine is None:
+            self.why = NO_OPA
+            return self._within.load(bundle)
+        self._made.pop(bundle.digest, None)
+        wasm = self.wasm(bundle)
+        self.why = wasm.origin if wasm else ""
         return engine
+
+    def wasm(self, bundle: Bundle) -> PolicyWasm | None:
+        """Return the Wasm of a bundle's rules, None if nobody can make it. Raises BadPolicy.
+
+        May run opa.
+        """
+        return self._repository.find(bundle)
+
+    def other(self, bundle: Bundle) -> PolicyEngine | None:
+        """Make the engine that does not decide under an admitted bundle: the one within.
+
+        None where that one decides. Raises BadPolicy.
+        """
+        return self._within.load(bundle) if self.wasm(bundle) is not None else None
+
+    def _engine(self, bundle: Bundle) -> WasmEngine | None:
+        """Return the engine of a bundle, made once until it is taken; None without Wasm."""
+        found = self._made.get(bundle.digest)
+        if found is None:
+            wasm = self.wasm(bundle)
+            if wasm is None:
+                if self._required:
+                    raise BadPolicy(NO_OPA, where="[policy] engine", mend=MEND)
+                return None
+            found = WasmEngine(bundle, wasm.raw, code=self._code)
+            self._made = {bundle.digest: found}
+        return found
+
+    def _found(self, bundle: Bundle) -> PolicyWasm | list[Finding]:
+        """Return the Wasm of a bundle that loads, or what is wrong with it: nothing without one."""
+        try:
+            wasm = self.wasm(bundle)
+            self._engine(bundle)
+            return wasm or []
+        except BadPolicy as error:
+            return [_finding(error)]
+
+    def _compared(self, bundle: Bundle) -> list[Finding]:
+        """Put the bundle's own questions to both engines; return where they differ."""
+        wasm, within = self._engine(bundle), self._within.load(bundle)
+        assert wasm is not None
+        found = []
+        for name, question in self._questions(bundle):
+            raw = orjson.dumps(question)
+            first, second = _decide(wasm, raw), _decide(within, raw)
+            failed = "engine.error" in (first.rule, second.rule)
+            same = first.outcome == second.outcome == "deny" if failed else first == second
+            if not same:
+                what = (
+                    f"the engines differ on {name!r}: {first.outcome} by {first.rule} as OPA "
+                    f"compiles it, and {second.outcome} by {second.rule}"
+                )
+                mend = "keep within the portable profile"
+                found.append(Finding("vedette/gateway/decide.rego", 1, what, mend))
+        return found
+
+
+def _decide(engine: PolicyEngine, question: bytes) -> Decision:
+    try:
+        return read_decision(engine.decide(question))
+    except Exception:  # whatever it is, the gateway makes a deny of it
+        return denied("engine.error")
+
+
+def _finding(error: BadPolicy) -> Finding:
+    file, _, line = (error.where or "policies:1").rpartition(":")
+    place = int(line) if line.isdigit() else 1
+    return Finding(file or "policies", place, error.what, error.mend or "")

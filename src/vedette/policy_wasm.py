@@ -1,0 +1,86 @@
+"""PolicyWasm: the rules of a bundle as OPA compiled them, kept in the record by its own digest.
+
+It depends on the rules alone: bundles that differ in data or tests share it. Which one decides for
+a revision is said by that revision's `policy.published`, which is signed with the ledger; so bytes
+in the record that are not those named there decide nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from typing import Protocol
+
+from vedette.bundle import Bundle
+from vedette.digest import sha256_hex
+from vedette.errors import BadPolicy
+from vedette.quick_data import dataclass
+
+_NAME, _OF = "policy_wasm:", "policy_wasm_of:"
+MAX_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyWasm:
+    """A Wasm module: `rules` is the digest of the rules it was compiled from, `digest` its own.
+
+    `origin` says where it was found, for people.
+    """
+
+    rules: str
+    raw: bytes
+    digest: str
+    origin: str
+
+    @classmethod
+    def of(cls, bundle: Bundle, raw: bytes, origin: str) -> PolicyWasm:
+        """Return the module of a bundle's rules with the digest of its bytes."""
+        return cls(bundle.rules_digest, raw, sha256_hex(raw), origin)
+
+    def marks(self, bundle: str) -> dict[str, str]:
+        """Return what the record keeps of it, under its name, and that a bundle has it."""
+        packed = base64.b64encode(zlib.compress(self.raw)).decode("ascii")
+        return {_NAME + self.digest: packed, wasm_mark(bundle): self.digest}
+
+
+def wasm_mark(bundle: str) -> str:
+    """Return the name under which the record keeps which Wasm a bundle has.
+
+    It counts where the publication's entry went into an archive.
+    """
+    return f"{_OF}{bundle}"
+
+
+class WasmRecord(Protocol):
+    """What of a store is needed here."""
+
+    def meta(self, name: str) -> str | None:
+        """Return a value kept under a name."""
+        ...
+
+    def published_wasm(self, digest: str) -> str | None:
+        """Return the digest of the Wasm that was published with a bundle, if any was."""
+        ...
+
+
+def recorded_wasm(record: WasmRecord, bundle: Bundle) -> tuple[str | None, PolicyWasm | None]:
+    """Return the digest of the Wasm that a bundle was published with, and the Wasm if it is there.
+
+    Raises BadPolicy for bytes that are not those that were published.
+    """
+    named = record.published_wasm(bundle.digest)
+    kept = record.meta(_NAME + named) if named else None
+    if named is None or kept is None:
+        return named, None
+    try:
+        raw = zlib.decompressobj().decompress(base64.b64decode(kept, validate=True), MAX_BYTES)
+    except (binascii.Error, ValueError, zlib.error):
+        raw = b""
+    found = PolicyWasm.of(bundle, raw, "published with the revision")
+    if found.digest != named:
+        raise BadPolicy(
+            "the Wasm in the store is not the one that was published",
+            mend='restore the store from a backup, or start with engine = "embedded"',
+        )
+    return named, found
