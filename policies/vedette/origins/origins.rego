@@ -103,19 +103,30 @@ holds contains reason if {
 	is_string(reason)
 }
 
+# What speaks against a sink, or asks a person: counted, so that a reason added counts too.
+unopposed if count(reasons) == 0
+
+unasked if count(holds) == 0
+
 # Every sink is filled from where policy allows.
 proven if {
 	complete
+	unopposed
+	unasked
 	count(doubted) == 0
 }
 
 else if {
 	complete
+	unopposed
+	unasked
 	count(unclear) == 0
 }
 
 else if {
 	complete
+	unopposed
+	unasked
 	count(unsettled) == 0
 }
 
@@ -124,6 +135,7 @@ holdable if proven
 
 else if {
 	complete
+	unopposed
 	count(refused) == 0
 }
 
