@@ -1,4 +1,4 @@
-"""Wiring: which engine decides, as `[policy]` of vedette.toml names it."""
+"""Wiring: which engine decides, as `[policy]` of vedette.toml names it, and which is asked too."""
 
 from __future__ import annotations
 
@@ -31,6 +31,36 @@ def policy_stage(settings: Settings, embedded: PolicyStage, metrics: Metrics) ->
         opa = find_opa(settings.root)
         return WasmStage(embedded, opa, timeout_us=plan.timeout_us)
     return embedded
+
+
+def second_stage(settings: Settings, embedded: PolicyStage) -> PolicyStage | None:
+    """Return the stage of the engine that gives the second opinion; None where there is no other.
+
+    Beside OPA's Wasm it is the embedded one; beside the embedded one, or a server, OPA's Wasm
+    where this machine can compile and run it; else beside a server the embedded one.
+    """
+    plan = settings.edges.policy
+    if plan.engine == "wasm":
+        return embedded
+    opa = wasm_compiler(settings)
+    if opa is None:
+        return embedded if plan.engine == "opa" else None
+    from vedette.adapters.opa_wasm import WasmStage
+
+    return WasmStage(embedded, opa, timeout_us=plan.timeout_us)
+
+
+def wasm_compiler(settings: Settings) -> str | None:
+    """Return the opa that compiles policies to Wasm here; None without it or what runs Wasm."""
+    from importlib.util import find_spec
+
+    from vedette.adapters.opa_wasm import find_opa
+    from vedette.errors import BadFleet
+
+    try:
+        return find_opa(settings.root) if find_spec("opapywasm") else None
+    except BadFleet:
+        return None
 
 
 def close_stage(stage: Any) -> None:

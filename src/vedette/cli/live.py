@@ -49,7 +49,7 @@ def look(settings: Settings) -> list[Seen]:
     found += outside.secrets(settings)
     try:
         bundle = files or read_bundle(settings.policies).files
-        found.append(live.engine(settings, bundle))
+        found += [live.engine(settings, bundle), live.second_opinion(settings, bundle)]
     except VedetteError as error:
         found.append(live.Seen("policy engine", "fail", error.what, error.mend or ""))
     dates: dict[str, tuple[str, int]] = {}

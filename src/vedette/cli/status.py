@@ -6,7 +6,16 @@ from typing import Any
 
 import click
 
-from vedette.cli.common import as_json_option, reading, say, settings_of, shown_time, table
+from vedette.cli.common import (
+    as_json_option,
+    plain,
+    reading,
+    say,
+    settings_of,
+    shown_time,
+    table,
+)
+from vedette.cli.folder_state import folder_note, folder_state
 from vedette.clock import SystemClock
 
 
@@ -21,11 +30,13 @@ def status(ctx: click.Context, as_json: bool) -> None:
     settings = settings_of(ctx)
     with reading(settings) as store:
         found = stand(store, SystemClock().now_us())
+        folder = folder_state(settings, store)
     client = LocalClient(settings.state)
     running = client.alive()
     live = client.status() if running else {}
     found |= {"targets": live.get("targets", []), "until": live.get("until", {})}
     found["changed_on_disk"] = live.get("changed_on_disk", [])
+    found |= {"folder": folder, "engines": live.get("engines")}
     say(as_json, {"running": running, **found}, _text(running, found))
 
 
@@ -48,6 +59,10 @@ def _text(running: bool, found: dict[str, Any]) -> str:
         f"{one['release'][:12]} runs; `vedette agent release {one['agent']}` makes it the release"
         for one in found["changed_on_disk"]
     ]
+    if engines := found["engines"]:
+        other = engines["second"] or "none: nothing is asked of a second policy engine"
+        lines.append(f"policy engine: {engines['decides']}; second opinion: {plain(other)}")
+    lines += [plain(line) for line in folder_note(found["folder"])]
     stopped = [_stop(stop, found["until"]) for stop in found["stops"]]
     lines.append(f"stopped: {', '.join(stopped) or 'nothing'}")
     lines += [

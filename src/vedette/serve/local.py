@@ -226,6 +226,10 @@ def live_status(commands: Commands) -> dict[str, Any]:
         "changed_on_disk": [
             one.to_json() for one in (commands.releases.changed() if commands.releases else ())
         ],
+        "engines": {
+            "decides": line.gateway.engine.name,
+            "second": line.gateway.second.name if line.gateway.second is not None else None,
+        },
         "stopped": [f"{scope}:{name}" for scope, name in line.stops.listed()],
         "until": {f"{stop.scope}:{stop.name}": stop.until_us for stop in line.stops.ends},
         "targets": [
