@@ -9,7 +9,8 @@ ARGS ?=
 
 .PHONY: help setup run test check fast faults lock replay-real kill-real bench-line bench-start \
   bench-latency bench-standing bench-stop bench-peers bench-publish soak wheel clean \
-  eval-real session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa diff-engines pairs
+  eval-real session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa \
+  bench-opinion diff-engines pairs
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -95,6 +96,11 @@ diff-engines: ## 100,000 questions, and 20,000 generated modules, to every polic
 	@tools/opa
 	@$(BIN)/python -m tests.diff_engines $(ARGS)
 	@$(BIN)/python -m tests.diff_modules $(MODULES)
+
+bench-opinion: ## What a second policy engine adds to a decision: on each permit, and on a sample
+	@tools/setup
+	@tools/opa
+	@$(BIN)/python -m tests.bench.opinion $(ARGS)
 
 bench-stop: ## From the order to stop to the last call, at 500 events/s and over a restart
 	@tools/setup

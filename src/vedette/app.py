@@ -12,6 +12,8 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from vedette.agent import Agent, Fleet
 from vedette.apart import apart, close_apart, with_tokens
 from vedette.budget import DAY_US, MINUTE_US, Budgets, read_budgets, window_start
@@ -23,7 +25,7 @@ from vedette.curating import Curating, feed
 from vedette.digest import canonical
 from vedette.dispatch import Dispatcher
 from vedette.display import DISPLAYS
-from vedette.engines import close_stage, policy_stage, trouble_of
+from vedette.engines import close_stage, policy_stage, second_maker, trouble_of
 from vedette.entry import Draft
 from vedette.errors import BadFleet, BadPolicy
 from vedette.gateway import Gateway
@@ -40,13 +42,15 @@ from vedette.isolation import (
 )
 from vedette.lessons import Lessons, Readable
 from vedette.line import Line
-from vedette.modes import POLICY_FOLDER, POLICY_REFUSED, offered
+from vedette.loosening import Loosening, loosened_decisions, loosening
+from vedette.policy_folder import offer_folder, remember_folder
 from vedette.ports import Finding, Performer, PolicyEngine, PolicyStage, Reasoner
 from vedette.publishing import shelving
 from vedette.quick_data import dataclass
 from vedette.recall import Recall
 from vedette.releasing import Releases, keep_all
 from vedette.rollout import Rollout, Wish
+from vedette.second_opinion import SecondOpinion, SecondOpinions
 from vedette.standing import take_over
 from vedette.state_folder import StateIdentity, secure
 from vedette.stop import Stops
@@ -60,6 +64,10 @@ if TYPE_CHECKING:
     from vedette.adapters.worker_pool.pool import WorkerPool
     from vedette.load import Loaded, Settings
     from vedette.storage.store import SqlStore
+
+
+# How many recorded questions are answered again to show what a bundle loosens.
+RETRIED = 200
 
 
 @dataclass(slots=True)
@@ -111,9 +119,12 @@ async def open_app(
     clock: Clock | None = None,
     reasoners: dict[str, Reasoner] | None = None,
     stage: PolicyStage | None = None,
+    second: PolicyStage | None = None,
     begun: Begun | None = None,
 ) -> App:
     """Open the fleet that `settings` describe; what is given or `begun` replaces the usual part.
+
+    Where `stage` is given, only `second` gives a second opinion: none unless it is given too.
 
     The policy folder is tried out and made live if it differs from the live revision; if it is
     refused or cannot be read, the last good revision stays and `App.troubles` says so; without
@@ -151,7 +162,7 @@ async def open_app(
             for bank in loaded.banks
             for scope, readers in bank.permitted_readers.items()
         }
-        rollout, troubles = await _roll_out(settings, store, line, stage, lessons)
+        rollout, troubles = await _roll_out(settings, store, line, stage, second, lessons)
         refuse_unbounded(line)
         read = lessons.catch_up(line.gateway, rollout.live.number, clock.now_us())
         store.adopt(rollout.live.number, line.stops.epoch)
@@ -304,6 +315,7 @@ async def _roll_out(
     store: SqlStore,
     line: Line,
     given: PolicyStage | None,
+    second: PolicyStage | None,
     lessons: Lessons,
 ) -> tuple[Rollout, list[str]]:
     """Take up the live revision, then the folder if it says something else.
@@ -311,8 +323,14 @@ async def _roll_out(
     Returns the troubles there were beside it.
     """
     from vedette.adapters.rego.stage import SubprocessStage
+    from vedette.load.policy_data import mount
 
-    stage = policy_stage(settings, given or SubprocessStage(), line.metrics, store)
+    embedded = given or SubprocessStage()
+    stage = policy_stage(settings, embedded, line.metrics, store)
+    opinions = None
+    if given is None or second is not None:
+        load = second.load if second is not None else second_maker(settings, stage, embedded)
+        opinions = SecondOpinions(load, mount, line.metrics, settings.edges.policy.sample)
     prepared: list[Readable] = []
 
     def prepare(engine: PolicyEngine, number: int) -> list[Draft]:
@@ -321,8 +339,8 @@ async def _roll_out(
         prepared[:] = [readable]
         return drafts
 
-    def swap(engine: PolicyEngine, live: Revision) -> None:
-        line.gateway.swap(engine, live.number)
+    def swap(engine: PolicyEngine, second: SecondOpinion | None, live: Revision) -> None:
+        line.gateway.swap(engine, live.number, second)
         if prepared:
             for agent in lessons.take(prepared.pop(), live.number):
                 judges: Any = line.reasoners["judge"]
@@ -344,12 +362,16 @@ async def _roll_out(
         asyncio.Lock(),
         lambda bundle: budgets(bundle.files, line.fleet)[1],
         shelving(settings, store, line.clock.now_us),
+        opinions,
+        lambda bundle: loosened(store, bundle),
+        lambda engine: evidence(store, line.gateway.engine, engine),
     )
     if number:
         files = store.bundle(digest)
         if files is None:
             raise BadPolicy(f"the bytes of the live bundle {digest[:12]} are missing")
-        swap(stage.load(Bundle.of(files)), rollout.live)
+        bundle = Bundle.of(files)
+        swap(stage.load(bundle), opinions.begin(bundle) if opinions else None, rollout.live)
     troubles = await _offer(settings, store, rollout)
     told = trouble_of(stage)
     return rollout, [*troubles, told] if told is not None else troubles
@@ -374,18 +396,41 @@ async def _offer(settings: Settings, store: SqlStore, rollout: Rollout) -> list[
         # Who comes for one command publishes under that person's name, or nothing: the next `run`
         # takes up what a person left in the folder.
         return []
-    if rollout.live.number and bundle.digest == store.meta(POLICY_FOLDER):
-        # The folder says what it said before; what a person applied since stays live.
-        refused = store.meta(POLICY_REFUSED)
-        return [f"{stays}: {refused}"] if refused else []
-    published = await rollout.publish(bundle, Wish(ENGINE, "found in the policy folder at start"))
-    await offered(store, bundle.digest, published.findings)
-    if published.ok:
-        return []
-    first = published.findings[0]
-    if not rollout.live.number:
+    wish = Wish(ENGINE, "found in the policy folder at start")
+    if rollout.live.number:
+        why_not = await offer_folder(store, rollout, bundle, wish)
+        return [f"{stays}: {why_not}"] if why_not else []
+    published = await rollout.publish(bundle, wish)
+    if published.findings:
+        first = published.findings[0]
         raise BadPolicy(first.what, where=f"{first.file}:{first.line}", mend=first.mend or None)
-    return [f"{stays}: {first}"]
+    await remember_folder(store, bundle.digest, rollout.live)
+    return []
+
+
+def loosened(store: SqlStore, bundle: Bundle) -> Loosening:
+    """Return what a bundle loosens against the live one; nothing is loosened by the first."""
+    from vedette.load.policy_data import mount
+
+    number, digest = store.revision()
+    if not number:
+        return Loosening()
+    files = store.bundle(digest)
+    if files is None:
+        return Loosening(("the live policy's bytes are not in the store",))
+    return loosening(Bundle.of(files), bundle, mount)
+
+
+def evidence(store: SqlStore, live: PolicyEngine, other: PolicyEngine) -> tuple[str, ...]:
+    """Say how the last recorded questions would be answered under another bundle."""
+    questions = []
+    for seq, _ in store.entries_page(
+        {"kind": "action.decided"}, before=None, after=None, limit=RETRIED
+    ):
+        found = store.entry(seq)
+        if found is not None and found[2] is not None:
+            questions.append(canonical(orjson.loads(found[2])["question"]))
+    return loosened_decisions(live, other, questions)
 
 
 def key_in_force(settings: Settings) -> str | None:

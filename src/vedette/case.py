@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 import orjson
@@ -27,6 +27,7 @@ from vedette.question import Decided, Situation
 from vedette.quick_data import dataclass
 from vedette.readers import Labels, Readers, meet
 from vedette.run import ActionRow, Answer, Run, RunState, Step
+from vedette.second_opinion import difference
 from vedette.today import origins_today
 from vedette.told import coarse, judged
 
@@ -319,6 +320,12 @@ class Case:
             until=decision.until_us or None,
             would=decision.would,
         )
+
+    def differed_entry(self, row: ActionRow, decided: Decided, back: int) -> Draft:
+        """Return the entry that says which engines differed about a permit that is now a deny."""
+        about = {"event": self.run.event, "agent": self.agent.name, "action_digest": row.digest}
+        found = difference(decided, "permit", action=row.id, tool=row.tool, **about)
+        return replace(found, back=back)
 
     def effect_entry(
         self, kind: str, row: ActionRow, back: int, body: Body | None = None, **more: Any

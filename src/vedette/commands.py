@@ -24,6 +24,7 @@ from vedette.event import PRINCIPAL, REASON, Event
 from vedette.hold import EXPIRES_US
 from vedette.identity import Principal
 from vedette.line import Line
+from vedette.policy_folder import Remembers, remember_folder
 from vedette.ports import Ended, Intake
 from vedette.quick_data import dataclass
 from vedette.roles import require
@@ -331,27 +332,49 @@ class Commands:
     # --- policy -----------------------------------------------------------------------------
 
     async def policy_apply(
-        self, order: Order, folder: Path, commit: str | None = None, new_key: bool = False
+        self,
+        order: Order,
+        folder: Path,
+        commit: str | None = None,
+        new_key: bool = False,
+        confirm: str | None = None,
     ) -> dict[str, Any]:
         """Make a policy folder live; when this returns no older revision can commit any more.
 
-        `commit` says where it comes from; `new_key` signs with the key that is here.
+        `commit` says where it comes from; `new_key` signs with the key that is here. What loosens
+        the live policy is answered with what it loosens and changes nothing, unless `confirm` is
+        the digest of exactly that.
         """
         self._may(order, "policy_apply")
         if commit is not None and _COMMIT.fullmatch(commit) is None:
             raise BadCommand(f"{commit!r} names no commit", mend="for example --commit 3f9c2ab")
         bundle: Bundle = self.read_bundle(folder)
-        wish = Wish(order.principal, order.reason, commit, new_key=new_key)
-        return told_of(await self.rollout.publish(bundle, wish, order.command_id))
+        wish = Wish(order.principal, order.reason, commit, new_key=new_key, confirmed=confirm)
+        done = await self.rollout.publish(bundle, wish, order.command_id)
+        if done.ok and folder == self.policies:
+            # So that the folder speaks on, also where it had to wait before.
+            await remember_folder(self._remembers, bundle.digest, done.revision)
+        return told_of(done)
 
-    async def policy_rollback(self, order: Order, number: int) -> dict[str, Any]:
-        """Publish the content of an earlier revision again, as a new one, through its trial."""
+    @property
+    def _remembers(self) -> Remembers:
+        store: Any = self.line.store
+        found: Remembers = store
+        return found
+
+    async def policy_rollback(
+        self, order: Order, number: int, confirm: str | None = None
+    ) -> dict[str, Any]:
+        """Publish the content of an earlier revision again, as a new one, through its trial.
+
+        As with `policy_apply`, what that loosens must be confirmed.
+        """
         self._may(order, "policy_rollback")
         numbers = {known: digest for known, digest, _ in self.line.store.revisions()}
         files = self.line.store.bundle(numbers.get(number, ""))
         if files is None:
             raise BadCommand(f"there was no revision {number}", mend="see `vedette policy history`")
-        wish = Wish(order.principal, order.reason, back_to=number)
+        wish = Wish(order.principal, order.reason, back_to=number, confirmed=confirm)
         return told_of(await self.rollout.publish(Bundle.of(files), wish, order.command_id))
 
     # --- content ----------------------------------------------------------------------------
@@ -411,4 +434,7 @@ def told_of(done: Published) -> dict[str, Any]:
         "archive": done.archive,
         "told": done.told,
         "findings": [str(finding) for finding in done.findings],
+        "loosens": list(done.loosens.says),
+        "evidence": list(done.loosens.evidence),
+        "confirm": None if done.confirmed else done.loosens.digest,
     }

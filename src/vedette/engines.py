@@ -1,4 +1,4 @@
-"""Wiring: which engine decides, as `[policy]` of vedette.toml names it."""
+"""Wiring: which engine decides, as `[policy]` of vedette.toml names it, and which is asked too."""
 
 from __future__ import annotations
 
@@ -106,6 +106,31 @@ def trouble_of(stage: Any) -> str | None:
     if reason_of(stage) != NO_OPA:
         return None
     return f"the embedded engine decides: {NO_OPA} ({MEND})"
+
+
+def second_maker(
+    settings: Settings, stage: PolicyStage, embedded: PolicyStage
+) -> Callable[[Bundle], PolicyEngine | None]:
+    """Return what makes the engine that gives the second opinion beside the one of `stage`.
+
+    Beside OPA's Wasm it is the embedded one. Beside the embedded one, or a server, it is OPA's Wasm
+    where this installation has it or can compile it; else beside a server the embedded one, and
+    beside the embedded one None. What it returns may be asked on any thread and raises BadPolicy.
+    """
+    engine = settings.edges.policy.engine
+    if engine not in ("embedded", "opa"):
+        return lambda bundle: other_engine(stage, bundle)
+    from vedette.adapters.opa_wasm import WasmEngine
+
+    repository = _repository(settings, None)
+
+    def made(bundle: Bundle) -> PolicyEngine | None:
+        wasm = repository.find(bundle)
+        if wasm is not None:
+            return WasmEngine(bundle, wasm.raw)
+        return embedded.load(bundle) if engine == "opa" else None
+
+    return made
 
 
 def close_stage(stage: Any) -> None:

@@ -28,6 +28,7 @@ KINDS = frozenset(
         "turn.reasoned",  # a reasoner answered; body: briefing citations, judgement, proposals
         "action.refused",  # a proposal that is not an action; body: why
         "action.decided",  # body: the exact question and the decision
+        "engine.differed",  # two policy engines said otherwise of one question; body: both answers
         "effect.intended",
         "effect.started",
         "effect.done",  # body: outcome

@@ -109,6 +109,12 @@ class BadCommand(Permanent):
     code = "bad-command"
 
 
+class Unconfirmed(BadCommand):
+    """An order loosens the policy and nobody confirmed it; nothing was changed."""
+
+    code = "loosening-unconfirmed"
+
+
 class NotFound(BadCommand):
     """What a command or a question names is not in the record."""
 

@@ -2,7 +2,7 @@
 
 A decision is a pure function of (bundle, question). The question is built here, from what the
 engine itself knows of the run; an agent contributes its arguments and nothing more. Whatever
-goes wrong on the way to a decision is a deny.
+goes wrong on the way to a decision is a deny, and so is a permit on which a second engine differs.
 """
 
 from __future__ import annotations
@@ -17,19 +17,26 @@ from vedette.decision import QUESTION
 from vedette.ports import PolicyEngine
 from vedette.question import Decided, Situation, ask
 from vedette.quick_data import dataclass
+from vedette.second_opinion import SecondOpinion
 
 
 @dataclass(slots=True)
 class Gateway:
-    """Decides under the live revision. `swap` is the only thing that changes what is live."""
+    """Decides under the live revision. `swap` is the only thing that changes what is live.
+
+    `second` is what another engine says of the same bundle; None where there is no other.
+    """
 
     engine: PolicyEngine
     policy_rev: int
     counts: Counts = field(default_factory=Counts)
+    second: SecondOpinion | None = None
 
-    def swap(self, engine: PolicyEngine, policy_rev: int) -> None:
+    def swap(
+        self, engine: PolicyEngine, policy_rev: int, second: SecondOpinion | None = None
+    ) -> None:
         """Make another bundle live, between two decisions and never within one."""
-        self.engine, self.policy_rev = engine, policy_rev
+        self.engine, self.policy_rev, self.second = engine, policy_rev, second
 
     def decide(self, action: Action, situation: Situation) -> Decided:
         """Decide one action. Counts a permit at once, so that no two runs share a last place."""
@@ -56,6 +63,8 @@ class Gateway:
             confidence=action.confidence_milli,
         )
         decided = self._ask(question)
+        if self.second is not None:
+            decided = self.second.review(decided, question)
         if decided.decision.outcome == "permit":
             self.counts.add(situation.agent.name, ACTIONS, situation.now_us)
         return decided
@@ -86,7 +95,10 @@ class Gateway:
             resource={"type": "memory", "id": name},
             confidence=1000,
         )
-        return self._ask(question)
+        decided = self._ask(question)
+        if self.second is not None:
+            self.second.sample(decided)
+        return decided
 
     def _question(
         self,

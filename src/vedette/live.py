@@ -223,6 +223,32 @@ def zones(agents: Mapping[str, Agent], now_us: int) -> Iterator[Seen]:
 # --- the policy engine ---------------------------------------------------------------------------
 
 
+def second_opinion(settings: Settings, files: Mapping[str, bytes]) -> Seen:
+    """Make the engine that gives the second opinion, and ask it one question."""
+    from vedette.adapters.rego.stage import SubprocessStage
+    from vedette.bundle import Bundle
+    from vedette.engines import close_stage, second_maker, trial_stage
+    from vedette.question import answer_of
+
+    embedded = SubprocessStage()
+    stage = trial_stage(settings, embedded)
+    try:
+        made = second_maker(settings, stage, embedded)(Bundle.of(files))
+        if made is None:
+            told = "there is no second policy engine: nobody finds a fault of the one that decides"
+            return Seen("second opinion", "warn", told, "put opa on PATH or name it in VEDETTE_OPA")
+        began = time.perf_counter()
+        decision = answer_of(made, b"{}")
+        took = (time.perf_counter() - began) * 1000
+    except VedetteError as error:
+        return Seen("second opinion", "fail", error.what, error.mend or "")
+    finally:
+        close_stage(stage)
+    if decision.outcome != "deny":
+        return Seen("second opinion", "fail", "it permits an empty question", "stop the fleet")
+    return Seen("second opinion", "ok", f"{made.name} answers in {took:.1f} ms")
+
+
 def engine(settings: Settings, files: Mapping[str, bytes], record: Any = None) -> Seen:
     """Ask the engine that the settings name one question under the live policy.
 

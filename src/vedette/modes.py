@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, cast, get_args
+from typing import Any, cast, get_args
 
 from vedette import crashpoint
 from vedette.agent import Mode
@@ -23,37 +23,17 @@ from vedette.commands import Commands, Order, told_of
 from vedette.durable import sync
 from vedette.errors import BadCommand, BadPolicy, NotFound, Outrun
 from vedette.load.policy_data import mount
-from vedette.ports import Finding
+from vedette.policy_folder import Remembers, remember_folder
 from vedette.roles import require
 from vedette.rollout import Wish
 
 MODES: tuple[str, ...] = get_args(Mode)
 GRANTS = "grants/data.yaml"
-# The digest of the policy folder as it was last offered, and why it was refused, if it was.
-POLICY_FOLDER, POLICY_REFUSED = "policy_folder", "policy_folder_refused"
 # How often the bundle is made anew because somebody else published.
 _TRIES = 5
 
-VERBS: Mapping[str, Mapping[str, type]] = {"mode": {"agent": str, "mode": str}}
+VERBS: Mapping[str, Mapping[str, type]] = {"mode": {"agent": str, "mode": str, "confirm": str}}
 NEEDED = {"mode": "agent"}
-
-
-class _Remembers(Protocol):
-    def meta(self, name: str) -> str | None: ...
-    async def remember(self, name: str, value: str) -> None: ...
-
-
-async def offered(store: _Remembers, digest: str, findings: Sequence[Finding] = ()) -> None:
-    """Remember that the policy folder said this, and why it was refused, if it was.
-
-    A trial that came to no verdict was no answer: the folder is to be offered again.
-    """
-    if any(not finding.verdict for finding in findings):
-        return
-    await store.remember(POLICY_FOLDER, digest)
-    refused = str(findings[0]) if findings else ""
-    if refused != (store.meta(POLICY_REFUSED) or ""):
-        await store.remember(POLICY_REFUSED, refused)
 
 
 async def carry_out(commands: Commands, order: Order, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,13 +59,15 @@ async def carry_out(commands: Commands, order: Order, args: Mapping[str, Any]) -
     async with commands.folder_alone:
         for _ in range(_TRIES - 1):
             try:
-                return await _set(commands, order, agent, mode)
+                return await _set(commands, order, agent, mode, args.get("confirm"))
             except Outrun:
                 continue  # what was published meanwhile is what is edited now
-        return await _set(commands, order, agent, mode)
+        return await _set(commands, order, agent, mode, args.get("confirm"))
 
 
-async def _set(commands: Commands, order: Order, agent: str, mode: str) -> dict[str, Any]:
+async def _set(
+    commands: Commands, order: Order, agent: str, mode: str, confirmed: str | None
+) -> dict[str, Any]:
     store = commands.line.store
     number, digest = store.revision()
     live = store.bundle(digest)
@@ -103,7 +85,7 @@ async def _set(commands: Commands, order: Order, agent: str, mode: str) -> dict[
             mend = "see `vedette policy status`; publish the folder, or bring it back, first"
             raise BadCommand(what, where=str(commands.policies), mend=mend)
     crashpoint.reach("mode-publish:before")
-    wish = Wish(order.principal, order.reason, expects=number)
+    wish = Wish(order.principal, order.reason, expects=number, confirmed=confirmed)
     done = told_of(await commands.rollout.publish(wanted, wish, order.command_id))
     crashpoint.reach("mode-publish:after")
     requested = commands.line.fleet.agents[agent].requested_mode
@@ -114,7 +96,7 @@ async def _set(commands: Commands, order: Order, agent: str, mode: str) -> dict[
     if done["ok"] and path is not None and mine is not None:
         if write_file(path, wanted.files[GRANTS], "mode-file", mine.files[GRANTS]):
             # So that the watcher of the folder finds nothing new in it.
-            await offered(cast("_Remembers", store), wanted.digest)
+            await remember_folder(cast("Remembers", store), wanted.digest, commands.rollout.live)
         else:
             told["folder"] = (
                 f"{path} was saved meanwhile and is left as it is: write `mode: {mode}` below "

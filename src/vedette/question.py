@@ -42,21 +42,60 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """What one engine said of a question."""
+
+    engine: str
+    decision: Decision
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the answer as it is recorded."""
+        return {"engine": self.engine, "decision": self.decision.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
 class Decided:
-    """A decision with all that is needed to make it again: the exact question and the bundle."""
+    """A decision with all that is needed to make it again: the exact question and the bundle.
+
+    `answers` are there where two engines were asked and differed: whose decision it would have
+    been first. The decision is then the deny that `differing` makes of them.
+    """
 
     decision: Decision
     question: bytes
     policy_rev: int
     bundle: str
     engine: str
+    answers: tuple[Answer, ...] = ()
 
     def record(self) -> bytes:
-        """Return the body of the decision's entry: question and decision, canonical."""
-        return b'{"decision":%b,"question":%b}' % (
+        """Return the body of the decision's entry: question, decision and answers, canonical."""
+        answers = b""
+        if self.answers:
+            told = canonical([answer.to_json() for answer in self.answers])
+            answers = b'"answers":%b,' % told
+        return b'{%b"decision":%b,"question":%b}' % (
+            answers,
             canonical(self.decision.to_json()),
             self.question,
         )
+
+
+DIFFERS = "engine.differs"
+
+
+def differing(answers: Sequence[Mapping[str, Any]]) -> Decision:
+    """Return the deny that stands where engines differed, from their recorded answers.
+
+    A pure function of the record, so that replay makes the same of it.
+    """
+    return denied(
+        DIFFERS,
+        *(
+            f"{answer['engine']}: {answer['decision']['outcome']} by {answer['decision']['rule']}"
+            for answer in answers
+        ),
+    )
 
 
 class Nobody:
@@ -89,8 +128,13 @@ def ask(engine: Answers, question: Mapping[str, Any]) -> tuple[Decision, bytes]:
     wrong = check_question(question)
     if wrong is not None:
         return denied("engine.question", wrong), raw
+    return answer_of(engine, raw), raw
+
+
+def answer_of(engine: Answers, raw: bytes) -> Decision:
+    """Return what an engine makes of a canonical question; whatever goes wrong is a deny."""
     try:
         answer = engine.decide(raw)
     except Exception as error:
-        return denied("engine.error", f"the policy engine failed: {type(error).__name__}"), raw
-    return read_decision(answer), raw
+        return denied("engine.error", f"the policy engine failed: {type(error).__name__}")
+    return read_decision(answer)

@@ -18,7 +18,7 @@ from vedette.decision import Decision
 from vedette.digest import SALT_BYTES, canonical, salted
 from vedette.errors import VedetteError
 from vedette.ports import PolicyEngine
-from vedette.question import Answers, Nobody, ask
+from vedette.question import Answers, Nobody, ask, differing
 from vedette.quick_data import dataclass
 
 ERASURE = "body.erased"
@@ -60,6 +60,7 @@ class ReplayReport:
     was erased on purpose, as a later entry says), `missing` (it is gone and nobody said so),
     `no bundle` and `bad bundle` (the bundle's bytes
     are missing, altered or no longer load), `bad body` (not the one whose digest the entry holds).
+    `disputed` counts those that agreed as the deny of two engines that differed at the time.
     `revisions` counts the outcomes decided again under each policy revision; `engines` names the
     engines that decided first, `engine` those that decided now.
     """
@@ -67,6 +68,7 @@ class ReplayReport:
     decisions: int = 0
     agreed: int = 0
     differed: int = 0
+    disputed: int = 0
     differences: list[Difference] = field(default_factory=list)
     unreplayable: Counter[str] = field(default_factory=Counter)
     revisions: dict[int, Counter[str]] = field(default_factory=dict)
@@ -86,6 +88,7 @@ class ReplayReport:
             "decisions": self.decisions,
             "agreed": self.agreed,
             "differed": self.differed,
+            "disputed": self.disputed,
             "differences": [difference.to_json() for difference in self.differences],
             "unreplayable": dict(self.unreplayable),
             "revisions": {str(rev): dict(found) for rev, found in sorted(self.revisions.items())},
@@ -160,6 +163,11 @@ def _compare(
     body = orjson.loads(data)
     recorded, question = body["decision"], body["question"]
     decision, asked = ask(engine, question)
+    answers = body.get("answers", ())
+    if any(canonical(decision.to_json()) == canonical(one["decision"]) for one in answers):
+        # Two engines differed, and this is what one of them said: together they are a deny again.
+        decision = differing(answers)
+        report.disputed += 1
     again = decision.to_json()
     # The entry's own words about the decision must be those of its body.
     same_question = canonical(question) == asked

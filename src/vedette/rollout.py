@@ -19,9 +19,11 @@ from vedette.digest import canonical
 from vedette.entry import Body, Draft
 from vedette.errors import AlreadyDone, BadPolicy, Outrun
 from vedette.identity import Principal
+from vedette.loosening import Loosening
 from vedette.policy_wasm import PolicyWasm
 from vedette.ports import Compiling, Finding, Metrics, PolicyEngine, PolicyStage, Store, Warming
 from vedette.quick_data import dataclass
+from vedette.second_opinion import SecondOpinion, SecondOpinions
 from vedette.shelving import TRIES, WAIT_S, Archive, Shelving
 
 _DRAIN_US = 2_000_000
@@ -36,7 +38,8 @@ class Wish:
 
     `back_to` is the number of the revision whose content it is, for a rollback. `new_key` signs
     with the key that is here though another signed before. `expects` is the number of the revision
-    that the bundle was made from: where another is live by then, nothing is published.
+    that the bundle was made from: where another is live by then, nothing is published. `confirmed`
+    is the digest of the loosening that was shown to them: without it nothing that loosens is.
     """
 
     who: Principal
@@ -45,6 +48,7 @@ class Wish:
     back_to: int | None = None
     new_key: bool = False
     expects: int | None = None
+    confirmed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class Published:
     revisions had not ended when the bound for waiting was reached (0 is the rule). `archive` is
     the digest of the signed archive; `told` is what a person should know of it or of the shelf.
     `behind` are workers that had not said in time that they start nothing older (none is the rule).
+    `loosens` is what the bundle loosens; where that was not confirmed, nothing was published.
     """
 
     revision: Revision
@@ -67,11 +72,13 @@ class Published:
     archive: str | None = None
     told: str | None = None
     behind: tuple[str, ...] = ()
+    loosens: Loosening = Loosening()
+    confirmed: bool = True
 
     @property
     def ok(self) -> bool:
         """Say whether the bundle is live."""
-        return not self.findings
+        return not self.findings and self.confirmed
 
 
 @dataclass(slots=True)
@@ -81,6 +88,9 @@ class Rollout:
     `prepare` decides under a bundle, as the revision it would get, what must be decided before
     it is live; its entries become durable with the publication. `swap` makes it live here. `admits`
     says what of a bundle does not fit this fleet. `shelving` signs it and hands it to others.
+    `opinions` makes what another engine says of it; a bundle that the other refuses is refused.
+    `loosens` says what a bundle loosens against the live one, `evidence` what recorded questions
+    would be answered by its engine.
     """
 
     store: Store
@@ -88,12 +98,15 @@ class Rollout:
     clock: Clock
     live: Revision
     prepare: Callable[[PolicyEngine, int], Sequence[Draft]]
-    swap: Callable[[PolicyEngine, Revision], None]
+    swap: Callable[[PolicyEngine, SecondOpinion | None, Revision], None]
     in_flight_before: Callable[[int], int]
     metrics: Metrics
     _one_at_a_time: asyncio.Lock
     admits: Callable[[Bundle], Sequence[Finding]] = lambda bundle: ()
     shelving: Shelving | None = None
+    opinions: SecondOpinions | None = None
+    loosens: Callable[[Bundle], Loosening] = lambda bundle: Loosening()
+    evidence: Callable[[PolicyEngine], tuple[str, ...]] = lambda engine: ()
     patience_s: float = PATIENCE_S
 
     async def publish(self, bundle: Bundle, wish: Wish, command: str | None = None) -> Published:
@@ -124,13 +137,20 @@ class Rollout:
         if findings:
             return await self._refused(bundle, findings, wish), None
         engine = await self._loaded(bundle)
+        loosened = self.loosens(bundle)
+        if loosened.says and wish.confirmed != loosened.digest:
+            if command is not None and self.store.carried_out(command):
+                raise AlreadyDone(f"command {command} was carried out before")
+            shown = replace(loosened, evidence=self.evidence(engine))
+            return Published(self.live, False, 0, loosens=shown, confirmed=False), None
         try:
-            number, archive = await self._commit(bundle, engine, wish, command)
-        except BadPolicy as error:  # what no archive can hold
+            second = await self.opinions.make(bundle) if self.opinions else None
+            number, archive = await self._commit(bundle, engine, wish, command, loosened)
+        except BadPolicy as error:  # what the other engine, or an archive, does not take
             finding = Finding(error.where or "policies", 1, error.what, error.mend or "")
             return await self._refused(bundle, [finding], wish), None
         self.live = Revision(number, bundle.digest)
-        self.swap(engine, self.live)
+        self.swap(engine, second, self.live)
         self.store.adopt(number, 0)
         placing = self._show(archive)
         left = await self._drain(number)
@@ -139,7 +159,10 @@ class Rollout:
         self.metrics.count("policy_published")
         self.metrics.observe("publish_seconds", took / 1e6)
         digest = archive.digest if archive else None
-        done = Published(self.live, True, took, left, trial_us=tried, archive=digest, behind=behind)
+        done = Published(
+            self.live, True, took, left, trial_us=tried, archive=digest, behind=behind,
+            loosens=loosened,
+        )  # fmt: skip
         return done, placing
 
     async def _keep(self, command: str | None) -> None:
@@ -174,14 +197,20 @@ class Rollout:
         return Published(self.live, False, 0, findings=tuple(findings))
 
     async def _commit(
-        self, bundle: Bundle, engine: PolicyEngine, wish: Wish, command: str | None
+        self,
+        bundle: Bundle,
+        engine: PolicyEngine,
+        wish: Wish,
+        command: str | None,
+        loosened: Loosening,
     ) -> tuple[int, Archive | None]:
         """Make the revision durable under its number, with its archive and what it decides.
 
         The number stands in the archive, so it is chosen before: if another worker was faster,
         the next one is.
         """
-        body = Body(canonical({"reason": wish.reason}))
+        told = {"loosens": list(loosened.says)} if loosened.says else {}
+        body = Body(canonical({"reason": wish.reason, **told}))
         wasm = self.stage.wasm(bundle) if isinstance(self.stage, Compiling) else None
         for _ in range(TRIES):
             live = max(self.live.number, self.store.policy_rev)
@@ -251,7 +280,7 @@ class Rollout:
             # What this decides was made durable with the publication.
             self.prepare(engine, number)
             self.live = Revision(number, bundle.digest)
-            self.swap(engine, self.live)
+            self.swap(engine, self.opinions.begin(bundle) if self.opinions else None, self.live)
             self.store.adopt(number, 0)
             if self.shelving is not None:
                 self.shelving.refresh()

@@ -16,9 +16,10 @@ from vedette.curating import feed
 from vedette.errors import BadPolicy, StoreFailed, Unavailable, VedetteError
 from vedette.follow import catch_up, follow
 from vedette.identity import ENGINE
-from vedette.modes import POLICY_FOLDER, offered
+from vedette.policy_folder import offer_folder, waiting, waits
 from vedette.ports import Source
 from vedette.rollout import Wish
+from vedette.second_opinion import compare_samples
 from vedette.signals import Signals
 from vedette.sourcing import make_sources
 
@@ -60,6 +61,9 @@ class Running:
         self.began_cpu = time.process_time()
         self.sources: list[Source] = []
         self.open_sources = 0
+        # The revision that the policy folder was last compared with; how they came up was told.
+        self.compared = app.rollout.live.number
+        self._compare_folder(tell=False)
 
     # --- life -------------------------------------------------------------------------------
 
@@ -154,9 +158,11 @@ class Running:
         from vedette.edges import followers
 
         keeping = self.app.rollout.keep_shelf(lambda: self.app.store.leads, self.trouble)
+        line = self.app.line
+        comparing = compare_samples(line.gateway, self.app.store, self.trouble)
         works = [
             *followers(self.app, self.trouble), ("policy shelf", keeping),
-            ("folder watcher", self._watch_folders()),
+            ("folder watcher", self._watch_folders()), ("second opinion", comparing),
         ]  # fmt: skip
         tasks = [asyncio.create_task(work, name=name) for name, work in works]
         for task in tasks:
@@ -268,6 +274,11 @@ class Running:
         app = self.app
         app.metrics.gauge("pending_runs", app.dispatcher.pending)
         app.metrics.gauge("ledger_head", app.store.head())
+        if app.rollout.live.number != self.compared and not app.commands.folder_alone.locked():
+            self.compared = app.rollout.live.number
+            self._compare_folder(tell=True)
+        second = app.line.gateway.second
+        app.metrics.gauge("second_opinion", second is not None and second.name is not None)
         app.metrics.gauge("stops", len(app.line.stops.listed()))
         app.metrics.gauge("parked_keys", app.line.parking.keys)
         app.metrics.gauge("breakers_open", len(app.line.breakers.listed()))
@@ -338,7 +349,7 @@ class Running:
             raise Unavailable("the policy folder is not watched any more", where=str(folder))
 
     async def offer_policy(self) -> None:
-        """Read the policy folder and make it live if it differs and is admitted."""
+        """Read the policy folder and make it live if it is admitted and loosens nothing."""
         from vedette.adapters.rego.stage import read_bundle
 
         app = self.app
@@ -346,21 +357,31 @@ class Running:
             # Not beside an order that writes the folder: what was read before it would undo it.
             async with app.commands.folder_alone:
                 bundle = await asyncio.to_thread(read_bundle, app.settings.policies)
-                if bundle.digest == app.store.meta(POLICY_FOLDER):
-                    return
+                before = app.rollout.live.number
                 wish = Wish(ENGINE, "the policy folder was saved")
-                done = await app.rollout.publish(bundle, wish)
-                await offered(app.store, bundle.digest, done.findings)
+                why_not = await offer_folder(app.store, app.rollout, bundle, wish)
         except BadPolicy as error:
             await app.rollout.refuse(error, ENGINE)
-            self.trouble(f"policy refused, revision {app.rollout.live.number} stays: {error}")
-            return
-        if not done.ok:
-            self.trouble(
-                f"policy refused, revision {done.revision.number} stays: {done.findings[0]}"
-            )
-        elif done.changed:
-            self.trouble(f"policy revision {done.revision.number} is live")
+            why_not = str(error)
+        self.compared = live = app.rollout.live.number
+        self._compare_folder(tell=False)
+        if why_not:
+            self.trouble(f"policy refused, revision {live} stays: {why_not}")
+        elif live != before:
+            self.trouble(f"policy revision {live} is live")
+
+    def _compare_folder(self, *, tell: bool) -> None:
+        """Gauge whether the policy folder says what is live; `tell` it where it has to wait."""
+        from vedette.adapters.rego.stage import read_bundle
+
+        app = self.app
+        try:
+            differs = read_bundle(app.settings.policies).digest != app.rollout.live.digest
+        except BadPolicy:
+            differs = True
+        app.metrics.gauge("policy_folder_differs", differs)
+        if tell and differs and waits(app.store, app.rollout.live):
+            self.trouble(waiting(app.rollout.live))
 
 
 def feeding(app: App) -> Callable[[], None]:

@@ -157,6 +157,8 @@ def decide(
     if row.decided == "permit" and "notify" in duties:
         about = {"action": row.id, "tool": row.tool, "rule": row.rule}
         drafts.append(case.entry("notice.raised", back=len(drafts), **about))
+    if decided.answers:
+        drafts.append(case.differed_entry(row, decided, len(drafts)))
     return drafts
 
 

@@ -156,7 +156,7 @@ def test_what_was_rolled_back_does_not_come_back_with_a_new_agent(
     assert said(root, "run", "--until-idle").code == 0
     assert said(root, "mode", AGENT, "observe", *why).code == 0
     before = files(root / "agents")
-    assert said(root, "policy", "rollback", "1", *why).code == 0
+    assert said(root, "policy", "rollback", "1", "--yes", *why).code == 0
     refused = said(root, "new", "agent", NEW, "--like", AGENT)
     assert refused.code == 2
     assert "would publish all of it" in refused.err

@@ -48,8 +48,7 @@ def _no_hook() -> Iterator[None]:
 
 
 async def mode(fleet: FleetHarness, to: str, agent: str = AGENT) -> dict[str, Any]:
-    args = {"agent": agent, "mode": to}
-    return await carry_out(fleet.app.commands, "mode", fleet.order("start safely"), args)
+    return await fleet.confirmed("mode", reason="start safely", agent=agent, mode=to)
 
 
 def grants(policies: Path) -> str:
@@ -268,11 +267,12 @@ async def test_a_file_that_somebody_saves_during_the_trial_is_left_as_it_is(
         assert done["ok"]
         assert "saved meanwhile" in done["folder"]
         assert grants(policies) == before + "# looked at by kim\n"
-        # What they saved is no secret: the watcher offers it.
-        await Running(fleet.app, until_idle=True).offer_policy()
-        assert (fleet.app.store.bundle(fleet.app.store.revision()[1]) or {})[
-            modes.GRANTS
-        ] == path.read_bytes()
+        # What they saved says the old mode: the watcher tells it and waits.
+        running = Running(fleet.app, until_idle=True)
+        await running.offer_policy()
+        assert "the folder waits" in running.troubles[-1]
+        live = fleet.app.store.bundle(fleet.app.store.revision()[1]) or {}
+        assert modes.granted(live, AGENT)["mode"] == "observe"
 
 
 async def test_a_folder_that_says_more_than_is_live_is_not_published_by_the_way(

@@ -69,7 +69,7 @@ def test_a_policy_s_life_as_it_is_typed(tmp_path: Path) -> None:
         with pytest.raises(BadCommand):
             policy("diff", which)
 
-    back = policy("rollback", "1", "--reason", "they may").output
+    back = policy("rollback", "1", "--yes", "--reason", "they may").output
     assert "revision 3" in back
     assert "is live everywhere after" in back
     status = policy.json("status")

@@ -48,7 +48,7 @@ async def _observe(root: Path) -> None:
     ]
     async with FleetHarness(root / "fleet", content=root) as fleet:
         for to, some in (("observe", mails[:-1]), ("ask", mails[-1:])):
-            await carry_out(fleet.app.commands, "mode", fleet.order(), {"agent": AGENT, "mode": to})
+            await fleet.confirmed("mode", agent=AGENT, mode=to)
             await fleet.send(*some)
             await fleet.settle()
         runs = [fleet.runs(mail)[0] for mail in mails]

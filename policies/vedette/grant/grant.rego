@@ -169,6 +169,7 @@ unlimited if {
 	count(beyond) == 0
 }
 
+# It counts whatever speaks against it, so that a reason added counts too.
 tool_granted if {
 	listed
 	verb
@@ -176,6 +177,7 @@ tool_granted if {
 	bound
 	impact_known
 	woken
+	count(reasons) == 0
 }
 
 reasons contains "grant.memory" if {
@@ -215,10 +217,15 @@ reasons contains "grant.impact" if {
 	not impact_known
 }
 
+readable if {
+	may_read
+	count(reasons) == 0
+}
+
 # The proof but for the mode, so that observe can say what would be.
 would_ok if tool_granted
 
-else if may_read
+else if readable
 
 # The proof. Last in the file, so that no part of a cut file proves anything.
 ok if {
@@ -226,4 +233,4 @@ ok if {
 	active
 }
 
-else if may_read
+else if readable

@@ -37,15 +37,33 @@ unasked if data.vedette.grant.mode in {"act", "observe"}
 # Every argument has a value that the grant names, where it names some.
 unlimited if data.vedette.grant.unlimited
 
-stops contains "stopped" if not running
+# Reading a memory scope asks nobody and stops for nothing, unless a rule added here says so.
+doing if not data.vedette.grant.reading
 
-asks contains "mode.ask" if not unasked
+stops contains "stopped" if {
+	doing
+	not running
+}
 
-asks contains "impact.high" if not low_impact
+asks contains "mode.ask" if {
+	doing
+	not unasked
+}
 
-asks contains "confidence.low" if not sure
+asks contains "impact.high" if {
+	doing
+	not low_impact
+}
 
-asks contains "grant.only" if not unlimited
+asks contains "confidence.low" if {
+	doing
+	not sure
+}
+
+asks contains "grant.only" if {
+	doing
+	not unlimited
+}
 
 asks contains reason if {
 	some argument in data.vedette.grant.beyond
@@ -56,8 +74,14 @@ asks contains reason if {
 
 asks contains reason if some reason in data.vedette.origins.holds
 
-# The proof. Last in the file, so that no part of a cut file proves anything.
-ok if data.vedette.grant.reading
+# The proof. It counts whatever asks and stops, so that a rule added to either set counts too; an
+# approval answers what asks, never what stops. Last in the file, so that no part of a cut file
+# proves anything.
+ok if {
+	data.vedette.grant.reading
+	count(asks) == 0
+	count(stops) == 0
+}
 
 else if {
 	running
@@ -66,9 +90,12 @@ else if {
 	sure
 	unlimited
 	data.vedette.origins.proven
+	count(asks) == 0
+	count(stops) == 0
 }
 
 else if {
 	running
 	data.vedette.approval.ok
+	count(stops) == 0
 }

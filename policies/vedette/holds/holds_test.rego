@@ -147,3 +147,31 @@ test_every_part_is_needed if {
 			with data.sinks as none
 	}
 }
+
+test_whatever_asks_or_stops_counts if {
+	holds.ok with input as question with data.grants as given with data.limits as sure with data.sinks as none
+	not holds.ok with data.vedette.holds.asks as {"a.rule.of.mine"}
+		with input as question
+		with data.grants as given
+		with data.limits as sure
+		with data.sinks as none
+	not holds.ok with data.vedette.holds.stops as {"a.rule.of.mine"}
+		with input as question
+		with data.grants as given
+		with data.limits as sure
+		with data.sinks as none
+}
+
+test_an_approval_answers_what_asks_and_not_what_stops if {
+	approved := json.patch(question, approval)
+	holds.ok with data.vedette.holds.asks as {"a.rule.of.mine"}
+		with input as approved
+		with data.grants as given
+		with data.limits as sure
+		with data.sinks as none
+	not holds.ok with data.vedette.holds.stops as {"a.rule.of.mine"}
+		with input as approved
+		with data.grants as given
+		with data.limits as sure
+		with data.sinks as none
+}

@@ -69,12 +69,13 @@ hour_free if input.context.counters.hour < allowed.hour
 
 day_free if input.context.counters.day < allowed.day
 
-# Enough to let time decide.
+# Enough to let time decide. It counts whatever speaks against it, so that a reason added counts too.
 holdable if {
 	whole
 	reached
 	in_run
 	counted
+	count(reasons) == 0
 }
 
 # The full windows, each with its length in microseconds.
@@ -96,26 +97,47 @@ until := max([end |
 }
 
 waits contains window if {
+	doing
 	holdable
 	some each in full
 	window := each.window
 	is_string(window)
 }
 
-reasons contains "limits.data" if not whole
+# Reading a memory scope has no limit, unless a rule added here says so.
+doing if not data.vedette.grant.reading
 
-reasons contains "limits.hops" if not reached
+reasons contains "limits.data" if {
+	doing
+	not whole
+}
 
-reasons contains "limits.run" if not in_run
+reasons contains "limits.hops" if {
+	doing
+	not reached
+}
 
-reasons contains "limits.unknown" if not counted
+reasons contains "limits.run" if {
+	doing
+	not in_run
+}
+
+reasons contains "limits.unknown" if {
+	doing
+	not counted
+}
 
 # The proof. Last in the file, so that no part of a cut file proves anything.
-ok if data.vedette.grant.reading
+ok if {
+	data.vedette.grant.reading
+	count(reasons) == 0
+	count(waits) == 0
+}
 
 else if {
 	holdable
 	minute_free
 	hour_free
 	day_free
+	count(waits) == 0
 }

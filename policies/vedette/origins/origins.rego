@@ -111,22 +111,33 @@ holds contains reason if {
 	is_string(reason)
 }
 
+# What speaks against a sink, or asks a person: counted, so that a reason added counts too.
+unopposed if count(reasons) == 0
+
+unasked if count(holds) == 0
+
 # Every sink is filled from where policy allows, and so is every link that counts.
 proven if {
 	complete
 	links_settled
+	unopposed
+	unasked
 	count(doubted) == 0
 }
 
 else if {
 	complete
 	links_settled
+	unopposed
+	unasked
 	count(unclear) == 0
 }
 
 else if {
 	complete
 	links_settled
+	unopposed
+	unasked
 	count(unsettled) == 0
 }
 
@@ -136,6 +147,7 @@ holdable if proven
 else if {
 	complete
 	links_holdable
+	unopposed
 	count(refused) == 0
 }
 

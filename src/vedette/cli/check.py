@@ -86,11 +86,31 @@ def _problems(path: Path) -> list[dict[str, Any]]:
     if shown.is_relative_to(root):
         shown = shown.relative_to(root)
     bundle, findings = _tried_policy(settings.policies, shown.as_posix(), settings)
-    problems += findings
+    problems += findings + folder_warnings(settings, shown.as_posix())
     if bundle is None:
         return problems
     problems += grant_warnings(bundle, settings, shown.as_posix(), read[0])
     return problems + budget_findings(bundle, settings, shown.as_posix(), read[0])
+
+
+def folder_warnings(settings: Settings, shown: str) -> list[dict[str, Any]]:
+    """Return a warning where the policy folder says something else than the live policy."""
+    from vedette.cli.common import reading
+    from vedette.cli.folder_state import folder_state
+    from vedette.load import Problem
+    from vedette.stores import is_there
+
+    if not is_there(settings):
+        return []
+    with reading(settings) as store:
+        if not store.revision()[0]:
+            return []
+        state = folder_state(settings, store)
+    if not state["differs"] or state["digest"] is None:
+        return []
+    mend = "see `vedette policy diff`; publish the folder, or bring it to what is live"
+    problem = Problem(shown, 0, "", state["says"], mend, True, "policy-folder-differs")
+    return [dict(problem.to_json())]
 
 
 def grant_warnings(

@@ -161,17 +161,12 @@ async def _here(
 
     from vedette.app import open_app
     from vedette.commands import Order
-    from vedette.modes import offered
     from vedette.serve.endpoint import this_person
     from vedette.serve.orders import carry_out
 
     app = await open_app(replace(settings, store=replace(settings.store, visit=True)))
     try:
-        done = await carry_out(app.commands, verb, Order(this_person(), reason, command_id), args)
-        if verb == "policy_apply" and done["ok"] and Path(args["folder"]) == settings.policies:
-            # The next `run` finds nothing new in the folder, also after a rollback.
-            await offered(app.store, done["digest"])
-        return done
+        return await carry_out(app.commands, verb, Order(this_person(), reason, command_id), args)
     finally:
         await app.close()
 

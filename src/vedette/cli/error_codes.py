@@ -41,6 +41,11 @@ LESSONS: dict[str, Lesson] = {
         "The thing is not in the state that the command needs, or an argument does not fit it.",
         "Read what the message says of the present state, then ask again.",
     ),
+    "loosening-unconfirmed": Lesson(
+        "The order would loosen the live policy, and nobody said that this is meant.",
+        "A publication, a rollback or a mode was ordered without a terminal and without --yes.",
+        "Read what it loosens, as the message lists it; if it is meant, repeat it with --yes.",
+    ),
     "already-done": Lesson(
         "The same command was carried out before; it is not done a second time.",
         "A script repeated a --command-id, or an answer was given twice.",
@@ -111,6 +116,11 @@ LESSONS: dict[str, Lesson] = {
         " a model reasons for an agent, which happens in the engine's process.",
         "See what is open: `vedette status`. Mend that, or write require = false in [isolation]"
         " and trust the agents' code.",
+    ),
+    "policy-folder-differs": Lesson(
+        "The policy folder says something else than the live policy.",
+        "A revision was rolled back, published from elsewhere, or the folder's was not taken.",
+        "See `vedette policy diff`; publish the folder, or bring it to what is live.",
     ),
     "no-grant": Lesson(
         "The policy grants this agent nothing, so it may do nothing.",

@@ -49,7 +49,8 @@ def look(settings: Settings) -> list[Seen]:
     now_us = SystemClock().now_us()
     found += outside.secrets(settings)
     try:
-        found.append(decides or live.engine(settings, read_bundle(settings.policies).files))
+        bundle = files or read_bundle(settings.policies).files
+        found += [decides or live.engine(settings, bundle), live.second_opinion(settings, bundle)]
     except VedetteError as error:
         found.append(live.Seen("policy engine", "fail", error.what, error.mend or ""))
     dates: dict[str, tuple[str, int]] = {}

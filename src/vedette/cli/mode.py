@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vedette.cli.common import as_json_option, obey, plain, reading, say, settings_of, shown_time
+from vedette.cli.common import as_json_option, plain, reading, say, settings_of, shown_time
+from vedette.cli.loosening import obey_confirmed, yes_option
 from vedette.errors import BadCommand, BadPolicy, NotFound
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ _MEANING = {
 @click.argument("mode", required=False, type=click.Choice(_MODES))
 @click.option("--reason", metavar="TEXT", help="Why; it is recorded with your name.")
 @click.option("--command-id", metavar="ID", help="A repeat of the same id is not done again.")
+@yes_option
 @as_json_option
 @click.pass_context
 def mode(
@@ -33,12 +35,14 @@ def mode(
     mode: str | None,
     reason: str | None,
     command_id: str | None,
+    yes: bool,
     as_json: bool,
 ) -> int:
     """Show the mode of AGENT, or set it: observe, ask or act.
 
     The mode stands in policies/grants/data.yaml. That word is changed there, comments kept, and
-    published through the usual trial; when this returns it is in force everywhere. In force is the
+    published through the usual trial; when this returns it is in force everywhere. A mode that
+    rises is shown with the recorded decisions that it changes, and asked about. In force is the
     more careful of what policy grants and what agent.yaml requests. A refusal changes nothing and
     exits with 1.
     """
@@ -50,7 +54,8 @@ def mode(
     if not (reason or "").strip():
         raise BadCommand("a reason is missing", mend="add --reason 'why'")
     try:
-        done = obey(settings, "mode", reason or "", {"agent": agent, "mode": mode}, command_id)
+        args = {"agent": agent, "mode": mode}
+        done = obey_confirmed(settings, "mode", reason or "", args, command_id, yes=yes)
     except BadPolicy as error:
         done = {"ok": False, "findings": [str(error)], "revision": None}
     if not done["ok"]:

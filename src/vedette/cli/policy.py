@@ -14,13 +14,14 @@ from vedette.cli.common import (
     as_json_option,
     folder_given,
     human_verb,
-    obey,
     plain,
     reading,
     say,
     settings_of,
     shown_time,
 )
+from vedette.cli.folder_state import folder_state
+from vedette.cli.loosening import obey_confirmed, yes_option
 from vedette.cli.policy_past import policy_diff, policy_history
 from vedette.errors import BadPolicy, Unavailable
 
@@ -68,6 +69,7 @@ def policy_check(ctx: click.Context, folder: Path | None, as_json: bool) -> int:
     is_flag=True,
     help="Sign with this state folder's key from now on, though another signed before.",
 )
+@yes_option
 @human_verb
 @click.pass_context
 def policy_publish(
@@ -75,15 +77,17 @@ def policy_publish(
     folder: Path | None,
     commit: str | None,
     new_key: bool,
+    yes: bool,
     reason: str,
     command_id: str | None,
     as_json: bool,
 ) -> int:
     """Make FOLDER (default: the fleet's) the live policy; no redeploy, no restart.
 
-    It is tried out, signed, and kept with who published it and why. When this returns no older
-    revision can commit or start anything any more. A refused folder changes nothing and exits
-    with 1.
+    It is tried out, signed, and kept with who published it and why. What it loosens is shown, with
+    the recorded decisions that would come out otherwise, and asked about. When this returns no
+    older revision can commit or start anything any more. A refused folder changes nothing and
+    exits with 1.
     """
     settings = settings_of(ctx)
     args = {
@@ -91,7 +95,7 @@ def policy_publish(
         "commit": commit,
         "new_key": new_key or None,
     }
-    return _published(settings, "policy_apply", reason, args, command_id, as_json)
+    return _published(settings, "policy_apply", reason, args, command_id, yes, as_json)
 
 
 # The same under the name that it had first.
@@ -105,18 +109,22 @@ policy.add_command(
 
 @policy.command("rollback")
 @click.argument("number", type=click.IntRange(min=1))
+@yes_option
 @human_verb
 @click.pass_context
 def policy_rollback(
-    ctx: click.Context, number: int, reason: str, command_id: str | None, as_json: bool
+    ctx: click.Context, number: int, yes: bool, reason: str, command_id: str | None, as_json: bool
 ) -> int:
     """Make what revision NUMBER said live again, as a new revision.
 
     It goes through the same trial as any other: if it does not fit the fleet of today it is
-    refused, which changes nothing and exits with 1.
+    refused, which changes nothing and exits with 1. What it loosens is shown and asked about: an
+    agent that was set to observe since acts again, say. The policy folder waits from then on, until
+    it says what is live or is published.
     """
     settings = settings_of(ctx)
-    return _published(settings, "policy_rollback", reason, {"number": number}, command_id, as_json)
+    args = {"number": number}
+    return _published(settings, "policy_rollback", reason, args, command_id, yes, as_json)
 
 
 def _published(
@@ -125,10 +133,11 @@ def _published(
     reason: str,
     args: dict[str, Any],
     command_id: str | None,
+    yes: bool,
     as_json: bool,
 ) -> int:
     try:
-        done = obey(settings, verb, reason, args, command_id)
+        done = obey_confirmed(settings, verb, reason, args, command_id, yes=yes)
     except BadPolicy as error:
         done = {"ok": False, "findings": [str(error)], "revision": None}
     if not done["ok"]:
@@ -201,7 +210,7 @@ def _status(settings: Settings, store: Reads) -> dict[str, Any]:
         "commit": entry.get("commit"),
         "archive": entry.get("archive") or "",
         "signer": entry.get("signer"),
-        "folder": _folder_state(settings.policies, digest),
+        "folder": folder_state(settings, store),
         "shelf": _shelf_state(settings, number, digest),
         "refusals": [
             {
@@ -221,20 +230,6 @@ def _last(store: Reads, kind: str, number: int) -> list[tuple[dict[str, Any], An
     return [(json.loads(raw), json.loads(data) if data else None) for _, raw, _, data in found][
         ::-1
     ]
-
-
-def _folder_state(folder: Path, live: str) -> dict[str, Any]:
-    from vedette.adapters.rego.stage import read_bundle
-
-    try:
-        digest = read_bundle(folder).digest
-    except BadPolicy as error:
-        return {"path": str(folder), "digest": None, "differs": True, "says": str(error)}
-    differs = digest != live
-    says = "the same as live"
-    if differs:
-        says = f"differs from live (digest {digest[:12]}); `vedette policy check` says if it may be"
-    return {"path": str(folder), "digest": digest, "differs": differs, "says": says}
 
 
 def _shelf_state(settings: Settings, number: int, digest: str) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vedette.cli.common import as_json_option, plain, reading, say, settings_of, shown_time, table
+from vedette.cli.folder_state import folder_note, folder_state
 from vedette.errors import BadCommand
 
 if TYPE_CHECKING:
@@ -24,8 +25,11 @@ def policy_history(ctx: click.Context, limit: int, as_json: bool) -> None:
     """List the revisions, newest first: when, who, why, from which commit."""
     from vedette.timeline.policies import history
 
-    with reading(settings_of(ctx)) as store, store.snapshot():
-        rows = history(store)
+    settings = settings_of(ctx)
+    with reading(settings) as store:
+        folder = folder_state(settings, store)
+        with store.snapshot():
+            rows = history(store)
     shown = rows[:limit] if limit > 0 else rows
     text = table(
         ["revision", "since", "digest", "by", "commit", "reason"],
@@ -33,7 +37,8 @@ def policy_history(ctx: click.Context, limit: int, as_json: bool) -> None:
     )
     if len(shown) < len(rows):
         text += f"\n{len(rows) - len(shown)} older ones: --limit 0"
-    say(as_json, {"revisions": shown, "all": len(rows)}, text)
+    text = "\n".join([text, *map(plain, folder_note(folder))])
+    say(as_json, {"revisions": shown, "all": len(rows), "folder": folder}, text)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

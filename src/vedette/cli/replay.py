@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
 import click
 
 from vedette.cli.common import as_json_option, dumps, reading, say, settings_of, table
+from vedette.errors import BadCommand
+
+if TYPE_CHECKING:
+    from vedette.bundle import Bundle
+    from vedette.load import Settings
+    from vedette.ports import PolicyEngine
+    from vedette.storage.reads import Reads
+
+_ENGINES = ("regorus", "wasm", "opa")
 
 
 @click.command()
+@click.option(
+    "--engine",
+    type=click.Choice(_ENGINES),
+    default="regorus",
+    show_default=True,
+    help="Who decides again: regorus, OPA's Wasm, or the program opa itself.",
+)
 @as_json_option
 @click.pass_context
-def replay(ctx: click.Context, as_json: bool) -> int:
+def replay(ctx: click.Context, engine: str, as_json: bool) -> int:
     """Decide every recorded decision again and compare.
 
     Needs nothing but the record: the exact questions and the bundles are in it. Exits with 1 if
-    one came out otherwise or cannot be made again though nobody erased it.
+    one came out otherwise or cannot be made again though nobody erased it. With --engine opa it
+    asks a server of the program opa, started for this and ended after it: an engine that shares
+    no code with the one that decided finds what that one got wrong.
     """
-    from vedette.adapters.rego.stage import SubprocessStage
     from vedette.replay import replay as again
 
-    with reading(settings_of(ctx)) as store:
-        report = again(store, SubprocessStage().load)
+    settings = settings_of(ctx)
+    with reading(settings) as store, _engine_for(settings, store, engine) as load:
+        report = again(store, load)
     value = report.to_json()
     words = ("permit", "hold", "deny")
     rows = [
@@ -36,6 +58,12 @@ def replay(ctx: click.Context, as_json: bool) -> int:
         f"{value['decisions']:,} decisions: {value['agreed']:,} agreed, "
         f"{value['differed']:,} differed, {lost:,} unreplayable" + (f" ({why})" if why else "")
     )
+    lines.append(f"decided by {', '.join(value['engine']) or 'nobody'}")
+    if value["disputed"]:
+        lines.append(
+            f"{value['disputed']:,} of them were denied because two engines differed then: "
+            "see the entries engine.differed"
+        )
     for difference in value["differences"][:10]:
         lines.append(
             f"entry {difference['seq']}: recorded {dumps(difference['recorded'])}, "
@@ -43,3 +71,30 @@ def replay(ctx: click.Context, as_json: bool) -> int:
         )
     say(as_json, value, "\n".join(lines))
     return 0 if value["ok"] else 1
+
+
+@contextmanager
+def _engine_for(
+    settings: Settings, store: Reads, name: str
+) -> Iterator[Callable[[Bundle], PolicyEngine]]:
+    """Yield what makes an engine of a recorded bundle. Raises BadCommand without opa."""
+    if name == "regorus":
+        from vedette.adapters.rego.stage import SubprocessStage
+
+        yield SubprocessStage().load
+        return
+    if name == "wasm":
+        from vedette.engines import wasm_maker
+
+        yield wasm_maker(settings, store)
+        return
+    from vedette.adapters.opa_wasm import find_opa
+
+    opa = find_opa(settings.root)
+    if opa is None:
+        mend = "put opa on PATH or name it in VEDETTE_OPA"
+        raise BadCommand("--engine opa needs the program opa", mend=mend)
+    from vedette.adapters.opa import OwnServer
+
+    with OwnServer(opa) as server:
+        yield server.load

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vedette.cli.common import as_json_option, reading, say, settings_of, shown_time, table
+from vedette.cli.common import (
+    as_json_option,
+    plain,
+    reading,
+    say,
+    settings_of,
+    shown_time,
+    table,
+)
+from vedette.cli.folder_state import folder_note, folder_state
 from vedette.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -27,13 +36,15 @@ def status(ctx: click.Context, as_json: bool) -> None:
     with reading(settings) as store:
         found = stand(store, SystemClock().now_us())
         published = _published(store)
+        folder = folder_state(settings, store)
     client = LocalClient(settings.state)
     running = client.alive()
     live = client.status() if running else {}
     box = live.get("box") or _box(settings)
     found |= {"targets": live.get("targets", []), "until": live.get("until", {}), "box": box}
     found["changed_on_disk"] = live.get("changed_on_disk", [])
-    found["engine"] = live.get("engine", published)
+    found |= {"folder": folder, "engine": live.get("engine", published)}
+    found["second"] = live.get("second")
     say(as_json, {"running": running, **found}, _text(running, found))
 
 
@@ -86,6 +97,10 @@ def _text(running: bool, found: dict[str, Any]) -> str:
     ]
     if engine := found["engine"]:
         lines.append(f"decided by {engine['name']}: {engine['why']}")
+    if running:
+        other = found["second"] or "none: nothing is asked of another policy engine"
+        lines.append(f"second opinion: {plain(other)}")
+    lines += [plain(line) for line in folder_note(found["folder"])]
     stopped = [_stop(stop, found["until"]) for stop in found["stops"]]
     lines.append(f"stopped: {', '.join(stopped) or 'nothing'}")
     lines += [

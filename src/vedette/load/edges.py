@@ -100,6 +100,7 @@ class PolicyPlan:
     bundle_token_file: str | None = None
     opa_token_secret: str | None = None
     bundle_token_secret: str | None = None
+    sample: int = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ def edges(shape: Any, path: Callable[[str], Path]) -> Edges:
             str(path(policy.opa_token_file)) if policy.opa_token_file else None,
             duration_us(policy.timeout), policy.otherwise, bundles, policy.bundle_token_env,
             str(path(policy.bundle_token_file)) if policy.bundle_token_file else None,
-            policy.opa_token_secret, policy.bundle_token_secret,
+            policy.opa_token_secret, policy.bundle_token_secret, sample=policy.sample,
         ),
         TokensPlan(
             tokens.kind, duration_us(tokens.life), tokens.audience, tokens.service_account

@@ -110,6 +110,10 @@ class PolicyFile(Part):
     otherwise: Literal["embedded", "deny"] = Field(
         default="embedded", description="who decides while the OPA server does not"
     )
+    sample: int = Field(
+        default=64, ge=1, le=1_000_000, description="one decision in so many is compared with a "
+        "second engine's beside the line; each permit of an outward or high-impact tool always is",
+    )  # fmt: skip
     bundles: str | None = Field(
         default=None, description="where signed bundles are put: a folder or gs://BUCKET/PREFIX"
     )

@@ -173,6 +173,10 @@ class Store(Protocol):
         """Send a step and wait for its answer."""
         ...
 
+    def carried_out(self, command: str) -> bool:
+        """Say whether a command of this id was carried out."""
+        ...
+
     async def publish(
         self,
         bundle: Bundle,

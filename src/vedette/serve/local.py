@@ -246,6 +246,7 @@ def live_status(commands: Commands) -> dict[str, Any]:
             "name": line.gateway.engine.name,
             "why": reason_of(commands.rollout.stage),
         },
+        "second": line.gateway.second.name if line.gateway.second is not None else None,
         "stopped": [f"{scope}:{name}" for scope, name in line.stops.listed()],
         "until": {f"{stop.scope}:{stop.name}": stop.until_us for stop in line.stops.ends},
         "targets": [

@@ -27,8 +27,8 @@ VERBS: Mapping[str, Mapping[str, type]] = {
     "stop": {"agent": str, "tool": str, "all": bool, "for_us": int},
     "resume": {"agent": str, "tool": str, "all": bool},
     "budget_raise": {"for_us": int, "agent": str, "unit": str, "window": str, "by": int},
-    "policy_apply": {"folder": str, "commit": str, "new_key": bool},
-    "policy_rollback": {"number": int},
+    "policy_apply": {"folder": str, "commit": str, "new_key": bool, "confirm": str},
+    "policy_rollback": {"number": int, "confirm": str},
     "erase": {"event": str, "subject": str, "entry": int, "deny_holds": bool},
     **upkeep.VERBS,
     **curating.VERBS,
@@ -73,7 +73,7 @@ async def carry_out(
     if verb == "policy_apply":
         return await commands.policy_apply(order, Path(given.pop("folder")), **given)
     if verb == "policy_rollback":
-        return await commands.policy_rollback(order, given["number"])
+        return await commands.policy_rollback(order, **given)
     if verb == "redrive":
         return await commands.redrive(order, given["runs"])
     if verb == "drop":

@@ -25,7 +25,7 @@ from vedette.clock import Clock
 from vedette.commands import Order
 from vedette.event import ENVELOPE, Event
 from vedette.identity import Principal
-from vedette.ports import Finding, PolicyEngine, Reasoner, Receipt
+from vedette.ports import Finding, PolicyEngine, PolicyStage, Reasoner, Receipt
 from vedette.run import ActionRow, Run
 
 if TYPE_CHECKING:
@@ -62,8 +62,12 @@ class FleetHarness:
 
     `policies` may be another folder (a copy to edit); `reasoners` replaces those of the agents by
     kind ("judge", "adk"); `targets` are the tables that calling tools get. Agents' code runs in
-    this process; with `workers`, in processes of its own, as in production.
+    this process; with `workers`, in processes of its own, as in production. Set `stage` and
+    `second` before it is opened for other policy engines: who decides, and the second opinion.
     """
+
+    stage: PolicyStage | None = None
+    second: PolicyStage | None = None
 
     def __init__(
         self,
@@ -139,7 +143,8 @@ class FleetHarness:
             settings,
             clock=self._clock,
             reasoners=self._reasoners,
-            stage=None if self._trial else TrustingStage(),
+            stage=self.stage or (None if self._trial else TrustingStage()),
+            second=self.second,
         )
         self._app.dispatcher.start()
 
@@ -192,8 +197,18 @@ class FleetHarness:
         return await self.app.commands.approve(self.order(reason), row.id, digest)
 
     async def apply(self, folder: Path) -> dict[str, Any]:
-        """Make a policy folder live."""
-        return await self.app.commands.policy_apply(self.order(), folder)
+        """Make a policy folder live, whatever it loosens."""
+        return await self.confirmed("policy_apply", folder=str(folder))
+
+    async def confirmed(self, verb: str, *, reason: str = "a test", **args: Any) -> dict[str, Any]:
+        """Give a command as a person who confirms what it loosens."""
+        from vedette.serve.orders import carry_out
+
+        done = await carry_out(self.app.commands, verb, self.order(reason), args)
+        if done.get("confirm"):
+            args["confirm"] = done["confirm"]
+            done = await carry_out(self.app.commands, verb, self.order(reason), args)
+        return done
 
     # --- out --------------------------------------------------------------------------------
 

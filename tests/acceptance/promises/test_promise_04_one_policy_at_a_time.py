@@ -164,7 +164,7 @@ async def test_promise_04_control_a_gateway_left_behind_is_seen(
     wide = {"limits/data.yaml": WIDE}
     async with toy_fleet(tmp_path, world, extra=wide) as fleet:
         await thousand_queued(fleet, world)
-        fleet.app.rollout.swap = lambda engine, live: None
+        fleet.app.rollout.swap = lambda engine, second, live: None
         fleet.app.rollout.in_flight_before = lambda number: 0
         deny = write_policies(tmp_path / "deny", extra=wide | denying("wire.send"))
         await fleet.apply(deny)

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from vedette.adapters.opa.engine import OpaEngine, OpaStage
 from vedette.adapters.opa.link import NoAnswer, OpaLink
+from vedette.adapters.opa.own_server import OwnServer
 
-__all__ = ["NoAnswer", "OpaEngine", "OpaLink", "OpaStage"]
+__all__ = ["NoAnswer", "OpaEngine", "OpaLink", "OpaStage", "OwnServer"]

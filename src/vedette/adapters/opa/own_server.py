@@ -1,0 +1,177 @@
+"""A real `opa` of one's own: a server for as long as decisions are made again, and no longer.
+
+It listens on a Unix socket in a folder of its own, so it takes no port and nobody else reaches it.
+Which bundle it serves is the last one that was asked about; another is served by starting it anew
+(0.1 s), as a record names few bundles and its decisions follow one another.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+import orjson
+
+from vedette.bundle import ENTRYPOINT, Bundle
+from vedette.errors import BadPolicy, EngineFailed, Unavailable
+from vedette.load.policy_data import mount
+
+UP_S = 20.0
+ANSWER_S = 10.0
+_PATH = "/v1/" + ENTRYPOINT.replace(".", "/")
+# What a program needs to start; no secret of this process is among it.
+_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TMPDIR")
+
+
+class OwnServer:
+    """Makes engines that decide by the program `opa`. Use it in a `with`: the server ends there."""
+
+    def __init__(self, opa: str) -> None:
+        self._opa = opa
+        self._folder = tempfile.TemporaryDirectory(prefix="vedette-opa-")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._serving: str | None = None
+        self._connection: _Connection | None = None
+        self.version = _version(opa)
+
+    def __enter__(self) -> OwnServer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+        self._folder.cleanup()
+
+    def load(self, bundle: Bundle) -> ServedBundle:
+        """Return an engine of a bundle. Raises BadPolicy if opa does not take it."""
+        engine = ServedBundle(self, bundle)
+        self.serve(bundle)
+        return engine
+
+    def serve(self, bundle: Bundle) -> http.client.HTTPConnection:
+        """Have the server serve a bundle; return the connection to ask by. Raises BadPolicy."""
+        if self._connection is None or self._serving != bundle.digest:
+            self._stop()
+            where = Path(self._folder.name) / "opa.sock"
+            self._start(bundle, where)
+            self._serving = bundle.digest
+            self._connection = _Connection(where)
+        return self._connection
+
+    def _start(self, bundle: Bundle, where: Path) -> None:
+        folder = Path(self._folder.name) / bundle.digest
+        if not folder.is_dir():
+            files = {path: text.encode() for path, text in bundle.modules().items()}
+            for path, raw in {**files, "data.json": orjson.dumps(mount(bundle.files))}.items():
+                file = folder / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(raw)
+        command = [
+            self._opa, "run", "--server", "--addr", f"unix://{where}", "--disable-telemetry",
+            "--log-level", "error", "--v1-compatible", str(folder),
+        ]  # fmt: skip
+        said = Path(self._folder.name) / "said"
+        with said.open("wb") as out:
+            self._process = subprocess.Popen(  # noqa: S603 - the opa that the settings lead to
+                command,
+                cwd=folder,
+                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+        end = time.monotonic() + UP_S
+        while not _answers(where):
+            if self._process.poll() is not None or time.monotonic() > end:
+                self._stop()
+                words = " ".join(said.read_text("utf-8", "replace").split())[:400]
+                raise BadPolicy(f"opa does not serve the bundle: {words}")
+            time.sleep(0.01)
+
+    def _stop(self) -> None:
+        process, self._process, self._serving = self._process, None, None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class ServedBundle:
+    """The PolicyEngine of one bundle, decided by the server's `opa`. For one thread."""
+
+    def __init__(self, server: OwnServer, bundle: Bundle) -> None:
+        self.name = f"opa/{server.version} server"
+        self.digest = bundle.digest
+        self._server = server
+        self._bundle = bundle
+
+    def decide(self, question: bytes) -> object:
+        """Return what the entry point says of a canonical question; None if undefined.
+
+        Raises EngineFailed for another status, Unavailable if the server is gone.
+        """
+        connection = self._server.serve(self._bundle)
+        try:
+            body = b'{"input":%b}' % question
+            connection.request("POST", _PATH, body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            raw = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            what = f"opa went away before it answered ({type(error).__name__})"
+            raise Unavailable(what, mend="try again") from error
+        if answer.status != 200:
+            raise EngineFailed(
+                f"opa answered {answer.status}: {raw[:200].decode(errors='replace')}"
+            )
+        found: object = orjson.loads(raw).get("result")
+        return found
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, where: Path) -> None:
+        super().__init__("localhost", timeout=ANSWER_S)
+        self._where = where
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._where))
+
+
+def _answers(where: Path) -> bool:
+    connection = _Connection(where)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _version(opa: str) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603 - as above
+            [opa, "version"], capture_output=True, timeout=UP_S, check=True, text=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        mend = "name another in VEDETTE_OPA"
+        raise Unavailable(f"{opa} cannot be run: {error}", mend=mend) from error
+    return done.stdout.partition("\n")[0].partition(":")[2].strip() or "unknown"

@@ -1,0 +1,314 @@
+"""What another bundle loosens: said to whoever wants it live, before it is.
+
+A *loosening* is a difference after which something may be permitted that was not before. In the
+data files that the shipped rules read, each key is compared by what it means: a mode that rises, a
+tool that is granted, a limit that is raised, a deny that goes. What cannot be judged so, a changed
+rule or data of another name, counts as a loosening too: nobody has shown that it is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from vedette.bundle import Bundle
+from vedette.decision import Decision
+from vedette.digest import canonical, sha256_hex
+from vedette.ports import PolicyEngine
+from vedette.question import answer_of
+from vedette.quick_data import dataclass
+
+MODES = ("observe", "ask", "act")
+_LOOSER = {"deny": 0, "hold": 1, "permit": 2}
+_SHOWN = 20
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Loosening:
+    """What a bundle loosens against another, in words; empty where nothing is.
+
+    `evidence` tells what recorded questions would be answered under both; it is shown, and is no
+    part of the digest, as other questions are recorded meanwhile.
+    """
+
+    says: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Return what a person confirms: the digest of exactly these words."""
+        return sha256_hex(canonical(list(self.says)))
+
+
+def loosening(
+    old: Bundle, new: Bundle, mount: Callable[[Mapping[str, bytes]], Document]
+) -> Loosening:
+    """Return what `new` loosens against `old`. `mount` returns a bundle's data document.
+
+    Raises BadPolicy for data that cannot be read.
+    """
+    if old.digest == new.digest:
+        return Loosening()
+    was, now = mount(old.files), mount(new.files)
+    said = [*_rules(old, new)]
+    for name in sorted(was.keys() | now.keys()):
+        before, after = was.get(name), now.get(name)
+        if before != after:
+            said += _READERS.get(name, _unknown)(name, _object(before), _object(after))
+            if not isinstance(after, dict) or not isinstance(before, dict | None):
+                said.append(f"data.{name}: another shape")
+    return Loosening(tuple(dict.fromkeys(said)))
+
+
+def loosened_decisions(
+    old: PolicyEngine, new: PolicyEngine, questions: Sequence[bytes]
+) -> tuple[str, ...]:
+    """Say which recorded questions come out looser under another engine, newest question first."""
+    found: list[str] = []
+    for raw in questions:
+        before, after = answer_of(old, raw), answer_of(new, raw)
+        if _LOOSER[after.outcome] > _LOOSER[before.outcome]:
+            asked = orjson.loads(raw)
+            found.append(
+                f"{asked['subject']['agent']} {asked['action']['tool']}: {_told(before)} -> "
+                f"{_told(after)}"
+            )
+    counted = [
+        f"{found.count(told)} x {told}" if found.count(told) > 1 else told
+        for told in dict.fromkeys(found)
+    ]
+    more = [f"and {len(counted) - _SHOWN} more"] if len(counted) > _SHOWN else []
+    head = f"of the last {len(questions)} decisions {len(found)} would have come out looser"
+    return (head, *counted[:_SHOWN], *more)
+
+
+def _told(decision: Decision) -> str:
+    return f"{decision.outcome} ({decision.rule})"
+
+
+def _object(value: Any) -> Document:
+    return value if isinstance(value, dict) else {}
+
+
+def _rules(old: Bundle, new: Bundle) -> Iterator[str]:
+    """Say which rules are others: comments, empty lines and tests decide nothing."""
+    before, after = old.modules(), new.modules()
+    for path in sorted(before.keys() | after.keys()):
+        if path not in after:
+            yield f"rules taken away: {path}"
+        elif path not in before:
+            yield f"rules added: {path}"
+        elif _deciding(before[path]) != _deciding(after[path]):
+            yield f"rules changed: {path}"
+
+
+def _deciding(text: str) -> list[str]:
+    lines = text.splitlines()
+    if "`" in text:  # a raw text may have lines that only look like comments
+        return lines
+    return [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+
+
+# --- data, by what its keys mean ---------------------------------------------------------------
+
+
+def _unknown(name: str, was: Document, now: Document) -> Iterator[str]:
+    """Say that data differs of which nobody here knows what it does."""
+    for path in sorted(_leaves(was).items() ^ _leaves(now).items(), key=str):
+        yield f"data.{name}{path[0]}: changed"
+
+
+def _leaves(value: Any, path: str = "") -> dict[str, str]:
+    if isinstance(value, dict) and value:
+        found: dict[str, str] = {}
+        for key, item in value.items():
+            found |= _leaves(item, f"{path}/{key}")
+        return found
+    return {path: canonical(value).decode()}
+
+
+def _others(name: str, was: Document, now: Document, known: set[str]) -> Iterator[str]:
+    """Say what differs beside the keys that are known."""
+    rest = [{key: item for key, item in each.items() if key not in known} for each in (was, now)]
+    yield from _unknown(name, *rest)
+
+
+def _complete(name: str, was: Document, now: Document) -> Iterator[str]:
+    if now.get("complete") is True and was.get("complete") is not True:
+        yield f"{name}: counts as complete"
+
+
+def _grants(name: str, was: Document, now: Document) -> Iterator[str]:
+    for agent in sorted(now):
+        before, after = _object(was.get(agent)), _object(now[agent])
+        if agent not in was:
+            yield f"{agent}: known to policy"
+        old, new = _mode(before), _mode(after)
+        if MODES.index(new) > MODES.index(old):
+            yield f"{agent}: mode {old} -> {new}"
+        if before.get("owner") != after.get("owner") and agent in was:
+            yield f"{agent}: owner {before.get('owner')} -> {after.get('owner')}"
+        for scope in _added(before.get("memory"), after.get("memory")):
+            yield f"{agent}: may read {scope}"
+        for tool in _added(before.get("inward"), after.get("inward")):
+            yield f"{agent}: {tool} is called inward, its permits wait for no second opinion"
+        tools, given = _object(before.get("tools")), _object(after.get("tools"))
+        for tool in sorted(given):
+            if tool not in tools:
+                yield f"{agent}: {tool} is granted"
+            elif tools[tool] != given[tool]:
+                yield from _tool(f"{agent}: {tool}", _object(tools[tool]), _object(given[tool]))
+        known = {"mode", "owner", "memory", "inward", "tools"}
+        yield from _others(f"{name}/{agent}", before, after, known)
+
+
+def _mode(grant: Document) -> str:
+    mode = grant.get("mode")
+    return mode if mode in MODES else "observe"
+
+
+def _tool(what: str, was: Document, now: Document) -> Iterator[str]:
+    for key in ("verb", "resource"):
+        if was.get(key) != now.get(key):
+            yield f"{what}: {key} {was.get(key)} -> {now.get(key)}"
+    if was.get("impact") != "low" and now.get("impact") != was.get("impact"):
+        yield f"{what}: impact {was.get('impact')} -> {now.get('impact')}"
+    if "only" in was and was["only"] != now.get("only"):
+        if "only" not in now:
+            yield f"{what}: any value of its arguments, where only some were granted"
+        limits = _object(was["only"])
+        wider = _object(now.get("only"))
+        for pointer in sorted(limits.keys() - wider.keys() if wider else ()):
+            yield f"{what}: any value of {pointer}"
+        for pointer in sorted(wider):
+            more = _added(limits.get(pointer, wider[pointer]), wider[pointer])
+            if more:
+                yield f"{what}: {pointer} may be {', '.join(map(str, more))}"
+        if not limits:
+            yield f"{what}: `only` was no list of values and is one"
+    gone = was.keys() - now.keys() - {"verb", "resource", "impact", "only"}
+    for key in sorted(gone):
+        yield f"{what}: a key that nobody understood ({key}) is gone, so nobody is asked for it"
+
+
+def _added(was: Any, now: Any) -> list[Any]:
+    """Return what a list has that another has not; of what is no list, nothing."""
+    before = was if isinstance(was, list) else []
+    return [item for item in now if item not in before] if isinstance(now, list) else []
+
+
+def _denies(name: str, was: Document, now: Document) -> Iterator[str]:
+    yield from _complete(name, was, now)
+    for kind in ("agents", "tools"):
+        for item in _added(now.get(kind), was.get(kind)):
+            yield f"{kind[:-1]} {item} is denied no longer"
+        if isinstance(now.get(kind), list) and not isinstance(was.get(kind), list):
+            yield f"{name}/{kind}: was no list, and is one"
+    yield from _others(name, was, now, {"complete", "agents", "tools"})
+
+
+def _registry(name: str, was: Document, now: Document) -> Iterator[str]:
+    before = _leaves(was)
+    for path, value in sorted(_leaves(now).items()):
+        if before.get(path) != value and value != "{}":
+            yield f"registry{path} is {value}"
+
+
+def _sinks(name: str, was: Document, now: Document) -> Iterator[str]:
+    yield from _complete(name, was, now)
+    tools, given = _object(was.get("tools")), _object(now.get("tools"))
+    for tool in sorted(tools.keys() | given.keys()):
+        before, after = _object(tools.get(tool)), _object(given.get(tool))
+        for sink in sorted(before.keys() - after.keys()):
+            yield f"{tool} {sink}: no longer listed, so free where the tool does not declare it"
+        for sink in sorted(after):
+            one, other = _object(before.get(sink)), _object(after[sink])
+            takes = one.get("accepts") if sink in before else ["trusted"]
+            for origin in _added([*(takes or ()), "trusted"], other.get("accepts")):
+                yield f"{tool} {sink}: takes {origin}"
+            if other.get("otherwise") == "hold" and one.get("otherwise") != "hold":
+                yield f"{tool} {sink}: else a person may allow it, where it was denied"
+    yield from _others(name, was, now, {"complete", "tools"})
+
+
+def _limits(name: str, was: Document, now: Document) -> Iterator[str]:
+    yield from _complete(name, was, now)
+    if _more(was.get("hops"), now.get("hops")):
+        yield f"hops {was.get('hops')} -> {now.get('hops')}"
+    agents = {
+        agent
+        for each in (was, now)
+        for part in ("actions", "confidence_milli")
+        for agent in _object(_object(each.get(part)).get("agents"))
+    }
+    for agent in [None, *sorted(agents)]:
+        before, after = _windows(was, agent), _windows(now, agent)
+        for window in ("minute", "hour", "day"):
+            if _more(before.get(window), after.get(window)):
+                yield (
+                    f"{agent or 'every agent'}: actions a {window} {before.get(window)} -> "
+                    f"{after.get(window)}"
+                )
+        for tool in [None, *sorted(_barred(was, agent) | _barred(now, agent))]:
+            old, new = _bar(was, agent, tool), _bar(now, agent, tool)
+            if new is not None and (old is None or new < old):
+                told = f"{agent or 'every agent'}{': ' + tool if tool else ''}"
+                yield f"{told}: needs a confidence of {new} thousandths, was {old}"
+    yield from _others(name, was, now, {"complete", "hops", "actions", "confidence_milli"})
+
+
+def _more(was: Any, now: Any) -> bool:
+    return _is_number(now) and (not _is_number(was) or now > was)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _windows(limits: Document, agent: str | None) -> Document:
+    actions = _object(limits.get("actions"))
+    own = _object(actions.get("agents")).get(agent) if agent else None
+    return own if isinstance(own, dict) else _object(actions.get("default"))
+
+
+def _barred(limits: Document, agent: str | None) -> set[str]:
+    bars = _object(_object(limits.get("confidence_milli")).get("agents"))
+    return set(_object(_object(bars.get(agent or "")).get("tools")))
+
+
+def _bar(limits: Document, agent: str | None, tool: str | None) -> int | None:
+    """Return the threshold that holds, the closest that is named; None where none is."""
+    bars = _object(limits.get("confidence_milli"))
+    own = _object(_object(bars.get("agents")).get(agent or ""))
+    named = (_object(own.get("tools")).get(tool or ""), own.get("default"), bars.get("default"))
+    return next((bar for bar in named if isinstance(bar, int) and _is_number(bar)), None)
+
+
+def _budgets(name: str, was: Document, now: Document) -> Iterator[str]:
+    """Say which limits go or rise and which prices fall; one that is new only takes away."""
+    yield from _complete(name, was, now)
+    before, after = _leaves(was), _leaves(now)
+    for path, value in sorted(before.items()):
+        if path == "/complete" or after.get(path) == value:
+            continue
+        old, new = orjson.loads(value), orjson.loads(after.get(path, "null"))
+        if old == {} and new is None:
+            continue
+        falls = path.startswith("/prices")
+        looser = not _is_number(new) or not _is_number(old) or (new < old if falls else new > old)
+        if looser:
+            yield f"budget {path[1:]}: {old} -> {'none' if new is None else new}"
+
+
+_READERS: Mapping[str, Callable[[str, Document, Document], Iterator[str]]] = {
+    "grants": _grants,
+    "denies": _denies,
+    "registry": _registry,
+    "sinks": _sinks,
+    "limits": _limits,
+    "budgets": _budgets,
+}

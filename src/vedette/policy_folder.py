@@ -1,0 +1,93 @@
+"""The policy folder beside the live policy: when it speaks, and when it waits.
+
+The folder is the developer's fast path: what is saved there becomes live by itself, if it loosens
+nothing. It speaks only as long as folder and live policy have one history. After a publication
+that did not come from it (a rollback, another folder, a mode set where the file could not be
+written) it waits: its next save would bring back all that was taken back. It speaks again when it
+says what is live, or when a person publishes it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from vedette.bundle import Bundle, Revision
+from vedette.rollout import Published, Rollout, Wish
+
+# The digest of the folder as it was last looked at, and why that is not live, if it is not.
+POLICY_FOLDER, POLICY_REFUSED = "policy_folder", "policy_folder_refused"
+# The number of the revision that was live when the folder last said the same.
+POLICY_AGREED = "policy_folder_agreed"
+
+_APPLY = "`vedette policy publish --reason TEXT` shows what it changes and asks"
+
+
+class Recalls(Protocol):
+    """What is asked of a store that is only read."""
+
+    def meta(self, name: str) -> str | None: ...
+
+
+class Remembers(Recalls, Protocol):
+    """What is asked of a store."""
+
+    async def remember(self, name: str, value: str) -> None: ...
+
+
+async def remember_folder(store: Remembers, digest: str, live: Revision, why_not: str = "") -> None:
+    """Remember what the folder says, and why that is not live, if it is not."""
+    await _set(store, POLICY_FOLDER, digest)
+    await _set(store, POLICY_REFUSED, why_not)
+    if digest == live.digest:
+        await _set(store, POLICY_AGREED, str(live.number))
+
+
+async def _set(store: Remembers, name: str, value: str) -> None:
+    if (store.meta(name) or "") != value:
+        await store.remember(name, value)
+
+
+def waits(store: Recalls, live: Revision) -> bool:
+    """Say whether the folder waits: what is live was published by another way since."""
+    return (
+        store.meta(POLICY_AGREED) != str(live.number) and store.meta(POLICY_FOLDER) != live.digest
+    )
+
+
+async def offer_folder(store: Remembers, rollout: Rollout, bundle: Bundle, wish: Wish) -> str:
+    """Make the folder live if it says something new that loosens nothing, and need not wait.
+
+    Returns why it is not live; "" if it is.
+    """
+    live = rollout.live
+    if live.number and bundle.digest != live.digest:
+        if bundle.digest == store.meta(POLICY_FOLDER):
+            return store.meta(POLICY_REFUSED) or waiting(live)
+        if waits(store, live):
+            await remember_folder(store, bundle.digest, live, waiting(live))
+            return waiting(live)
+    done = await rollout.publish(bundle, wish) if bundle.digest != live.digest else None
+    why_not = refused(done)
+    if done is None or all(finding.verdict for finding in done.findings):
+        # A trial that came to no verdict was no answer: the folder is to be offered again.
+        await remember_folder(store, bundle.digest, rollout.live, why_not)
+    return why_not
+
+
+def refused(done: Published | None) -> str:
+    """Return why what was offered is not live; "" if it is."""
+    if done is None or done.ok:
+        return ""
+    if done.findings:
+        return str(done.findings[0])
+    first, *rest = done.loosens.says
+    more = f" and {len(rest)} more" if rest else ""
+    return f"it loosens what is live ({first}{more}): {_APPLY}"
+
+
+def waiting(live: Revision) -> str:
+    """Return why a folder waits."""
+    return (
+        f"the folder waits, as revision {live.number} was not published from it: bring it to what "
+        f"is live (`vedette policy diff`), or {_APPLY}"
+    )

@@ -1,0 +1,277 @@
+"""The second opinion: a permit counts only where a second policy engine says the same.
+
+The engine that decides is given a planted fault through its port: it permits what the policy
+denies. Each net is shown by itself, with the control that the fault does its harm without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from tests.opa import find_opa
+
+from vedette.adapters.opa import OwnServer
+from vedette.bundle import Bundle
+from vedette.decision import denied
+from vedette.errors import BadPolicy
+from vedette.ports import PolicyEngine
+from vedette.replay import ReplayReport, replay
+from vedette.runner import Running
+from vedette.second_opinion import compare_samples, inward_tools
+from vedette.testing.harness import FleetHarness, TrustingStage
+from vedette.testing.toy import DENY_TOOL, DESK, World, do, job, toy_fleet
+
+PERMIT = {
+    "schema": "vedette.decision/1", "outcome": "permit", "rule": "permit.tool",
+    "reasons": ["permit.tool:wire.send"], "wait": None, "until": 0, "would": None,
+    "obligations": [],
+}  # fmt: skip
+INWARD = "  inward: [wire.send, big.send]\n"
+
+
+class Faulty:
+    """An engine that answers otherwise than its policy says, where `wrong` gives an answer."""
+
+    def __init__(self, honest: PolicyEngine, wrong: Callable[[dict[str, Any]], object]) -> None:
+        self.honest, self.wrong = honest, wrong
+        self.digest, self.name = honest.digest, "faulty"
+        self.asked = 0
+
+    def decide(self, question: bytes) -> object:
+        self.asked += 1
+        answer = self.wrong(orjson.loads(question)) if question != b"{}" else None
+        return self.honest.decide(question) if answer is None else answer
+
+
+class FaultyStage(TrustingStage):
+    def __init__(self, wrong: Callable[[dict[str, Any]], object] = lambda question: None) -> None:
+        self.wrong = wrong
+        self.made: list[Faulty] = []
+
+    def load(self, bundle: Bundle) -> PolicyEngine:
+        self.made.append(Faulty(super().load(bundle), self.wrong))
+        return self.made[-1]
+
+
+def permits_what_is_denied(question: dict[str, Any]) -> object:
+    """The planted fault: a deny rule of the policy is not taken for a text of this kind."""
+    action = question["action"]
+    return PERMIT if action["args"].get("text") == "slips through" else None
+
+
+def fails(question: dict[str, Any]) -> object:
+    raise RuntimeError("the second engine broke")
+
+
+NIGHT = (
+    'package vedette.denies\n\ndeny contains "denies.night" if '
+    'input.action.args.text == "slips through"\n'
+)
+
+
+def fleet_of(
+    folder: Path, world: World, *, second: FaultyStage | None, decides: FaultyStage | None = None,
+    inward: str = "",
+) -> FleetHarness:  # fmt: skip
+    fleet = toy_fleet(folder, world, extra={"vedette/denies/night.rego": NIGHT})
+    if inward:
+        grants = fleet.policies / "grants" / "data.yaml"
+        head, _, tail = grants.read_text().partition("  tools:\n")
+        grants.write_text(f"{head}{inward}  tools:\n{tail}")
+    fleet.stage = decides or FaultyStage(permits_what_is_denied)
+    fleet.second = second
+    return fleet
+
+
+async def send(fleet: FleetHarness, id: str, text: str, tool: str = "wire.send") -> Any:
+    event = job(id, do(tool, to=DESK, text=text))
+    await fleet.send(event)
+    await fleet.settle()
+    (row,) = fleet.actions(event)
+    return row
+
+
+def again(fleet: FleetHarness, load: Callable[[Bundle], PolicyEngine]) -> ReplayReport:
+    return replay(fleet.app.store, load)
+
+
+async def test_without_a_second_engine_the_fault_has_its_effect_and_its_own_replay_agrees(
+    tmp_path: Path,
+) -> None:
+    """The control of everything below."""
+    world = World()
+    async with fleet_of(tmp_path, world, second=None) as fleet:
+        assert (await send(fleet, "1", "slips through")).decided == "permit"
+        assert world.effects("wire.send") == 1
+        assert again(fleet, FaultyStage(permits_what_is_denied).load).ok
+        assert fleet.entries("engine.differed") == []
+
+
+async def test_replay_by_opa_alone_finds_what_the_deciding_engine_got_wrong(
+    tmp_path: Path,
+) -> None:
+    opa = find_opa()
+    async with fleet_of(tmp_path, World(), second=None) as fleet:
+        await send(fleet, "1", "slips through")
+        await send(fleet, "2", "hello")
+        with OwnServer(opa) as server:
+            report = again(fleet, server.load)
+        assert (report.decisions, report.agreed, report.differed) == (2, 1, 1)
+        assert report.differences[0].again["rule"] == "denies.night"
+        assert report.engine == {f"opa/{server.version} server"}
+
+
+async def test_a_permit_on_which_the_engines_differ_is_a_deny_an_alarm_and_an_entry(
+    tmp_path: Path,
+) -> None:
+    world = World()
+    async with fleet_of(tmp_path, world, second=FaultyStage()) as fleet:
+        row = await send(fleet, "1", "slips through")
+        assert (row.decided, row.rule) == ("deny", "engine.differs")
+        assert (await send(fleet, "2", "hello")).decided == "permit"
+        assert world.effects("wire.send") == 1
+        (entry,) = fleet.entries("engine.differed")
+        (decided, _) = fleet.entries("action.decided")
+        assert entry["cause"] == decided["seq"]
+        assert (entry["what"], entry["engine"], entry["outcome"]) == ("permit", "faulty", "permit")
+        assert (entry["tool"], entry["agent"], entry["action"]) == ("wire.send", "worker", row.id)
+        answers = fleet.body(entry["seq"])["answers"]
+        assert [one["decision"]["outcome"] for one in answers] == ["permit", "deny"]
+        assert answers[1]["decision"]["rule"] == "denies.night"
+        assert fleet.app.metrics.total("engine_differences", where="permit") == 1
+        assert fleet.app.metrics.total("second_opinions", where="permit") == 2
+
+
+async def test_a_difference_is_decided_again_with_the_same_answer(tmp_path: Path) -> None:
+    """By the engine that decided and by the other one; not by a third that says else."""
+    async with fleet_of(tmp_path, World(), second=FaultyStage()) as fleet:
+        await send(fleet, "1", "slips through")
+        for load in (FaultyStage(permits_what_is_denied).load, TrustingStage().load):
+            report = again(fleet, load)
+            assert (report.ok, report.agreed, report.disputed) == (True, 1, 1)
+        third = FaultyStage(lambda question: {**PERMIT, "rule": "another"})
+        report = again(fleet, third.load)
+        assert (report.differed, report.disputed) == (1, 0)
+
+
+@pytest.mark.parametrize("wrong", [fails, lambda question: {"outcome": "permit"}])
+async def test_a_second_engine_that_fails_or_answers_no_decision_agrees_with_nothing(
+    tmp_path: Path, wrong: Callable[[dict[str, Any]], object]
+) -> None:
+    world = World()
+    async with fleet_of(tmp_path, world, second=FaultyStage(wrong)) as fleet:
+        assert (await send(fleet, "1", "hello")).rule == "engine.differs"
+        assert world.effects() == 0
+
+
+async def test_an_engine_that_cannot_be_made_at_the_start_agrees_with_nothing(
+    tmp_path: Path,
+) -> None:
+    class Missing(FaultyStage):
+        def load(self, bundle: Bundle) -> PolicyEngine:
+            raise BadPolicy("does not compile")
+
+    world = World()
+    fleet = fleet_of(tmp_path, world, second=FaultyStage())
+    async with fleet:
+        assert (await send(fleet, "1", "hello")).decided == "permit"
+        await fleet.close()
+        fleet.second = Missing()
+        await fleet.open()
+        assert (await send(fleet, "2", "hello")).rule == "engine.differs"
+        assert world.effects() == 1
+        (fleet.policies / "vedette/denies/more.rego").write_text(DENY_TOOL.format("bell.ring"))
+        done = await fleet.apply(fleet.policies)
+        assert not done["ok"]  # what the other engine does not take is refused
+        assert "does not compile" in done["findings"][0]
+
+
+async def test_what_is_inward_and_of_low_impact_is_sampled_and_one_difference_ends_that(
+    tmp_path: Path,
+) -> None:
+    world = World()
+    second = FaultyStage()
+    async with fleet_of(tmp_path, world, second=second, inward=INWARD) as fleet:
+        opinion = fleet.app.line.gateway.second
+        assert opinion is not None
+        opinion.one_in = 1
+        assert (await send(fleet, "1", "slips through")).decided == "permit"
+        assert world.effects("wire.send") == 1
+        assert second.made[-1].asked == 0  # nothing waited for it
+        troubles: list[str] = []
+        task = asyncio.create_task(
+            compare_samples(fleet.app.line.gateway, fleet.app.store, troubles.append)
+        )
+        async with asyncio.timeout(20):
+            while not troubles:  # noqa: ASYNC110 (another task tells)
+                await asyncio.sleep(0.01)
+        task.cancel()
+        (entry,) = fleet.entries("engine.differed")
+        assert (entry["what"], entry["engine"]) == ("sample", "faulty")
+        assert len(fleet.body(entry["seq"])["answers"]) == 2
+        assert fleet.app.metrics.total("engine_differences", where="sample") == 1
+        assert (await send(fleet, "2", "slips through")).rule == "engine.differs"
+        assert world.effects("wire.send") == 1
+
+
+async def test_high_impact_is_asked_of_both_whatever_is_called_inward(tmp_path: Path) -> None:
+    """Also the permit that a person's approval gives."""
+    world, second = World(), FaultyStage(fails)
+    async with fleet_of(tmp_path, world, second=second, inward=INWARD) as fleet:
+        row = await send(fleet, "1", "hello", "big.send")
+        assert row.decided == "hold"
+        assert second.made[-1].asked == 0
+        await fleet.approve(row)
+        await fleet.settle()
+        found = fleet.app.store.action(row.id)
+        assert found is not None
+        assert (found.decided, found.rule) == ("deny", "engine.differs")
+        assert world.effects() == 0
+
+
+async def test_a_running_fleet_compares_its_sample(tmp_path: Path) -> None:
+    async with fleet_of(tmp_path, World(), second=FaultyStage(), inward=INWARD) as fleet:
+        opinion = fleet.app.line.gateway.second
+        assert opinion is not None
+        opinion.one_in = 1
+        await send(fleet, "1", "slips through")
+        running = Running(fleet.app, until_idle=False)
+        task = asyncio.create_task(running.run())
+        async with asyncio.timeout(30):
+            while not fleet.entries("engine.differed"):  # noqa: ASYNC110 (as above)
+                await asyncio.sleep(0.02)
+        running.stop()
+        await task
+        assert any("policy engines differ" in told for told in running.troubles)
+
+
+@pytest.mark.parametrize(
+    ("grants", "found"),
+    [
+        ({"a": {"inward": ["t"], "tools": {"t": {"impact": "low"}}}}, {("a", "t")}),
+        ({"a": {"inward": ["t"], "tools": {"t": {"impact": "high"}}}}, set()),
+        ({"a": {"inward": ["t"], "tools": {"t": {}}}}, set()),
+        ({"a": {"inward": ["t"], "tools": {}}}, set()),
+        ({"a": {"inward": "t", "tools": {"t": {"impact": "low"}}}}, set()),
+        ({"a": {"inward": {"t": 1}, "tools": {"t": {"impact": "low"}}}}, set()),
+        ({"a": {"inward": [["t"]], "tools": {"t": {"impact": "low"}}}}, set()),
+        ({"a": {"tools": {"t": {"impact": "low"}}}}, set()),
+        ({"a": ["inward"], "b": None}, set()),
+        (None, set()),
+        ([], set()),
+    ],
+)
+def test_what_is_not_plainly_called_inward_is_outward(grants: object, found: object) -> None:
+    assert inward_tools(grants) == found
+
+
+def test_the_deny_names_both() -> None:
+    from vedette.question import Answer, differing
+
+    answers = [Answer("x", denied("a")).to_json(), Answer("y", denied("b")).to_json()]
+    assert differing(answers).reasons == ("x: deny by a", "y: deny by b")
