@@ -101,7 +101,8 @@ async def _correct(
             ),
             "saw": {"type": event.type, "subject": event.subject, "data": _bounded(event.data)},
         },
-        vouched=ENVELOPE,
+        # Its subject is that of the event, whoever chose that.
+        vouched=ENVELOPE if "subject" in event.vouched else ENVELOPE - {"subject"},
     )
     placed: list[int] = []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -20,6 +20,18 @@ DATA = "data"
 # In an undo, which the engine makes of the record, it vouches for single places of the payload:
 # for the action that is taken back, and for the values that were trusted when it was decided.
 UNDONE = "data/action"
+
+# Of these the engine alone may speak, whatever a source says of its payload.
+OURS = frozenset({DATA, UNDONE})
+
+# What a source can vouch for in an event that an agent's effect led to: that it is the one, and of
+# which kind. The rest of its envelope is what an agent wrote, out of whatever it had read.
+CARRIED = frozenset({"source", "id", "type"})
+
+# What `vouches` of a sender or publisher means.
+VOUCHES: Mapping[str, frozenset[str]] = {
+    "envelope": ENVELOPE, "event": CARRIED, "none": frozenset(),
+}  # fmt: skip
 
 # CloudEvents extension attributes that carry lineage between fleets and their targets.
 HOPS = "vedettehops"
@@ -38,8 +50,9 @@ class Event:
     """One event. `(source, id)` is its key: a second delivery of the same key is the same event.
 
     `hops` counts the agents whose effects led here, `lineage` names them, oldest first.
-    `vouched` names the envelope attributes that the source authenticated; only these are trusted.
-    `readers` are those who may read it; None where everybody may.
+    `vouched` names what the source vouches for, only that is trusted: attributes of the envelope
+    whose value no stranger chose, and the places of the payload (`data/COLUMN`) that its operator
+    listed. `readers` are those who may read it; None where everybody may.
     """
 
     source: str
@@ -110,6 +123,24 @@ class Event:
             extensions=value["extensions"],
             readers=frozenset(value["readers"]) if "readers" in value else None,
         )
+
+
+def vouched_in_row(
+    vouches: str, columns: Mapping[str, str | None], listed: Collection[str]
+) -> frozenset[str]:
+    """Return what a source of rows vouches for in each event that it makes of one.
+
+    `columns` are the attributes and the columns that they come from, None for what the source
+    makes itself. Whoever writes rows chooses what is in them, so a column's value is vouched for
+    where the operator `listed` the column, in the envelope and in the payload; with "envelope" the
+    writers are trusted for all of the envelope.
+    """
+    chosen = {name for name, column in columns.items() if column is not None} - {
+        name for name, column in columns.items() if column in listed
+    }
+    envelope = ENVELOPE if vouches == "envelope" else ENVELOPE - chosen
+    places = (column.replace("~", "~0").replace("/", "~1") for column in listed)
+    return envelope | {f"{DATA}/{place}" for place in places}
 
 
 def check_event(event: Event, *, max_bytes: int) -> bytes:

@@ -11,7 +11,7 @@ import orjson
 
 from vedette.dispatch import Dispatcher
 from vedette.errors import BadEvent
-from vedette.event import DATA, Event, check_event, subject_of
+from vedette.event import CARRIED, OURS, Event, check_event, subject_of
 from vedette.line import Line
 from vedette.ports import Accepted, Arrival, Receipt, Refused
 from vedette.readers import Rule, of_event
@@ -164,9 +164,10 @@ class LineIntake:
         if isinstance(item, Refused):
             return item
         if item.type not in (TICK_TYPE, UNDO_TYPE):
-            # Whatever a source says of it: content that came from outside is never trusted.
-            made = {name for name in item.vouched if name.partition("/")[0] == DATA}
-            item = replace(item, vouched=item.vouched - made) if made else item
+            # Whatever a source says of it: what came from outside is never our own word, and what
+            # an agent wrote is no better for coming back through an authenticated sender.
+            may = item.vouched & CARRIED if item.lineage or item.hops else item.vouched - OURS
+            item = replace(item, vouched=may) if may != item.vouched else item
         if self._secrecy:
             readers = of_event(self._secrecy, item.source, item.type, item.readers)
             item = item if readers == item.readers else replace(item, readers=readers)

@@ -97,7 +97,7 @@ def undo_event(
         subject=subject_of(event),
         time=iso(now_us),
         data=data,
-        vouched=ENVELOPE | vouched | {PRINCIPAL, REASON},
+        vouched=(ENVELOPE - {"subject"}) | vouched | {PRINCIPAL, REASON},
         extensions={PRINCIPAL: who, REASON: reason},
         readers=meet(event.readers, tool.readers, *read_recorded(record).values()),
     )

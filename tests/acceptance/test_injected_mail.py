@@ -267,15 +267,15 @@ async def test_a_registered_address_by_value_is_held_and_a_person_decides(tmp_pa
         assert f"To: {to}" in sent
 
 
-async def test_what_a_person_reviewed_is_trusted_and_still_held(tmp_path: Path) -> None:
-    """Through a memory: its text is trusted, as a person reviewed it; one is still asked."""
+async def test_what_a_person_reviewed_is_not_trusted_for_its_whole_text(tmp_path: Path) -> None:
+    """A reviewed memory may quote anybody: its text decides no sink, and nobody is even asked."""
     async with fleet_of(tmp_path, obeys(by_memory)) as fleet:
         run = await receive(fleet)
         assert outgoing(tmp_path) == []
-        assert [action["outcome"] for action in leaving(run)] == ["hold", "hold"]
+        assert [action["outcome"] for action in leaving(run)] == ["deny", "deny"]
         argument = next(a for a in leaving(run)[0]["arguments"] if a["pointer"] == "/to")
         assert argument["source"].startswith("/memory/")
-        assert argument["origin"] == "trusted"
+        assert argument["origin"] == "untrusted"
 
 
 @pytest.mark.parametrize("tool", ["book.look", "book.sure"])

@@ -89,7 +89,11 @@ async def test_each_mail_once_in_order_and_nothing_is_marked(box: imap.Mailbox) 
     await source(box).deliver(kept)
     assert [event.data["subject"] for event in kept.events] == ["s0", "s1", "s2"]
     first = kept.events[0]
-    assert (first.source, first.type, first.vouched) == ("imap:t", "mail.received", ENVELOPE)
+    assert (first.source, first.type, first.vouched) == (
+        "imap:t",
+        "mail.received",
+        ENVELOPE - {"time"},
+    )
     assert first.time == "2026-03-02T13:05:11Z"
     at = read_address(first.subject or "")
     assert at is not None

@@ -96,7 +96,7 @@ async def test_each_mail_once_in_order_of_unique_names(box: Path) -> None:
     assert first.source == "maildir:t"
     assert first.subject == first.id
     assert first.type == "mail.received"
-    assert first.vouched == ENVELOPE
+    assert first.vouched == ENVELOPE - {"time"}, "its sender wrote the date"
     assert first.time == "2026-03-02T13:05:11Z"
     assert first.data["from"] == "a@b.example"
     assert (first.hops, first.lineage) == (0, ())

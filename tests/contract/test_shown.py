@@ -150,7 +150,8 @@ async def events_of_sources(folder: Path) -> dict[str, Event]:
     maildir, csv, jsonl, sql = intake.events
     sampled = HostSource("host", clock).sample(AT_US)
     host = next(event for event in sampled if event.subject == "host/load1")
-    ((point,), _) = points("prometheus:site", {"load{node=a}": {"values": [[1777615200, "7.5"]]}})
+    series = {"metric": {"node": "a"}, "values": [[1777615200, "7.5"]]}
+    ((point,), _) = points("prometheus:site", {"load{node=a}": series}, ())
     alerts = ListIntake()
     transport = httpx.ASGITransport(app=Starlette(routes=routes(alerts, DOORS, None)))
     async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:

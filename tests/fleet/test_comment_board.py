@@ -341,7 +341,7 @@ async def deliver(fleet: FleetHarness, table: str = "comment") -> None:
     shown = () if table == "appealed" else ("id", "thread", "author", "text", "posted_at")
     plan = SqlPlan(
         name, table, type, "id", "seq", path=fleet.folder / "board.db", columns=shown,
-        time_column="posted_at", subject_column="author",
+        time_column="posted_at", subject_column="author", vouched=("id",),
     )  # fmt: skip
     await SqlSource(plan, SystemClock(), watch=False).deliver(fleet.app.intake)
 

@@ -90,6 +90,8 @@ def _problems(path: Path) -> list[dict[str, Any]]:
     if bundle is None:
         return problems
     problems += grant_warnings(bundle, settings, shown.as_posix(), read[0])
+    problems += sink_warnings(bundle, shown.as_posix(), read[0])
+    problems += row_warnings(settings, path.name)
     return problems + budget_findings(bundle, settings, shown.as_posix(), read[0])
 
 
@@ -152,6 +154,55 @@ def grant_warnings(
         )
         for name in agents
         if not grants.get(name)
+    ]  # fmt: skip
+
+
+def sink_warnings(bundle: Bundle, shown: str, agents: Mapping[str, Agent]) -> list[dict[str, Any]]:
+    """Return a warning for every sink of an agent's tool that the policy lets free text reach.
+
+    A sink that no policy names takes what is trusted and nothing else.
+    """
+    from vedette.load import Problem
+    from vedette.load.policy_data import mount
+
+    try:
+        told = mount(bundle.files).get("sinks")
+    except BadPolicy:
+        return []  # said of the policy itself
+    tools = told.get("tools") if isinstance(told, dict) else None
+    used = {tool: name for name, agent in agents.items() for tool in agent.tools}
+    return [
+        dict(
+            Problem(
+                f"{shown}/sinks/data.yaml", 0, f"tools.{tool}.{sink}.accepts",
+                f"text that {used[tool]} reads can decide this sink: it accepts {', '.join(free)}",
+                "name what it may be in charter or registry, and accept trusted and registered",
+                True, "sink-reached",
+            ).to_json()
+        )
+        for tool, sinks in (tools.items() if isinstance(tools, dict) else ())
+        if tool in used and isinstance(sinks, dict)
+        for sink, row in sinks.items()
+        if isinstance(row, dict)
+        and (free := [o for o in row.get("accepts") or () if o in ("derived", "untrusted")])
+    ]  # fmt: skip
+
+
+def row_warnings(settings: Settings, shown: str) -> list[dict[str, Any]]:
+    """Return a warning for every source of rows whose columns are all trusted in the envelope."""
+    from vedette.load import Problem
+
+    return [
+        dict(
+            Problem(
+                shown, 0, f"sources.{plan.name}.vouches",
+                "whoever writes its rows chooses what is taken for trusted as id and subject",
+                "leave it out, and list in vouched the columns that no stranger chooses",
+                True, "sink-reached",
+            ).to_json()
+        )
+        for plan in settings.sources
+        if hasattr(plan, "vouched") and getattr(plan, "vouches", None) == "envelope"
     ]  # fmt: skip
 
 

@@ -122,6 +122,14 @@ LESSONS: dict[str, Lesson] = {
         "A revision was rolled back, published from elsewhere, or the folder's was not taken.",
         "See `vedette policy diff`; publish the folder, or bring it to what is live.",
     ),
+    "sink-reached": Lesson(
+        "Text that an agent reads can decide who, where or which an action is for.",
+        "The policy accepts derived or untrusted values for that argument, or a source of rows is"
+        " trusted for columns that anybody fills. A warning: where a person looks at what comes of"
+        " it, it may be meant so.",
+        "Name what the argument may be in charter or registry and accept trusted and registered;"
+        " list in `vouched` of the source the columns whose values no stranger chooses.",
+    ),
     "no-grant": Lesson(
         "The policy grants this agent nothing, so it may do nothing.",
         "agent.yaml only requests; what an agent may do stands in the policy's grants.",

@@ -21,6 +21,9 @@ from vedette.quick_data import dataclass
 
 _KINDS = ("env", "file", "secret")
 
+# What a Prometheus puts on a series itself, out of its own configuration.
+VOUCHED_LABELS = ("instance", "job")
+
 
 def _identifier(text: str) -> str:
     # It is quoted, and held against the database's own catalogue, before it goes into a query.
@@ -67,8 +70,14 @@ class SqlFile(Part):
         default=None, description="an SQL script that makes the file of SQLite if it is absent"
     )
     vouches: Literal["columns", "envelope"] = Field(
-        default="envelope",
-        description="columns: an id or a subject of a column is as untrusted as the data",
+        default="columns",
+        description="envelope: id, subject and time are trusted whatever column they come from, "
+        "as its writers are",
+    )
+    vouched: list[Identifier] = Field(
+        default_factory=list,
+        description="the columns whose values no stranger chooses, for example a number that the "
+        "database gives",
     )
 
 
@@ -94,6 +103,11 @@ class PrometheusFile(Part):
     lookback: Duration = Field(
         default="1m", description="how far back it begins that was never here"
     )
+    vouched: list[str] = Field(
+        default_factory=lambda: list(VOUCHED_LABELS),
+        description="the labels whose values no stranger chooses; a series with others is named "
+        "by untrusted text",
+    )
     most: Whole = Field(default=500, ge=1, le=10_000, description="series of one query at most")
     token_env: str | None = Field(
         default=None, description="the environment variable with its bearer token"
@@ -115,7 +129,7 @@ class AlertmanagerFile(Part):
     )
     token_file: str | None = Field(default=None, description="the file with that token")
     token_secret: str | None = Field(default=None, pattern=VERSION)
-    vouches: Literal["none", "envelope"] = "envelope"
+    vouches: Literal["envelope", "event", "none"] = "envelope"
 
 
 AtHandFile = SqlFile | PrometheusFile | AlertmanagerFile
@@ -141,7 +155,8 @@ class SqlPlan:
     overlap_us: int = 0
     begin: str = "start"
     create_from: Path | None = None
-    vouches: str = "envelope"
+    vouches: str = "columns"
+    vouched: tuple[str, ...] = ()
 
     def url(self) -> str:
         """Return the URL of PostgreSQL. Raises BadFleet if it is not there."""
@@ -168,6 +183,7 @@ class PrometheusPlan:
     every_us: int | None = None
     lookback_us: int = 60_000_000
     most: int = 500
+    vouched: tuple[str, ...] = VOUCHED_LABELS
     token_env: str | None = None
     token_file: str | None = None
     token_secret: str | None = None
@@ -218,8 +234,8 @@ def at_hand(table: AtHandFile, path: Callable[[str], Path]) -> AtHandPlan:
         return PrometheusPlan(
             table.name, table.url, queries, duration_us(table.delay),
             duration_us(table.every) if table.every else None, duration_us(table.lookback),
-            table.most, table.token_env, maybe(table.token_file), table.token_secret,
-            maybe(table.ca_file),
+            table.most, tuple(table.vouched), table.token_env, maybe(table.token_file),
+            table.token_secret, maybe(table.ca_file),
         )  # fmt: skip
     overlap = duration_us(table.overlap) if table.overlap else None
     if overlap is None:
@@ -230,6 +246,7 @@ def at_hand(table: AtHandFile, path: Callable[[str], Path]) -> AtHandPlan:
         table.url_secret, table.time_column, table.subject_column, tuple(table.columns),
         duration_us(table.every), overlap, table.begin,
         path(table.create_from) if table.create_from else None, table.vouches,
+        tuple(table.vouched),
     )  # fmt: skip
 
 
@@ -265,6 +282,23 @@ def _sql_problems(table: SqlFile) -> list[tuple[KeyPath, str, str]]:
     if table.columns and table.id_column not in table.columns:
         # Who is woken by a row has to be able to name it.
         found.append((("columns",), f"lacks the id {table.id_column!r}", "add it"))
+    found += unread_columns(table)
+    return found
+
+
+def unread_columns(table: Any) -> list[tuple[KeyPath, str, str]]:
+    """Return what is wrong with the columns that a source of rows vouches for."""
+    known = {table.id_column, table.subject_column, table.time_column}
+    columns = getattr(table, "columns", None)
+    found: list[tuple[KeyPath, str, str]] = []
+    for index, column in enumerate(table.vouched):
+        at: KeyPath = ("vouched", index)
+        if columns and column not in {*columns, *known}:
+            found.append((at, f"{column!r} is no column that is handed over", "add it to columns"))
+        if column == "action":
+            # In an undo this place of the data is the engine's word.
+            what = "a column called 'action' cannot be vouched for"
+            found.append((at, what, "hand it over under another name, through a view"))
     return found
 
 

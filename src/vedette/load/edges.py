@@ -80,6 +80,7 @@ class BigQueryPlan:
     location: str | None
     begin: str = "now"
     vouches: str = "columns"
+    vouched: tuple[str, ...] = ()
 
 
 EdgePlan = PubsubPlan | PushPlan | BigQueryPlan | AtHandPlan | ImapPlan
@@ -229,7 +230,7 @@ def edge_source(table: Any, path: Callable[[str], Path]) -> EdgePlan:
         table.name, table.project, table.dataset, table.table, table.type, table.time_column,
         table.id_column, table.subject_column, duration_us(table.every),
         duration_us(table.overlap), duration_us(table.behind), table.method, table.location,
-        table.begin, table.vouches,
+        table.begin, table.vouches, tuple(table.vouched),
     )  # fmt: skip
 
 

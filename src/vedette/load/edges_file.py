@@ -33,8 +33,10 @@ class PubsubFile(Part):
     max_messages: Whole = Field(default=2000, ge=1, le=100_000)
     max_bytes: Whole = Field(default=33_554_432, ge=1024)
     streams: Whole = Field(default=1, ge=1, le=64, description="streaming pulls side by side")
-    vouches: Literal["envelope", "none"] = Field(
-        default="envelope", description="what of an event its publishers are trusted for"
+    vouches: Literal["envelope", "event", "none"] = Field(
+        default="envelope",
+        description="what of an event its publishers are trusted for; event: source, id and type, "
+        "where strangers choose subject or time",
     )
     type: str | None = Field(default=None, description="the type of events given as bare data")
     filter: str | None = Field(default=None, description="a filter of the broker, beside ours")
@@ -55,7 +57,7 @@ class PushFile(Part):
     audience: str = Field(description="the audience of its OIDC token", min_length=1)
     service_account: str = Field(description="whose token it is: an e-mail", min_length=3)
     issuer: str = "https://accounts.google.com"
-    vouches: Literal["envelope", "none"] = "envelope"
+    vouches: Literal["envelope", "event", "none"] = "envelope"
     type: str | None = Field(default=None, description="the type of events given as bare data")
     schedules: bool = False
     dead_letter_topic: str | None = Field(
@@ -91,6 +93,9 @@ class BigQueryFile(Part):
     vouches: Literal["columns", "envelope"] = Field(
         default="columns",
         description="envelope: an id or a subject of a column is trusted, as its writers are",
+    )
+    vouched: list[str] = Field(
+        default_factory=list, description="the columns whose values no stranger chooses"
     )
 
 

@@ -101,6 +101,7 @@ class Sender:
     token_file: str | None = None
     prefix: str | None = None
     token_secret: str | None = None
+    vouches: str = "envelope"
 
     def token(self) -> str:
         """Return the token. Raises BadFleet if it is not there."""
@@ -411,7 +412,9 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
         anonymous=shape.serve.anonymous,
         hosts=tuple(shape.serve.hosts),
         senders=tuple(
-            Sender(s.name, s.token_env, _maybe(path, s.token_file), s.prefix, s.token_secret)
+            Sender(
+                s.name, s.token_env, _maybe(path, s.token_file), s.prefix, s.token_secret, s.vouches
+            )
             for s in shape.serve.senders
         ),
         targets=with_relays(targets),

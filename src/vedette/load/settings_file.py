@@ -72,6 +72,11 @@ class SenderFile(Part):
         default=None, pattern=VERSION, description="its token in Secret Manager"
     )
     prefix: str | None = Field(default=None, description="what all its sources begin with")
+    vouches: Literal["envelope", "event", "none"] = Field(
+        default="envelope",
+        description="what of an event the sender is trusted for; event: source, id and type, where "
+        "strangers choose subject or time",
+    )
 
 
 class ServeFile(Part):

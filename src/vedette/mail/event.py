@@ -12,7 +12,8 @@ def mail_event(source: str, name: str, raw: bytes, *, subject: str, received_us:
     """Return the event of one mail, called `name` in its source; hostile bytes never raise.
 
     `subject` is what tools find the mail by. `received_us` (microseconds UTC) is its time where it
-    has no valid date. The source vouches for the envelope, never for what the mail says.
+    has no valid date. The source vouches for the envelope, never for what the mail says: a date
+    that its sender wrote is not vouched for either.
     """
     data = parse_mail(raw)
     lineage = mail_lineage(raw)
@@ -26,5 +27,5 @@ def mail_event(source: str, name: str, raw: bytes, *, subject: str, received_us:
         data=data,
         hops=len(lineage),
         lineage=lineage,
-        vouched=ENVELOPE,
+        vouched=ENVELOPE - {"time"} if data["date"] else ENVELOPE,
     )

@@ -22,7 +22,7 @@ from vedette.clock import from_iso, iso
 from vedette.cloudevents import load_json
 from vedette.digest import sha256_hex, short_id
 from vedette.errors import BadEvent, Temporary
-from vedette.event import ENVELOPE, Event
+from vedette.event import VOUCHES, Event
 from vedette.ports import Intake
 from vedette.quick_data import dataclass
 from vedette.serve.leftover import discard
@@ -236,5 +236,5 @@ def _event(door: AlertDoor, alert: Any, around: Mapping[str, Any], where: str) -
         f"{print_}/{name[:200]}",
         iso(from_iso(str(at))),
         {field: alert.get(field) for field in fields} | {"fingerprint": print_} | dict(around),
-        vouched=ENVELOPE if door.vouches == "envelope" else frozenset(),
+        vouched=VOUCHES[door.vouches],
     )

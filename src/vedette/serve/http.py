@@ -56,7 +56,8 @@ def application(app: App) -> Starlette:
         return JSONResponse({"ready": not why, "why": why}, 503 if why else 200)
 
     senders = [
-        Sender.of(sender.name, sender.token(), sender.prefix) for sender in app.settings.senders
+        Sender.of(sender.name, sender.token(), sender.prefix, sender.vouches)
+        for sender in app.settings.senders
     ]
     limits = IngestLimits(
         max_event_bytes=app.settings.max_event_bytes,

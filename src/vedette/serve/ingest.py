@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vedette import cloudevents
 from vedette.digest import sha256_hex
 from vedette.errors import BadEvent, BadFleet, Temporary
-from vedette.event import ENVELOPE, Event, check_event
+from vedette.event import VOUCHES, Event, check_event
 from vedette.load.reserved import ENGINE_ATTRIBUTES, reserved
 from vedette.ports import Intake
 from vedette.quick_data import dataclass
@@ -40,9 +40,12 @@ class Sender:
     name: str
     token_digest: str
     prefix: str | None = None
+    vouches: str = "envelope"
 
     @classmethod
-    def of(cls, name: str, token: str, prefix: str | None = None) -> Sender:
+    def of(
+        cls, name: str, token: str, prefix: str | None = None, vouches: str = "envelope"
+    ) -> Sender:
         """Make a sender of the token itself. Raises BadFleet if anyone could guess it."""
         if len(token.strip()) < MIN_TOKEN:
             raise BadFleet(
@@ -51,7 +54,7 @@ class Sender:
                 mend='make one: python -c "import secrets; print(secrets.token_urlsafe(32))"',
             )
         token = token.strip()
-        return cls(name, sha256_hex(token.encode()), prefix)
+        return cls(name, sha256_hex(token.encode()), prefix, vouches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,7 @@ class _Ingest:
             )
             raise _Refusal(415, "not-a-cloudevent", "no CloudEvents content type", mend=mend)
         body = await self._body(request)
-        vouched = ENVELOPE if sender else frozenset[str]()
+        vouched = VOUCHES[sender.vouches if sender else "none"]
         events = cloudevents.parse(headers, body, vouched=vouched)
         if len(events) > self._limits.max_events:
             raise self._large(f"{len(events)} events in one batch", self._limits.max_events)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from vedette.adapters.bigquery.sql import AT, CHANGES, ROW
 from vedette.clock import iso
 from vedette.errors import BadEvent, BadFleet
-from vedette.event import ENVELOPE, Event
+from vedette.event import Event, vouched_in_row
 from vedette.ports import Refused
 
 RAW_CHARACTERS = 256  # how much of a refused row is kept
@@ -25,9 +25,8 @@ class Maker:
     written twice is one event, however far apart the two are. Without it the id is the hash of
     the whole row, its instant included.
 
-    Whoever writes rows chooses what is in them. So with `vouches` "columns" an id or a subject that
-    comes from a column is as untrusted as the data; "envelope" is for a trusted writer. The instant
-    is vouched for: a row is not read before it, and a restore asks for no more.
+    Whoever writes rows chooses what is in them: see `vouched_in_row`. The instant is vouched for: a
+    row is not read before it, and a restore asks for no more.
     """
 
     def __init__(
@@ -39,12 +38,11 @@ class Maker:
         subject: str | None,
         *,
         vouches: str = "columns",
+        vouched: Collection[str] = (),
     ) -> None:
         self._source, self._table, self._type = source, table, type
         self._id, self._subject = id_column, subject
-        chosen = {"id": id_column, "subject": subject}
-        given = {name for name, column in chosen.items() if column is not None}
-        self._vouched = ENVELOPE if vouches == "envelope" else ENVELOPE - given
+        self._vouched = vouched_in_row(vouches, {"id": id_column, "subject": subject}, vouched)
 
     def event_id(self, row: Mapping[str, Any]) -> str:
         """Return the id of a row's event."""

@@ -69,6 +69,7 @@ class BigQuerySource:
         self._maker = Maker(
             self.name, table_name(plan), plan.type, plan.id_column, plan.subject_column,
             vouches=plan.vouches,
+            vouched=plan.vouched,
         )  # fmt: skip
         query_text(plan, limit=LIMIT, onward=False)
         self._told: str | None = None  # the position as we know it

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from vedette.clock import MICROS, iso
@@ -59,6 +59,7 @@ def until(series: Mapping[str, Any], end_s: int) -> dict[str, Any]:
 
     return {
         name: {key: cut(one.get(key, ())) for key in ("values", "histograms")}
+        | {"metric": one["metric"]}
         for name, one in series.items()
     }
 
@@ -70,8 +71,13 @@ def chosen(known: Sequence[str], found: Sequence[str], most: int) -> list[str]:
     return (before + sorted(there.difference(before)))[:most]
 
 
-def points(source: str, named: Mapping[str, Any]) -> tuple[list[Event], Counter[str]]:
+def points(
+    source: str, named: Mapping[str, Any], vouched: Collection[str]
+) -> tuple[list[Event], Counter[str]]:
     """Return the points of series, oldest first, and how many were skipped, by why.
+
+    The values of other labels than `vouched` may be anybody's (a path that was asked for, the name
+    of a user), so a series that has such is vouched for neither in its name nor in its ids.
 
     A sample that is no number (NaN, an infinity) is skipped; where a series has no sample there is
     none, and so no event.
@@ -87,6 +93,11 @@ def points(source: str, named: Mapping[str, Any]) -> tuple[list[Event], Counter[
             else:
                 skipped["not-finite"] += 1
     found.sort(key=lambda point: point[:2])
+    theirs = ENVELOPE - {"id", "subject"}
+    known = {
+        name: ENVELOPE if set(series["metric"]) <= {"__name__", *vouched} else theirs
+        for name, series in named.items()
+    }
     events = [
         Event(
             source,
@@ -95,7 +106,7 @@ def points(source: str, named: Mapping[str, Any]) -> tuple[list[Event], Counter[
             name,
             iso(at * MICROS),
             {"value": value},
-            vouched=ENVELOPE,
+            vouched=known[name],
         )
         for at, name, value in found
     ]

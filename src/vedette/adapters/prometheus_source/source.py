@@ -114,7 +114,9 @@ class PrometheusSource:
                 return start - step
         series = until(there, end)
         taken = chosen(self._known[query.name], list(series), self._plan.most)
-        events, skipped = points(self.name, {name: series[name] for name in taken})
+        events, skipped = points(
+            self.name, {name: series[name] for name in taken}, self._plan.vouched
+        )
         skipped["most"] += len(series) - len(taken)
         await intake.accept(events, position=(place, _told(end)))
         gone = [name for name in self._known[query.name] if name not in series]

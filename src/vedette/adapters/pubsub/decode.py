@@ -22,7 +22,7 @@ from dataclasses import replace
 from vedette import cloudevents
 from vedette.clock import iso
 from vedette.errors import BadEvent
-from vedette.event import ENVELOPE, HOPS, LINEAGE, READERS, Event
+from vedette.event import HOPS, LINEAGE, READERS, VOUCHES, Event
 from vedette.load.reserved import reserved
 from vedette.ports import Refused
 
@@ -41,7 +41,7 @@ Scheduled = Callable[[Mapping[str, str], bytes, int, str], Event | Refused]
 class Decoder:
     """Turns the messages of one source into events; pure.
 
-    `type` is that of bare data, None where there is none. `vouches` is "envelope" or "none". Data
+    `type` is that of bare data, None where there is none. `vouches` is a word of VOUCHES. Data
     of more than `max_bytes` are refused unread: strict JSON of a message of 10 MB takes a second.
     With `scheduled` the messages are a scheduler's: it says which tick each of them stands for,
     and may raise StoreFailed.
@@ -58,7 +58,7 @@ class Decoder:
     ) -> None:
         self.source = f"pubsub:{name}"
         self._type = type
-        self._vouched = ENVELOPE if vouches == "envelope" else frozenset[str]()
+        self._vouched = VOUCHES[vouches]
         self._max_bytes = max_bytes
         self._scheduled = scheduled
 

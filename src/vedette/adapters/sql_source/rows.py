@@ -11,7 +11,7 @@ from typing import Any
 
 from vedette.clock import MICROS, from_iso, iso
 from vedette.errors import BadEvent
-from vedette.event import ENVELOPE, Event, check_event
+from vedette.event import Event, check_event, vouched_in_row
 from vedette.load.at_hand import SqlPlan
 from vedette.ports import Refused
 
@@ -31,8 +31,10 @@ class Maker:
     def __init__(self, plan: SqlPlan, columns: tuple[str, ...], *, max_bytes: int) -> None:
         """`columns` are handed over as data."""
         self._plan, self._columns, self._max_bytes = plan, columns, max_bytes
-        given = {"id"} if plan.subject_column is None else {"id", "subject"}
-        self._vouched = ENVELOPE - given if plan.vouches == "columns" else ENVELOPE
+        from_column = {
+            "id": plan.id_column, "subject": plan.subject_column, "time": plan.time_column,
+        }  # fmt: skip
+        self._vouched = vouched_in_row(plan.vouches, from_column, plan.vouched)
 
     def event_id(self, id: object) -> str:
         """Return the id of a row's event."""
