@@ -41,11 +41,12 @@ _PARTS = (
 )
 _DEADLINE_S = 300
 _PASSED, _FAILED = 0, 1  # pytest's exit codes: anything else is neither
+_UNENDED = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How one run of a promise's test ended: `killed`, `survived` or `broken`, and what it said."""
+    """How a run ended: `killed`, `survived`, `broken` or `unended`, and what it said."""
 
     verdict: str
     seconds: float
@@ -86,9 +87,10 @@ def run_test(copy: Path, promise: int) -> Ran:
         )  # fmt: skip
         code, said = done.returncode, done.stdout + done.stderr
     except subprocess.TimeoutExpired:
-        code, said = _FAILED, "the test did not end"
-    verdict = {_PASSED: "survived", _FAILED: "killed"}.get(code, "broken")
-    if verdict == "killed" and "did not end" not in said and " failed" not in said:
+        # Nobody saw it: neither killed nor known to be alive.
+        code, said = _UNENDED, "the test did not end"
+    verdict = {_PASSED: "survived", _FAILED: "killed", _UNENDED: "unended"}.get(code, "broken")
+    if verdict == "killed" and " failed" not in said:
         verdict = "broken"
     return Ran(verdict, time.monotonic() - began, said)
 
