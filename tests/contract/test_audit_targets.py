@@ -76,7 +76,9 @@ async def _run(folder: Path, port: int) -> None:
         (folder / "mail" / place).mkdir(parents=True)
     for mail in mails[:40]:
         shutil.copy(mail, folder / "mail/new" / mail.name)
-    board = folder / "board.db"
+    # Tools reach all of its folder, so the fleet's own files must not lie there.
+    board = folder / "board" / "board.db"
+    board.parent.mkdir()
     with closing(sqlite3.connect(board)) as db, db:
         db.executescript((checkout() / "samples/comments/board.sql").read_text(encoding="utf-8"))
     targets = {

@@ -370,7 +370,7 @@ async def at_once(fleet: FleetHarness, thinks: ScriptedReasoner, number: int) ->
         store.close()
         thinks.briefings.append(briefing)
         await asyncio.sleep(0)
-        return Thought(model_calls=2)
+        return Thought(model_calls=2, confidence=1.0)
 
     thinks.reason = reason  # type: ignore[method-assign]
     await fleet.send(*(job(str(n), key=str(n)) for n in range(number)))

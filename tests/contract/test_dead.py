@@ -32,10 +32,11 @@ from vedette.view import folded, told_of
 
 # What makes the judge fail.
 FAILS: dict[str, Any] = {"raise": True}
-# A judge that fails as long as a file lies beside it: whoever mends it takes that away.
+# A judge that fails as long as a file is there: whoever mends it takes that away. It lies outside
+# of the agent's folder, of which a snapshot runs that no edit reaches.
 MENDABLE = JUDGE_PY.replace(
     'if data.get("raise"):',
-    'if data.get("raise") and __import__("pathlib").Path(__file__).with_name("broken").exists():',
+    'if data.get("raise") and __import__("pathlib").Path({broken!r}).exists():',
 )
 
 
@@ -56,8 +57,9 @@ async def fleet(
     """An open fleet whose judge fails for events that say so, until `mend`."""
     made = toy_fleet(tmp_path, world, clock=clock)
     assert MENDABLE != JUDGE_PY
-    (folder(made) / "judge.py").write_text(MENDABLE)
-    (folder(made) / "broken").touch()
+    judge = MENDABLE.replace("{broken!r}", repr(str(broken(made))))
+    (made.content / "agents" / "worker" / "judge.py").write_text(judge)
+    broken(made).touch()
     if request.param == "postgresql":
         url_file = tmp_path / "url"
         url_file.write_text(server(fsync=False).fresh())
@@ -66,12 +68,12 @@ async def fleet(
         yield made
 
 
-def folder(fleet: FleetHarness) -> Path:
-    return fleet.content / "agents" / "worker"
+def broken(fleet: FleetHarness) -> Path:
+    return fleet.folder / "broken"
 
 
 def mend(fleet: FleetHarness) -> None:
-    (folder(fleet) / "broken").unlink()
+    broken(fleet).unlink()
 
 
 def only_run(fleet: FleetHarness, event: Event) -> Run:

@@ -353,7 +353,9 @@ async def test_an_effect_in_flight_at_a_crash_and_denied_since_is_unknown_not_ca
     await fleet.send(event)
     await until(lambda: lost.made == 1)
     await fleet.close()
-    fleet.policies = write_policies(tmp_path / "stricter", extra=denying("wire.send"))
+    # What a folder says at a start is live by itself only where it loosens nothing, as a deny does.
+    denied = {"denies/data.yaml": "agents: []\ntools: [wire.send]\ncomplete: true\n"}
+    fleet.policies = write_policies(tmp_path / "stricter", extra=denied)
     async with fleet:
         await fleet.settle()
         assert (only_row(fleet, event).decided, len(world.calls)) == ("deny", 1)
