@@ -129,8 +129,10 @@ async def test_every_role_with_every_verb(
             if read in VERBS:
                 continue
             path = {
-                "explain": "explain/run_0", "changes": "changes?after=0", "erasable": "erasable?entry=1",
-            }.get(read, read)  # fmt: skip
+                "explain": "explain/run_0",
+                "changes": "changes?after=0",
+                "erasable": "erasable?entry=1",
+            }.get(read, read)
             for role in ROLES:
                 status, told = await served.ask("GET", path, tokens[role])
                 if status not in ((400,) if read == "explain" else (200,)):
