@@ -57,7 +57,8 @@ def _varied(chance: random.Random, bases: list[dict[str, Any]]) -> dict[str, Any
         approval = {"action_digest": "a" * 64, "by": "person:ada", "until": until}
         one["context"]["approvals"] = [approval]
     for _ in range(chance.choice((0, 1, 1, 1, 2, 3, 5))):
-        chance.choice((_origin, _origin, _value, _value, _cut, _hostile, _hostile))(one, chance)
+        vary = (_origin, _origin, _value, _value, _wait, _cut, _hostile, _hostile)
+        chance.choice(vary)(one, chance)
     return one
 
 
@@ -97,6 +98,20 @@ def _value(one: dict[str, Any], chance: random.Random) -> None:
         )
     )
     _put(one, path.split("/"), chance.choice(values))
+
+
+def _wait(one: dict[str, Any], chance: random.Random) -> None:
+    """What a person, a resume or time is waited for: one of few things among so many others."""
+    path, value = chance.choice(
+        (
+            ("subject/requested_mode", "ask"),
+            ("action/high_impact", True),
+            ("context/confidence", 0),
+            ("context/stopped", True),
+            ("context/counters/minute", 12000),
+        )
+    )
+    _put(one, path.split("/"), value)
 
 
 HOSTILE: tuple[Any, ...] = (

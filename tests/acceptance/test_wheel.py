@@ -195,8 +195,10 @@ def test_a_fleet_without_opa_decides_by_the_wasm_of_the_wheel(
     grants, rule = fleet / "policies/grants/data.yaml", fleet / "policies/vedette/more.rego"
     grants.write_text(grants.read_text("utf-8") + "# more\n", "utf-8")
     quiet = {"VEDETTE_SOURCES": "[]", "VEDETTE_SERVE__HTTP": "", "PATH": str(tmp_path)}
+    first = installed.run(["vedette", "check", "--live"], fleet, **quiet)
+    assert "shipped with vedette" in " ".join(first.stdout.split()), first.stdout + first.stderr
     for change, name, why in (
-        (None, "opa wasm/", "shipped with vedette"),
+        (None, "opa wasm/", "published with the revision"),
         (rule, "regorus/", "no opa is here"),
     ):
         if change is not None:

@@ -17,7 +17,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from vedette import answering, correcting, curating, modes, undoing, upkeep
+from vedette import answering, correcting, curating, modes, releasing, undoing, upkeep
 from vedette.clock import SystemClock
 from vedette.commands import Commands, Order
 from vedette.errors import (
@@ -51,7 +51,7 @@ class Recorder:
             clock=SystemClock(),
             stops=SimpleNamespace(listed=lambda: [("agent", "gull"), ("all", "")], ends=[]),
             breakers=SimpleNamespace(listed=list),
-            gateway=SimpleNamespace(engine=SimpleNamespace(name="opa wasm/1.3")),
+            gateway=SimpleNamespace(engine=SimpleNamespace(name="opa wasm/1.3"), second=None),
         )
     )
     rollout: Any = field(
@@ -66,6 +66,8 @@ class Recorder:
             raise self.failing
         self.asked.append((verb, order, args))
         return {"did": verb}
+
+    releases: Any = None
 
     async def send(self, order: Order, events: Any) -> dict[str, Any]:
         return self._take("send", order, {"events": events})
@@ -162,7 +164,7 @@ async def test_events_are_sent_as_the_persons_own(state: Path) -> None:
 
 
 async def test_every_verb_can_be_given(state: Path) -> None:
-    own = (answering, correcting, curating, modes, undoing, upkeep)
+    own = (answering, correcting, curating, modes, releasing, undoing, upkeep)
     given = set(VERBS) - {verb for module in own for verb in module.VERBS}
     assert given <= {name for name in dir(Commands) if not name.startswith("_")}
     for verb in upkeep.VERBS:

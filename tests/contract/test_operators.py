@@ -15,7 +15,7 @@ import httpx
 import pytest
 from tests.oidc import Provider, find_node, new_key
 
-from vedette import answering, correcting, curating, modes, undoing
+from vedette import answering, correcting, curating, modes, releasing, undoing
 from vedette.archived import Archived
 from vedette.clock import SystemClock
 from vedette.commands import Order
@@ -128,7 +128,11 @@ async def test_every_role_with_every_verb(
         for read in READS:
             if read in VERBS:
                 continue
-            path = {"explain": "explain/run_0", "changes": "changes?after=0"}.get(read, read)
+            path = {
+                "explain": "explain/run_0",
+                "changes": "changes?after=0",
+                "erasable": "erasable?entry=1",
+            }.get(read, read)
             for role in ROLES:
                 status, told = await served.ask("GET", path, tokens[role])
                 if status not in ((400,) if read == "explain" else (200,)):
@@ -442,6 +446,7 @@ async def test_the_commands_themselves_ask_for_the_role(tmp_path: Path) -> None:
             ("pubsub_redrive", lambda: upkeep.redrive(who, why, "s", 1, None)),
             ("correct", lambda: correcting.carry_out(commands, nobody, {"run": "run_1"})),
             ("mode", lambda: modes.carry_out(commands, nobody, {"agent": "x", "mode": "ask"})),
+            ("agent_release", lambda: releasing.carry_out(commands, nobody, {"agent": "x"})),
         ]
         asked += [
             (verb, partial(curating.carry_out, commands.curating, verb, who, why, None, {}))

@@ -321,7 +321,7 @@ async def test_who_sent_an_event_and_why_is_part_of_it(fleet: FleetHarness) -> N
         REASON: "to see it work\x1b[2J",
     }
     lines = [line for _, line in explain_text(told)]
-    assert "  sent by person:alice: to see it work\\x1b[2J" in lines
+    assert "  sent by person:alice: to see it work\\u001b[2J" in lines
     assert any('extensions: {"other":1}' in line for line in lines)
 
 

@@ -301,14 +301,15 @@ async def test_restarts_and_other_workers_need_no_opa(
         assert fleet.entries("policy.published")[-1]["wasm"] == published["wasm"]
         assert app.line.gateway.engine.name.startswith("opa wasm/")
         (policies / "vedette/more.rego").write_text("package vedette.more\n\ntwo := 2\n")
-        done = await app.commands.policy_apply(fleet.order("rules"), policies)
+        done = await fleet.confirmed("policy_apply", reason="rules", folder=str(policies))
         assert done["ok"]
         last = fleet.entries("policy.published")[-1]
         assert "wasm" not in last
         assert last["engine"].startswith("regorus")
         assert "no opa is here" in reason_of(app.rollout.stage)
         # What an older revision was published with is there for a rollback.
-        back = await app.commands.policy_rollback(fleet.order("back"), published["policy_rev"])
+        number = published["policy_rev"]
+        back = await fleet.confirmed("policy_rollback", reason="back", number=number)
         assert back["ok"]
         assert fleet.entries("policy.published")[-1]["wasm"] == published["wasm"]
 

@@ -81,7 +81,8 @@ def test_an_added_rule_takes_the_permit_away(path: str, name: str) -> None:
     ("path", "name", "wait"),
     [("vedette/holds/holds.rego", "asks", "approval"),
      ("vedette/holds/holds.rego", "stops", "resume"),
-     ("vedette/origins/origins.rego", "holds", "approval")],
+     ("vedette/origins/origins.rego", "holds", "approval"),
+     ("vedette/origins/links.rego", "holds", "approval")],
 )  # fmt: skip
 def test_what_asks_holds_under_its_own_name(path: str, name: str, wait: str) -> None:
     decision = decide(added(path, name), FILE)
@@ -99,6 +100,7 @@ def test_an_approval_answers_an_added_ask_and_no_other_addition() -> None:
     }  # fmt: skip
     assert permitted == {
         ("vedette/holds/holds.rego", "asks"), ("vedette/origins/origins.rego", "holds"),
+        ("vedette/origins/links.rego", "holds"),
     }  # fmt: skip
 
 

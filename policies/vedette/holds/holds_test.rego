@@ -132,6 +132,7 @@ test_list_that_is_none_asks if {
 		with data.sinks as none
 }
 
+# Without what asks and stops: each part must stand by itself.
 test_every_part_is_needed if {
 	every part in [
 		["/context/stopped", true],
@@ -145,7 +146,15 @@ test_every_part_is_needed if {
 			with data.grants as given
 			with data.limits as sure
 			with data.sinks as none
+			with data.vedette.holds.asks as set()
+			with data.vedette.holds.stops as set()
 	}
+	beyond := changed("/action/args", {"tone": "high"})
+	not holds.ok with input as beyond with data.grants as named with data.limits as sure with data.sinks as none
+		with data.vedette.holds.asks as set()
+	stopped := json.patch(changed("/context/stopped", true), approval)
+	not holds.ok with input as stopped with data.grants as given with data.limits as sure with data.sinks as none
+		with data.vedette.holds.stops as set()
 }
 
 test_whatever_asks_or_stops_counts if {

@@ -71,6 +71,7 @@ test_empty_question_is_not if {
 	found == {"identity.agent", "identity.release", "identity.schema", "identity.spiffe"}
 }
 
+# Without the reasons: each part must stand by itself.
 test_every_part_is_needed if {
 	every part in [
 		["/schema", "vedette.question/0"],
@@ -89,9 +90,15 @@ test_every_part_is_needed if {
 		["/subject/owner", 1],
 	] {
 		broken := json.patch(question, [{"op": "replace", "path": part[0], "value": part[1]}])
-		not identity.ok with input as broken with data.grants as grants
+		not identity.ok with input as broken with data.grants as grants with data.vedette.identity.reasons as set()
 	}
 	not identity.ok with input as question with data.grants as {"watch": {"owner": "someone@else.example"}}
-	not identity.ok with input as question with data.grants as {"watch": true}
-	not identity.ok with input as question with data.grants as {}
+		with data.vedette.identity.reasons as set()
+	not identity.ok with input as question with data.grants as {"watch": true} with data.vedette.identity.reasons as set()
+	not identity.ok with input as question with data.grants as {} with data.vedette.identity.reasons as set()
+}
+
+test_any_reason_undoes_the_proof if {
+	not identity.ok with input as question with data.grants as grants
+		with data.vedette.identity.reasons as {"a.rule.of.mine"}
 }

@@ -36,7 +36,10 @@ test_other_links_are_denied if {
 		asked := linking([link("/text", "registered"), link("/text", origin)])
 		origins.reasons == {"origins.link:/text"} with input as asked with data.sinks as plain with data.links as watched("deny")
 		not origins.ok with input as asked with data.sinks as plain with data.links as watched("deny")
+			with data.vedette.origins.reasons as set()
+			with data.vedette.origins.holds as set()
 		not origins.holdable with input as asked with data.sinks as plain with data.links as watched("deny")
+			with data.vedette.origins.reasons as set()
 	}
 }
 
@@ -53,6 +56,8 @@ test_policy_may_ask_a_person_about_a_link if {
 	origins.holds == {"origins.link:/text"} with input as asked with data.sinks as plain with data.links as watched("hold")
 	origins.holdable with input as asked with data.sinks as plain with data.links as watched("hold")
 	not origins.ok with input as asked with data.sinks as plain with data.links as watched("hold")
+		with data.vedette.origins.reasons as set()
+		with data.vedette.origins.holds as set()
 }
 
 test_links_of_other_texts_do_not_count if {
@@ -62,16 +67,24 @@ test_links_of_other_texts_do_not_count if {
 test_without_links_nothing_is_proven if {
 	bare := json.remove(linking([]), ["action/links"])
 	not origins.ok with input as bare with data.sinks as plain with data.links as watched("deny")
+		with data.vedette.origins.reasons as set()
+		with data.vedette.origins.holds as set()
 	cut := object.remove(watched("deny"), ["complete"])
 	not origins.ok with input as linking([]) with data.sinks as plain with data.links as cut
+		with data.vedette.origins.reasons as set()
+		with data.vedette.origins.holds as set()
 	not origins.holdable with input as linking([]) with data.sinks as plain with data.links as cut
+		with data.vedette.origins.reasons as set()
 }
 
 test_rules_that_are_no_object_prove_nothing if {
 	every odd in ["deny", ["/text"], true, null] {
 		broken := {"tools": {"letter.send": odd}, "complete": true}
 		not origins.ok with input as linking([]) with data.sinks as plain with data.links as broken
+			with data.vedette.origins.reasons as set()
+			with data.vedette.origins.holds as set()
 		not origins.holdable with input as linking([]) with data.sinks as plain with data.links as broken
+			with data.vedette.origins.reasons as set()
 	}
 }
 
@@ -80,5 +93,7 @@ test_accepts_that_is_no_list_accepts_nothing if {
 		broken := {"tools": {"letter.send": {"/text": {"accepts": odd, "otherwise": "deny"}}}, "complete": true}
 		asked := linking([link("/text", "registered")])
 		not origins.ok with input as asked with data.sinks as plain with data.links as broken
+			with data.vedette.origins.reasons as set()
+			with data.vedette.origins.holds as set()
 	}
 }

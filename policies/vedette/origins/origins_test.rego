@@ -21,6 +21,8 @@ widened := {"tools": {"letter.send": {"/to": {"accepts": ["trusted", "registered
 
 asking := {"tools": {"letter.send": {"/to": {"accepts": ["trusted"], "otherwise": "hold"}}}, "complete": true}
 
+# What must not be proven is asked with no reason speaking: each part must stand by itself.
+
 test_trusted_sink_is_proven if origins.ok with input as question("trusted") with data.sinks as plain
 
 test_other_origins_are_not if {
@@ -28,18 +30,27 @@ test_other_origins_are_not if {
 		reason := concat("", ["origins.", given, ":/to"])
 		origins.reasons == {reason} with input as question(given) with data.sinks as plain
 		not origins.ok with input as question(given) with data.sinks as plain
+			with data.vedette.origins.reasons as set()
+			with data.vedette.origins.holds as set()
 		not origins.holdable with input as question(given) with data.sinks as plain
+			with data.vedette.origins.reasons as set()
 	}
 }
 
 test_policy_may_take_registered if {
 	origins.ok with input as question("registered") with data.sinks as widened
 	not origins.ok with input as question("derived") with data.sinks as widened
+		with data.vedette.origins.reasons as set()
+		with data.vedette.origins.holds as set()
 	not origins.ok with input as question("untrusted") with data.sinks as widened
+		with data.vedette.origins.reasons as set()
+		with data.vedette.origins.holds as set()
 }
 
 test_policy_may_ask_a_person if {
 	not origins.ok with input as question("untrusted") with data.sinks as asking
+		with data.vedette.origins.reasons as set()
+		with data.vedette.origins.holds as set()
 	origins.holdable with input as question("untrusted") with data.sinks as asking
 	origins.holds == {"origins.untrusted:/to"} with input as question("untrusted") with data.sinks as asking
 	origins.reasons == set() with input as question("untrusted") with data.sinks as asking
@@ -53,17 +64,22 @@ test_approval_answers_what_was_asked if {
 	}]}})
 	origins.ok with input as approved with data.sinks as asking
 	not origins.ok with input as approved with data.sinks as plain
+		with data.vedette.origins.reasons as set()
+		with data.vedette.origins.holds as set()
 }
 
 test_origin_that_is_none_is_not_asked_about if {
 	odd := question("of old")
 	not origins.holdable with input as odd with data.sinks as asking
+		with data.vedette.origins.reasons as set()
 }
 
 test_sink_without_origin_is_not_proven if {
 	bare := json.patch(question("trusted"), [{"op": "replace", "path": "/action/origins", "value": {}}])
 	origins.reasons == {"origins.unknown:/to"} with input as bare with data.sinks as plain
 	not origins.ok with input as bare with data.sinks as plain
+		with data.vedette.origins.reasons as set()
+		with data.vedette.origins.holds as set()
 }
 
 test_absent_optional_argument_decides_nothing if {
@@ -85,24 +101,36 @@ test_sink_inside_an_argument_has_its_origin if {
 test_sink_that_is_no_pointer_is_not_proven if {
 	odd := json.patch(question("trusted"), [{"op": "add", "path": "/action/sinks/-", "value": "to"}])
 	not origins.ok with input as odd with data.sinks as plain
+		with data.vedette.origins.reasons as set()
+		with data.vedette.origins.holds as set()
 	worse := json.patch(question("trusted"), [{"op": "add", "path": "/action/sinks/-", "value": 7}])
 	not origins.ok with input as worse with data.sinks as plain
+		with data.vedette.origins.reasons as set()
+		with data.vedette.origins.holds as set()
 }
 
 test_policy_names_a_sink_the_tool_left_out if {
 	undeclared := json.patch(question("untrusted"), [{"op": "replace", "path": "/action/sinks", "value": []}])
 	not origins.ok with input as undeclared with data.sinks as widened
+		with data.vedette.origins.reasons as set()
+		with data.vedette.origins.holds as set()
 	origins.ok with input as undeclared with data.sinks as plain
 }
 
 test_cut_data_proves_nothing if {
 	cut := json.remove(widened, ["complete"])
 	not origins.ok with input as question("trusted") with data.sinks as cut
+		with data.vedette.origins.reasons as set()
+		with data.vedette.origins.holds as set()
 }
 
 test_shape_is_required if {
 	not origins.ok with input as {"action": {"sinks": []}} with data.sinks as plain
+		with data.vedette.origins.reasons as set()
+		with data.vedette.origins.holds as set()
 	not origins.ok with input as {} with data.sinks as plain
+		with data.vedette.origins.reasons as set()
+		with data.vedette.origins.holds as set()
 }
 
 test_every_part_has_its_type if {
@@ -113,14 +141,20 @@ test_every_part_has_its_type if {
 	] {
 		odd := json.patch(question("trusted"), [{"op": "replace", "path": part[0], "value": part[1]}])
 		not origins.ok with input as odd with data.sinks as plain
+			with data.vedette.origins.reasons as set()
+			with data.vedette.origins.holds as set()
 		not origins.holdable with input as odd with data.sinks as plain
+			with data.vedette.origins.reasons as set()
 	}
 }
 
 test_sink_that_does_not_begin_with_a_slash_is_not_proven if {
 	odd := json.patch(question("trusted"), [{"op": "add", "path": "/action/sinks/-", "value": "x/to"}])
 	not origins.ok with input as odd with data.sinks as plain
+		with data.vedette.origins.reasons as set()
+		with data.vedette.origins.holds as set()
 	not origins.holdable with input as odd with data.sinks as plain
+		with data.vedette.origins.reasons as set()
 }
 
 test_approval_does_not_complete_cut_data if {
@@ -131,10 +165,22 @@ test_approval_does_not_complete_cut_data if {
 	}]}})
 	cut := json.remove(asking, ["complete"])
 	not origins.ok with input as approved with data.sinks as cut
+		with data.vedette.origins.reasons as set()
+		with data.vedette.origins.holds as set()
 	not origins.holdable with input as approved with data.sinks as cut
+		with data.vedette.origins.reasons as set()
 }
 
 test_only_what_a_person_may_decide_is_a_hold if {
 	found := origins.holds with input as question("untrusted") with data.sinks as plain
 	found == set()
+}
+
+test_any_reason_undoes_both_proofs if {
+	not origins.ok with input as question("trusted") with data.sinks as plain
+		with data.vedette.origins.reasons as {"a.rule.of.mine"}
+	not origins.holdable with input as question("trusted") with data.sinks as plain
+		with data.vedette.origins.reasons as {"a.rule.of.mine"}
+	not origins.proven with input as question("trusted") with data.sinks as plain
+		with data.vedette.origins.holds as {"a.rule.of.mine"}
 }

@@ -31,7 +31,7 @@ def look(settings: Settings) -> list[Seen]:
 
     wire()
     found = list(live.machine(settings, runs=LocalClient(settings.state).alive()))
-    last_us, decides = None, None
+    last_us, files, decides = None, None, None
     try:
         if is_there(settings):
             with reading(settings) as store:
