@@ -28,7 +28,6 @@ from vedette.founding import found
 from vedette.load import load_settings
 from vedette.load.imap import ImapPlan
 from vedette.modes import GRANTS
-from vedette.serve.orders import carry_out
 from vedette.testing.harness import FleetHarness, checkout
 from vedette.timeline import report
 
@@ -139,9 +138,7 @@ async def _take(fleet: FleetHarness, box: Mailbox) -> None:
 
 
 async def _mode(fleet: FleetHarness, to: str) -> None:
-    done = await carry_out(
-        fleet.app.commands, "mode", fleet.order("step by step"), {"agent": NEW, "mode": to}
-    )
+    done = await fleet.confirmed("mode", reason="step by step", agent=NEW, mode=to)
     assert done["ok"]
     assert done["folder"] == "written"
 

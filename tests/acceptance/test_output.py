@@ -193,6 +193,7 @@ def reads(made: Scene) -> None:
     made.do("ledger reconstruct", "export", both=True)
     made.do("ledger prove", "20", both=True)
     made.do("audit targets", "mailbox")
+    made.do("store check")
     made.do("store rebuild --check")
     made.do("explain-error", "bad-command")
 
@@ -221,6 +222,7 @@ def writes(made: Scene) -> None:
     made.do("resume", "inbox_triage", *why)
     made.do("budget raise", "inbox_triage", "--for", "2h", *why)
     made.do("new agent", "front_desk", "--like", "inbox_triage")
+    made.do("agent release", "inbox_triage", *why)
     made.do("policy publish", "--yes", *why)
     made.do("policy rollback", "1", "--yes", *why)
     made.do("undo", done_effect(made), *why)

@@ -30,6 +30,7 @@ from tests.bench.flat_plot import plot
 from tests.bench.latency import named, put_through
 from tests.bench.line import Load
 from tests.bench.machine import described
+from tests.bench.target import marks_file
 from tests.bench.verdict import Verdict, told
 
 from vedette.testing.harness import FleetHarness
@@ -120,7 +121,7 @@ def memory_mb() -> float:
 async def measure(plan: Plan, size: int) -> dict[str, Any]:
     """Open the filled fleet here and measure it: a process measures one size only."""
     raw = await calibrate(plan.folder)
-    marks = plan.folder / "marks.log"
+    marks = marks_file(plan.folder)
     began = time.monotonic()
     async with open_flat_fleet(plan.folder, plan.agents) as fleet:
         await fleet.settle(120)

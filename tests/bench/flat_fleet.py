@@ -18,6 +18,7 @@ from tests.bench.bench_fleet import (
     write_content,
 )
 from tests.bench.bench_fleet import SOURCE as SOURCE
+from tests.bench.target import marks_file
 
 from vedette.event import ENVELOPE, Event
 from vedette.testing.harness import FleetHarness
@@ -40,7 +41,7 @@ def open_flat_fleet(folder: Path, agents: int) -> FleetHarness:
     there = int((content / "written").read_text())
     if there != agents:
         raise SystemExit(f"flat: {folder} holds a fleet of {there} agents, not {agents}")
-    targets = {"marks": {"kind": "file", "path": str(folder / "marks.log")}}
+    targets = {"marks": {"kind": "file", "path": str(marks_file(folder))}}
     return FleetHarness(folder, content=content, targets=targets)
 
 

@@ -23,7 +23,7 @@ from tests.bench.bench_fleet import readings
 from tests.bench.calibrate import Calibration, calibrate
 from tests.bench.line import Load, Offer, open_bench_fleet
 from tests.bench.machine import CpuTimes, described, percentile
-from tests.bench.target import happened
+from tests.bench.target import happened, marks_file
 from tests.bench.verdict import Verdict, told
 
 from vedette.cli.run import COLLECT
@@ -97,11 +97,11 @@ async def measure(folder: Path, load: Load, *, workers: bool) -> Through:
     fleet._workers = workers
     async with fleet:
         warm = replace(load, events=2 * load.keys, rate=0.0)
-        await put_through(fleet, folder / "marks.log", named("w", warm), warm)
+        await put_through(fleet, marks_file(folder), named("w", warm), warm)
         # As `vedette run` does once its fleet is up.
         gc.freeze()
         gc.set_threshold(*COLLECT)
-        return await put_through(fleet, folder / "marks.log", named("", load), load)
+        return await put_through(fleet, marks_file(folder), named("", load), load)
 
 
 def verdicts(through: Through, raw: Sequence[Calibration], rate: float) -> list[Verdict]:

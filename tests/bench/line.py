@@ -29,7 +29,7 @@ from tests.bench.machine import CpuTimes, described, percentile
 from tests.bench.peers.work import server_cpu
 from tests.bench.profiles import Calls, Samples, sampling
 from tests.bench.spin import spinning
-from tests.bench.target import happened
+from tests.bench.target import happened, marks_file
 
 from vedette.app import App
 from vedette.cli.run import COLLECT
@@ -130,7 +130,7 @@ def open_bench_fleet(folder: Path, load: Load, database: Database | None = None)
         raise SystemExit(f"line: no store {load.store!r}; there are: {', '.join(STORES)}")
     content = folder / "content"
     write_content(content, tool=load.tool)
-    targets = {"marks": {"kind": "file", "path": str(folder / "marks.log")}}
+    targets = {"marks": {"kind": "file", "path": str(marks_file(folder))}}
     store = None
     if load.store == "postgresql":
         store = store_plan(folder, database or own_database())
@@ -268,7 +268,7 @@ async def measure(
             (writer.groups - groups, writer.items - items) if writer is not None else (0, 0)
         )
         entries = (app.store.head() - head) / load.events
-    first, repeated = happened(folder / "marks.log")
+    first, repeated = happened(marks_file(folder))
     late = sorted((first[name] - at) / 1e6 for name, at in offer.at.items() if name in first)
     per_event = 1e6 / load.events
     # A server that this process started is a child of its own, and counted by itself.

@@ -109,7 +109,9 @@ def small_fleet(folder: Path, lines: str) -> SmallFleet:
     shutil.copytree(ROOT / "policies", folder / "policies")
     _after(folder / "policies" / "grants" / "data.yaml", GRANT, "anomaly_detection:\n", before=True)
     _after(folder / "policies" / "limits" / "data.yaml", LIMIT, "  agents:\n")
-    record, source = folder / "record", folder / "events.jsonl"
+    # Of its own, as the tools reach all of the folder in which their target lies.
+    (folder / "target").mkdir()
+    record, source = folder / "target" / "calls.log", folder / "events.jsonl"
     source.write_text(lines)
     settings = f"""\
 fleet = "bench"

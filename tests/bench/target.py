@@ -35,6 +35,15 @@ class Target:
         return True
 
 
+def marks_file(folder: Path) -> Path:
+    """Return where the effects of a bench fleet in `folder` go; its folder is made.
+
+    A folder of its own: the tools reach all of the folder in which their target lies.
+    """
+    (folder / "target").mkdir(parents=True, exist_ok=True)
+    return folder / "target" / "marks.log"
+
+
 def happened(path: Path) -> tuple[dict[str, int], int]:
     """Return when each key happened first (monotonic ns), and how many lines were repeats."""
     first: dict[str, int] = {}

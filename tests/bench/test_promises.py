@@ -21,7 +21,7 @@ from tests.bench.latency import Through, named, put_through
 from tests.bench.line import Load
 from tests.bench.start import noted, running, until
 from tests.bench.start_fleet import events, small_fleet
-from tests.bench.target import happened
+from tests.bench.target import happened, marks_file
 from tests.bench.verdict import Verdict, told
 from tests.faults import test_noisy_neighbours as cases
 from tests.faults.noise import Seen
@@ -127,7 +127,7 @@ async def test_a_filled_ledger_is_one_that_the_line_might_have_written(tmp_path:
     async with open_flat_fleet(tmp_path, 4) as fleet:
         await fleet.settle()
         assert flat._waiting(fleet) == 10
-        through = await put_through(fleet, tmp_path / "marks.log", named("new-", load), load)
+        through = await put_through(fleet, marks_file(tmp_path), named("new-", load), load)
         assert (through.events, through.lost, through.repeated) == (8, 0, 0)
         assert fleet.app.store.counts()[AGENT].get("run.dead") is None
         again = await Filler.of(fleet, 4)
@@ -167,7 +167,7 @@ def test_a_soak_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert (each.lost, each.repeated) == (0, 0)
         assert each.peak_mb >= each.opened_mb > 10
         assert each.events_per_s > 0
-    first, repeated = happened(tmp_path / "soak" / "marks.log")
+    first, repeated = happened(marks_file(tmp_path / "soak"))
     assert repeated == 0
     assert len(first) > 2 * flat.ROUNDS * 20
     monkeypatch.setattr(flat, "fill", lambda plan, size: pytest.fail("filled again"))

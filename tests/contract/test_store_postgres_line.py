@@ -123,7 +123,7 @@ async def deny_sending(fleet: FleetHarness, folder: Path) -> int:
     """Publish a policy that denies the calls; return its revision."""
     shutil.copytree(fleet.policies, folder)
     (folder / "vedette" / "denies" / "test.rego").write_text(DENY_TOOL.format("wire.send"))
-    done = await fleet.app.commands.policy_apply(fleet.order("enough"), folder)
+    done = await fleet.apply(folder)
     assert done["ok"]
     return int(done["revision"])
 

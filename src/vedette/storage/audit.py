@@ -173,10 +173,11 @@ class _Told:
             self.events[seq] = entry["event"]
         elif kind == "event.refused":
             self.refused[seq] = entry.get("event")
+        # A claim and a note of a hold name its action and no run: they change no row.
         if entry.get("run") is not None:
             self._run(seq, entry, kind)
-        if entry.get("action") is not None:
-            self._action(entry, kind, data)
+            if entry.get("action") is not None:
+                self._action(entry, kind, data)
 
     def _run(self, seq: int, entry: Mapping[str, Any], kind: str) -> None:
         known = self.runs.setdefault(entry["run"], [entry["about"], entry["agent"], "", 0, 0])
