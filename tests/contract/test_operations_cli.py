@@ -105,7 +105,7 @@ def test_an_archive_by_hand_and_by_declared_retention(fleet: Path) -> None:
     assert done.json["archived"] > 10
     assert Path(done.json["segment"]).is_dir()
     alone = vedette(fleet, "ledger", "verify")
-    assert (alone.code, "archived: entries 1 to" in alone.out) == (0, True)
+    assert (alone.code, "archived: entries 1 to" in alone.out) == (0, True), alone.out
     both = vedette(fleet, "ledger", "verify", "--archive", "state/archive")
     assert (both.code, "archived:" in both.out) == (0, False)
     runs = vedette(fleet, "runs", "--json")

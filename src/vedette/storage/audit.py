@@ -62,7 +62,7 @@ UNTOLD: Mapping[tuple[str, str], str] = {
     ("state", "blob"): _STATE,
     ("row", "collection"): "which of a tool's own rows it is; the entry seals their content",
     ("row", "key"): "which of a tool's own rows it is; the entry seals their content",
-    ("row", "seq"): "by which step it was written, to be shown",
+    ("row", "seq"): "by which step it was written; what was archived is older and not compared",
     ("position", "source"): "where a source goes on; what comes twice is known by its id",
     ("position", "value"): "where a source goes on; what comes twice is known by its id",
     ("spend", "agent"): _COUNTER,
@@ -119,7 +119,7 @@ def audit(database: Database) -> Iterator[Odd]:
     yield from _events(database, told, first)
     yield from _runs(database, told, first)
     yield from _actions(database, told, first)
-    yield from _rows(database, told)
+    yield from _rows(database, told, first)
 
 
 @dataclass(slots=True)
@@ -409,11 +409,14 @@ def _answered(
         yield "approver", None, by
 
 
-def _rows(database: Database, told: _Told) -> Iterator[Odd]:
+def _rows(database: Database, told: _Told, first: int) -> Iterator[Odd]:
     if told.unread:
-        return  # content was erased or archived, and with it what was written
-    sql = "SELECT collection, key, data FROM \"row\" WHERE collection NOT LIKE 'vedette:%'"
-    for collection, key, data in database.each(f"{sql} ORDER BY collection, key"):
+        return  # content was erased, and with it what was written
+    sql = (
+        'SELECT collection, key, data FROM "row" '
+        "WHERE seq>=? AND collection NOT LIKE 'vedette:%' ORDER BY collection, key"
+    )
+    for collection, key, data in database.each(sql, (first,)):
         if bytes(data) not in told.written:
             yield Odd("row", f"{collection} {key}", "data", bytes(data), "what a tool wrote")
 
