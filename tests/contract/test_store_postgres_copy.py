@@ -16,6 +16,7 @@ from vedette.adapters.postgres import OpenedPostgres, PostgresStore, has_store
 from vedette.adapters.postgres.database import PostgresDatabase
 from vedette.adapters.sqlite import OpenedStore, SqliteStore
 from vedette.bundle import Bundle
+from vedette.decision import Decision
 from vedette.digest import canonical
 from vedette.effect import RowWrite
 from vedette.entry import Body, Draft
@@ -27,7 +28,7 @@ from vedette.proof import SigningKey
 from vedette.run import Answer
 from vedette.store_copy import Copied, copy_store, tables
 from vedette.testing.clock import ManualClock
-from vedette.testing.steps import accepted, closing, entry, event, held, step
+from vedette.testing.steps import accepted, closing, decided, entry, event, held, step
 
 NAME = "vedette/harbour"
 WHO = Principal.owner("kim")
@@ -62,14 +63,16 @@ def order(kind: str, **fields: object) -> Draft:
 async def filled(settings: Settings) -> tuple[str, str]:
     """Make a store with something in every corner; return (held action, erased event)."""
     store = open_sqlite(settings)
-    await store.publish(Bundle.of({"a.rego": b"package a"}), [order("policy.published")])
+    bundle = Bundle.of({"a.rego": b"package a"})
+    await store.publish(bundle, [order("policy.published", bundle=bundle.digest)])
     one, two, three = await accepted(store, *(event(n, subject=f"k{n % 2}") for n in range(3)))
     row = held(one)
     turn = entry(one, "turn.reasoned", turn=1, text="what was proposed")
+    waits = decided(one, row, Decision("hold", "impact.high", ("impact.high",), "approval"), back=1)
     proposed = Candidate("inbox", "inbox", "text", (), "watcher", one.id, one.event)
     await store.commit(
         step(
-            store, one, turn, entry(one, "memory.proposed", back=1, text="remember this"),
+            store, one, turn, waits, entry(one, "memory.proposed", back=2, text="remember this"),
             actions=[row], state="waiting", waits="approval", wake_us=2**50, turn=1,
             rows=[RowWrite("incidents", "pump", {"state": "open"})], spend={"actions": 1},
             checkpoint=(one.key, one.position, b"judge \x00 state"), candidates=[proposed],
