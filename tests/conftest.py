@@ -44,6 +44,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.fixture(autouse=True)
+def umask_is_given_back() -> Iterator[None]:
+    """The command line closes what it makes to others for its whole process; later tests are not
+    its process.
+    """
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture(autouse=True)
 def no_writer_is_left_behind() -> Iterator[None]:
     """A store that a test leaves open goes on in later tests, and lets no later test fork."""
     before = set(threading.enumerate())
