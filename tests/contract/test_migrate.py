@@ -49,6 +49,10 @@ async def test_a_store_of_an_older_schema_goes_on(tmp_path: Path, schema: int) -
         assert old.effect == "done"
         # The rules of then deny every question of now: a person makes those of now live first.
         assert "loosens what is live" in fleet.app.troubles[0]
+        await fleet.send(before := job("before", send("before"), key="other"))
+        await fleet.settle()
+        (denied,) = fleet.actions(before)
+        assert (denied.decided, denied.rule) == ("deny", "identity.schema")
         assert (await fleet.apply(fleet.policies))["ok"]
         # A hold of then is answered now, and is done under its own key.
         assert {held.id for held in store.holds_page(after=0, limit=10)} >= {HELD}
