@@ -38,7 +38,8 @@ from tests.acceptance.day_world import (
     events,
     share,
 )
-from tests.faults.warming import keep
+from tests.faults.scenario import publish
+from tests.faults.warming import again, keep
 
 from vedette import crashpoint
 from vedette.errors import AlreadyDone
@@ -157,12 +158,9 @@ class Life:
         part = place / self.day.number
         for at, name in CHANGES:
             if part >= at:
-                await self._once(
-                    f"policy {at}",
-                    lambda order, name=name: self.fleet.app.commands.policy_apply(
-                        order, self.day.folder / name
-                    ),
-                )
+                folder = self.day.folder / name
+                act = partial(publish, self.fleet.app.commands, folder=folder)
+                await self._once(f"policy {at}", act)
 
     async def _once(self, id: str, act: Any) -> bool:
         order = replace(self.fleet.order("as the day says"), command_id=id)
@@ -181,7 +179,8 @@ class Life:
             yes = self._says_yes(row)
             id = f"{row.id} {row.decisions} {row.tries}"
             answer = commands.approve if yes else commands.deny
-            if await self._once(id, partial(answer, hold=row.id.replace("act_", "hold_"))):
+            hold, digest = row.id.replace("act_", "hold_"), self.fleet.shown_digest(row)
+            if await self._once(id, partial(answer, hold=hold, digest=digest)):
                 append(self.day.folder / "answers.jsonl", {"action": row.id, "yes": yes})
         await self.fleet.settle(60)
 
@@ -231,8 +230,7 @@ def die_calling(day: Day) -> None:
 
 def warm(folder: Path) -> None:
     """Load once, in the parent, what every child would load again."""
-    keep("vedette.load", "load_fleet", lambda root, settings, **_: root)
-    keep("vedette.load.modules", "release_digest", lambda folder: folder)
+    keep("vedette.load", "load_fleet", lambda root, settings, **_: root, again)
     keep("vedette.load.policy_data", "mount", lambda files: frozenset(files.items()))
     keep("vedette.adapters.rego.stage", "read_bundle", lambda folder: folder)
     app: Any = import_module("vedette.app")

@@ -166,16 +166,18 @@ async def kill(laid: Laid, count: int, seed: int = 5) -> list[float]:
 
 
 async def redrive(laid: Laid) -> int:
-    """Send the dead letters again, by the command; return how many."""
-    process = await asyncio.create_subprocess_exec(
-        str(VEDETTE), "--config", str(laid.config), "pubsub", "redrive", f"s{POISONED}",
-        "--reason", "the source says now what bare data is", "--json",
-        stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    said, _ = await process.communicate()
-    if process.returncode:
-        raise AssertionError(f"redrive exited with {process.returncode}: {said.decode()}")
-    told: dict[str, Any] = json.loads(said)
+    """Send the dead letters again, as the command does; return how many.
+
+    From here, as the fleet runs here: of a process that it started it would take no command.
+    """
+    from vedette.cli.common import obey
+    from vedette.load import load_settings
+
+    why, args = "the source says now what bare data is", {"source": f"s{POISONED}", "most": 1000}
+    told = await asyncio.to_thread(
+        obey, load_settings(laid.config), "pubsub_redrive", why, args, None
+    )
+    assert told["by"] == "fleet"
     return int(told["redriven"])
 
 

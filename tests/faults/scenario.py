@@ -20,7 +20,7 @@ from tests.faults.auditor import Plan, Wanted
 from tests.faults.world import FileWorld
 
 from vedette.budget import DAY_US
-from vedette.commands import Order
+from vedette.commands import Commands, Order
 from vedette.effect import Call, Outcome
 from vedette.errors import AlreadyDone
 from vedette.event import Event
@@ -216,6 +216,14 @@ def call_early(fleet: FleetHarness, world: FileWorld) -> None:
     line.store.send, line.performer = too_early, Remembering()
 
 
+async def publish(commands: Commands, order: Order, folder: Path) -> dict[str, Any]:
+    """Make a policy folder live as a person who confirms what it loosens."""
+    told = await commands.policy_apply(order, folder)
+    if not told["confirm"]:
+        return told
+    return await commands.policy_apply(order, folder, confirm=told["confirm"])
+
+
 class _Script:
     def __init__(
         self, stage: Stage, fleet: FleetHarness, clock: ManualClock, world: FileWorld
@@ -231,7 +239,7 @@ class _Script:
         await self._feed(STOPPED)
         await self._settle()
         await self._once("resume", lambda order: commands.resume(order, agent="other"))
-        await self._once("apply", lambda order: commands.policy_apply(order, self.stage.changed))
+        await self._once("apply", partial(publish, commands, folder=self.stage.changed))
         await self._feed(CHANGED)
         await self._answer("any")
         await self._see_through(but=LAST)
@@ -297,8 +305,9 @@ class _Script:
                     continue
                 did = row.effect == "unknown" and self.world.happened(row.id.removeprefix("act_"))
                 answer = commands.deny if did else commands.approve
-                hold = row.id.replace("act_", "hold_")
-                await self._once(f"{hold} {row.decisions}", partial(answer, hold=hold))
+                hold, digest = row.id.replace("act_", "hold_"), self.fleet.shown_digest(row)
+                given = partial(answer, hold=hold, digest=digest)
+                await self._once(f"{hold} {row.decisions}", given)
         await self._settle()
 
     async def _see_through(self, but: Sequence[Event] = ()) -> None:

@@ -19,8 +19,7 @@ def warm(stage: Stage) -> None:
     What is kept are pure functions of content that no child changes: the loaded fleet, the policy
     folders, and the data that a bundle carries.
     """
-    keep("vedette.load", "load_fleet", lambda root, settings, **_: root)
-    keep("vedette.load.modules", "release_digest", lambda folder: folder)
+    keep("vedette.load", "load_fleet", lambda root, settings, **_: root, again)
     keep("vedette.load.policy_data", "mount", lambda files: frozenset(files.items()))
     keep("vedette.adapters.rego.stage", "read_bundle", lambda folder: folder)
     app: Any = import_module("vedette.app")
@@ -31,8 +30,22 @@ def warm(stage: Stage) -> None:
         dump(stage, Path(folder))
 
 
-def keep(module: str, name: str, key: Callable[..., object]) -> None:
-    """Let a function of a module be done once for each `key` that its arguments have."""
+def again(loaded: Any) -> Any:
+    """Return a loaded fleet for one more life: each has its agents run out of its own snapshots."""
+    fleet = loaded.fleet
+    return replace(loaded, fleet=replace(fleet, agents=dict(fleet.agents), _wakes={}))
+
+
+def keep(
+    module: str,
+    name: str,
+    key: Callable[..., object],
+    give: Callable[[Any], Any] = lambda found: found,
+) -> None:
+    """Let a function of a module be done once for each `key` that its arguments have.
+
+    `give` makes what is returned of what is kept.
+    """
     place: Any = import_module(module)
     work: Callable[..., Any] = getattr(place, name)
     kept: dict[object, Any] = {}
@@ -41,6 +54,6 @@ def keep(module: str, name: str, key: Callable[..., object]) -> None:
         its = key(*args, **named)
         if its not in kept:
             kept[its] = work(*args, **named)
-        return kept[its]
+        return give(kept[its])
 
     setattr(place, name, kept_or_done)
