@@ -192,7 +192,7 @@ def test_a_fleet_without_opa_decides_by_the_wasm_of_the_wheel(
     fleet = tmp_path / "fleet"
     made = installed.run(["vedette", "init", str(fleet)], installed.neutral)
     assert made.returncode == 0, made.stdout + made.stderr
-    grants, rule = fleet / "policies/grants/data.yaml", fleet / "policies/vedette/more.rego"
+    grants, rule = fleet / "policies/grants/data.yaml", fleet / "policies/vedette/denies/more.rego"
     grants.write_text(grants.read_text("utf-8") + "# more\n", "utf-8")
     quiet = {"VEDETTE_SOURCES": "[]", "VEDETTE_SERVE__HTTP": "", "PATH": str(tmp_path)}
     first = installed.run(["vedette", "check", "--live"], fleet, **quiet)
@@ -202,7 +202,13 @@ def test_a_fleet_without_opa_decides_by_the_wasm_of_the_wheel(
         (rule, "regorus/", "no opa is here"),
     ):
         if change is not None:
-            change.write_text("package vedette.more\n\none := 1\n", "utf-8")
+            more = 'deny contains "denies.more" if input.action.tool == "mail.burn"'
+            change.write_text(f"package vedette.denies\n\n{more}\n", "utf-8")
+            # Rules that changed may loosen, so a start does not take them up by itself.
+            made = installed.run(
+                ["vedette", "policy", "publish", "--yes", "--reason", "more"], fleet, **quiet
+            )
+            assert made.returncode == 0, made.stdout + made.stderr
         ran = installed.run(["vedette", "run", "--until-idle", "--plain"], fleet, **quiet)
         assert ran.returncode == 0, ran.stdout + ran.stderr
         stood = installed.run(["vedette", "status", "--json"], fleet, **quiet)
