@@ -210,6 +210,9 @@ def test_no_call_starts_under_the_old_revision_once_apply_returned(
     )
     assert f'"policy_rev": {revision}' in explained or f'"revision": {revision}' in explained
 
+    # The folder waits, as another one was published, until it is seen to say what is live.
+    deny_hooks(tmp_path / "policies", True)
+    until(lambda: not folder_waits(tmp_path / "state"), 10, "the folder was not looked at")
     took = []
     for _ in range(3):
         denies = tmp_path / "policies" / "denies" / "data.yaml"
@@ -235,6 +238,17 @@ def live_revision(state: Path) -> int:
     number, _ = store.revision()
     store.close()
     return number
+
+
+def folder_waits(state: Path) -> bool:
+    from vedette.adapters.sqlite import OpenedStore
+    from vedette.bundle import Revision
+    from vedette.policy_folder import waits
+
+    store = OpenedStore(state)
+    found = waits(store, Revision(*store.revision()))
+    store.close()
+    return found
 
 
 def trial_takes(policies: Path) -> float:
