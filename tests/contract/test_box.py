@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import platform
 import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import pytest
 from tests.workers import Crew, brief, until, write_judge
 
 from vedette.adapters.worker_pool import seccomp
+from vedette.adapters.worker_pool.asked import WorkerLost
 from vedette.adapters.worker_pool.hands import WorkerHands
 from vedette.adapters.worker_pool.judges import Making
 from vedette.adapters.worker_pool.protection import Protection
@@ -162,6 +165,28 @@ async def test_what_a_worker_leaves_is_removed_and_no_other_worker_s(tmp_path: P
     finally:
         crew.pool.close()
     assert (victim / "kept").exists()
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or sys.platform != "linux", reason="its code is x86-64's"
+)
+@pytest.mark.parametrize("stay", [True, False])
+async def test_a_worker_of_many_threads_is_killed(tmp_path: Path, stay: bool) -> None:
+    """Threads by raw calls on one stack: no memory limit sees them. At work, and idle."""
+    crew = Crew(tmp_path, LIMITS)
+    try:
+        asked = crew.judges.reason(brief(do="threads", most=600, stay=stay))
+        if stay:
+            with pytest.raises(WorkerLost, match="had more than 256 threads"):
+                await asked
+        else:
+            with suppress(WorkerLost):
+                await asked
+        await until(lambda: crew.deaths != [])
+        assert crew.deaths == [("worker", "judge", "had more than 256 threads")]
+        assert (await crew.judges.reason(brief(2, key="other"))).label == "seen 1"
+    finally:
+        crew.pool.close()
 
 
 async def test_trying_a_judge_leaves_the_running_one_its_scratch_folder(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from vedette.adapters.worker_pool.begun import COMMAND, LOCK, Begun
 from vedette.adapters.worker_pool.box import Box
+from vedette.adapters.worker_pool.confine import MOST_THREADS, threads
 from vedette.adapters.worker_pool.scratch import Scratch
 from vedette.adapters.worker_pool.seat import Seat
 from vedette.adapters.worker_pool.zygote import receive, send
@@ -190,6 +191,8 @@ class WorkerPool:
             if at < surplus or now - seat.used_at > self._idle_s:
                 # It holds nothing that cannot be had again.
                 seat.kill("had nothing to do", charge=False, quiet=True)
+            elif threads(seat.pid) > MOST_THREADS:
+                seat.kill(f"had more than {MOST_THREADS} threads", charge=False)
 
     # --- the zygote -------------------------------------------------------------------------
 
