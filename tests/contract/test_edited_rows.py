@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from tests.contract.test_reconstruct_stores import START, opened, three_hours
 from tests.contract.test_reconstruct_stores import plan as plan
@@ -176,6 +177,33 @@ async def test_another_bundle_under_its_digest_is_found(tmp_path: Path, plan: St
         assert Bundle.of({"a.rego": b"package a\n\nok := true\n"}).digest[:12] in str(
             next(iter(fleet.app.store.audit()))
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "forged"),
+    [
+        ("origins", {"/text": "trusted", "/to": "trusted"}),
+        ("sources", {"/text": "/charter/desk"}),
+        ("readers", {"/text": ["person:anybody"]}),
+        ("confidence", 1),
+        ("args", {"text": "another"}),
+    ],
+)
+async def test_what_an_open_hold_is_decided_by_again_is_what_was_first_asked(
+    tmp_path: Path, name: str, forged: Any
+) -> None:
+    """After a restart an action is made again of its record: an edit of that is found."""
+    clock = ManualClock(START)
+    async with opened(tmp_path, StorePlan(), World(), clock) as fleet:
+        await fleet.send(job("5", send("five", tool="big.send")))
+        await fleet.settle()
+        store: Any = fleet.app.store
+        assert list(store.audit()) == []
+        ((id, raw),) = store._database.rows("SELECT id, record FROM action WHERE hold='open'")
+        record = {**orjson.loads(raw), name: forged}
+        assert edit(fleet, "UPDATE action SET record=? WHERE id=?", orjson.dumps(record), id) == 1
+        await fleet.restart()
+        assert "row-mismatch" in {finding.code for finding in verified(fleet, tmp_path).findings}
 
 
 async def test_an_effect_by_an_approval_that_nobody_gave_is_found_after_it(tmp_path: Path) -> None:
