@@ -312,6 +312,8 @@ def attempt(name, data):
 '''
 
 JUDGE_PY = """\
+import tempfile
+
 from vedette.judging import Judge as Base
 from vedette.judging import Judgement
 
@@ -320,7 +322,10 @@ from .attacks import attempt
 
 class Judge(Base):
     def judge(self, seen, briefing):
-        data = briefing.event.data
+        data = dict(briefing.event.data)
+        own = tempfile.gettempdir()
+        if own.startswith(data["state"]):
+            data["drop"] = own
         return Judgement(attempt(data["attack"], data), 1.0)
 """
 

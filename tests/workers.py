@@ -27,6 +27,9 @@ from vedette.judging import Candidate, Judge as Base
 from vedette.judging import Judgement, Proposal, Ref
 
 
+KEPT = []
+
+
 class Judge(Base):
     """Counts the events of a key and adds up their values; misbehaves when the event says so."""
 
@@ -91,6 +94,24 @@ def do_map(data):
     for at in range(0, len(eaten), 4096):
         eaten[at] = 1
     time.sleep(60)
+
+
+def do_threads(data):
+    """Starts threads by raw calls, which share one stack: memory does not bound them."""
+    import mmap
+
+    # clone(VM|FS|FILES|SIGHAND|THREAD|SYSVSEM); the child pauses for ever, the parent returns.
+    code = bytes.fromhex(
+        "b838000000bf000f050031f631d24d31d24d31c00f0585c07401c3b8220000000f05ebf7"
+    )
+    place = mmap.mmap(-1, 4096, prot=7)
+    place.write(code)
+    KEPT.append(place)
+    clone = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(place)))
+    for _ in range(data["most"]):
+        clone()
+    if data.get("stay"):
+        time.sleep(60)
 
 
 def do_segfault(data):

@@ -110,8 +110,8 @@ class Releases:
             fields["actor"] = str(order.principal)
             draft = Draft("agent.released", fields, body=order.body())
             await self.line.store.note([draft], command=order.command_id)
+            self._wanted[name] = made.release
             await self._place(made, place)
-        self._wanted[name] = made.release
         return {**told, "changed": True}
 
     def _read(self, name: str) -> Agent:
@@ -245,10 +245,11 @@ class Releases:
                 self._wanted[entry["agent"]] = entry["release"]
             elif entry.get("what") != "visit":
                 self._wanted.update(entry.get("releases") or {})
-        for name, release in self._wanted.items():
-            agent = self.line.fleet.agents.get(name)
-            if agent is not None and (agent.release != release or name in self.missing):
-                async with self._alone:
+        for name in list(self._wanted):
+            async with self._alone:
+                # A person's order that was waited for here may have made another release since.
+                release, agent = self._wanted[name], self.line.fleet.agents.get(name)
+                if agent is not None and (agent.release != release or name in self.missing):
                     await self._take_up(name, release, trouble)
 
     async def _take_up(self, name: str, release: str, trouble: Callable[[str], None]) -> None:
@@ -268,7 +269,7 @@ class Releases:
                 )
             return
         if made is was:
-            del self.missing[name]
+            self.missing.pop(name, None)
             self.line.stops.go_on(name)
             return
         async with self._at_rest(name):

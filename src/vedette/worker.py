@@ -17,7 +17,7 @@ from typing import Any
 
 from vedette.adapters.local_hands import LocalHands
 from vedette.adapters.local_judges import LocalJudges
-from vedette.adapters.worker_pool.box import Box, enter
+from vedette.adapters.worker_pool.box import NOT_ENTERED, Box, enter
 from vedette.adapters.worker_pool.confine import Note, confine, name_process
 from vedette.adapters.worker_pool.hands_side import Hands, serve_hands
 from vedette.adapters.worker_pool.judge_side import Judges, serve_judge
@@ -56,7 +56,11 @@ def serve(line: socket.socket, note: int, lock: int, told: dict[str, Any]) -> No
     agent = str(told["agent"])
     name_process(str(told["kind"]), agent)
     if told["box"] is not None:
-        enter(Box.of_json(told["box"]), (line.fileno(), note, lock))
+        try:
+            enter(Box.of_json(told["box"]), (line.fileno(), note, lock))
+        except Exception:
+            sys.excepthook(*sys.exc_info())
+            os._exit(NOT_ENTERED)
     if told["kind"] == "judge":
         serve_judge(line, Note(note), agent, make_judges)
     else:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
+import platform
 import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from tests.workers import Crew, brief, write_judge
+from tests.workers import Crew, brief, until, write_judge
 
 from vedette.adapters.worker_pool import seccomp
+from vedette.adapters.worker_pool.asked import WorkerLost
 from vedette.adapters.worker_pool.hands import WorkerHands
+from vedette.adapters.worker_pool.judges import Making
 from vedette.adapters.worker_pool.protection import Protection
 from vedette.agent import Limits
 from vedette.effect import Call
@@ -93,7 +99,7 @@ async def test_a_judge_has_all_that_judging_takes(tmp_path: Path) -> None:
     """Threads, temporary files, SQLite, time zones, numpy, late imports, files of its own."""
     folder = write_judge(tmp_path / "agents", code=USES)
     (folder / "data.txt").write_text("own")
-    left = tmp_path / "state" / "scratch" / "worker.judge" / "left"
+    left = tmp_path / "state" / "scratch" / "worker.judge.before" / "left"
     left.parent.mkdir(parents=True)
     left.write_text("by one before")
     crew = Crew(tmp_path, LIMITS)
@@ -101,7 +107,114 @@ async def test_a_judge_has_all_that_judging_takes(tmp_path: Path) -> None:
         told = (await crew.judges.reason(brief())).label
     finally:
         crew.pool.close()
-    assert told == f'["thread", "{left.parent}", "own", true]'
+    own = json.loads(told)
+    assert Path(own.pop(1)).parent == left.parent.parent
+    assert own == ["thread", "own", True]
+
+
+LEAVES = """
+import os, tempfile
+from pathlib import Path
+from vedette.judging import Judge as Base, Judgement
+
+class Judge(Base):
+    def judge(self, seen, briefing):
+        own = Path(tempfile.gettempdir())
+        found = sorted(os.listdir(own))
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(b"x")
+        if briefing.event.data.get("leave"):
+            os.mkdir(own / "memory", 0o300)
+            (own / "memory" / "notes").write_text("what I saw")
+            os.chdir(own)
+            for _ in range(3000):
+                os.mkdir("d")
+                os.chdir("d")
+        return Judgement(f"{own} {found}", 1.0)
+"""
+
+
+async def test_what_a_worker_leaves_is_removed_and_no_other_worker_s(tmp_path: Path) -> None:
+    """As deep as no call stack, without rights, links out: it goes, and keeps nobody."""
+    write_judge(tmp_path / "agents", code=LEAVES)
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "kept").touch()
+    left = tmp_path / "state" / "scratch"
+    (left / "old" / "deeper").mkdir(parents=True)
+    for place in (left, left / "old", left / "old" / "deeper"):
+        (place / "link").symlink_to(victim)
+    for _ in range(2):
+        crew = Crew(tmp_path, LIMITS)
+        try:
+            label = (await crew.judges.reason(brief(leave=True))).label
+            own, found = label.split()
+            assert found == "[]"
+            crew.judges.renew("worker")
+            assert "[]" in (await crew.judges.reason(brief(2))).label
+            await until(lambda own=own: not Path(own).exists())
+            await crew.judges.reason(brief(3, 2, key="other", leave=True))
+        finally:
+            crew.pool.close()
+        assert crew.deaths == []
+        assert len(list(left.iterdir())) == 1, "what the next start removes"
+    crew = Crew(tmp_path, LIMITS)
+    try:
+        label = (await crew.judges.reason(brief())).label
+        await until(lambda: list(left.iterdir()) == [Path(label.split()[0])])
+    finally:
+        crew.pool.close()
+    assert (victim / "kept").exists()
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or sys.platform != "linux", reason="its code is x86-64's"
+)
+@pytest.mark.parametrize("stay", [True, False])
+async def test_a_worker_of_many_threads_is_killed(tmp_path: Path, stay: bool) -> None:
+    """Threads by raw calls on one stack: no memory limit sees them. At work, and idle."""
+    crew = Crew(tmp_path, LIMITS)
+    try:
+        asked = crew.judges.reason(brief(do="threads", most=600, stay=stay))
+        if stay:
+            with pytest.raises(WorkerLost, match="had more than 256 threads"):
+                await asked
+        else:
+            with suppress(WorkerLost):
+                await asked
+        await until(lambda: crew.deaths != [])
+        assert crew.deaths == [("worker", "judge", "had more than 256 threads")]
+        assert (await crew.judges.reason(brief(2, key="other"))).label == "seen 1"
+    finally:
+        crew.pool.close()
+
+
+async def test_trying_a_judge_leaves_the_running_one_its_scratch_folder(tmp_path: Path) -> None:
+    write_judge(tmp_path / "agents", code=LEAVES)
+    crew = Crew(tmp_path, LIMITS)
+    try:
+        before = (await crew.judges.reason(brief())).label
+        await crew.judges.try_making("worker", Making(str(tmp_path / "agents" / "worker"), {}))
+        assert (await crew.judges.reason(brief(2, 1))).label == before
+    finally:
+        crew.pool.close()
+
+
+async def test_a_box_that_cannot_be_entered_is_no_event_s_fault(tmp_path: Path) -> None:
+    """A worker whose scratch folder is gone before it is there to enter: the next one answers."""
+    write_judge(tmp_path / "agents", code=LEAVES)
+    scratch = tmp_path / "state" / "scratch"
+    crew = Crew(tmp_path, LIMITS)
+    try:
+        asked = asyncio.ensure_future(crew.judges.reason(brief()))
+        await until(lambda: scratch.is_dir() and list(scratch.iterdir()) != [])
+        for folder in scratch.iterdir():
+            folder.rmdir()
+        thought = await asked
+    finally:
+        crew.pool.close()
+    assert thought.label.endswith(" []")
+    assert [death[2] for death in crew.deaths] == ["could not enter its box"]
 
 
 async def test_tools_reach_their_target_and_no_other(tmp_path: Path) -> None:

@@ -312,6 +312,22 @@ async def test_a_release_of_another_worker_is_taken_up_or_not_run(tmp_path: Path
         assert await made.judged("5") == ("old old", old)
 
 
+async def test_a_release_made_here_is_not_undone_by_an_older_one_of_elsewhere(
+    tmp_path: Path,
+) -> None:
+    """The older one is read while a person's order is under way, and waits for it."""
+    async with running(tmp_path, "here") as made:
+        made.say("first")
+        first = keep_snapshot(made.fleet.app.settings.state, made.agent).release
+        fields = {"agent": "worker", "release": first, "what": "x", "actor": "person:other"}
+        await made.fleet.app.store.note([Draft("agent.released", fields)])
+        made.say("second")
+        told: list[str] = []
+        done, _ = await asyncio.gather(made.release(), made.releases.follow(told.append))
+        assert made.fleet.entries("agent.released")[-1]["release"] == done["release"]
+        assert (made.fleet.app.line.agent("worker").release, told) == (done["release"], [])
+
+
 async def test_a_start_is_a_release_of_what_lies_there(tmp_path: Path) -> None:
     async with running(tmp_path, "here") as made:
         old = (await made.judged("1"))[1]

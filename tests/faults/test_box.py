@@ -65,11 +65,10 @@ class Decoys:
         self.folder = folder
         self.state, self.policies = folder / "state", folder / "policies"
         self.target, self.tmp = folder / "target", folder / "tmp"
-        for place in (self.state / "scratch" / "other.judge", self.policies, self.target):
+        for place in (self.state, self.policies, self.target):
             place.mkdir(parents=True)
         self.tmp.mkdir()
         self.renew()
-        (self.state / "scratch" / "other.judge" / "notes").write_text("of another agent")
         self.agent, other = folder / "agents" / "worker", folder / "agents" / "other"
         for place in (self.agent, other):
             place.mkdir(parents=True)
@@ -131,11 +130,11 @@ class Decoys:
         """Return what stands in every file that an agent's code has no business with."""
         kept = (self.state, self.policies, self.tmp, self.folder / "agents")
         files = (file for place in kept for file in place.rglob("*") if file.is_file())
-        own = ("workers.lock", "worker.judge", "worker.hands")
+        own = ("workers.lock", "worker.judge.", "worker.hands.")
         return {
             str(file): f"{sha256(file.read_bytes()).hexdigest()} {file.stat().st_mode:o}"
             for file in files
-            if not any(name in file.parts for name in own)
+            if not any(part.startswith(own) for part in file.parts)
         }
 
     def heard(self) -> list[str]:
@@ -180,8 +179,13 @@ class Attacked:
         tool = Tool("world.act", "world", "hostile", {}, (), "none", "act", None)
         found = {}
         try:
-            drop = decoys.state / "scratch" / "worker.judge"
-            drop.mkdir()
+            # The pool has removed what lay in its folder of scratch folders once it has a worker.
+            await self._judge(crew, {**decoys.told("judge", decoys.tmp, ".."), "attack": "none"})
+            drop = decoys.state / "scratch" / "worker.judge.bare"
+            for place in (drop, decoys.state / "scratch" / "other.judge"):
+                place.mkdir(parents=True)
+                (place / "notes").write_text("of another worker")
+            decoys.before = decoys.digest()
             for attack in ATTACKS:
                 data = {**decoys.told("judge", drop, "../.."), "attack": attack}
                 decoys.renew()

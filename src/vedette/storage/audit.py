@@ -135,7 +135,7 @@ class _Action:
     answers: list[tuple[str, str | None]] = field(default_factory=list)
     effect: str | None = None
     outcome: bytes | None = None
-    args: Any = None
+    question: Mapping[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -200,8 +200,9 @@ class _Told:
             known.fixed["digest"] = entry["action_digest"]
             known.held = known.held or entry["outcome"] == "hold"
             question = orjson.loads(data).get("question") if data is not None else None
-            if isinstance(question, dict):
-                known.args = question["action"].get("args")
+            if isinstance(question, dict) and known.question is None:
+                # The first: later ones are asked of what the row says by then.
+                known.question = question
         elif kind in ("hold.approved", "hold.denied", "hold.expired"):
             known.answers.append((kind.removeprefix("hold."), entry.get("actor")))
         elif kind.startswith("effect."):
@@ -368,13 +369,32 @@ def _facts(row: Mapping[str, Any], known: _Action, buried: bool) -> Iterator[tup
         yield "answer", bytes(row["answer"]), known.outcome
     elif row["answer"] is not None and known.effect is None:
         yield "answer", bytes(row["answer"]), None
-    if row["record"] and known.args is not None:
-        try:
-            args = orjson.loads(row["record"]).get("args")
-        except (ValueError, AttributeError):
-            args = "unreadable"
-        if args != known.args:
-            yield "record", args, known.args
+    if row["record"] and known.question is not None:
+        yield from _recorded(row["record"], known.question)
+
+
+def _recorded(record: bytes, question: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what a row's record says that was not asked at its action's first decision."""
+    try:
+        told = dict(orjson.loads(record))
+    except (ValueError, TypeError):
+        yield "record", "unreadable", question["action"].get("args")
+        return
+    asked = {name: question["action"].get(name) for name in ("args", "sources", "readers")}
+    asked["confidence"] = question.get("context", {}).get("confidence")
+    for name, right in asked.items():
+        says = told.get(name, {} if name == "readers" else None)
+        if right is not None and says != right:
+            yield "record", {name: says}, {name: right}
+    origins = told.get("origins")
+    says = dict(origins) if isinstance(origins, dict) else {}
+    right = dict(question["action"].get("origins") or says)
+    for pointer in says.keys() & right.keys() - (told.get("sources") or {}).keys():
+        if says[pointer] == "registered":
+            # Told anew from the registry of the day whenever it is decided.
+            right[pointer] = "registered"
+    if says != right:
+        yield "record", {"origins": says}, {"origins": right}
 
 
 # What a hold may have become after a person's last answer, or without any: see `vedette.approval`.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,8 @@ from vedette.adapters.worker_pool import landlock, seccomp
 from vedette.adapters.worker_pool.protection import protection
 from vedette.quick_data import dataclass
 
+# The exit code of a worker that could not enter its box: agents' code has not run.
+NOT_ENTERED = 97
 _SET_DUMPABLE = 4
 _SET_CHILD_SUBREAPER = 36
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -47,7 +48,7 @@ class Box:
 
     `read` and `write` are absolute paths of folders or files, `ports` are TCP ports to connect to;
     with `datagrams` UDP is open, to anywhere.
-    `scratch` is a folder of its own, emptied when it is entered. Nothing that holds `closed`
+    `scratch` is an empty folder of its own, which is there already. Nothing that holds `closed`
     (folders of the fleet) becomes readable because the interpreter looks for modules there.
     """
 
@@ -81,7 +82,8 @@ def enter(box: Box, descriptors: Sequence[int]) -> None:
     To be called in a process of one thread. Raises OSError: then agents' code must not run.
     """
     known = protection()
-    scratch = _empty(Path(box.scratch))
+    Path(box.scratch).stat()  # Landlock passes over what is not there
+    os.environ["TMPDIR"] = tempfile.tempdir = box.scratch
     _close_others(descriptors)
     _write_only(2)
     if sys.platform != "linux":
@@ -93,7 +95,9 @@ def enter(box: Box, descriptors: Sequence[int]) -> None:
     # Before Linux 5.19 no file could be moved to another folder, which a Maildir lives by.
     if known.landlock >= landlock.MOVES or (known.landlock and not box.write):
         read = [*_interpreter(box.closed), *box.read, *(_certificates() if box.ports else ())]
-        landlock.restrict(known.landlock, read, [scratch, "/dev/null", *box.write], ports=box.ports)
+        landlock.restrict(
+            known.landlock, read, [box.scratch, "/dev/null", *box.write], ports=box.ports
+        )
     if known.seccomp:
         seccomp.restrict(connects=bool(box.ports), datagrams=box.datagrams)
 
@@ -105,16 +109,6 @@ def keep_orphans() -> None:
     """
     if sys.platform == "linux":
         landlock.libc().prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _empty(scratch: Path) -> str:
-    """Make a folder, or empty it, and have temporary files lie there."""
-    if scratch.is_symlink():
-        scratch.unlink()
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
-    return str(scratch)
 
 
 def _close_others(kept: Sequence[int]) -> None:

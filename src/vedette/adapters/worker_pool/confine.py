@@ -23,6 +23,8 @@ _NOTE = struct.Struct("<QQ")
 NOTE_BYTES = _NOTE.size
 _PR_SET_PDEATHSIG = 1
 _BORN = 64 * 1024 * 1024
+# How many threads a worker may have: what numpy and a pool of calls start is far below.
+MOST_THREADS = 256
 
 
 class Note:
@@ -101,6 +103,15 @@ def _data_now() -> int:
     except (OSError, ValueError, IndexError):
         return _BORN
     return pages * mmap.PAGESIZE
+
+
+def threads(pid: int, proc: str = "/proc") -> int:
+    """Return how many threads a process has, for the engine; 0 if it cannot be told."""
+    try:
+        with open(f"{proc}/{pid}/stat", "rb") as told:  # noqa: PTH123 (asked often)
+            return int(told.read().rpartition(b")")[2].split()[17])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def resident(pid: int, proc: str = "/proc") -> int:

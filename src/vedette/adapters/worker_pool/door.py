@@ -7,8 +7,8 @@ before the old one expires.
 
 Messages: bytes are four bytes of the berth's number and a piece of the stream. Text is JSON.
 From the worker: {"v", "release"} once, then {"token"}, {"note": [n, question, step]},
-{"ended": n, "how", "note": [question, step]}, and {"gone": n} when it was told {"end": n}. To it:
-{"begin": n, "memory"}, {"end": n}.
+{"ended": n, "how", "charge", "note": [question, step]}, and {"gone": n} when it was told
+{"end": n}. To it: {"begin": n, "memory"}, {"end": n}.
 """
 
 from __future__ import annotations
@@ -395,7 +395,8 @@ class Door:
         if len(note) == 2 and all(isinstance(n, int) and 0 <= n < 2**63 for n in note):
             os.pwrite(berth.note, _NOTE.pack(*note), 0)
         if "ended" in told:
-            berth.how, berth.charge, berth.taken = str(told.get("how"))[:200], True, True
+            berth.how, berth.taken = str(told.get("how"))[:200], True
+            berth.charge = told.get("charge") is not False
             with suppress(OSError):
                 berth.line.shutdown(2)
 

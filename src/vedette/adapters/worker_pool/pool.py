@@ -16,13 +16,13 @@ from typing import Any
 
 from vedette.adapters.worker_pool.begun import COMMAND, LOCK, Begun
 from vedette.adapters.worker_pool.box import Box
+from vedette.adapters.worker_pool.confine import MOST_THREADS, threads
+from vedette.adapters.worker_pool.scratch import Scratch
 from vedette.adapters.worker_pool.seat import Seat
 from vedette.adapters.worker_pool.zygote import receive, send
 from vedette.errors import BadFleet, Unavailable
 from vedette.load.reach import separate
 
-# The folder of the state folder in which each worker has one of its own.
-SCRATCH = "scratch"
 # How long a worker may have nothing to do before it is let go, and how many may sit idle at once.
 IDLE_S = 300.0
 MOST_IDLE = 64
@@ -76,6 +76,7 @@ class WorkerPool:
         self._ready = False
         self._waiting = False
         self._trouble: Callable[[str], None] = lambda told: None
+        self._scratch = Scratch(state)
         self._control: socket.socket | None
         self._control, self._process = (begun or Begun(self._command)).hold(state, self._ahead)
 
@@ -120,22 +121,24 @@ class WorkerPool:
             self._loop = asyncio.get_running_loop()
             self._loop.add_reader(self._control, self._hear)
         self._worker += 1
+        boxed = self._boxing(told)
         self._seats[self._worker] = seat
         # A zygote that is gone is found where we read; the seat is told there that it ended.
         with contextlib.suppress(OSError):
-            send(self._control, {"start": self._worker, **self._boxing(told)}, descriptors)
+            send(self._control, {"start": self._worker, **boxed}, descriptors)
         return self._worker
 
     def _boxing(self, told: dict[str, Any]) -> dict[str, Any]:
-        """Return the start message with the box of the worker in it."""
+        """Return the start message with the box of the next worker in it. Raises OSError."""
         if not self._boxed:
             return {**told, "box": None}
-        scratch = self._state / SCRATCH / f"{told['agent']}.{told['kind']}"
-        box = Box(str(scratch.absolute()), closed=self._closed_to_all, **told.pop("reaches"))
-        for folder in box.write:
+        reaches = told.pop("reaches")
+        for folder in reaches.get("write", ()):
             if not separate(folder, map(Path, self._closed_to_all), ()):
                 mend = "give the target a folder of its own"
                 raise BadFleet("holds files of the fleet itself", where=folder, mend=mend)
+        scratch = self._scratch.make(self._worker, told["agent"], told["kind"])
+        box = Box(str(scratch), closed=self._closed_to_all, **reaches)
         return {**told, "box": box.to_json()}
 
     def kill(self, worker: int) -> None:
@@ -188,6 +191,8 @@ class WorkerPool:
             if at < surplus or now - seat.used_at > self._idle_s:
                 # It holds nothing that cannot be had again.
                 seat.kill("had nothing to do", charge=False, quiet=True)
+            elif threads(seat.pid) > MOST_THREADS:
+                seat.kill(f"had more than {MOST_THREADS} threads", charge=False)
 
     # --- the zygote -------------------------------------------------------------------------
 
@@ -205,6 +210,7 @@ class WorkerPool:
             return
         if "ready" in told:
             self._ready, self._waiting = True, False
+            self._scratch.clear()
         elif "waiting" in told:
             self._waiting = True
             self._trouble(self.waits_for())
@@ -213,9 +219,14 @@ class WorkerPool:
             if seat is not None:
                 seat.born(told["pid"])
         elif "ended" in told:
-            self._ended(told["ended"], told["how"])
+            seat, entered = self._seats.get(told["ended"]), told.get("entered", True)
+            if seat is not None and not entered:
+                # As good as never born: no agent's code ran, so no event is charged.
+                seat.born_at = 0.0
+            self._ended(told["ended"], told["how"], charge=entered)
 
     def _ended(self, worker: int, how: str, *, charge: bool = True) -> None:
+        self._scratch.drop(worker)
         seat = self._seats.pop(worker, None)
         if seat is None:
             return

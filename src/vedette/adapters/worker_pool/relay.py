@@ -188,6 +188,8 @@ class _Life:
         self.worker = 0
         self.note = -1
         self.wanted = True
+        self.charge = True
+        self.born_at = 0.0
         self.line: socket.socket
         self.how: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.words: asyncio.Queue[bytes] = asyncio.Queue()
@@ -200,6 +202,7 @@ class _Life:
         self.pid = pid
 
     def ended(self, how: str, *, charge: bool = True) -> str:
+        self.charge = charge
         if not self.how.done():
             self.how.set_result(how)
         return ""
@@ -285,7 +288,7 @@ class _Connection:
             while data := await loop.sock_recv(life.line, CHUNK):
                 await self._connection.send(head + data)
         how = await life.how
-        told = {"ended": life.number, "how": how, "note": life.at()}
+        told = {"ended": life.number, "how": how, "note": life.at(), "charge": life.charge}
         await self._connection.send(orjson.dumps(told).decode())
 
     async def _watch(self, life: _Life) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from vedette.adapters.worker_pool import birth, wire
 from vedette.adapters.worker_pool.asked import Asked, WorkerLost
-from vedette.adapters.worker_pool.confine import read_note, resident
+from vedette.adapters.worker_pool.confine import MOST_THREADS, read_note, resident, threads
 from vedette.adapters.worker_pool.errors import Raised
 from vedette.adapters.worker_pool.frames import MOST, BadFrame, Frame, Frames
 from vedette.errors import Unavailable
@@ -338,6 +338,8 @@ class Seat:
             why = self.overdue(now)
         if not why and self._resident() > self.memory + _BEYOND:
             why = "went over its memory limit"
+        if not why and threads(self.pid) > MOST_THREADS:
+            why = f"had more than {MOST_THREADS} threads"
         if why:
             self.kill(why)
 

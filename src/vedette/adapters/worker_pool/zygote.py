@@ -31,7 +31,7 @@ from typing import Any
 
 import orjson
 
-from vedette.adapters.worker_pool.box import keep_orphans
+from vedette.adapters.worker_pool.box import NOT_ENTERED, keep_orphans
 
 _LENGTH = struct.Struct("<I")
 # How long without a new worker until what most judges import is imported ahead.
@@ -175,7 +175,9 @@ class _Zygote:
                 return
             worker = self._children.pop(pid, None)
             if worker is not None:
-                self._tell({"ended": worker, "how": how_it_ended(status)})
+                entered = os.waitstatus_to_exitcode(status) != NOT_ENTERED
+                how = how_it_ended(status)
+                self._tell({"ended": worker, "how": how, "entered": entered})
 
     def _tell(self, told: dict[str, Any]) -> None:
         # An engine that has gone is noticed where we listen.
@@ -197,6 +199,8 @@ class _Zygote:
 def how_it_ended(status: int) -> str:
     """Say in words what a wait status means."""
     code = os.waitstatus_to_exitcode(status)
+    if code == NOT_ENTERED:
+        return "could not enter its box"
     if code >= 0:
         return f"ended by itself with exit code {code}"
     with contextlib.suppress(ValueError):
