@@ -140,7 +140,7 @@ def known_values(roots: Roots) -> Known:
 
 
 def known_in(*values: Any) -> Known:
-    """Return every text, and every number of six digits or more, that stands in JSON values."""
+    """Return every text that is not empty and number of six digits or more in JSON values."""
     return frozenset(item for value in values for item in _leaves(value) if _may_be_known(item))
 
 
@@ -157,7 +157,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 def _may_be_known(value: Any) -> bool:
     if isinstance(value, str):
-        return True
+        return value != ""  # an empty entry makes nothing known
     # Exactly an int: True is one too, and equals 1.
     return type(value) is int and abs(value) >= LEAST_KNOWN_NUMBER
 
