@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from vedette.action import Proposal
+from vedette.event import Event
 from vedette.intake import LineIntake
 from vedette.load.settings import read_settings
 from vedette.origin import Ref
 from vedette.ports import Thought
 from vedette.readers import Readers, Rule
+from vedette.serve.orders import carry_out
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import DESK, World, do, job, note, send, toy_fleet
@@ -94,6 +96,28 @@ async def test_it_is_kept_by_what_a_tool_answers(tmp_path: Path) -> None:
             await fleet.send(narrow)
             await fleet.settle()
             assert {row.decided for row in fleet.actions(narrow)} == {outcome}
+
+
+async def test_a_correction_is_as_secret_as_what_its_run_read(tmp_path: Path) -> None:
+    async with toy_fleet(tmp_path, World()) as fleet:
+        store = fleet.app.store
+
+        async def corrected(event: Event) -> Readers:
+            await fleet.send(event)
+            await fleet.settle()
+            (run,) = store.runs_of_event(event.key)
+            args = {"run": run.id, "should": "other", "new_label": True}
+            done = await carry_out(fleet.app.commands, "correct", fleet.order("looked"), args)
+            told = store.event(done["event"])
+            assert told is not None
+            return told.readers
+
+        assert await corrected(job("0")) is None
+        assert await corrected(replace(job("1", told="a secret"), readers=HOUSE)) == HOUSE
+        # The event is public, but the row that the run read is not.
+        await fleet.send(replace(job("2", note("a secret"), key="row"), readers=OTHERS))
+        await fleet.settle()
+        assert await corrected(job("3", key="row")) == OTHERS
 
 
 async def test_the_settings_label_events_by_source_and_type(tmp_path: Path) -> None:
