@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
+from itertools import islice
 from typing import Any
 
 from vedette.confidence import proposal_confidence
 from vedette.digest import sha256_hex, short_id, tamed
 from vedette.errors import BadProposal
 from vedette.links import Link, links_in
-from vedette.origin import Drawn, Origin, Ref, Roots, escape, known_values, resolve
+from vedette.origin import MOST_DRAWN, Drawn, Origin, Ref, Roots, escape, known_values, resolve
 from vedette.quick_data import dataclass
 from vedette.tool import Tool
 
@@ -107,7 +108,9 @@ def bind(
             raise BadProposal(f"tool {tool.name} needs the argument {name!r}")
         given = proposal.args[name]
         if kind.startswith("strings") and isinstance(given, list | tuple):
-            given = list(_spread(given, roots))
+            given = list(islice(_spread(given, roots), MOST_DRAWN + 1))
+            if len(given) > MOST_DRAWN:
+                raise BadProposal(f"the argument {name!r} has more than {MOST_DRAWN:,} items")
         value = drawn.draw(given, "/" + escape(name))
         _check_type(value, kind.removesuffix("?"), tool, name)
         args[name] = value

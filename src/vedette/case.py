@@ -20,7 +20,7 @@ from vedette.line import Line
 from vedette.links import links_in
 from vedette.memory import Briefing, Memory
 from vedette.moved import Fenced, OverBudget, Superseded
-from vedette.origin import Known, Origin, Roots, known_in
+from vedette.origin import Origin, Roots
 from vedette.perform import answer_data
 from vedette.ports import Thought
 from vedette.question import Decided, Situation
@@ -254,11 +254,8 @@ class Case:
             digest=row.digest,
             recorded=row.id,
             readers=read_recorded(record),
-            links=links_in(record["args"], origins, self._known),
+            links=links_in(record["args"], origins, lambda: self.line.known(self.agent)),
         )
-
-    def _known(self) -> Known:
-        return known_in(self.agent.charter, self.line.registry)
 
     def ends_as(self, row: ActionRow) -> str:
         """Return the entry of an effect that is not to be: cancelled, or nobody knows."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from vedette.case import Case
 from vedette.clock import iso
 from vedette.commands import Commands, Order
 from vedette.digest import canonical, short_id, tame
@@ -21,6 +22,7 @@ from vedette.event import ENVELOPE, Event, subject_of
 from vedette.line import Line
 from vedette.memory import unfit_label
 from vedette.ports import Accepted, Arrival, Receipt
+from vedette.readers import meet
 from vedette.roles import require
 from vedette.run import Run
 from vedette.timeline import resolve
@@ -81,6 +83,7 @@ async def _correct(
     if should is None:
         seq, _ = await store.correct(run.id, draft, None, command=order.command_id)
         return {**done, "entry": seq, "should": None, "event": None, "woke": []}
+    labels = Case.open(line, run, 0, event).labels()
     said = sum(1 for entry in _entries(store, run) if entry["kind"] == "run.corrected")
     told = Event(
         source=f"vedette://{line.fleet.name}/people",
@@ -103,6 +106,8 @@ async def _correct(
         },
         # Its subject is that of the event, whoever chose that.
         vouched=ENVELOPE if "subject" in event.vouched else ENVELOPE - {"subject"},
+        # It carries what the run read, and a label that was made of it.
+        readers=event.readers if labels is None else meet(event.readers, labels.run),
     )
     placed: list[int] = []
 

@@ -218,7 +218,8 @@ def _made_of(event: Mapping[str, Any]) -> Display:
     return Display(
         event["type"],
         title="/subject" if event.get("subject") else "/id",
-        fields={pointer.removeprefix("/data/").removeprefix("/"): pointer for pointer in values},
+        # Whoever sent it chose the names: the place says that, and is none of our own words.
+        fields={pointer: pointer for pointer in values},
         text=text,
         source=event["source"],
     )

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -45,13 +47,15 @@ def links_in(
     the origin of its text. Beyond 64 one stands for all that are left, and is untrusted.
     """
     found: dict[tuple[str, str], Link] = {}
+    values: Known | None = None
     for at, text, origin in _texts(args, origins):
         for link, host, same in find_links(text):
             if len(found) == MOST_LINKS:
                 found[at, ""] = Link(at, f"more than {MOST_LINKS} links", "", "untrusted")
                 return tuple(found.values())
-            values = known()
-            registered = link in values or (host and host in values) or same in values
+            if values is None:
+                values = known()
+            registered = link in values or any(name and name in values for name in (host, same))
             told = link[:MOST_TEXT]
             found[at, link] = Link(at, told, host, "registered" if registered else origin)
     return tuple(found.values())
@@ -80,16 +84,20 @@ def _texts(
 
 # Without one of these there is no link, and most arguments have none.
 _HINT = re.compile(r"[^\W_]\.\w|[@:&\\]|//|[^\x00-\x7f]")
-_URL = re.compile(
+_SCHEME = re.compile(
     r"""(?<![a-z0-9])
     (?: (?:https?|ftp|wss?):[/\\]*                      # browsers need no slashes, or take any
       | [a-z][a-z0-9+-]{0,30}:[/\\]{2}
       | (?:mailto|tel|sms|data|javascript|vbscript|file|blob|xmpp|sips?|callto|skype|intent|magnet
            |matrix|geo|facetime|whatsapp|tg|ldaps?|news|nntp|view-source|about|cid):
       | (?<![:/\\])[/\\]{2}(?=[^\s/\\])                 # the scheme of the page, or a share
-    )[^\s<>"'`]+""",
+    )(?=[^\s<>"'`])""",
     re.IGNORECASE | re.VERBOSE,
 )
+_REST = re.compile(r"""[^\s<>"'`]*""")
+_LONGEST = 2048  # characters after which a URL's host cannot be read for certain
+# Where some programs end a URL and others do not: what follows may be a link of its own.
+_END = re.compile(r"[)\]}|,;*]|[^\x00-\x7f]")
 _ADDRESS = re.compile(r"[^\s@<>()\[\]\"',;:?&=/\\]{1,64}@[^\W_](?:[\w-]*\.)*[\w-]*\w", re.UNICODE)
 _DOMAIN = re.compile(
     r"(?<![\w.@-])(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.)+(?:[^\W\d_]{2,24}|xn--[a-z0-9-]{2,59})(?![\w-])",
@@ -105,6 +113,8 @@ _TAG = re.compile(r"<[^<>]*>|\([^()]*\)")
 _BREAKS = re.compile(r"[\t\r\n]+")
 _DOT = re.compile("(?<=[A-Za-z0-9])[\u3002\uff61](?=[A-Za-z0-9])")
 _ENDS = ".,;:!?)]}*_|"
+# Letters of a host that IDNA 2003 and 2008 read as different names: programs differ, too.
+_DISPUTED = "\u00df\u03c2\u200c\u200d"
 _HOSTED = ("http", "https", "ftp", "ws", "wss", "mailto", "")
 
 
@@ -117,9 +127,8 @@ def find_links(text: str) -> Iterator[tuple[str, str, str]]:
     seen: set[str] = set()
     for form in _forms(text):
         spans: list[tuple[int, int]] = []
-        for match in _URL.finditer(form):
-            spans.append(match.span())
-            url = match[0].rstrip(_ENDS)
+        for start, url, ends in _urls(form):
+            spans.append((start, ends))
             if url not in seen:
                 seen.add(url)
                 yield url, *_read_url(url)
@@ -129,14 +138,50 @@ def find_links(text: str) -> Iterator[tuple[str, str, str]]:
             if address not in seen and f"mailto:{address}" not in seen:
                 seen.add(address)
                 yield address, _host(address.rpartition("@")[2]), address
+        covers = _Spans(spans)
         for pattern in (_DOMAIN, _NUMERIC):
             for match in pattern.finditer(form):
                 domain = match[0].lower()
-                inside = any(start <= match.start() < end for start, end in spans)
-                if inside or domain in seen or domain.rpartition(".")[2] in _FILES:
+                if domain in seen or domain.rpartition(".")[2] in _FILES:
+                    continue
+                if match.start() in covers:
                     continue
                 seen.add(domain)
                 yield domain, _host(domain), domain
+
+
+def _urls(form: str) -> Iterator[tuple[int, str, int]]:
+    """Yield each URL of a text, also one within another: its place, itself, where it ends at least.
+
+    Programs do not agree on where a URL ends, so each that begins within another is one, too.
+    """
+    end = 0
+    for match in _SCHEME.finditer(form):
+        start = match.start()
+        # A path may have two slashes in a row: that is no URL of its own.
+        if start < end and form[start] in "/\\" and form[start - 1].isalnum():
+            continue
+        rest = _REST.match(form, match.end(), match.end() + _LONGEST + 1)
+        assert rest is not None  # it matches nothing, too
+        end = max(end, rest.end())
+        least = _END.search(form, match.end(), rest.end())
+        url = form[start : rest.end()]
+        if len(url) <= _LONGEST:
+            url = url.rstrip(_ENDS)
+        yield start, url, least.start() if least else rest.end()
+
+
+class _Spans:
+    """Stretches of a text, asked for what lies in one. A question takes logarithmic time."""
+
+    def __init__(self, spans: Sequence[tuple[int, int]]) -> None:
+        ordered = sorted(spans)
+        self._starts = [start for start, _ in ordered]
+        self._ends = list(accumulate((end for _, end in ordered), max))
+
+    def __contains__(self, place: int) -> bool:
+        at = bisect_right(self._starts, place)
+        return at > 0 and place < self._ends[at - 1]
 
 
 def _forms(text: str) -> Iterator[str]:
@@ -164,14 +209,18 @@ def _read_url(url: str) -> tuple[str, str]:
     if plain.startswith("//"):
         scheme, colon, rest = "", ":", plain
     scheme = scheme.lower()
-    if scheme not in _HOSTED or not colon:
+    if scheme not in _HOSTED or not colon or len(url) > _LONGEST:
         return "", ""
     if scheme == "mailto":
         address = unquote(rest).lower()
         lone = address.count("@") == 1 and not re.search(r"[\s,;?&]", address)
         return (_host(address.rpartition("@")[2]), address) if lone else ("", "")
+    rest = rest.lstrip("/")
+    before_host = re.split("[/?#]", rest, maxsplit=1)[0].rpartition("@")[0]
+    if _END.search(before_host):
+        return "", ""  # a program that ends the URL there reads another host
     try:
-        host = urlsplit("http://" + rest.lstrip("/")).hostname or ""
+        host = urlsplit("http://" + rest).hostname or ""
     except ValueError:
         return "", ""
     found = _host(host)
@@ -182,6 +231,8 @@ def _host(text: str) -> str:
     """Return a host in lower case and ASCII; "" for what is none."""
     name = unquote(text).lower().rstrip(".")
     if not name.isascii():
+        if len(name) > 253 or any(letter in name for letter in _DISPUTED):
+            return ""
         try:
             name = name.encode("idna").decode("ascii")
         except UnicodeError:

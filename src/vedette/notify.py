@@ -207,7 +207,8 @@ class Telling:
 
         def look() -> dict[str, Any]:
             found = {id: about_id(reader.store, id) for id in notice.ids[:NAMED]}
-            return {id: about for id, about in found.items() if about is not None}
+            # Who reads along on a way is not known: what has readers leaves on none.
+            return {id: about for id, about in found.items() if about and "readers" not in about}
 
         return replace(notice, about=await asyncio.to_thread(reader.alone, look))
 

@@ -26,6 +26,11 @@ RANK: Mapping[Origin, int] = {"trusted": 0, "registered": 1, "derived": 2, "untr
 MOST_VALUES = 256
 MOST_DEPTH = 8
 
+# What the arguments of one proposal may come to, with all that their references stand for: one
+# that is named a thousand times is there a thousand times.
+MOST_DRAWN = 10_000  # values
+MOST_DRAWN_CHARACTERS = 4_000_000
+
 # A shorter number is in any charter by chance: a limit, a port, a year.
 LEAST_KNOWN_NUMBER = 100_000
 
@@ -105,7 +110,9 @@ def walk(value: Any, path: Sequence[str]) -> Any:
 def _step(value: Any, token: str, path: Sequence[str]) -> Any:
     if isinstance(value, Mapping) and token in value:
         return value[token]
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes) and token.isdigit():
+    listed = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    # Python takes more for a number than RFC 6901 does, and a long one for an error of its own.
+    if listed and token.isascii() and token.isdecimal() and len(token) < 10:
         index = int(token)
         if index < len(value):
             return value[index]
@@ -140,7 +147,7 @@ def known_values(roots: Roots) -> Known:
 
 
 def known_in(*values: Any) -> Known:
-    """Return every text, and every number of six digits or more, that stands in JSON values."""
+    """Return every text that is not empty and number of six digits or more in JSON values."""
     return frozenset(item for value in values for item in _leaves(value) if _may_be_known(item))
 
 
@@ -157,7 +164,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 def _may_be_known(value: Any) -> bool:
     if isinstance(value, str):
-        return True
+        return value != ""  # an empty entry makes nothing known
     # Exactly an int: True is one too, and equals 1.
     return type(value) is int and abs(value) >= LEAST_KNOWN_NUMBER
 
@@ -189,24 +196,54 @@ def escape(name: str) -> str:
 
 
 @dataclass(slots=True)
+class Size:
+    """How many values and characters references have drawn into the arguments of one proposal."""
+
+    values: int = 0
+    characters: int = 0
+
+    def add(self, value: Any) -> None:
+        """Count what one reference stands for. Raises BadProposal beyond what may be."""
+        waiting = [value]
+        while waiting:
+            found = waiting.pop()
+            self.values += 1
+            if isinstance(found, str):
+                self.characters += len(found)
+            elif isinstance(found, Mapping):
+                self.characters += sum(len(str(name)) for name in found)
+                waiting += found.values()
+            elif isinstance(found, list | tuple):
+                waiting += found
+            if self.values > MOST_DRAWN or self.characters > MOST_DRAWN_CHARACTERS:
+                raise BadProposal(
+                    f"its references stand for more than {MOST_DRAWN:,} values or "
+                    f"{MOST_DRAWN_CHARACTERS:,} characters",
+                    mend="name each value once",
+                )
+
+
+@dataclass(slots=True)
 class Drawn:
     """What the arguments of one proposal were drawn from, by JSON Pointer into them.
 
     `origins` are those of every value, `sources` the references that drew some, `readers` who may
     read an argument as a whole, where not everybody may. `known` is asked for once, and only if
-    something is given bare.
+    something is given bare. `size` counts what was drawn.
     """
 
     roots: Roots
     origins: dict[str, Origin] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     readers: dict[str, frozenset[str]] = field(default_factory=dict)
+    size: Size = field(default_factory=lambda: Size())
     _known: Known | None = None
 
     def draw(self, given: Any, pointer: str) -> Any:
         """Return the value of an argument, each `Ref` in it resolved, and note its origins.
 
-        Raises BadProposal for a reference that leads nowhere, or a value that is no JSON.
+        Raises BadProposal for a reference that leads nowhere, a value that is no JSON, and for
+        more values or characters than the arguments of one proposal may have.
         """
         if isinstance(given, str):
             self.origins[pointer] = self._bare(given)
@@ -234,6 +271,7 @@ class Drawn:
 
     def _resolve(self, ref: Ref, pointer: str) -> tuple[Any, Readers]:
         found, origin = resolve(ref, self.roots)
+        self.size.add(found)
         value = _tame(found)
         self.sources[pointer] = ref.pointer
         self.origins[pointer] = origin
@@ -246,7 +284,7 @@ class Drawn:
         return value, PUBLIC if labels is None else labels.at(tokens(ref.pointer))
 
     def _compose(self, given: Any, pointer: str) -> tuple[Any, Readers]:
-        inner = Drawn(self.roots, _known=self._known)
+        inner = Drawn(self.roots, size=self.size, _known=self._known)
         readers: list[Readers] = [self._read()]
         value = inner._element(given, pointer, readers, 0)
         self._known = inner._known

@@ -192,8 +192,8 @@ def write_rows(
     kept = line.row(case.agent.collection, case.run.key) if case.agent.collection else {}
     for write in writes:
         kept = dict(write.row or {})
-    current, readers = read_row(kept)
-    readers = meet(readers, *action.readers.values())
+    current, stood = read_row(kept)
+    readers = meet(stood, *action.readers.values())
     try:
         written = [
             replace(
@@ -208,8 +208,8 @@ def write_rows(
     except Exception as error:
         outcome = Outcome("failed", error=f"{type(error).__name__}: {error}")
     else:
-        # What stood there before is what an inverse needs to restore it exactly.
-        was = {"was": current} if action.tool.inverse else {}
+        # What stood there before is what an inverse needs to restore it exactly, and as secret.
+        was = write_row({"was": current}, stood) if action.tool.inverse else {}
         outcome = Outcome("done", {"rows": [dict(write.row or {}) for write in written], **was})
         writes += written
     row.effect = "done" if outcome.state == "done" else "failed"

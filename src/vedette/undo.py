@@ -19,7 +19,7 @@ from vedette.clock import iso
 from vedette.digest import short_id
 from vedette.errors import BadCommand
 from vedette.event import ENVELOPE, PRINCIPAL, REASON, UNDONE, Event, subject_of
-from vedette.labels import read_recorded
+from vedette.labels import read_recorded, read_row
 from vedette.origin import Ref, escape
 from vedette.ports import Thought
 from vedette.readers import meet
@@ -75,7 +75,9 @@ def undo_event(
     run, event = of
     tool, inverse = tools
     record = orjson.loads(row.record)
-    args, origins = _arguments(row, record, tool, inverse)
+    # Beside what stood in a row of the fleet is who may read it (`vedette.labels`).
+    outcome, stood = read_row(orjson.loads(row.answer)["data"] if row.answer else {})
+    args, origins = _arguments(row, record, outcome, tool, inverse)
     trusted = (place for place, origin in origins.items() if origin == "trusted")
     vouched = {UNDONE, *(f"data/args/{place}" for place in trusted)}
     data = {
@@ -99,18 +101,21 @@ def undo_event(
         data=data,
         vouched=(ENVELOPE - {"subject"}) | vouched | {PRINCIPAL, REASON},
         extensions={PRINCIPAL: who, REASON: reason},
-        readers=meet(event.readers, tool.readers, *read_recorded(record).values()),
+        readers=meet(event.readers, tool.readers, stood, *read_recorded(record).values()),
     )
 
 
 def _arguments(
-    row: ActionRow, record: Mapping[str, Any], tool: Tool, inverse: Tool
+    row: ActionRow,
+    record: Mapping[str, Any],
+    outcome: Mapping[str, Any],
+    tool: Tool,
+    inverse: Tool,
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the inverse's arguments by name, and the origin of each and of its elements.
 
     The latter by their places, which are JSON Pointers without the first slash.
     """
-    outcome: Mapping[str, Any] = orjson.loads(row.answer)["data"] if row.answer else {}
     told = "untrusted"
     if tool.output == "trusted" and "label_output" not in row.obliges:
         told = "trusted"

@@ -242,6 +242,29 @@ async def test_a_notice_shows_nothing_that_was_erased_or_is_not_to_leave(
         assert all(one["erased"] and "title" not in one for one in erased)
 
 
+async def test_a_notice_shows_nothing_that_not_everybody_may_read(
+    tmp_path: Path, hook: Hook
+) -> None:
+    clock = ManualClock()
+    async with harness(tmp_path, clock) as fleet:
+        told = Told(fleet, clock, NotifyPlan(None, to=(WebhookPlan("ops", hook.url),)))
+        here = frozenset({"@quaylaw.example"})
+        for name in ("m1", "m2"):
+            await fleet.send(replace(mail(name, "eve@evil.example"), readers=here))
+        await told.holds(NEW)
+        await told.round()
+        clock.advance(EVERY_US)
+        await told.round()
+        held = [row for name in ("m1", "m2", NEW) for row in fleet.actions(mail(name))]
+        assert [row.decided for row in held] == ["hold"] * 3
+        assert {id for _, body in hook.got for id in body["ids"]} >= {
+            "hold_" + row.id.removeprefix("act_") for row in held
+        }
+        shown = [about["id"] for _, body in hook.got for about in body["about"]]
+        (row,) = fleet.actions(mail(NEW))
+        assert shown == ["hold_" + row.id.removeprefix("act_")]
+
+
 async def test_a_hold_that_was_answered_first_is_not_told_of(tmp_path: Path, hook: Hook) -> None:
     clock = ManualClock()
     async with harness(tmp_path, clock) as fleet:

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from vedette.action import Proposal
+from vedette.event import Event
 from vedette.intake import LineIntake
 from vedette.load.settings import read_settings
 from vedette.origin import Ref
 from vedette.ports import Thought
 from vedette.readers import Readers, Rule
+from vedette.serve.orders import carry_out
+from vedette.testing import toy
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import DESK, World, do, job, note, send, toy_fleet
@@ -94,6 +97,76 @@ async def test_it_is_kept_by_what_a_tool_answers(tmp_path: Path) -> None:
             await fleet.send(narrow)
             await fleet.settle()
             assert {row.decided for row in fleet.actions(narrow)} == {outcome}
+
+
+_DROPS = """tools:
+  - {{name: note.drop, verb: drop, resource: note, args: {{key: string}},
+     sinks: [], settles: transactional, function: drop_note, inverse: note.put}}
+  - {{name: note.put, verb: put, resource: note, args: {{key: string, was: object?}},
+     sinks: [], settles: transactional, function: put_note}}
+"""
+_DROP_PY = """
+
+def drop_note(call, row):
+    return [RowWrite(f"{call.agent}_notes", call.args["key"], None)]
+
+
+def put_note(call, row):
+    return [RowWrite(f"{call.agent}_notes", call.args["key"], call.args["was"])]
+"""
+
+
+async def test_a_row_that_an_undo_brings_back_is_as_secret_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toy, "AGENT_YAML", toy.AGENT_YAML.replace("tools:\n", _DROPS, 1))
+    monkeypatch.setattr(toy, "TOOLS_PY", toy.TOOLS_PY + _DROP_PY)
+    grants = "".join(
+        f"    note.{verb}: {{{{verb: {verb}, resource: note, impact: low}}}}\n"
+        for verb in ("drop", "put")
+    )
+    monkeypatch.setattr(
+        toy, "GRANTS", toy.GRANTS.replace("    note.add:", grants + "    note.add:", 1)
+    )
+    world = World()
+    async with toy_fleet(tmp_path, world) as fleet:
+        line = fleet.app.line
+        await decided(fleet, replace(job("1", note("a secret")), readers=OTHERS))
+        before = line.row("worker_notes", "k")
+        dropped = job("2", do("note.drop", key=Ref("/event/subject")))
+        assert await decided(fleet, dropped) == [("permit", "permit.tool")]
+        assert line.row("worker_notes", "k") == {}
+        (row,) = fleet.actions(dropped)
+        effect = row.id.replace("act_", "eff_")
+        await carry_out(fleet.app.commands, "undo", fleet.order("back"), {"effect": effect})
+        await fleet.settle()
+        assert line.row("worker_notes", "k") == before
+        assert before["texts"] == ["a secret"]
+        assert await decided(
+            fleet, job("3", do("wire.send", to=DESK, text=Ref("/row/texts/0")))
+        ) == [("deny", "secrecy.readers")]
+
+
+async def test_a_correction_is_as_secret_as_what_its_run_read(tmp_path: Path) -> None:
+    async with toy_fleet(tmp_path, World()) as fleet:
+        store = fleet.app.store
+
+        async def corrected(event: Event) -> Readers:
+            await fleet.send(event)
+            await fleet.settle()
+            (run,) = store.runs_of_event(event.key)
+            args = {"run": run.id, "should": "other", "new_label": True}
+            done = await carry_out(fleet.app.commands, "correct", fleet.order("looked"), args)
+            told = store.event(done["event"])
+            assert told is not None
+            return told.readers
+
+        assert await corrected(job("0")) is None
+        assert await corrected(replace(job("1", told="a secret"), readers=HOUSE)) == HOUSE
+        # The event is public, but the row that the run read is not.
+        await fleet.send(replace(job("2", note("a secret"), key="row"), readers=OTHERS))
+        await fleet.settle()
+        assert await corrected(job("3", key="row")) == OTHERS
 
 
 async def test_the_settings_label_events_by_source_and_type(tmp_path: Path) -> None:

@@ -43,16 +43,20 @@ from vedette.load.settings_file import SourceFile
 from vedette.mail import mail_event
 from vedette.memory import Briefing
 from vedette.notices import Notice, facts, letter
+from vedette.origin import Ref
 from vedette.ports import Thought
 from vedette.safe_text import is_seen, text_width
 from vedette.serve.alertmanager import routes
 from vedette.serve.orders import carry_out
+from vedette.testing import toy
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.intake import ListIntake
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import DESK, World, toy_fleet
 from vedette.tick import Tick
+from vedette.timeline import hold_item
+from vedette.timeline.groups import group_of
 from vedette.trigger import Schedule
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "shown"
@@ -336,6 +340,48 @@ async def test_another_display_or_event_is_not_what_was_shown(tmp_path: Path) ->
         assert entry["action_digest"] == row.digest
         assert fleet.body(entry["seq"])["display"] == fleet.displays[0].to_json()
         assert len(entry["shown_digest"]) == 64
+
+
+_ORDERS = """tools:
+  - {{name: order.book, verb: order, resource: wire, args: {{order: object}},
+     sinks: [/order/to], settles: idempotent, function: act, target: world, high_impact: true}}
+"""
+
+
+async def test_a_part_that_is_a_sink_or_was_drawn_is_shown_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toy, "AGENT_YAML", toy.AGENT_YAML.replace("tools:\n", _ORDERS, 1))
+    grant = "    order.book: {{verb: order, resource: wire, impact: high}}\n    note.add:"
+    monkeypatch.setattr(toy, "GRANTS", toy.GRANTS.replace("    note.add:", grant, 1))
+
+    def book(name: str, to: str, number: int) -> Event:
+        drawn = {"to": Ref(to), "for": Ref("/event/data/told"), "n": number}
+        thought = Proposal("order.book", {"order": drawn})
+        plans[name] = Thought(proposals=(thought,), confidence=1.0)
+        return toy.job(name, told=f"told {name}")
+
+    plans: dict[str, Thought] = {}
+    reasoner = ScriptedReasoner([lambda briefing: plans[briefing.event.id]])
+    world = toy.World()
+    async with toy.toy_fleet(tmp_path, world, reasoners={"judge": reasoner}) as fleet:
+        events = [
+            book("1", "/charter/desk", 1), book("2", "/charter/desk", 2),
+            book("3", "/charter/note", 1),
+        ]  # fmt: skip
+        await fleet.send(*events)
+        await fleet.settle()
+        rows = [row for event in events for row in fleet.actions(event)]
+        assert [row.decided for row in rows] == ["hold"] * 3
+        one, two, other = (hold_item(fleet.app.store, row, 0) for row in rows)
+        told = {each["pointer"]: each for each in one["arguments"]}
+        assert set(told) == {"/order", "/order/to", "/order/for", "/order/n"}
+        assert (told["/order/to"]["sink"], told["/order/to"]["source"]) == (True, "/charter/desk")
+        assert (told["/order/for"]["origin"], told["/order/n"]["origin"]) == (
+            "untrusted", "derived",
+        )  # fmt: skip
+        # What is alike has the same sinks, however deep.
+        assert group_of(one) == group_of(two) != group_of(other)
 
 
 @pytest.mark.parametrize("digest", [None, "", "abcdef1", "x" * 64, "0" * 64, "0" * 65, "action"])

@@ -65,6 +65,31 @@ def test_what_does_not_fit_the_declaration_is_refused(args: dict[str, Any]) -> N
         bound(args)
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"cc": [Ref("/event/data/many")] * 500},
+        {"extra": {"a": [Ref("/event/data/many")] * 500}},
+        {"extra": {str(n): Ref("/event/data/long") for n in range(500)}},
+        {"cc": [Ref("/event/data/long")] * 300, "extra": {"a": [Ref("/event/data/long")] * 300}},
+    ],
+)
+def test_references_multiply_nothing_without_a_bound(args: dict[str, Any]) -> None:
+    data = {"many": ["x"] * 2000, "long": "x" * 10_000}
+    roots = replace(ROOTS, event={"data": data})
+    proposal = Proposal("mail.send", {"to": "a", **args}, confidence=1.0)
+    with pytest.raises(BadProposal, match="more than"):
+        bind(proposal, TOOL, roots, run="run_1", turn=1, ordinal=0, confidence=1.0)
+
+
+@pytest.mark.parametrize("place", ["\u00b2", "\u0661", "9" * 5000, "-1"])
+def test_a_place_in_a_list_is_a_plain_number(place: str) -> None:
+    for args in ({"to": Ref(f"/event/data/list/{place}")},
+                 {"to": "a", "cc": [Ref(f"/event/data/list/{place}")]}):  # fmt: skip
+        with pytest.raises(BadProposal):
+            bound(args)
+
+
 def test_fractions_inside_an_object_are_decimal_texts() -> None:
     assert bound({"to": "a", "extra": {"x": 0.5, "y": 2**60}}).args["extra"] == {
         "x": "0.5", "y": str(2**60),

@@ -11,7 +11,7 @@ from vedette.action import Proposal, bind
 from vedette.case import Case
 from vedette.hold import new_row
 from vedette.moved import Superseded
-from vedette.origin import Ref, Roots
+from vedette.origin import Ref, Roots, known_in
 from vedette.run import ActionRow
 from vedette.tool import Tool
 
@@ -28,7 +28,7 @@ def case_of(tool: Tool = TOOL) -> tuple[Case, ActionRow]:
     proposal = Proposal("mail.tell", {"to": "ada@harbour.example", "what": {"a": ["b"]}})
     action = bind(proposal, TOOL, roots, run="run_" + "0" * 32, turn=1, ordinal=0, confidence=1.0)
     assert action.origins["/to"] == "registered"
-    line = SimpleNamespace(registry=REGISTRY)
+    line = SimpleNamespace(registry=REGISTRY, known=lambda _: known_in(CHARTER, REGISTRY))
     agent = SimpleNamespace(tools={tool.name: tool}, charter=CHARTER)
     case = Case(cast(Any, line), cast(Any, None), 1, cast(Any, agent), cast(Any, None), [])
     row = new_row(action, "clerk")

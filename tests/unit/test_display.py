@@ -59,12 +59,18 @@ def test_a_declared_display_shows_what_it_points_at_and_how_far_it_is_trusted() 
     assert list(read_displays([display.to_json()])[0].fields) == ["total", "gone"]
 
 
+def test_no_name_of_a_sender_is_one_of_our_own_words() -> None:
+    names = ("from", "when", "about", "title", "type")
+    told = shown(body("x.y", {name: "the fleet" for name in names}))
+    assert [each["name"] for each in told["fields"]] == [f"/data/{name}" for name in sorted(names)]
+
+
 def test_of_a_type_that_nobody_declared_the_first_values_and_the_longest_text_are_shown() -> None:
     text = "We waited for an hour. " * 5
     told = shown(body("x.y", {"b": {"c": 1, "d": [True, None]}, "a": "one", "note": text}))
     assert told["title"]["value"] == "s"
     assert [(each["name"], each["value"]) for each in told["fields"]] == [
-        ("a", "one"), ("b/c", "1"), ("b/d/0", "true"),
+        ("/data/a", "one"), ("/data/b/c", "1"), ("/data/b/d/0", "true"),
     ]  # fmt: skip
     assert told["text"]["value"] == text
     for data in (None, "just text", ["a", "b"], {}, 7, {"deep": {"er": {"and": {"deeper": 1}}}}):

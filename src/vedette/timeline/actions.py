@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from vedette.origin import escape
 from vedette.run import ActionRow
 from vedette.timeline.attention import notes_of
 from vedette.timeline.intent import OPEN
@@ -73,25 +74,42 @@ def _proposal(row: ActionRow, turns: Sequence[Shown]) -> Mapping[str, Any]:
 def _arguments(
     put: Mapping[str, Any] | None, proposal: Mapping[str, Any], record: Mapping[str, Any]
 ) -> list[dict[str, Any]] | None:
-    """Return every argument with its origin; `source` is the pointer it was drawn from."""
+    """Return every argument with its origin; `source` is the pointer it was drawn from.
+
+    A part of one follows it as a row of its own if it is a sink, was drawn by a reference, or has
+    another origin than what it is a part of.
+    """
     if put is None:
         return None
-    given = proposal.get("args") or {}
-    sources = record.get("sources") or {}
-    arguments = []
+    given, origins, sinks = proposal.get("args") or {}, put["origins"], set(put["sinks"])
+    named = {f"/{escape(name)}": (each or {}).get("ref") for name, each in given.items()}
+    drawn = {**(record.get("sources") or {}), **{at: ref for at, ref in named.items() if ref}}
+    # Where something is told of a part: nothing is looked for below any other place.
+    inner = {at[:end] for at in (*origins, *sinks) for end, c in enumerate(at) if c == "/" and end}
+    arguments: list[dict[str, Any]] = []
+
+    def tell(pointer: str, name: str, value: Any, above: str | None) -> None:
+        origin = origins.get(pointer, above)
+        whole, sink, source = pointer.count("/") == 1, pointer in sinks, drawn.get(pointer)
+        if whole or sink or source or origin != above:
+            arguments.append(
+                {
+                    "pointer": pointer,
+                    "name": name,
+                    "value": value,
+                    "origin": origin,
+                    "source": source,
+                    "sink": sink,
+                }
+            )
+        if pointer in inner and isinstance(value, Mapping | list):
+            parts = value.items() if isinstance(value, Mapping) else enumerate(value)
+            for key, part in parts:
+                below = f"{pointer}/{escape(str(key))}"
+                tell(below, below[1:], part, origin)
+
     for name, value in put["args"].items():
-        pointer = "/" + name.replace("~", "~0").replace("/", "~1")
-        named = given.get(name) or {}
-        arguments.append(
-            {
-                "pointer": pointer,
-                "name": name,
-                "value": value,
-                "origin": put["origins"].get(pointer),
-                "source": named.get("ref") or sources.get(pointer),
-                "sink": pointer in put["sinks"],
-            }
-        )
+        tell(f"/{escape(name)}", name, value, None)
     return arguments
 
 

@@ -47,12 +47,16 @@ def event_of(record: Record, told: Sequence[Shown]) -> Shown | None:
 
 
 def about_event(record: Record, accepted: Shown | None) -> dict[str, Any]:
-    """Return what people are shown of an event, with its `display`; `erased` if it is gone."""
+    """Return what people are shown of an event, with its `display`; `erased` if it is gone.
+
+    With `readers`, who may read it, where not everybody may.
+    """
     if accepted is None or accepted.body is None:
         return {"event": accepted.get("event") if accepted else None, "erased": True}
     display = _display(record, accepted)
     about = {"event": accepted.get("event"), "erased": False, **show_event(accepted.body, display)}
-    return {**about, "display": display.to_json()}
+    readers = {name: accepted.body[name] for name in ("readers",) if name in accepted.body}
+    return {**about, "display": display.to_json(), **readers}
 
 
 def about_run(record: Record, run: str) -> dict[str, Any]:
