@@ -32,17 +32,19 @@ Document = Mapping[str, Any]
 class Loosening:
     """What a bundle loosens against another, in words; empty where nothing is.
 
-    `evidence` tells what recorded questions would be answered under both; it is shown, and is no
-    part of the digest, as other questions are recorded meanwhile.
+    `between` are the digests of both bundles. `evidence` tells what recorded questions would be
+    answered under both; it is shown, and is no part of the digest, as other questions are recorded
+    meanwhile.
     """
 
     says: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
+    between: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
-        """Return what a person confirms: the digest of exactly these words."""
-        return sha256_hex(canonical(list(self.says)))
+        """Return what a person confirms: exactly these words, about exactly these bundles."""
+        return sha256_hex(canonical([*self.between, *self.says]))
 
 
 def loosening(
@@ -63,7 +65,7 @@ def loosening(
             said += _reshaped(f"data.{name}", before, after)
             if not isinstance(after, dict):
                 said.append(f"data.{name}: another shape")
-    return Loosening(tuple(dict.fromkeys(said)))
+    return Loosening(tuple(dict.fromkeys(said)), between=(old.digest, new.digest))
 
 
 def loosened_decisions(
@@ -144,9 +146,12 @@ def _reshaped(what: str, was: Any, now: Any) -> Iterator[str]:
     if isinstance(was, dict) and isinstance(now, dict):
         for key in sorted(was.keys() & now.keys(), key=str):
             yield from _reshaped(f"{what}/{key}", was[key], now[key])
-    elif None not in (was, now) and type(was) is not type(now):
-        if not (_is_number(was) and _is_number(now)):
-            yield f"{what}: another shape"
+    elif (
+        None not in (was, now)
+        and type(was) is not type(now)
+        and not (_is_number(was) and _is_number(now))
+    ):
+        yield f"{what}: another shape"
 
 
 def _complete(name: str, was: Document, now: Document) -> Iterator[str]:

@@ -143,7 +143,8 @@ LOOSER: list[tuple[Edit, tuple[str, ...]]] = [
     (put("sinks|tools|mail.send|/to|receiver", False),
      ("mail.send /to: receives nothing, so it may be none of the permitted readers",)),
     (put("sinks|tools|mail.send|/to|other", 1), ("data.sinks/tools/mail.send/to/other: changed",)),
-    (put("denies|tools", {"a": "mail.send"}), ("tool mail.send is denied no longer", "denies/tools: is no list")),
+    (put("denies|tools", {"a": "mail.send"}),
+     ("tool mail.send is denied no longer", "denies/tools: is no list")),
     (put("limits|hops", "2"), ("hops 2 -> 2",)),
     (put("limits|confidence_milli|default", 0.5),
      ("every agent: needs a confidence of 0.5 thousandths, was 800",)),
@@ -198,6 +199,15 @@ def test_data_that_goes_or_takes_another_shape_is_no_silent_change() -> None:
 
 def rules(text: str, path: str = "vedette/denies/denies.rego") -> Bundle:
     return Bundle.of({path: text.encode()})
+
+
+def test_what_is_confirmed_is_these_words_about_these_bundles() -> None:
+    """A changed rule is said by its file alone: another change of it is another loosening."""
+    old, *others = (rules(f"package p\n\nok if input.x == {n}\n") for n in range(3))
+    found = [loosening(old, new, lambda files: {}) for new in others]
+    assert found[0].says == found[1].says
+    back = [loosening(new, old, lambda files: {}) for new in others]
+    assert len({each.digest for each in (*found, *back)}) == 4
 
 
 def test_a_changed_rule_is_a_loosening_and_a_changed_comment_or_test_is_not() -> None:
