@@ -417,7 +417,8 @@ def loosened(store: SqlStore, bundle: Bundle) -> Loosening:
         return Loosening()
     files = store.bundle(digest)
     if files is None:
-        return Loosening(("the live policy's bytes are not in the store",))
+        told = ("the live policy's bytes are not in the store",)
+        return Loosening(told, between=(digest, bundle.digest))
     return loosening(Bundle.of(files), bundle, mount)
 
 

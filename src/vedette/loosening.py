@@ -2,8 +2,9 @@
 
 A *loosening* is a difference after which something may be permitted that was not before. In the
 data files that the shipped rules read, each key is compared by what it means: a mode that rises, a
-tool that is granted, a limit that is raised, a deny that goes. What cannot be judged so, a changed
-rule or data of another name, counts as a loosening too: nobody has shown that it is none.
+tool that is granted, a limit that is raised, a deny that goes. What cannot be judged so counts as a
+loosening too, as nobody has shown that it is none: a changed rule, data of another name, a key that
+is not known here, and a value of a shape that none of the rules expects.
 """
 
 from __future__ import annotations
@@ -31,17 +32,19 @@ Document = Mapping[str, Any]
 class Loosening:
     """What a bundle loosens against another, in words; empty where nothing is.
 
-    `evidence` tells what recorded questions would be answered under both; it is shown, and is no
-    part of the digest, as other questions are recorded meanwhile.
+    `between` are the digests of both bundles. `evidence` tells what recorded questions would be
+    answered under both; it is shown, and is no part of the digest, as other questions are recorded
+    meanwhile.
     """
 
     says: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
+    between: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
-        """Return what a person confirms: the digest of exactly these words."""
-        return sha256_hex(canonical(list(self.says)))
+        """Return what a person confirms: exactly these words, about exactly these bundles."""
+        return sha256_hex(canonical([*self.between, *self.says]))
 
 
 def loosening(
@@ -59,9 +62,10 @@ def loosening(
         before, after = was.get(name), now.get(name)
         if before != after:
             said += _READERS.get(name, _unknown)(name, _object(before), _object(after))
-            if not isinstance(after, dict) or not isinstance(before, dict | None):
+            said += _reshaped(f"data.{name}", before, after)
+            if not isinstance(after, dict):
                 said.append(f"data.{name}: another shape")
-    return Loosening(tuple(dict.fromkeys(said)))
+    return Loosening(tuple(dict.fromkeys(said)), between=(old.digest, new.digest))
 
 
 def loosened_decisions(
@@ -107,7 +111,7 @@ def _rules(old: Bundle, new: Bundle) -> Iterator[str]:
 
 
 def _deciding(text: str) -> list[str]:
-    lines = text.splitlines()
+    lines = text.split("\n")  # as Rego does: splitlines() would split at more than that
     if "`" in text:  # a raw text may have lines that only look like comments
         return lines
     return [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
@@ -135,6 +139,19 @@ def _others(name: str, was: Document, now: Document, known: set[str]) -> Iterato
     """Say what differs beside the keys that are known."""
     rest = [{key: item for key, item in each.items() if key not in known} for each in (was, now)]
     yield from _unknown(name, *rest)
+
+
+def _reshaped(what: str, was: Any, now: Any) -> Iterator[str]:
+    """Say where a value is of another kind than before: rules may read it quite otherwise."""
+    if isinstance(was, dict) and isinstance(now, dict):
+        for key in sorted(was.keys() & now.keys(), key=str):
+            yield from _reshaped(f"{what}/{key}", was[key], now[key])
+    elif (
+        None not in (was, now)
+        and type(was) is not type(now)
+        and not (_is_number(was) and _is_number(now))
+    ):
+        yield f"{what}: another shape"
 
 
 def _complete(name: str, was: Document, now: Document) -> Iterator[str]:
@@ -177,28 +194,63 @@ def _tool(what: str, was: Document, now: Document) -> Iterator[str]:
             yield f"{what}: {key} {was.get(key)} -> {now.get(key)}"
     if was.get("impact") != "low" and now.get("impact") != was.get("impact"):
         yield f"{what}: impact {was.get('impact')} -> {now.get('impact')}"
-    if "only" in was and was["only"] != now.get("only"):
+    if "only" in was:
         if "only" not in now:
             yield f"{what}: any value of its arguments, where only some were granted"
-        limits = _object(was["only"])
-        wider = _object(now.get("only"))
-        for pointer in sorted(limits.keys() - wider.keys() if wider else ()):
-            yield f"{what}: any value of {pointer}"
-        for pointer in sorted(wider):
-            more = _added(limits.get(pointer, wider[pointer]), wider[pointer])
-            if more:
-                yield f"{what}: {pointer} may be {', '.join(map(str, more))}"
-        if not limits:
-            yield f"{what}: `only` was no list of values and is one"
-    gone = was.keys() - now.keys() - {"verb", "resource", "impact", "only"}
-    for key in sorted(gone):
-        yield f"{what}: a key that nobody understood ({key}) is gone, so nobody is asked for it"
+        else:
+            yield from _values(what, was["only"], now["only"])
+    if "triggers" in was:
+        if "triggers" not in now:
+            yield f"{what}: for any run, where only some triggers were granted"
+        else:
+            yield from _triggers(what, _routines(was["triggers"]), _routines(now["triggers"]))
+    known = {"verb", "resource", "impact", "only", "triggers"}
+    yield from _others(what, was, now, known)
+
+
+def _values(what: str, was: Any, now: Any) -> Iterator[str]:
+    """Say what arguments may be that they might not before. Both are {pointer: [value, ...]}."""
+    if was == now:
+        return
+    if not isinstance(was, dict) or not isinstance(now, dict):
+        yield f"{what}: other values of its arguments, in another shape"
+        return
+    for pointer in sorted(was.keys() - now.keys()):
+        yield f"{what}: any value of {pointer}"
+    for pointer in sorted(was.keys() & now.keys()):
+        more = _added(was[pointer], now[pointer])
+        if more:
+            yield f"{what}: {pointer} may be {', '.join(map(str, more))}"
+
+
+def _routines(triggers: Any) -> Any:
+    """Return triggers as {name: the values that hold for it}; a list sets none."""
+    if isinstance(triggers, list):
+        return {str(name): {} for name in triggers}
+    return triggers
+
+
+def _triggers(what: str, was: Any, now: Any) -> Iterator[str]:
+    if was == now:
+        return
+    if not isinstance(was, dict) or not isinstance(now, dict):
+        yield f"{what}: other triggers, in another shape"
+        return
+    for name in sorted(now.keys() - was.keys()):
+        yield f"{what}: runs of trigger {name} have it"
+    for name in sorted(now.keys() & was.keys()):
+        yield from _values(f"{what}: trigger {name}", was[name], now[name])
 
 
 def _added(was: Any, now: Any) -> list[Any]:
-    """Return what a list has that another has not; of what is no list, nothing."""
+    """Return what a list has that another has not.
+
+    What is no list may mean anything (Rego's `in` finds the values of an object): it is new whole.
+    """
+    if was == now or now is None:
+        return []
     before = was if isinstance(was, list) else []
-    return [item for item in now if item not in before] if isinstance(now, list) else []
+    return [item for item in now if item not in before] if isinstance(now, list) else [now]
 
 
 def _denies(name: str, was: Document, now: Document) -> Iterator[str]:
@@ -206,8 +258,9 @@ def _denies(name: str, was: Document, now: Document) -> Iterator[str]:
     for kind in ("agents", "tools"):
         for item in _added(now.get(kind), was.get(kind)):
             yield f"{kind[:-1]} {item} is denied no longer"
-        if isinstance(now.get(kind), list) and not isinstance(was.get(kind), list):
-            yield f"{name}/{kind}: was no list, and is one"
+        lists = [isinstance(each.get(kind), list) for each in (was, now)]
+        if was.get(kind) != now.get(kind) and not all(lists):
+            yield f"{name}/{kind}: {'is' if lists[0] else 'was'} no list"
     yield from _others(name, was, now, {"complete", "agents", "tools"})
 
 
@@ -228,10 +281,17 @@ def _sinks(name: str, was: Document, now: Document) -> Iterator[str]:
         for sink in sorted(after):
             one, other = _object(before.get(sink)), _object(after[sink])
             takes = one.get("accepts") if sink in before else ["trusted"]
-            for origin in _added([*(takes or ()), "trusted"], other.get("accepts")):
+            listed = takes if isinstance(takes, list) else []
+            for origin in _added([*listed, "trusted"], other.get("accepts")):
                 yield f"{tool} {sink}: takes {origin}"
-            if other.get("otherwise") == "hold" and one.get("otherwise") != "hold":
+            otherwise = other.get("otherwise")
+            if otherwise not in (None, "deny", one.get("otherwise")):
                 yield f"{tool} {sink}: else a person may allow it, where it was denied"
+            receiver = other.get("receiver")
+            if receiver not in (None, True) and one.get("receiver") is not receiver:
+                yield f"{tool} {sink}: receives nothing, so it may be none of the permitted readers"
+            known = {"accepts", "otherwise", "receiver"}
+            yield from _others(f"{name}/tools/{tool}{sink}", one, other, known)
     yield from _others(name, was, now, {"complete", "tools"})
 
 
@@ -255,14 +315,18 @@ def _limits(name: str, was: Document, now: Document) -> Iterator[str]:
                 )
         for tool in [None, *sorted(_barred(was, agent) | _barred(now, agent))]:
             old, new = _bar(was, agent, tool), _bar(now, agent, tool)
-            if new is not None and (old is None or new < old):
+            risen = _is_number(new) and _is_number(old) and new > old
+            if new is not None and new != old and not risen:
                 told = f"{agent or 'every agent'}{': ' + tool if tool else ''}"
                 yield f"{told}: needs a confidence of {new} thousandths, was {old}"
     yield from _others(name, was, now, {"complete", "hops", "actions", "confidence_milli"})
 
 
 def _more(was: Any, now: Any) -> bool:
-    return _is_number(now) and (not _is_number(was) or now > was)
+    """Say whether a limit is not shown to be as low: Rego finds every number below a text."""
+    if now is None or was == now:
+        return False
+    return not (_is_number(was) and _is_number(now) and now < was)
 
 
 def _is_number(value: Any) -> bool:
@@ -280,12 +344,12 @@ def _barred(limits: Document, agent: str | None) -> set[str]:
     return set(_object(_object(bars.get(agent or "")).get("tools")))
 
 
-def _bar(limits: Document, agent: str | None, tool: str | None) -> int | None:
+def _bar(limits: Document, agent: str | None, tool: str | None) -> Any:
     """Return the threshold that holds, the closest that is named; None where none is."""
     bars = _object(limits.get("confidence_milli"))
     own = _object(_object(bars.get("agents")).get(agent or ""))
     named = (_object(own.get("tools")).get(tool or ""), own.get("default"), bars.get("default"))
-    return next((bar for bar in named if isinstance(bar, int) and _is_number(bar)), None)
+    return next((bar for bar in named if bar is not None), None)
 
 
 def _budgets(name: str, was: Document, now: Document) -> Iterator[str]:

@@ -9,9 +9,11 @@ says what is live, or when a person publishes it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 from vedette.bundle import Bundle, Revision
+from vedette.errors import Outrun
 from vedette.rollout import Published, Rollout, Wish
 
 # The digest of the folder as it was last looked at, and why that is not live, if it is not.
@@ -66,7 +68,12 @@ async def offer_folder(store: Remembers, rollout: Rollout, bundle: Bundle, wish:
         if waits(store, live):
             await remember_folder(store, bundle.digest, live, waiting(live))
             return waiting(live)
-    done = await rollout.publish(bundle, wish) if bundle.digest != live.digest else None
+    done = None
+    if bundle.digest != live.digest:
+        try:
+            done = await rollout.publish(bundle, replace(wish, expects=live.number))
+        except Outrun:  # then the folder waits, as after any publication from elsewhere
+            return f"another revision was published meanwhile: {_APPLY}"
     why_not = refused(done)
     if done is None or all(finding.verdict for finding in done.findings):
         # A trial that came to no verdict was no answer: the folder is to be offered again.

@@ -115,9 +115,24 @@ class Rollout:
         Raises Outrun if it was made from another revision than the one that is live.
         """
         async with self._one_at_a_time:
-            done, placing = await self._publish(bundle, wish, command)
+            done, placing = await self._outrunning(bundle, wish, command)
         # Whoever publishes next need not wait for the shelf.
         return replace(done, told=await self._placed(placing)) if done.changed else done
+
+    async def _outrunning(
+        self, bundle: Bundle, wish: Wish, command: str | None
+    ) -> tuple[Published, asyncio.Task[str | None] | None]:
+        """Publish; begin anew where another worker was faster, as what is loosened is other then.
+
+        The number stands in the archive and in what is decided, so these are made anew too.
+        """
+        for _ in range(TRIES):
+            try:
+                return await self._publish(bundle, wish, command)
+            except Outrun:
+                if wish.expects is not None:
+                    raise
+        raise Outrun("other workers publish all the time", mend="try again")
 
     async def _publish(
         self, bundle: Bundle, wish: Wish, command: str | None
@@ -145,7 +160,7 @@ class Rollout:
             return Published(self.live, False, 0, loosens=shown, confirmed=False), None
         try:
             second = await self.opinions.make(bundle) if self.opinions else None
-            number, archive = await self._commit(bundle, engine, wish, command, loosened)
+            number, archive = await self._commit(bundle, engine, wish, command, loosened, live)
         except BadPolicy as error:  # what the other engine, or an archive, does not take
             finding = Finding(error.where or "policies", 1, error.what, error.mend or "")
             return await self._refused(bundle, [finding], wish), None
@@ -203,45 +218,37 @@ class Rollout:
         wish: Wish,
         command: str | None,
         loosened: Loosening,
+        live: int,
     ) -> tuple[int, Archive | None]:
         """Make the revision durable under its number, with its archive and what it decides.
 
-        The number stands in the archive, so it is chosen before: if another worker was faster,
-        the next one is.
+        `live` is the number of the revision that it was compared with. Raises Outrun if another
+        is live by now.
         """
         told = {"loosens": list(loosened.says)} if loosened.says else {}
         body = Body(canonical({"reason": wish.reason, **told}))
         wasm = self.stage.wasm(bundle) if isinstance(self.stage, Compiling) else None
-        for _ in range(TRIES):
-            live = max(self.live.number, self.store.policy_rev)
-            number = self.shelving.next_number(live) if self.shelving else live + 1
-            archive = self._pack(bundle, number, wish, wasm)
-            marks = (archive.marks() if archive else {}) | (
-                wasm.marks(bundle.digest) if wasm else {}
-            )
-            fields = {
-                "bundle": bundle.digest,
-                "engine": engine.name,
-                "wasm": wasm.digest if wasm else None,
-                "actor": str(wish.who),
-                "commit": wish.commit,
-                "back_to": wish.back_to,
-                "archive": archive.digest if archive else None,
-                "signer": archive.key if archive else None,
-            }
-            draft = Draft("policy.published", fields, body=body)
-            decided = self.prepare(engine, number)
-            try:
-                await self.store.publish(
-                    bundle, [draft, *decided], command=command, number=number,
-                    marks=marks, expects=wish.expects,
-                )  # fmt: skip
-            except Outrun:
-                if wish.expects is not None:
-                    raise
-                continue
-            return number, archive
-        raise Outrun("other workers publish all the time", mend="try again")
+        number = self.shelving.next_number(live) if self.shelving else live + 1
+        archive = self._pack(bundle, number, wish, wasm)
+        marks = (archive.marks() if archive else {}) | (wasm.marks(bundle.digest) if wasm else {})
+        fields = {
+            "bundle": bundle.digest,
+            "engine": engine.name,
+            "wasm": wasm.digest if wasm else None,
+            "actor": str(wish.who),
+            "commit": wish.commit,
+            "back_to": wish.back_to,
+            "archive": archive.digest if archive else None,
+            "signer": archive.key if archive else None,
+        }
+        draft = Draft("policy.published", fields, body=body)
+        decided = self.prepare(engine, number)
+        expects = live if wish.expects is None else wish.expects
+        await self.store.publish(
+            bundle, [draft, *decided], command=command, number=number,
+            marks=marks, expects=expects,
+        )  # fmt: skip
+        return number, archive
 
     def _pack(
         self, bundle: Bundle, number: int, wish: Wish, wasm: PolicyWasm | None

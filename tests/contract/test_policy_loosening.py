@@ -10,6 +10,8 @@ import pytest
 from tests.said import said
 from tests.small import AGENT, small
 
+from vedette.adapters.rego.stage import read_bundle
+from vedette.bundle import Bundle
 from vedette.errors import AlreadyDone
 from vedette.modes import granted
 from vedette.runner import Running
@@ -167,6 +169,34 @@ async def test_after_a_publication_from_elsewhere_the_folder_waits_whatever_is_s
     await fleet.apply(fleet.policies)  # a person publishes it
     save(fleet, "mode: ask", "mode: observe")
     assert await offer(fleet) == f"policy revision {number + 2} is live"
+
+
+@pytest.mark.parametrize("how", ["order", "folder"])
+async def test_what_loosens_the_revision_that_was_faster_is_not_published(
+    fleet: FleetHarness, how: str
+) -> None:
+    """Another worker denies a tool while a bundle is tried that does not deny it yet."""
+    emergency = read_bundle(fleet.policies).files | {}
+    denies = "denies/data.yaml"
+    emergency[denies] = emergency[denies].replace(b"tools: []", b"tools: [wire.send]")
+    store: Any = fleet.app.store
+    publish = store.publish
+    raced: list[int] = []
+
+    async def outrun(bundle: Bundle, drafts: Any, **more: Any) -> int:
+        if not raced:
+            raced.append(await publish(Bundle.of(emergency), []))
+        number: int = await publish(bundle, drafts, **more)
+        return number
+
+    store.publish = outrun
+    save(fleet, "hops: 8", "hops: 7", "limits/data.yaml")
+    if how == "order":
+        told = await order(fleet, "policy_apply", folder=str(fleet.policies))
+        assert (told["ok"], told["loosens"]) == (False, ["tool wire.send is denied no longer"])
+    else:
+        assert "another revision was published meanwhile" in await offer(fleet)
+    assert raced == [store.revision()[0]]
 
 
 async def test_a_folder_brought_to_what_is_live_speaks_again(fleet: FleetHarness) -> None:

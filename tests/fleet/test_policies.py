@@ -191,6 +191,20 @@ async def test_policy_that_permits_everybody_is_refused(shipped: dict[str, bytes
     assert any("an unknown agent is not denied" in each.what for each in found)
 
 
+async def test_deny_in_a_file_of_tests_is_refused(shipped: dict[str, bytes]) -> None:
+    """It would never decide, though its own test passes."""
+    text = """package vedette.denies
+
+deny contains "denies.secret" if input.resource.id == "Secret"
+
+test_secret_is_denied if "denies.secret" in deny with input as {"resource": {"id": "Secret"}}
+"""
+    path = "vedette/denies/secret_test.rego"
+    found = await refused({**shipped, path: text.encode()})
+    assert [(each.file, each.line) for each in found] == [(path, 1)]
+    assert "whose rules decide" in found[0].what
+
+
 async def test_default_function_that_hides_a_deny_is_what_the_profile_is_for() -> None:
     """Control: without the profile the compiled program drops the rule without a word."""
     import regorus

@@ -17,11 +17,12 @@ Edit = Callable[[Data], None]
 
 SEND = {"verb": "send", "resource": "outbox", "impact": "high"}
 FILE = {"verb": "move", "resource": "mailbox", "impact": "low", "only": {"/folder": ["Junk"]}}
+TIED = {"verb": "move", "resource": "x", "impact": "low", "triggers": {"rent": {"/to": ["a"]}}}
 DATA: Data = {
     "grants": {
         "desk": {
             "mode": "ask", "owner": "o@x.example", "memory": ["inbox/inbox"], "inward": [],
-            "tools": {"mail.send": SEND, "mail.file": FILE},
+            "tools": {"mail.send": SEND, "mail.file": FILE, "mail.tie": TIED},
         },
         "watch": {"mode": "act", "tools": {}},
     },
@@ -116,6 +117,37 @@ LOOSER: list[tuple[Edit, tuple[str, ...]]] = [
     (put("house|quiet", 23), ("data.house/quiet: changed",)),
     (put("more", {"a": 1}), ("data.more/a: changed",)),
     (put("grants|desk|nights", True), ("data.grants/desk/nights: changed",)),
+    (put("grants|desk|tools|mail.file|only", {}), ("desk: mail.file: any value of /folder",)),
+    (put("grants|desk|tools|mail.file|only", True),
+     ("desk: mail.file: other values of its arguments, in another shape",)),
+    (put("grants|desk|tools|mail.file|only", {"/folder": {"a": "Out"}}),
+     ("desk: mail.file: /folder may be {'a': 'Out'}",)),
+    (take("grants|desk|tools|mail.tie|triggers"),
+     ("desk: mail.tie: for any run, where only some triggers were granted",)),
+    (put("grants|desk|tools|mail.tie|triggers|inbox", {}),
+     ("desk: mail.tie: runs of trigger inbox have it",)),
+    (put("grants|desk|tools|mail.tie|triggers", ["rent"]),
+     ("desk: mail.tie: trigger rent: any value of /to",)),
+    (put("grants|desk|tools|mail.tie|triggers|rent|/to", ["a", "b"]),
+     ("desk: mail.tie: trigger rent: /to may be b",)),
+    (put("grants|desk|tools|mail.tie|triggers", "rent"),
+     ("desk: mail.tie: other triggers, in another shape",)),
+    (put("grants|desk|tools|mail.send|nights", True),
+     ("data.desk: mail.send/nights: changed",)),
+    (put("grants|desk|memory", {"a": "m/n"}), ("desk: may read {'a': 'm/n'}",)),
+    (put("grants|watch|memory", {"a": "m/n"}), ("watch: may read {'a': 'm/n'}",)),
+    (put("sinks|tools|mail.send|/to|accepts", {"a": "untrusted"}),
+     ("mail.send /to: takes {'a': 'untrusted'}",)),
+    (put("sinks|tools|mail.file", {"/x": {"accepts": [], "receiver": False}}),
+     ("mail.file /x: receives nothing, so it may be none of the permitted readers",)),
+    (put("sinks|tools|mail.send|/to|receiver", False),
+     ("mail.send /to: receives nothing, so it may be none of the permitted readers",)),
+    (put("sinks|tools|mail.send|/to|other", 1), ("data.sinks/tools/mail.send/to/other: changed",)),
+    (put("denies|tools", {"a": "mail.send"}),
+     ("tool mail.send is denied no longer", "denies/tools: is no list")),
+    (put("limits|hops", "2"), ("hops 2 -> 2",)),
+    (put("limits|confidence_milli|default", 0.5),
+     ("every agent: needs a confidence of 0.5 thousandths, was 800",)),
 ]  # fmt: skip
 
 
@@ -135,6 +167,11 @@ TIGHTER: list[Edit] = [
     put("grants|desk|tools|mail.file|impact", "high"),
     put("grants|desk|tools|mail.file|only", {"/folder": []}),
     put("grants|desk|tools|mail.send|only", {"/to": ["a"]}),
+    put("grants|desk|tools|mail.tie|triggers", {}),
+    put("grants|desk|tools|mail.tie|triggers|rent|/to", []),
+    put("grants|desk|tools|mail.tie|triggers|rent|/account", ["a"]),
+    put("grants|desk|tools|mail.send|triggers", ["rent"]),
+    put("sinks|tools|mail.send|/to|receiver", True),
     put("limits|hops", 1),
     put("limits|actions|agents|desk|minute", 1),
     put("limits|actions|agents|watch", {"minute": 1, "hour": 1, "day": 1}),
@@ -164,6 +201,15 @@ def rules(text: str, path: str = "vedette/denies/denies.rego") -> Bundle:
     return Bundle.of({path: text.encode()})
 
 
+def test_what_is_confirmed_is_these_words_about_these_bundles() -> None:
+    """A changed rule is said by its file alone: another change of it is another loosening."""
+    old, *others = (rules(f"package p\n\nok if input.x == {n}\n") for n in range(3))
+    found = [loosening(old, new, lambda files: {}) for new in others]
+    assert found[0].says == found[1].says
+    back = [loosening(new, old, lambda files: {}) for new in others]
+    assert len({each.digest for each in (*found, *back)}) == 4
+
+
 def test_a_changed_rule_is_a_loosening_and_a_changed_comment_or_test_is_not() -> None:
     old = rules("package p\n\nok if false\n")
 
@@ -178,6 +224,11 @@ def test_a_changed_rule_is_a_loosening_and_a_changed_comment_or_test_is_not() ->
     assert says_of(rules("package q", "q/q.rego")) == (
         "rules added: q/q.rego", f"rules taken away: {path}"
     )  # fmt: skip
+    # What Rego reads as one line is one line here: nothing of it may pass for a comment.
+    for end in ("\u2028", "\u2029", "\x85", "\x0c"):
+        one = f'package p\n\nok if input.x != "{end}# "; input.y == 1\n'
+        other = rules(one.replace("== 1", "== 2"))
+        assert loosening(rules(one), other, lambda files: {}).says, repr(end)
     raw = "package p\n\nx := `a\n# b`\n"
     assert loosening(rules(raw), rules(raw.replace("# b", "# c")), lambda files: {}).says
 

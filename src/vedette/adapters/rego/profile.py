@@ -6,7 +6,7 @@ refuses is refused because engines were seen to differ on it, or to crash (docs/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from vedette.adapters.rego.forms import check_forms
@@ -48,8 +48,9 @@ def check(
     """
     known = _rules_by_package(modules)
     findings: list[Fault] = []
+    deciding = {module.package for module in modules if not module.test}
     for module in modules:
-        findings += _placed(module)
+        findings += _placed(module, deciding)
         findings += _imports_lead_somewhere(module, known, data)
         for rule in module.rules:
             findings += _rule(module, rule, known, data)
@@ -206,7 +207,15 @@ def _rules_by_package(modules: Sequence[Module]) -> dict[tuple[str, ...], set[st
     return known
 
 
-def _placed(module: Module) -> Iterator[Fault]:
+def _placed(module: Module, deciding: Set[tuple[str, ...]]) -> Iterator[Fault]:
+    if module.test and module.package in deciding:
+        # It would be admitted with tests that pass, and be left out where the bundle decides.
+        yield Fault(
+            module.path,
+            module.package_line,
+            f"a file of tests adds to package {'.'.join(module.package)}, whose rules decide",
+            "end the package in _test, or the file in another name",
+        )
     folder = tuple(module.path.split("/")[:-1])
     package = module.package
     if module.test and package and package[-1].endswith("_test"):
