@@ -12,6 +12,7 @@ import sys
 import threading
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,10 @@ class Judge(Base):
 """
 
 
+def is_gone(path: Path) -> bool:
+    return not path.exists()
+
+
 async def test_what_a_worker_leaves_is_removed_and_no_other_worker_s(tmp_path: Path) -> None:
     """As deep as no call stack, without rights, links out: it goes, and keeps nobody."""
     write_judge(tmp_path / "agents", code=LEAVES)
@@ -152,7 +157,7 @@ async def test_what_a_worker_leaves_is_removed_and_no_other_worker_s(tmp_path: P
             assert found == "[]"
             crew.judges.renew("worker")
             assert "[]" in (await crew.judges.reason(brief(2))).label
-            await until(lambda own=own: not Path(own).exists())
+            await until(partial(is_gone, Path(own)))
             await crew.judges.reason(brief(3, 2, key="other", leave=True))
         finally:
             crew.pool.close()
