@@ -98,7 +98,7 @@ def test_list_headers() -> None:
 
 def test_readers_are_read_and_what_cannot_be_is_for_nobody() -> None:
     head = b"VedetteReaders: @harbour.example,\n ann@stranger.example\n\nbody"
-    assert mail_readers(head) == {"@harbour.example", "ann@stranger.example"}
+    assert mail_readers(head) == frozenset({"@harbour.example", "ann@stranger.example"})
     assert mail_readers(b"vedettereaders: -\n\nbody") == frozenset()
     for bad in (b"a b", b"\xff", b",", b"@harbour.example," * 2000):
         assert mail_readers(b"vedettereaders: " + bad + b"\n\n") == frozenset()
