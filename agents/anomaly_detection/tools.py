@@ -94,8 +94,7 @@ def notify(call: Call) -> Outcome:
     headers = {
         "Content-Type": "application/json",
         "Idempotency-Key": call.key,
-        "vedettelineage": ",".join(call.lineage),
-        "vedettehops": str(len(call.lineage)),
+        **call.labels,
         "traceparent": call.traceparent,
     }
     if token := call.target.get("token"):

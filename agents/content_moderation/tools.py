@@ -121,8 +121,7 @@ def alert(call: Call) -> Outcome:
         "Content-Type": "application/json",
         "Idempotency-Key": call.key,
         "traceparent": call.traceparent,
-        "vedettelineage": ",".join(call.lineage),
-        "vedettehops": str(len(call.lineage)),
+        **call.labels,
     }
     token = call.target.get("token")
     if isinstance(token, str) and token:

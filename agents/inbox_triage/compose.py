@@ -72,8 +72,8 @@ def _head(call: Call, original: bytes, subject: str) -> list[tuple[str, str]]:
         head += [("In-Reply-To", answered[0]), ("References", answered[0])]
     head += [
         ("X-Vedette-Run", _line(call.run)),
-        ("vedettelineage", ",".join(_line(name) for name in call.lineage)),
-        ("vedettehops", str(len(call.lineage))),
+        # Folded (RFC 5322 2.2.3): a list of readers may be longer than a line.
+        *((name, _line(value).replace(",", ",\n ")) for name, value in call.labels.items()),
         ("Auto-Submitted", "auto-generated"),
         ("MIME-Version", "1.0"),
     ]

@@ -61,7 +61,7 @@ def test_a_declared_display_shows_what_it_points_at_and_how_far_it_is_trusted() 
 
 def test_no_name_of_a_sender_is_one_of_our_own_words() -> None:
     names = ("from", "when", "about", "title", "type")
-    told = shown(body("x.y", {name: "the fleet" for name in names}))
+    told = shown(body("x.y", dict.fromkeys(names, "the fleet")))
     assert [each["name"] for each in told["fields"]] == [f"/data/{name}" for name in sorted(names)]
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from vedette.digest import tame
 from vedette.mail.facts import mail_facts
 from vedette.mail.html import strip_html
-from vedette.mail.parse import TEXT_LIMIT, mail_lineage, parse_mail
+from vedette.mail.parse import TEXT_LIMIT, mail_lineage, mail_readers, parse_mail
 
 PLAIN = (
     b"From: =?utf-8?q?Fell=2C_Marguerite?= <mfell@fellside.example>\r\n"
@@ -94,6 +94,16 @@ def test_list_headers() -> None:
     assert parse_mail(b"List-Id: <x>\n\n")["list"] is True
     assert parse_mail(b"Precedence: bulk\n\n")["list"] is True
     assert parse_mail(b"Precedence: normal\n\n")["list"] is False
+
+
+def test_readers_are_read_and_what_cannot_be_is_for_nobody() -> None:
+    head = b"VedetteReaders: @harbour.example,\n ann@stranger.example\n\nbody"
+    assert mail_readers(head) == frozenset({"@harbour.example", "ann@stranger.example"})
+    assert mail_readers(b"vedettereaders: -\n\nbody") == frozenset()
+    for bad in (b"a b", b"\xff", b",", b"@harbour.example," * 2000):
+        assert mail_readers(b"vedettereaders: " + bad + b"\n\n") == frozenset()
+    assert mail_readers(b"Subject: x\n\nvedettereaders: @harbour.example") is None
+    assert mail_readers(PLAIN) is None
 
 
 def test_lineage_is_read_of_mails_that_a_fleet_sent() -> None:

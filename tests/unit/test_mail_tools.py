@@ -16,6 +16,7 @@ import pytest
 
 from vedette.effect import Call, Outcome
 from vedette.load.modules import load_module
+from vedette.mail import mail_event
 
 TOOLS = load_module(Path(__file__).resolve().parents[2] / "agents" / "inbox_triage", "tools")
 NAME = "1772331742.M0001.harbour"
@@ -203,6 +204,14 @@ def test_a_draft_is_written_once(box: Path) -> None:
     assert isinstance(payload, bytes)
     assert payload.decode() == "Grüße,\nthe desk"
     assert not list((box / ".Drafts" / "tmp").iterdir())
+
+
+def test_a_draft_says_who_may_read_it(box: Path) -> None:
+    readers = frozenset(f"person{n}@harbourlights.example" for n in range(40))
+    TOOLS.draft_mail(replace(letter(box), readers=readers))
+    (path,) = (box / ".Drafts" / "cur").iterdir()
+    event = mail_event("maildir:x", "1", path.read_bytes(), subject="1", received_us=0)
+    assert (event.readers, event.lineage) == (readers, ("inbox_triage",))
 
 
 def test_a_draft_a_person_edited_or_moved_is_not_written_again(box: Path) -> None:

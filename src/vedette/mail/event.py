@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from vedette.event import ENVELOPE, Event
-from vedette.mail.parse import mail_lineage, parse_mail
+from vedette.mail.parse import mail_lineage, mail_readers, parse_mail
 
 
 def mail_event(source: str, name: str, raw: bytes, *, subject: str, received_us: int) -> Event:
@@ -28,4 +28,5 @@ def mail_event(source: str, name: str, raw: bytes, *, subject: str, received_us:
         hops=len(lineage),
         lineage=lineage,
         vouched=ENVELOPE - {"time"} if data["date"] else ENVELOPE,
+        readers=mail_readers(raw),
     )

@@ -16,8 +16,10 @@ from email.parser import BytesHeaderParser
 from email.utils import getaddresses, parsedate_to_datetime
 from typing import Any
 
+from vedette.event import READERS
 from vedette.mail.facts import mail_facts
 from vedette.mail.html import strip_html
+from vedette.readers import Readers, read_readers
 
 TEXT_LIMIT = 20_000  # characters of text kept
 HEADER_LIMIT = 2_000  # characters of one header kept
@@ -79,6 +81,23 @@ def mail_lineage(raw: bytes) -> tuple[str, ...]:
         return ()
     names = _raw_header(headers, "vedettelineage", []).split(",")
     return tuple(name.strip() for name in names if _AGENT.fullmatch(name.strip()))[:32]
+
+
+def mail_readers(raw: bytes) -> Readers:
+    """Return who may read a mail by its own label; nobody if that cannot be read.
+
+    Whoever wrote it can only narrow it so.
+    """
+    if READERS.encode() not in raw[:65_536].lower():
+        return None
+    try:
+        defects: list[str] = []
+        told = _raw_header(BytesHeaderParser().parsebytes(raw[:65_536]), READERS, defects)
+        if not told:
+            return None  # the word stands in its text alone
+        return frozenset() if defects else read_readers(",".join(map(str.strip, told.split(","))))
+    except Exception:
+        return frozenset()
 
 
 def mail_date(message: Message) -> str | None:
