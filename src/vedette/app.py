@@ -370,7 +370,7 @@ async def _roll_out(
         files = store.bundle(digest)
         if files is None:
             raise BadPolicy(f"the bytes of the live bundle {digest[:12]} are missing")
-        bundle = Bundle.of(files)
+        bundle = Bundle.recorded(files, digest)
         swap(stage.load(bundle), opinions.begin(bundle) if opinions else None, rollout.live)
     troubles = await _offer(settings, store, rollout)
     told = trouble_of(stage)
@@ -419,7 +419,7 @@ def loosened(store: SqlStore, bundle: Bundle) -> Loosening:
     if files is None:
         told = ("the live policy's bytes are not in the store",)
         return Loosening(told, between=(digest, bundle.digest))
-    return loosening(Bundle.of(files), bundle, mount)
+    return loosening(Bundle.recorded(files, digest), bundle, mount)
 
 
 def evidence(store: SqlStore, live: PolicyEngine, other: PolicyEngine) -> tuple[str, ...]:

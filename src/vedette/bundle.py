@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vedette.digest import canonical, sha256_hex
+from vedette.errors import BadPolicy
 from vedette.quick_data import dataclass
 
 ENTRYPOINT = "data.vedette.gateway.decision"
@@ -25,6 +26,17 @@ class Bundle:
     def of(cls, files: Mapping[str, bytes]) -> Bundle:
         """Make a bundle; the digest covers every path and every byte."""
         return cls(dict(files), bundle_digest(files))
+
+    @classmethod
+    def recorded(cls, files: Mapping[str, bytes], digest: str) -> Bundle:
+        """Make a bundle of what a store keeps under a digest. Raises BadPolicy if it is another."""
+        bundle = cls.of(files)
+        if bundle.digest != digest:
+            raise BadPolicy(
+                f"the recorded bundle {digest[:12]} was changed: it is {bundle.digest[:12]}",
+                mend="bring the state folder back from a backup",
+            )
+        return bundle
 
     def modules(self, *, tests: bool = False) -> dict[str, str]:
         """Return the Rego modules by path, without tests unless asked for."""

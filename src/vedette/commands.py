@@ -371,11 +371,13 @@ class Commands:
         """
         self._may(order, "policy_rollback")
         numbers = {known: digest for known, digest, _ in self.line.store.revisions()}
-        files = self.line.store.bundle(numbers.get(number, ""))
+        digest = numbers.get(number, "")
+        files = self.line.store.bundle(digest)
         if files is None:
             raise BadCommand(f"there was no revision {number}", mend="see `vedette policy history`")
         wish = Wish(order.principal, order.reason, back_to=number, confirmed=confirm)
-        return told_of(await self.rollout.publish(Bundle.of(files), wish, order.command_id))
+        bundle = Bundle.recorded(files, digest)
+        return told_of(await self.rollout.publish(bundle, wish, order.command_id))
 
     # --- content ----------------------------------------------------------------------------
 

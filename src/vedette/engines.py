@@ -147,9 +147,17 @@ def _repository(settings: Settings, record: WasmRecord | None) -> WasmRepository
 
 
 def _questions(bundle: Bundle) -> list[tuple[str, object]]:
-    """Return what a bundle is asked before it is admitted: what it grants, what it must deny."""
+    """Return what an admitted bundle is asked of the engine that is to decide under it.
+
+    What it grants, what it must deny, and what takes each branch of its rules.
+    """
+    from vedette.adapters.rego.branches import branches
+    from vedette.adapters.rego.engine import PlainEngine
     from vedette.adapters.rego.golden import golden, must_deny
+    from vedette.adapters.rego.syntax import read_modules
     from vedette.load.policy_data import mount
 
     data = mount(bundle.files)
-    return [*golden(data), *must_deny(data)]
+    right = golden(data)
+    modules = read_modules(PlainEngine(bundle, data).syntax())
+    return [*right, *branches(modules, data, right), *must_deny(data)]

@@ -68,7 +68,7 @@ async def catch_up(line: Line, rollout: Rollout) -> None:
         number, digest = store.revision()
         files = store.bundle(digest)
         if files is not None:
-            await rollout.follow(Bundle.of(files), number)
+            await rollout.follow(Bundle.recorded(files, digest), number)
     store.adopt(line.gateway.policy_rev, line.stops.epoch)
 
 

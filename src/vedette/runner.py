@@ -278,7 +278,7 @@ class Running:
             self.compared = app.rollout.live.number
             self._compare_folder(tell=True)
         second = app.line.gateway.second
-        app.metrics.gauge("second_opinion", second is not None and second.name is not None)
+        app.metrics.gauge("second_opinion", second is not None and second.ready)
         app.metrics.gauge("stops", len(app.line.stops.listed()))
         app.metrics.gauge("parked_keys", app.line.parking.keys)
         app.metrics.gauge("breakers_open", len(app.line.breakers.listed()))

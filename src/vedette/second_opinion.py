@@ -70,6 +70,12 @@ class SecondOpinion:
         engine = self._engine.result()
         return None if engine is None else engine.name
 
+    @property
+    def ready(self) -> bool:
+        """Say whether there is another engine and it can be asked at once."""
+        made = self._engine.done() and self._engine.exception() is None
+        return made and self._engine.result() is not None
+
     def review(self, decided: Decided, question: Mapping[str, Any]) -> Decided:
         """Return a decision about a tool as it is, or the deny where a permit meets a difference.
 

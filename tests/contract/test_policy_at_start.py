@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -81,3 +83,41 @@ async def test_a_folder_that_is_spoilt_while_the_fleet_runs_is_recorded_too(
         await running.offer_policy()
         assert len(fleet.entries("policy.refused")) == 1
         assert running.troubles[0].startswith("policy refused, revision 1 stays: ")
+
+
+@pytest.mark.parametrize("how", ["start", "rollback"])
+async def test_a_recorded_bundle_that_was_edited_neither_decides_nor_comes_back(
+    tmp_path: Path, how: str
+) -> None:
+    fleet = toy_fleet(tmp_path, World())
+    async with fleet:
+        if how == "rollback":
+            limits = fleet.policies / "limits/data.yaml"
+            limits.write_text(limits.read_text().replace("hops: 8", "hops: 7"))
+            await fleet.apply(fleet.policies)
+        digest = {number: known for number, known, _ in fleet.app.store.revisions()}[1]
+    (database,) = (
+        path
+        for path in fleet.folder.rglob("*")
+        if path.is_file() and path.read_bytes()[:6] == b"SQLite" and _has_bundle(path, digest)
+    )
+    with closing(sqlite3.connect(database)) as rows, rows:
+        ((files,),) = rows.execute("SELECT files FROM bundle WHERE digest=?", (digest,))
+        edited = files.replace(b"impact: high", b"impact: low").replace(b"hops: 8", b"hops: 80")
+        assert edited != files
+        rows.execute("UPDATE bundle SET files=? WHERE digest=?", (edited, digest))
+    if how == "start":
+        with pytest.raises(BadPolicy, match="was changed"):
+            await fleet.__aenter__()
+        return
+    async with fleet:
+        with pytest.raises(BadPolicy, match="was changed"):
+            await fleet.app.commands.policy_rollback(fleet.order(), 1)
+
+
+def _has_bundle(path: Path, digest: str) -> bool:
+    with closing(sqlite3.connect(path)) as rows:
+        tables = {name for (name,) in rows.execute("SELECT name FROM sqlite_master")}
+        return "bundle" in tables and bool(
+            rows.execute("SELECT 1 FROM bundle WHERE digest=?", (digest,)).fetchall()
+        )

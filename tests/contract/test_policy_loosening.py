@@ -176,7 +176,7 @@ async def test_what_loosens_the_revision_that_was_faster_is_not_published(
     fleet: FleetHarness, how: str
 ) -> None:
     """Another worker denies a tool while a bundle is tried that does not deny it yet."""
-    emergency = read_bundle(fleet.policies).files | {}
+    emergency = dict(read_bundle(fleet.policies).files)
     denies = "denies/data.yaml"
     emergency[denies] = emergency[denies].replace(b"tools: []", b"tools: [wire.send]")
     store: Any = fleet.app.store

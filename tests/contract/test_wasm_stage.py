@@ -128,6 +128,24 @@ def test_the_settings_name_the_engine(
     assert policy_stage(_with(settings, "embedded"), within, _metrics()) is within
 
 
+async def test_wasm_that_lacks_an_added_rule_is_found_before_it_decides(
+    tmp_path: Path, opa: str, nowhere: Path
+) -> None:
+    """The question that shows it is drawn from the rule: no grant speaks of it."""
+    from vedette.load import Settings
+
+    deny = b'package vedette.denies\n\ndeny contains "denies.night" if input.now == 7\n'
+    added = Bundle.of({**BUNDLE.files, "vedette/denies/night.rego": deny})
+    settings = _with(Settings.of(FleetHarness(tmp_path).content, "harbour"), "wasm")
+    stage = policy_stage(settings, TrustingStage(), _metrics())
+    (nowhere / f"{added.rules_digest}.wasm").write_bytes(build(opa, BUNDLE))
+    (found,) = await stage.try_out(added)
+    assert "the engines differ on" in found.what
+    assert "night.rego" in found.what
+    (nowhere / f"{BUNDLE.rules_digest}.wasm").write_bytes(build(opa, BUNDLE))
+    assert await policy_stage(settings, TrustingStage(), _metrics()).try_out(BUNDLE) == []
+
+
 def _with(settings: Any, engine: str) -> Any:
     from dataclasses import replace
 
