@@ -43,15 +43,18 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+_UMASK = os.umask(0o022)
+os.umask(_UMASK)
+
+
 @pytest.fixture(autouse=True)
 def umask_is_given_back() -> Iterator[None]:
     """The command line closes what it makes to others for its whole process; later tests are not
-    its process.
+    its process, nor is what a fixture of a whole module ran before them.
     """
-    before = os.umask(0o022)
-    os.umask(before)
+    os.umask(_UMASK)
     yield
-    os.umask(before)
+    os.umask(_UMASK)
 
 
 @pytest.fixture(autouse=True)

@@ -167,6 +167,7 @@ def test_keys_are_taken_once(built: Built, tmp_path: Path) -> None:
     try:
         (keys / "ledger").mkdir()
         (keys / "ledger/ledger.key").write_bytes(b"k" * 32)
+        (keys / "ledger/ledger.key").chmod(0o644)
         for path in (keys, keys / "ledger", state):
             path.chmod(0o777)
         given = {"VEDETTE_KEYS": str(keys), "VEDETTE_STATE": str(state)}

@@ -137,7 +137,7 @@ def loaded_at_effects(fleet: SmallFleet, then: str = "") -> list[set[str]]:
     """
     from vedette.serve.endpoint import socket_of
 
-    told = fleet.record.with_name("record.modules")
+    told = fleet.record.with_name(f"{fleet.record.name}.modules")
     process = subprocess.Popen(
         [sys.executable, "-m", "vedette", "--config", str(fleet.config), "run", "--plain"],
         stdout=subprocess.DEVNULL,
