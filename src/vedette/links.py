@@ -65,7 +65,9 @@ def _texts(
     args: Mapping[str, Any], origins: Mapping[str, Origin]
 ) -> Iterator[tuple[str, str, Origin]]:
     waiting: list[tuple[str, Any, Origin]] = [
-        (f"/{escape(name)}", value, "untrusted") for name, value in args.items()
+        (f"/{escape(name)}", value, "untrusted")
+        for name, value in args.items()
+        if not isinstance(value, str) or _HINT.search(value)
     ]
     while waiting:
         at, value, above = waiting.pop()
@@ -82,8 +84,8 @@ def _texts(
             waiting += [(f"{at}/{index}", item, origin) for index, item in enumerate(value)]
 
 
-# Without one of these there is no link, and most arguments have none.
-_HINT = re.compile(r"[^\W_]\.\w|[@:&\\]|//|[^\x00-\x7f]")
+# Without one of these there is no link, and most arguments have none. A plain number has none either.
+_HINT = re.compile(r"\.[a-z]|\d\.\d+\.|[@:&\\]|//|[^\x00-\x7f]", re.IGNORECASE)
 _SCHEME = re.compile(
     r"""(?<![a-z0-9])
     (?: (?:https?|ftp|wss?):[/\\]*                      # browsers need no slashes, or take any
