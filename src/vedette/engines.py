@@ -41,6 +41,13 @@ def policy_stage(
     return _wasm_stage(settings, embedded, record)
 
 
+def shipped_rules(settings: Settings, bundle: Bundle) -> bool:
+    """Say whether a bundle has the rules that vedette shipped, and their Wasm is to decide."""
+    from vedette.adapters.opa_wasm.repository import shipped_file
+
+    return settings.edges.policy.engine in ("auto", "wasm") and shipped_file(bundle).exists()
+
+
 def trial_stage(
     settings: Settings, embedded: PolicyStage, record: WasmRecord | None = None
 ) -> PolicyStage:
@@ -62,6 +69,7 @@ def _wasm_stage(
         embedded,
         _repository(settings, record),
         questions=_questions,
+        must_deny=_must_deny,
         code=MachineCode(settings.state / "machine-code", read_only=read_only),
         required=settings.edges.policy.engine == "wasm",
     )
@@ -149,15 +157,22 @@ def _repository(settings: Settings, record: WasmRecord | None) -> WasmRepository
 def _questions(bundle: Bundle) -> list[tuple[str, object]]:
     """Return what an admitted bundle is asked of the engine that is to decide under it.
 
-    What it grants, what it must deny, and what takes each branch of its rules.
+    What it grants, and what takes each branch of its rules.
     """
     from vedette.adapters.rego.branches import branches
     from vedette.adapters.rego.engine import PlainEngine
-    from vedette.adapters.rego.golden import golden, must_deny
+    from vedette.adapters.rego.golden import golden
     from vedette.adapters.rego.syntax import read_modules
     from vedette.load.policy_data import mount
 
     data = mount(bundle.files)
     right = golden(data)
     modules = read_modules(PlainEngine(bundle, data).syntax())
-    return [*right, *branches(modules, data, right), *must_deny(data)]
+    return [*right, *branches(modules, data, right)]
+
+
+def _must_deny(bundle: Bundle) -> list[tuple[str, object]]:
+    from vedette.adapters.rego.golden import must_deny
+    from vedette.load.policy_data import mount
+
+    return must_deny(mount(bundle.files))

@@ -84,7 +84,7 @@ def _texts(
             waiting += [(f"{at}/{index}", item, origin) for index, item in enumerate(value)]
 
 
-# Without one of these there is no link, and most arguments have none. A plain number has none either.
+# Without one of these there is no link, and most arguments have none: nor has a number.
 _HINT = re.compile(r"\.[a-z]|\d\.\d+\.|[@:&\\]|//|[^\x00-\x7f]", re.IGNORECASE)
 _SCHEME = re.compile(
     r"""(?<![a-z0-9])

@@ -42,9 +42,9 @@ async def test_what_was_begun_is_not_tried_again(
     made: list[str] = []
 
     class Counted(Trial):
-        def __init__(self, bundle: Bundle) -> None:
+        def __init__(self, bundle: Bundle, *, compare: bool = True) -> None:
             made.append(bundle.digest)
-            super().__init__(bundle)
+            super().__init__(bundle, compare=compare)
 
     monkeypatch.setattr(stages, "Trial", Counted)
     stage = SubprocessStage()
@@ -55,6 +55,20 @@ async def test_what_was_begun_is_not_tried_again(
     # What was answered is not kept: asked again, it is tried again.
     assert await stage.try_out(bundle) == []
     assert len(made) == 2
+
+
+async def test_a_trial_of_another_kind_than_the_one_begun_is_made_anew(bundle: Bundle) -> None:
+    """One begun without the comparison must not pass for one with it."""
+    stage = SubprocessStage()
+    stage.begin(bundle, compare=False)
+    (begun,) = stage._begun.values()
+    try:
+        assert await stage.try_out(bundle) == []
+        assert list(stage._begun.values()) == [begun]
+        assert await stage.try_rules(bundle) == []
+        assert not stage._begun
+    finally:
+        stage.abandon()
 
 
 async def test_another_bundle_than_the_one_begun_is_tried_for_itself(bundle: Bundle) -> None:

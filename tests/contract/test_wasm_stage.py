@@ -26,7 +26,7 @@ from vedette.engines import other_engine, policy_stage, reason_of, wasm_maker
 from vedette.errors import BadPolicy
 from vedette.load.edges import Edges, PolicyPlan
 from vedette.policy_wasm import PolicyWasm
-from vedette.ports import Finding, PolicyEngine
+from vedette.ports import Finding, PolicyEngine, PolicyStage
 from vedette.replay import replay
 from vedette.testing.harness import FleetHarness, TrustingStage, copy_policies
 from vedette.testing.toy import World, job, send, toy_fleet, until
@@ -60,10 +60,20 @@ def bundle(rules: str) -> Bundle:
 
 
 def stage_of(
-    opa: str | None, *, required: bool = False, asked: Sequence[tuple[str, object]] = ()
+    opa: str | None,
+    *,
+    required: bool = False,
+    asked: Sequence[tuple[str, object]] = (),
+    must_deny: Sequence[tuple[str, object]] = (),
+    within: PolicyStage | None = None,
 ) -> WasmStage:
-    found = WasmRepository(opa)
-    return WasmStage(TrustingStage(), found, questions=lambda _: asked, required=required)
+    return WasmStage(
+        within or TrustingStage(),
+        WasmRepository(opa),
+        questions=lambda _: asked,
+        must_deny=lambda _: must_deny,
+        required=required,
+    )
 
 
 # --- which engine ---------------------------------------------------------------------------------
@@ -174,13 +184,52 @@ async def test_what_the_stage_within_refuses_is_refused(opa: str) -> None:
         async def try_out(self, bundle: Bundle) -> list[Finding]:
             return [Finding("a.rego", 1, "no")]
 
-    stage = WasmStage(Refusing(), WasmRepository(opa), questions=lambda _: ())
+    stage = stage_of(opa, within=Refusing())
     assert [each.what for each in await stage.try_out(BUNDLE)] == ["no"]
+
+
+async def test_evaluators_are_compared_within_unless_the_wasm_that_decides_is_at_hand(
+    nowhere: Path, opa: str
+) -> None:
+    """Else a bundle could go live that the engine within decides alone and nobody compared."""
+    asked: list[str] = []
+
+    class Within(TrustingStage):
+        async def try_out(self, bundle: Bundle) -> list[Finding]:
+            asked.append("compared")
+            return []
+
+        async def try_rules(self, bundle: Bundle) -> list[Finding]:
+            asked.append("rules")
+            return []
+
+    held = bundle("decision := 1")
+    assert await stage_of(None, within=Within()).try_out(held) == []
+    stage = stage_of(opa, within=Within())
+    for _ in range(2):  # compiled by the first trial
+        assert await stage.try_out(held) == []
+    (nowhere / f"{held.rules_digest}.wasm").write_bytes(build(opa, held))
+    stage = stage_of(None, within=Within())
+    assert await stage.try_out(held) == []
+    # What was at hand for the trial decides: it is not looked for again.
+    (nowhere / f"{held.rules_digest}.wasm").unlink()
+    assert isinstance(stage.load(held), WasmEngine)
+    assert asked == ["compared", "compared", "rules", "rules"]
+
+
+async def test_a_bundle_whose_wasm_permits_what_must_be_denied_is_refused(opa: str) -> None:
+    free = bundle(
+        'decision := {"schema": "vedette.decision/1", "outcome": "permit", "rule": "all", '
+        '"reasons": [], "wait": null, "until": 0, "would": null, "obligations": []}'
+    )
+    (found,) = await stage_of(opa, must_deny=[("the empty question", {})]).try_out(free)
+    assert found.what == "the empty question is not denied but permit by all"
+    assert await stage_of(opa, must_deny=[("the empty question", {})]).try_out(BUNDLE) == []
 
 
 async def test_what_was_tried_out_is_compiled_once(opa: str) -> None:
     found = WasmRepository(opa)
-    stage = WasmStage(TrustingStage(), found, questions=lambda _: ())
+    stage = WasmStage(TrustingStage(), found, questions=lambda _: (), must_deny=lambda _: ())
     held = bundle("decision := 1")
     assert await stage.try_out(held) == []
     found.opa = "/nowhere/opa"
@@ -218,7 +267,7 @@ async def test_engines_that_differ_on_the_bundle_s_own_questions_are_found(opa: 
     odd = ("odd", {**asked[0][1], "schema": "nothing/at-all"})
 
     def stage(*more: tuple[str, object]) -> WasmStage:
-        return WasmStage(Planted(), WasmRepository(opa), questions=lambda _: [*asked, *more])
+        return stage_of(opa, asked=[*asked, *more], within=Planted())
 
     assert await stage().try_out(BUNDLE) == []
     found = await stage(odd).try_out(BUNDLE)

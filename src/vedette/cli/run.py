@@ -108,12 +108,14 @@ class _Early:
 
     def __init__(self, settings: Settings) -> None:
         from vedette.adapters.rego.stage import SubprocessStage, read_bundle
+        from vedette.engines import shipped_rules
 
         self.stage = SubprocessStage()
         self.begun: Begun | None = None
         if not (settings.state / "store.db").exists():
             with suppress(BadPolicy):
-                self.stage.begin(read_bundle(settings.policies))
+                bundle = read_bundle(settings.policies)
+                self.stage.begin(bundle, compare=not shipped_rules(settings, bundle))
         if settings.isolation.processes:
             from vedette.adapters.worker_pool.begun import Begun
 

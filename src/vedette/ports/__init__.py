@@ -5,7 +5,15 @@ No transaction object, no SQL and no vendor's type crosses a port.
 
 from vedette.ports.agents import InHand, Metrics, Performer, Reasoner, Thought
 from vedette.ports.memory import BankStore
-from vedette.ports.policy import Compiling, Finding, Gate, PolicyEngine, PolicyStage, Warming
+from vedette.ports.policy import (
+    Comparing,
+    Compiling,
+    Finding,
+    Gate,
+    PolicyEngine,
+    PolicyStage,
+    Warming,
+)
 from vedette.ports.shelf import Shelf
 from vedette.ports.sources import Intake, Receipt, Refused, Source
 from vedette.ports.store import Accepted, Arrival, Ended, Erased, Store, Survey
@@ -14,6 +22,7 @@ __all__ = [
     "Accepted",
     "Arrival",
     "BankStore",
+    "Comparing",
     "Compiling",
     "Ended",
     "Erased",

@@ -68,6 +68,18 @@ class PolicyStage(Protocol):
 
 
 @runtime_checkable
+class Comparing(Protocol):
+    """A PolicyStage that compares two evaluators of its own as part of a trial."""
+
+    async def try_rules(self, bundle: Bundle) -> list[Finding]:
+        """Try a bundle as `try_out` does, but for that comparison.
+
+        For whoever then compares what `load` makes with the engine that is to decide.
+        """
+        ...
+
+
+@runtime_checkable
 class Compiling(Protocol):
     """A PolicyStage that decides by what was compiled of a bundle's rules."""
 

@@ -44,6 +44,18 @@ class WasmRepository:
             with self._lock:
                 _keep(self._recorded, bundle.digest, found)
 
+    def at_hand(self, bundle: Bundle) -> bool:
+        """Say whether `find` would find a Wasm of the bundle's rules without running opa.
+
+        Then it stays found. Raises BadPolicy.
+        """
+        with self._lock:
+            named, found = self._recorded.get(bundle.digest, (None, None))
+            found = found or self._found.get(bundle.rules_digest) or self._of_installation(bundle)
+            if found is not None:
+                _keep(self._found, found.rules, found)
+            return found is not None and named in (None, found.digest)
+
     def find(self, bundle: Bundle) -> PolicyWasm | None:
         """Return the Wasm of a bundle's rules; None if it is not there and nobody can compile it.
 
@@ -67,7 +79,7 @@ class WasmRepository:
 
     def _of_installation(self, bundle: Bundle) -> PolicyWasm | None:
         try:
-            raw = (SHIPPED / f"{bundle.rules_digest}.wasm").read_bytes()
+            raw = shipped_file(bundle).read_bytes()
         except OSError:
             return None
         return PolicyWasm.of(bundle, raw, "shipped with vedette")
@@ -76,6 +88,11 @@ class WasmRepository:
         if self.opa is None:
             return None
         return PolicyWasm.of(bundle, build(self.opa, bundle), "compiled here by opa")
+
+
+def shipped_file(bundle: Bundle) -> Path:
+    """Return where the Wasm of a bundle's rules would lie if they were shipped with vedette."""
+    return SHIPPED / f"{bundle.rules_digest}.wasm"
 
 
 def _keep(held: OrderedDict[str, _T], name: str, value: _T) -> None:

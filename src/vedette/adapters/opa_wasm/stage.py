@@ -14,9 +14,10 @@ from vedette.bundle import Bundle
 from vedette.decision import Decision, denied, read_decision
 from vedette.errors import BadPolicy
 from vedette.policy_wasm import PolicyWasm
-from vedette.ports import Finding, PolicyEngine, PolicyStage
+from vedette.ports import Comparing, Finding, PolicyEngine, PolicyStage
 
 NO_OPA = "these rules were never compiled to Wasm, and no opa is here to do it"
+_ENTRY = "vedette/gateway/decide.rego"
 MEND = "put opa on PATH or name it in VEDETTE_OPA"
 
 
@@ -24,7 +25,8 @@ class WasmStage:
     """Tries bundles as the stage within does, and decides by the Wasm of their rules.
 
     Where there is none, and nothing to make it with, the engine within decides; with `required` the
-    bundle is refused. `questions` of a bundle are put to both engines before it is admitted.
+    bundle is refused. `questions` of a bundle are put to both engines before it is admitted, and so
+    is what it must deny.
     `why` says for people why the engine that was loaded last decides.
     """
 
@@ -34,12 +36,14 @@ class WasmStage:
         repository: WasmRepository,
         *,
         questions: Callable[[Bundle], Sequence[tuple[str, object]]],
+        must_deny: Callable[[Bundle], Sequence[tuple[str, object]]],
         code: MachineCode | None = None,
         required: bool = False,
     ) -> None:
         self._within = within
         self._repository = repository
         self._questions = questions
+        self._must_deny = must_deny
         self._code = code
         self._required = required
         self._made: dict[str, WasmEngine] = {}
@@ -49,14 +53,17 @@ class WasmStage:
         """Return what is wrong with the bundle; an empty list admits it.
 
         opa checks and compiles changed rules beside the trial within: it is another program.
+        Where their Wasm is at hand, the trial need not compare two evaluators of its own: what
+        it loads is compared with the Wasm. Else the engine within may be the one that decides.
         """
         try:
             self._repository.recall(bundle)
+            at_hand = self._repository.at_hand(bundle)
         except BadPolicy as error:
             return [_finding(error)]
-        found, wasm = await asyncio.gather(
-            self._within.try_out(bundle), asyncio.to_thread(self._found, bundle)
-        )
+        within = self._within
+        trial = within.try_rules if at_hand and isinstance(within, Comparing) else within.try_out
+        found, wasm = await asyncio.gather(trial(bundle), asyncio.to_thread(self._found, bundle))
         if found:
             return found
         if not isinstance(wasm, PolicyWasm):
@@ -123,11 +130,17 @@ class WasmStage:
             return [_finding(error)]
 
     def _compared(self, bundle: Bundle) -> list[Finding]:
-        """Put the bundle's own questions to both engines; return where they differ."""
+        """Put the bundle's own questions to both engines; return where they differ or permit."""
         wasm, within = self._engine(bundle), self._within.load(bundle)
         assert wasm is not None
         found = []
-        for name, question in self._questions(bundle):
+        must_deny = self._must_deny(bundle)
+        for name, question in must_deny:
+            decision = _decide(wasm, orjson.dumps(question))
+            if decision.outcome != "deny":
+                what = f"{name} is not denied but {decision.outcome} by {decision.rule}"
+                found.append(Finding(_ENTRY, 1, what, "deny what proves nothing"))
+        for name, question in [*self._questions(bundle), *must_deny]:
             raw = orjson.dumps(question)
             first, second = _decide(wasm, raw), _decide(within, raw)
             failed = "engine.error" in (first.rule, second.rule)
@@ -138,7 +151,7 @@ class WasmStage:
                     f"compiles it, and {second.outcome} by {second.rule}"
                 )
                 mend = "keep within the portable profile"
-                found.append(Finding("vedette/gateway/decide.rego", 1, what, mend))
+                found.append(Finding(_ENTRY, 1, what, mend))
         return found
 
 

@@ -36,10 +36,11 @@ Ended = tuple[int, bytes, bytes]
 class Trial:
     """One trial, on its way as soon as it is made.
 
-    `ended` becomes its exit code (negative: the signal it died of), its output and its errors.
+    Without `compare` the evaluators are not compared. `ended` becomes its exit code (negative: the
+    signal it died of), its output and its errors.
     """
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, *, compare: bool = True) -> None:
         self.ended: Future[Ended] = Future()
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             # -I: nothing of the environment or of the current folder is imported from.
@@ -50,9 +51,8 @@ class Trial:
             env=_environment(),
             start_new_session=True,
         )
-        question = orjson.dumps(
-            {path: base64.b64encode(raw).decode() for path, raw in bundle.files.items()}
-        )
+        files = {path: base64.b64encode(raw).decode() for path, raw in bundle.files.items()}
+        question = orjson.dumps({"compare": compare, "files": files})
         watch = threading.Thread(target=self._watch, args=(question,), name="policy trial")
         watch.daemon = True
         watch.start()

@@ -116,14 +116,18 @@ class SubprocessStage:
     def __init__(self, *, deadline_s: float = DEADLINE_S) -> None:
         self._deadline_s = deadline_s
         self._admitted: dict[str, Any] = {}
-        self._begun: dict[str, Trial] = {}
+        self._begun: dict[tuple[str, bool], Trial] = {}
 
     read_bundle = staticmethod(read_bundle)
 
-    def begin(self, bundle: Bundle) -> None:
-        """Begin to try a bundle that will be asked about, while other things are done."""
-        if bundle.digest not in self._begun:
-            self._begun[bundle.digest] = Trial(bundle)
+    def begin(self, bundle: Bundle, *, compare: bool = True) -> None:
+        """Begin to try a bundle that will be asked about, while other things are done.
+
+        `compare` is for a trial by `try_out`; without it, it is one by `try_rules`.
+        """
+        asked = bundle.digest, compare
+        if asked not in self._begun:
+            self._begun[asked] = Trial(bundle, compare=compare)
 
     def abandon(self) -> None:
         """End the trials that were begun and that nobody asked about."""
@@ -135,12 +139,22 @@ class SubprocessStage:
 
         A crash, a missed deadline and an answer that cannot be read are findings too.
         """
+        return await self._try(bundle, compare=True)
+
+    async def try_rules(self, bundle: Bundle) -> list[Finding]:
+        """Return what is wrong with the bundle, but do not compare regorus' two evaluators.
+
+        For whoever compares what `load` makes with the engine that is to decide.
+        """
+        return await self._try(bundle, compare=False)
+
+    async def _try(self, bundle: Bundle, *, compare: bool) -> list[Finding]:
         # Imported here: a start begins its trial first of all, and what asks for it comes later.
         import asyncio
 
         from vedette.ports import Finding
 
-        trial = self._begun.pop(bundle.digest, None) or Trial(bundle)
+        trial = self._begun.pop((bundle.digest, compare), None) or Trial(bundle, compare=compare)
         try:
             async with asyncio.timeout(self._deadline_s):
                 code, answer, said = await asyncio.wrap_future(trial.ended)

@@ -1,10 +1,11 @@
 """Tries one bundle, in a process of its own (see `attempt`).
 
-The bundle comes on standard input. Each line on standard output is a JSON object: `{"at": …}`
-before a step that may crash the process, so that the parent can say where it was, and at last
-`{"findings": […], "data": …}`, the data document of a bundle with no findings. The parent gives
-the deadline; the limits on memory and CPU are set here. The comparison of the evaluators takes as
-long as everything else together, so it runs beside it, in a copy of the process (see `beside`).
+On standard input comes `{"files": {PATH: BASE64}, "compare": true}`. Each line on standard output
+is a JSON object: `{"at": …}` before a step that may crash the process, so that the parent can say
+where it was, and at last `{"findings": […], "data": …}`, the data document of a bundle with no
+findings. The parent gives the deadline; the limits on memory and CPU are set here. The comparison
+of the evaluators takes as long as everything else together, so it runs beside it, in a copy of the
+process (see `beside`), and not at all where the caller compares with another engine.
 """
 
 from __future__ import annotations
@@ -46,22 +47,22 @@ def main() -> int:
     # A trial makes millions of small objects, few of them garbage, and ends; its memory is limited.
     gc.disable()
     raw = orjson.loads(sys.stdin.buffer.read())
-    bundle = Bundle.of({path: base64.b64decode(text) for path, text in raw.items()})
-    found, data = try_here(bundle)
+    files = {path: base64.b64decode(text) for path, text in raw["files"].items()}
+    found, data = try_here(Bundle.of(files), compare=raw["compare"])
     _say({"findings": [list(each) for each in found], "data": {} if found else data})
     return 0
 
 
-def try_here(bundle: Bundle) -> tuple[list[Fault], dict[str, Any]]:
+def try_here(bundle: Bundle, *, compare: bool = True) -> tuple[list[Fault], dict[str, Any]]:
     """Return what is wrong with a bundle, and its data. May crash the process, as regorus may."""
     try:
         data = mount(bundle.files)
     except BadPolicy as error:
         return [_of_error(error)], {}
-    return _sorted(_tried(bundle, data)), data
+    return _sorted(_tried(bundle, data, compare)), data
 
 
-def _tried(bundle: Bundle, data: Mapping[str, Any]) -> list[Fault]:
+def _tried(bundle: Bundle, data: Mapping[str, Any], compare: bool) -> list[Fault]:
     manifest = list(_manifest(bundle))
     _at("", "parsing")
     try:
@@ -69,7 +70,7 @@ def _tried(bundle: Bundle, data: Mapping[str, Any]) -> list[Fault]:
     except _Unparsed as error:
         return error.findings
     modules = read_modules(plain.syntax())
-    beside = Beside(lambda: _compared(bundle, plain, modules, data), _say)
+    beside = Beside(lambda: _compared(bundle, plain, modules, data), _say) if compare else None
     try:
         found = manifest + check(modules, data)
         if found:
@@ -79,11 +80,13 @@ def _tried(bundle: Bundle, data: Mapping[str, Any]) -> list[Fault]:
             plain.decide(b"{}")
         except EngineFailed as error:
             return [_of_engine(str(error))]
-        failed = list(_tests(plain, modules))
-        told = failed or [Fault(*each) for each in beside.result()]
+        told = list(_tests(plain, modules))
+        if beside is not None and not told:
+            told = [Fault(*each) for each in beside.result()]
         return [*check_readers(modules), *told]
     finally:
-        beside.end()
+        if beside is not None:
+            beside.end()
 
 
 class _Unparsed(Exception):
