@@ -102,7 +102,7 @@ bench-opinion: ## What a second policy engine adds to a decision: on each permit
 	@tools/opa
 	@$(BIN)/python -m tests.bench.opinion $(ARGS)
 
-bench-box: ## A worker's start and a judged event, with the box and without, in turns (2 min)
+bench-box: ## A worker's start and a judged event, with the box and without, in turns (1 min)
 	@tools/setup
 	@$(BIN)/python -m tests.bench.box
 

@@ -154,7 +154,7 @@ async def open_app(
         hands = performer(fleet, pool, settings.targets)
         hands = with_tokens(settings, with_secrets(hands, settings.targets))
         lessons = Lessons(banks, {} if reasoners else _judged(loaded))
-        thinking = reasoners or await _reasoners(loaded, lessons, clock, pool, hands)
+        thinking = reasoners or await _reasoners(settings, loaded, lessons, clock, pool, hands)
         thinking = apart(settings, fleet, thinking, lessons, clock)
         line = _line(settings, fleet, store, banks, thinking, clock, metrics, hands)
         line.in_hand = in_hand(settings, fleet, pool)
@@ -291,7 +291,12 @@ def _judged(loaded: Loaded) -> dict[str, Agent]:
 
 
 async def _reasoners(
-    loaded: Loaded, lessons: Lessons, clock: Clock, pool: WorkerPool | None, hands: Any
+    settings: Settings,
+    loaded: Loaded,
+    lessons: Lessons,
+    clock: Clock,
+    pool: WorkerPool | None,
+    hands: Any,
 ) -> dict[str, Reasoner]:
     fleet = loaded.fleet
     prepare = hands.prepare if pool is not None else None
@@ -310,9 +315,8 @@ async def _reasoners(
         if pool is None:
             found["adk"] = AdkReasoner(folders, bounds=bounds, releases=releases)
         else:
-            describe = root_agents(pool)
             found["adk"] = await AdkReasoner.of_workers(
-                folders, describe, bounds=bounds, releases=releases
+                folders, root_agents(settings), bounds=bounds, releases=releases
             )
     return found
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from vedette.ports import InHand, Metrics, Performer, Reasoner
 from vedette.quick_data import dataclass
 
 if TYPE_CHECKING:
+    from vedette.adapters.adk.reasoner import Describe
     from vedette.adapters.worker_pool.begun import Begun
     from vedette.adapters.worker_pool.pool import WorkerPool
     from vedette.adapters.worker_pool.protection import Protection
@@ -110,7 +112,7 @@ def _kit(fleet: Fleet) -> list[str]:
     for agent in fleet.agents.values():
         for path in Path(agent.folder).glob("*.py"):
             found.update(_KIT.findall(path.read_bytes()))
-    return sorted(name.decode() for name in found)
+    return sorted(f"judging.{name.decode()}" for name in found)
 
 
 def performer(
@@ -191,12 +193,31 @@ def judges(
     return WorkerJudges(pool, make, beside, expired)
 
 
-def root_agents(pool: WorkerPool) -> Callable[[str, Path, str], Awaitable[Any]]:
-    """Return what has a worker tell of an agent's root_agent: asked for name, folder, release."""
-    from vedette.adapters.worker_pool.root_agents import describe_in_worker
+def root_agents(settings: Settings) -> Describe:
+    """Return what has workers tell of agents' root_agents: asked by name, with folder and release.
 
-    async def describe(name: str, folder: Path, release: str) -> Any:
-        return await describe_in_worker(pool, name, folder, release)
+    Their zygote imports ADK, once for all of them, and is gone with them: no other worker is
+    forked from what that takes. Raises BadFleet for an agent.py that cannot be imported or makes
+    no root_agent.
+    """
+
+    async def describe(wanted: Mapping[str, tuple[Path, str]]) -> dict[str, Any]:
+        from vedette.adapters.worker_pool.pool import WorkerPool
+        from vedette.adapters.worker_pool.root_agents import describe_in_worker
+
+        pool = WorkerPool(
+            settings.state / "models", ahead=("adapters.adk.root_agent",),
+            boxed=settings.isolation.box, closed=settings.closed,
+        )  # fmt: skip
+        try:
+            asked = (describe_in_worker(pool, name, *where) for name, where in wanted.items())
+            told = await asyncio.gather(*asked, return_exceptions=True)
+        finally:
+            pool.close()
+        for one in told:
+            if isinstance(one, BaseException):
+                raise one
+        return dict(zip(wanted, told, strict=True))
 
     return describe
 

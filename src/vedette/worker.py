@@ -78,11 +78,11 @@ def serve(line: socket.socket, note: int, lock: int, told: dict[str, Any]) -> No
 
 
 def warm(names: Sequence[str]) -> None:
-    """Import modules of the judging kit, or what most judges need: it is slow to import."""
-    for name in names or ("examples", "ranks"):
+    """Import modules of ours, or what most judges need: they are slow to import."""
+    for name in names or ("judging.examples", "judging.ranks"):
         # An agent's code may name what is not there; that is said to whoever makes its judge.
         with suppress(ImportError):
-            importlib.import_module(f"vedette.judging.{name}")
+            importlib.import_module(f"vedette.{name}")
 
 
 def main(args: Sequence[str]) -> int:

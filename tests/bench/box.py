@@ -39,10 +39,10 @@ def main() -> None:
         f"{'yes' if kernel.seccomp else 'no'}, {os.cpu_count()} cores, "
         f"load {os.getloadavg()[0]:.1f}"
     )
-    for name, ports in (("a judge's", ()), ("tools' with a port", (443,))):
+    for name, ports in (("a judge", ()), ("tools with a port", (443,))):
         times = sorted(entering(ports) for _ in range(ENTRIES))
         print(
-            f"entering {name} box: {median(times):.2f} ms CPU "
+            f"entering the box of {name}: {median(times):.2f} ms CPU "
             f"(median of {ENTRIES}; {times[0]:.2f} to {times[-1]:.2f})"
         )
     charter = parse_yaml((FOLDER / "agent.yaml").read_text(), "agent.yaml")[0].value["charter"]

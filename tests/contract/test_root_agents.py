@@ -10,22 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.contract.test_adk_reasoner import AGENT_PY, briefing, write
+from tests.contract.test_adk_reasoner import AGENT_PY, write
 from tests.workers import LIMITS, Crew, until
 
 from vedette.adapters.adk.reasoner import AdkReasoner
 from vedette.adapters.adk.root_agent import describe_root_agent, read_root_agent
 from vedette.adapters.adk.tools import read_declared
+from vedette.adapters.worker_pool.protection import protection
 from vedette.adapters.worker_pool.root_agents import describe_in_worker
 from vedette.errors import BadFleet
-from vedette.isolation import root_agents
-from vedette.load.folder import release_digest
+from vedette.event import Event
+from vedette.isolation import Containment
 from vedette.testing.harness import checkout
+from vedette.testing.toy import World, toy_fleet
 
 if TYPE_CHECKING:
     from google.adk.models.llm_request import LlmRequest
     from google.adk.models.llm_response import LlmResponse
 
+MISSING = protection().lacks()
 SHIPPED = ("anomaly_detection", "content_moderation", "inbox_triage", "memory_curator")
 RICH = """
 from google.adk.planners import BuiltInPlanner
@@ -65,38 +68,41 @@ def made_again(folder: Path, said: object) -> Any:
 # --- in a worker ------------------------------------------------------------------------------
 
 
-async def test_a_turn_of_an_agent_whose_code_ran_in_a_box_only(tmp_path: Path, crew: Crew) -> None:
-    """Model, instruction and settings are its own; another release is read in a worker too."""
-    folder = write(tmp_path, AGENT_PY.replace('"none"', "f'echo-{__import__(\"os\").getpid()}'"))
-    asked, before = registered_echo(), imported()
-    release = release_digest(folder)
-    made = await AdkReasoner.of_workers(
-        {"sorter": folder}, root_agents(crew.pool), bounds={}, releases={"sorter": release}
-    )
-    thought = await made.reason(briefing())
-    assert thought.detail["text"] == "Sort. Braces {stay} as they are."
-    assert thought.final
-    first = asked.pop()
-    assert first.startswith("echo-")
-    assert first != f"echo-{os.getpid()}", "it was read in a process of its own"
-    newer = write(tmp_path / "newer", (folder / "agent.py").read_text().replace("Sort.", "New."))
-    place = await made.prepare("sorter", newer, release_digest(newer), (None, None))
-    place()
-    assert (await made.reason(briefing())).detail["text"].startswith("New.")
-    assert asked.pop() not in (first, f"echo-{os.getpid()}")
-    assert imported() == before
-    await until(lambda: crew.pool.workers == {})
-    assert crew.deaths == []
+async def test_a_fleet_asks_the_models_of_agents_whose_code_it_does_not_run(tmp_path: Path) -> None:
+    """Model and instruction are the agent's own; another release is read in a worker too."""
+    asked, before = registered_echo(), imported("worker")
+    fleet = toy_fleet(tmp_path, World(), reasoner="adk", workers=True)
+    code = fleet.content / "agents" / "worker" / "agent.py"
+    mine = code.read_text().replace('"none"', "f'echo-{__import__(\"os\").getpid()}'")
+    assert mine != code.read_text()
+    code.write_text(mine)
+    async with fleet:
+        for at, instruction in enumerate(("Do what is asked.", "Do {braces} as they are.")):
+            code.write_text(mine.replace("Do what is asked.", instruction))
+            event = Event("test", f"e{at}", "worker.job", "k", None, {})
+            if at:
+                done = await fleet.app.releases.release(fleet.order(), "worker")
+                assert done["changed"]
+            await fleet.send(event)
+            await fleet.settle()
+            assert [run.state for run in fleet.runs(event)] == ["done"]
+            model, told = asked.pop()
+            assert model.startswith("echo-")
+            assert model != f"echo-{os.getpid()}", "it was read in a process of its own"
+            assert told.startswith(instruction)
+        assert asked == []
+        assert (fleet.app.containment or Containment(None, "none")).lacks() == MISSING
+    assert imported("worker") == before
 
 
-def registered_echo() -> list[str]:
-    """Have ADK know models whose names begin with `echo-`: they say their instruction."""
+def registered_echo() -> list[tuple[str, str]]:
+    """Have ADK know models named `echo-…`; return what they are asked: name and instruction."""
     from google.adk.models.base_llm import BaseLlm
     from google.adk.models.llm_response import LlmResponse
     from google.adk.models.registry import LLMRegistry
     from google.genai import types
 
-    asked: list[str] = []
+    asked: list[tuple[str, str]] = []
 
     class Echo(BaseLlm):
         @classmethod
@@ -106,12 +112,10 @@ def registered_echo() -> list[str]:
         async def generate_content_async(
             self, llm_request: LlmRequest, stream: bool = False
         ) -> AsyncGenerator[LlmResponse, None]:
-            asked.append(self.model)
-            text = str(llm_request.config.system_instruction).partition("\n")[0]
-            yield LlmResponse(content=types.Content(role="model", parts=[types.Part(text=text)]))
+            asked.append((self.model, str(llm_request.config.system_instruction)))
+            yield LlmResponse(content=types.Content(role="model", parts=[types.Part(text="done")]))
 
     LLMRegistry.register(Echo)
-    LLMRegistry.resolve.cache_clear()
     return asked
 
 
@@ -253,8 +257,8 @@ async def test_who_tells_nothing_has_no_code_imported_here(tmp_path: Path, said:
     folder = write(tmp_path)
     before = imported()
 
-    async def describe(name: str, folder: Path, release: str) -> object:
-        return said
+    async def describe(wanted: object) -> dict[str, Any]:
+        return {"sorter": said}
 
     with pytest.raises(BadFleet, match=r"agent\.py"):
         await AdkReasoner.of_workers(
@@ -280,6 +284,7 @@ async def test_a_worker_that_tells_nothing_is_refused(tmp_path: Path, crew: Crew
         await describe_in_worker(crew.pool, "sorter", folder, None)
 
 
-def imported() -> dict[str, object]:
+def imported(agent: str = "sorter") -> dict[str, object]:
     """Return the agent's modules that are imported in this process."""
-    return {n: found for n, found in sys.modules.items() if n.startswith("vedette_fleet.sorter")}
+    mine = f"vedette_fleet.{agent}"
+    return {name: found for name, found in sys.modules.items() if name.startswith(mine)}

@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 # Where nobody is asked what a root_agent is. Whatever is told, be it nothing, is not this.
 _UNTOLD: Any = object()
 
-# Returns what is told of a root_agent: (agent, folder, release). See `read_root_agent`.
-Describe = Callable[[str, Path, str], Awaitable[Any]]
+# Returns what is told of root_agents by the names of their agents, each with its folder and
+# release. See `read_root_agent`.
+Describe = Callable[[Mapping[str, tuple[Path, str]]], Awaitable[Mapping[str, Any]]]
 
 # A language model has no calibrated confidence: it is a constant, per agent in its charter, that
 # somebody measured. Until then a model is sure of nothing, and a person decides.
@@ -120,18 +121,13 @@ class AdkReasoner:
     ) -> AdkReasoner:
         """Return one that has none of the agents' code imported here: it goes by what it is told.
 
-        `describe` is asked for each root_agent, now and for later releases. Raises what that does,
-        and BadFleet as the construction.
+        `describe` is asked for all root_agents, and for one at a later release. Raises what that
+        does, and BadFleet as the construction.
         """
-        asked = (describe(name, folder, releases[name]) for name, folder in folders.items())
+        wanted = {name: (folder, releases[name]) for name, folder in folders.items()}
         # Workers import ADK too, at the same time.
-        _, *answers = await asyncio.gather(
-            asyncio.to_thread(import_adk), *asked, return_exceptions=True
-        )
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        told = dict(zip(folders, answers, strict=True))
+        told, _ = await asyncio.gather(describe(wanted), asyncio.to_thread(import_adk))
+        told = {name: told[name] for name in folders}
         made = cls(folders, bounds=bounds, releases=releases, told=told)
         made._describe = describe
         return made
@@ -153,7 +149,9 @@ class AdkReasoner:
 
         Raises BadFleet as the construction does; then the present one stays.
         """
-        told = await self._describe(name, folder, release) if self._describe else _UNTOLD
+        told = _UNTOLD
+        if self._describe is not None:
+            told = (await self._describe({name: (folder, release)}))[name]
         ready, imported = import_aside(
             name, lambda: self._load(name, folder, release, bounds, told)
         )

@@ -43,7 +43,7 @@ _SOON_MS, _LATER_MS = 5, 50
 # What a worker is for (`kind`), how to serve it: (socket, descriptors of the note and the lock,
 # start message).
 Serve = Callable[[socket.socket, int, int, dict[str, Any]], None]
-# Imports modules of `vedette.judging` by name; without names, what most judges need.
+# Imports modules of `vedette` by name; without names, what most judges need.
 Warm = Callable[[Sequence[str]], None]
 
 
