@@ -26,6 +26,7 @@ from vedette.errors import BadFleet, VedetteError
 # Imports ADK, which takes 100 MB by itself, and an agent.py.
 _MEMORY = 512 * 1024 * 1024
 _READ = 65536
+_WORDS = 4096  # of what a worker says is wrong
 
 # Returns the root_agent of (folder, release) as plain data; raises BadFleet.
 Describe = Callable[[Path, str | None], dict[str, Any]]
@@ -54,7 +55,7 @@ async def describe_in_worker(
         case {"root": dict(root)}:
             return root
         case {"refused": [str(what), str() | None as at, str() | None as how]}:
-            raise BadFleet(what, where=at or where, mend=how or mend)
+            raise BadFleet(what[:_WORDS], where=at or where, mend=how or mend)
     raise BadFleet("what its worker told is no root_agent", where=where, mend=mend)
 
 
