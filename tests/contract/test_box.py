@@ -398,6 +398,11 @@ def test_a_filter_ends_every_way_with_an_answer(
             further = int.from_bytes(row[4:], "little") if kind == 0x05 else max(row[2], row[3])
             assert at + 1 + further < len(rows)
     assert int.from_bytes(rows[-1][:2], "little") == 0x06
+    # It is made once for all, but for the number of its process.
+    other = seccomp.program(machine, 815, connects=connects, datagrams=datagrams)
+    own, its = (pid.to_bytes(4, "little") for pid in (4711, 815))
+    assert code.count(own) == 4
+    assert code.replace(own, its) == other
 
 
 # --- who may speak to the local API -----------------------------------------------------------

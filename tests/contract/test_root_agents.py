@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,15 +45,6 @@ root_agent = root_agent.clone(update={
     "tools": root_agent.tools[:1], "disallow_transfer_to_peers": True,
 })
 """
-
-
-@pytest.fixture
-async def crew(tmp_path: Path) -> AsyncIterator[Crew]:
-    made = Crew(tmp_path / "crew", LIMITS)
-    try:
-        yield made
-    finally:
-        made.pool.close()
 
 
 def told(folder: Path) -> dict[str, Any]:
@@ -119,23 +110,36 @@ def registered_echo() -> list[tuple[str, str]]:
     return asked
 
 
-@pytest.mark.parametrize(
-    ("code", "what", "where"),
-    [
-        ("import os\nos._exit(3)\n", "its worker ended by itself with exit code 3", "agent.py"),
-        ("\n1 / 0\n", "division by zero", "agent.py:2"),
-    ],
-)
-async def test_what_goes_wrong_in_a_worker_is_told_by_file_and_line(
-    tmp_path: Path, crew: Crew, code: str, what: str, where: str
-) -> None:
-    folder = write(tmp_path, code)
-    with pytest.raises(BadFleet) as refused:
-        await describe_in_worker(crew.pool, "sorter", folder, None)
-    assert what in refused.value.what
-    assert refused.value.where == f"sorter/{where}"
-    assert refused.value.mend
-    await until(lambda: crew.pool.workers == {})
+SILENT = """
+from vedette.adapters.adk import root_agent as ours
+
+class Nothing:
+    def model_dump(self):
+        return None
+
+ours._checked = lambda told, folder: Nothing()
+"""
+WRONG = [
+    ("import os\nos._exit(3)\n", "its worker ended by itself with exit code 3", "agent.py"),
+    ("raise SystemExit(4)\n", "SystemExit: 4", "agent.py"),
+    ("\n1 / 0\n", "division by zero", "agent.py:2"),
+    (AGENT_PY + SILENT, "what its worker told is no root_agent", "agent.py"),
+]
+
+
+async def test_what_goes_wrong_in_a_worker_is_told_by_file_and_line(tmp_path: Path) -> None:
+    crew = Crew(tmp_path / "crew", LIMITS, ahead=("adapters.adk.root_agent",))
+    try:
+        for number, (code, what, where) in enumerate(WRONG):
+            folder = write(tmp_path / str(number), code)
+            with pytest.raises(BadFleet) as refused:
+                await describe_in_worker(crew.pool, "sorter", folder, None)
+            assert what in refused.value.what
+            assert refused.value.where == f"sorter/{where}"
+            assert refused.value.mend
+        await until(lambda: crew.pool.workers == {})
+    finally:
+        crew.pool.close()
 
 
 async def test_a_worker_that_is_not_boxed_in_reads_nothing(tmp_path: Path) -> None:
@@ -265,23 +269,6 @@ async def test_who_tells_nothing_has_no_code_imported_here(tmp_path: Path, said:
             {"sorter": folder}, describe, bounds={}, releases={"sorter": ""}
         )
     assert imported() == before
-
-
-SILENT = """
-from vedette.adapters.adk import root_agent as ours
-
-class Nothing:
-    def model_dump(self):
-        return None
-
-ours._checked = lambda told, folder: Nothing()
-"""
-
-
-async def test_a_worker_that_tells_nothing_is_refused(tmp_path: Path, crew: Crew) -> None:
-    folder = write(tmp_path, AGENT_PY + SILENT)
-    with pytest.raises(BadFleet, match="what its worker told is no root_agent"):
-        await describe_in_worker(crew.pool, "sorter", folder, None)
 
 
 def imported(agent: str = "sorter") -> dict[str, object]:
