@@ -10,7 +10,7 @@ ARGS ?=
 .PHONY: help setup run test check fast faults lock replay-real kill-real bench-line bench-start \
   bench-latency bench-standing bench-stop bench-peers bench-publish soak wheel clean \
   eval-real session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa \
-  bench-opinion diff-engines pairs
+  bench-opinion bench-box diff-engines pairs
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,6 +101,10 @@ bench-opinion: ## What a second policy engine adds to a decision: on each permit
 	@tools/setup
 	@tools/opa
 	@$(BIN)/python -m tests.bench.opinion $(ARGS)
+
+bench-box: ## A worker's start and a judged event, with the box and without, in turns (1 min)
+	@tools/setup
+	@$(BIN)/python -m tests.bench.box
 
 bench-stop: ## From the order to stop to the last call, at 500 events/s and over a restart
 	@tools/setup

@@ -39,6 +39,7 @@ from vedette.isolation import (
     open_pool,
     performer,
     require_box,
+    root_agents,
 )
 from vedette.lessons import Lessons, Readable
 from vedette.line import Line
@@ -153,7 +154,7 @@ async def open_app(
         hands = performer(fleet, pool, settings.targets)
         hands = with_tokens(settings, with_secrets(hands, settings.targets))
         lessons = Lessons(banks, {} if reasoners else _judged(loaded))
-        thinking = reasoners or _reasoners(loaded, lessons, clock, pool, hands)
+        thinking = reasoners or await _reasoners(settings, loaded, lessons, clock, pool, hands)
         thinking = apart(settings, fleet, thinking, lessons, clock)
         line = _line(settings, fleet, store, banks, thinking, clock, metrics, hands)
         line.in_hand = in_hand(settings, fleet, pool)
@@ -289,8 +290,13 @@ def _judged(loaded: Loaded) -> dict[str, Agent]:
     return {name: agent for name, agent in agents.items() if agent.reasoner == "judge"}
 
 
-def _reasoners(
-    loaded: Loaded, lessons: Lessons, clock: Clock, pool: WorkerPool | None, hands: Any
+async def _reasoners(
+    settings: Settings,
+    loaded: Loaded,
+    lessons: Lessons,
+    clock: Clock,
+    pool: WorkerPool | None,
+    hands: Any,
 ) -> dict[str, Reasoner]:
     fleet = loaded.fleet
     prepare = hands.prepare if pool is not None else None
@@ -306,7 +312,12 @@ def _reasoners(
             for agent in fleet.agents.values()
         }
         releases = {name: fleet.agents[name].release for name in folders}
-        found["adk"] = AdkReasoner(folders, bounds=bounds, releases=releases)
+        if pool is None:
+            found["adk"] = AdkReasoner(folders, bounds=bounds, releases=releases)
+        else:
+            found["adk"] = await AdkReasoner.of_workers(
+                folders, root_agents(settings), bounds=bounds, releases=releases
+            )
     return found
 
 

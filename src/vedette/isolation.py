@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from vedette.ports import InHand, Metrics, Performer, Reasoner
 from vedette.quick_data import dataclass
 
 if TYPE_CHECKING:
+    from vedette.adapters.adk.reasoner import Describe
     from vedette.adapters.worker_pool.begun import Begun
     from vedette.adapters.worker_pool.pool import WorkerPool
     from vedette.adapters.worker_pool.protection import Protection
@@ -54,21 +56,16 @@ class Containment:
     """How tightly agents' code is closed in.
 
     `protection` is what the kernel does, None where nothing is asked of it and `why` says so.
-    `outside` names agents whose reasoning runs in the engine's process, `datagrams` those whose
-    tools may use UDP.
+    `datagrams` names agents whose tools may use UDP.
     """
 
     protection: Protection | None
     why: str = ""
-    outside: tuple[str, ...] = ()
     datagrams: tuple[str, ...] = ()
 
     def lacks(self) -> list[str]:
         """Say what of the fleet agents' code could reach; empty where it reaches nothing."""
         found = [self.why] if self.protection is None else self.protection.lacks()
-        if self.outside:
-            names = ", ".join(self.outside)
-            found.append(f"agents that a model reasons for run in the engine's process: {names}")
         if self.protection is not None and self.datagrams:
             names = ", ".join(self.datagrams)
             found.append(f"UDP is open to tools that look up names by themselves: {names}")
@@ -80,22 +77,21 @@ class Containment:
 
         boxed = self.protection is not None
         told = (self.protection or Protection(0, False)).to_json()
-        return {**told, "boxed": boxed, "open": self.lacks(), "outside": list(self.outside)}
+        return {**told, "boxed": boxed, "open": self.lacks()}
 
 
 def containment(settings: Settings, agents: Mapping[str, Agent]) -> Containment:
     """Return how tightly the code of these agents is closed in on this machine."""
-    outside = tuple(sorted(name for name, agent in agents.items() if agent.reasoner == "adk"))
     isolation = settings.isolation
     if not isolation.processes:
         why = "agents' code runs in the engine's process ([isolation] workers = none)"
-        return Containment(None, why, outside)
+        return Containment(None, why)
     if not isolation.box:
-        return Containment(None, "workers run in no box ([isolation] box = none)", outside)
+        return Containment(None, "workers run in no box ([isolation] box = none)")
     from vedette.adapters.worker_pool.protection import protection
 
     asking = (name for name, agent in agents.items() if _reach(agent, settings.targets).datagrams)
-    return Containment(protection(), "", outside, tuple(sorted(asking)))
+    return Containment(protection(), "", tuple(sorted(asking)))
 
 
 def require_box(settings: Settings, found: Containment) -> None:
@@ -116,7 +112,7 @@ def _kit(fleet: Fleet) -> list[str]:
     for agent in fleet.agents.values():
         for path in Path(agent.folder).glob("*.py"):
             found.update(_KIT.findall(path.read_bytes()))
-    return sorted(name.decode() for name in found)
+    return sorted(f"judging.{name.decode()}" for name in found)
 
 
 def performer(
@@ -197,6 +193,35 @@ def judges(
     return WorkerJudges(pool, make, beside, expired)
 
 
+def root_agents(settings: Settings) -> Describe:
+    """Return what has workers tell of agents' root_agents: asked by name, with folder and release.
+
+    Their zygote imports ADK, once for all of them, and is gone with them: no other worker is
+    forked from what that takes. Raises BadFleet for an agent.py that cannot be imported or makes
+    no root_agent.
+    """
+
+    async def describe(wanted: Mapping[str, tuple[Path, str]]) -> dict[str, Any]:
+        from vedette.adapters.worker_pool.pool import WorkerPool
+        from vedette.adapters.worker_pool.root_agents import describe_in_worker
+
+        pool = WorkerPool(
+            settings.state / "models", ahead=("adapters.adk.root_agent",),
+            boxed=settings.isolation.box, closed=settings.closed,
+        )  # fmt: skip
+        try:
+            asked = (describe_in_worker(pool, name, *where) for name, where in wanted.items())
+            told = await asyncio.gather(*asked, return_exceptions=True)
+        finally:
+            pool.close()
+        for one in told:
+            if isinstance(one, BaseException):
+                raise one
+        return dict(zip(wanted, told, strict=True))
+
+    return describe
+
+
 async def try_judge(judges: Any, agent: Agent, taught: Sequence[Memory]) -> None:
     """Make the judge of a release once, where `judges` would run it, and let it go again.
 
@@ -221,7 +246,7 @@ async def try_judge(judges: Any, agent: Agent, taught: Sequence[Memory]) -> None
 def in_hand(settings: Settings, fleet: Fleet, pool: WorkerPool | None) -> InHand | None:
     """Return what remembers runs whose code could take the engine with it, if there is such code.
 
-    A worker takes nobody with it; models and what they call run in the engine's process.
+    A worker takes nobody with it; what asks a model runs in the engine's process.
     """
     if pool is not None and all(agent.reasoner == "judge" for agent in fleet.agents.values()):
         return None

@@ -166,7 +166,7 @@ class Releases:
             if made.reasoner == "adk" and hasattr(reasoner, "prepare"):
                 budget = made.budget
                 bounds = (budget.input_tokens_per_call, budget.output_tokens_per_call)
-                place: Callable[[], None] = reasoner.prepare(
+                place: Callable[[], None] = await reasoner.prepare(
                     made.name, Path(made.folder), made.release, bounds
                 )
                 return place

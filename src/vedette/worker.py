@@ -1,4 +1,4 @@
-"""A worker process: where agents' judges and tools run, apart from the engine.
+"""A worker process: where agents' code runs, apart from the engine.
 
 Started by the engine as `python -m vedette.worker CONTROL` (an open file). What it imports here
 every worker has for nothing; it holds no store, no key, no socket but its own.
@@ -21,6 +21,7 @@ from vedette.adapters.worker_pool.box import NOT_ENTERED, Box, enter
 from vedette.adapters.worker_pool.confine import Note, confine, name_process
 from vedette.adapters.worker_pool.hands_side import Hands, serve_hands
 from vedette.adapters.worker_pool.judge_side import Judges, serve_judge
+from vedette.adapters.worker_pool.root_agents import serve_root_agent
 from vedette.adapters.worker_pool.zygote import run_zygote
 from vedette.judging import Judge
 from vedette.load.modules import judge_of, load_module
@@ -48,6 +49,13 @@ def make_hands(agent: str, folder: str, release: str | None) -> Hands:
     return LocalHands(lambda _: load_module(Path(folder), "tools", release))
 
 
+def describe_root(folder: Path, release: str | None) -> dict[str, Any]:
+    """Return the root_agent of an agent that a model reasons for, as plain data. Imports ADK."""
+    from vedette.adapters.adk.root_agent import describe_root_agent
+
+    return describe_root_agent(folder, release)
+
+
 def serve(line: socket.socket, note: int, lock: int, told: dict[str, Any]) -> None:
     """Be the worker that the start message tells of, until the engine hangs up."""
     # What agents' code prints must not be taken for the answer of a `--json` verb.
@@ -63,16 +71,18 @@ def serve(line: socket.socket, note: int, lock: int, told: dict[str, Any]) -> No
             os._exit(NOT_ENTERED)
     if told["kind"] == "judge":
         serve_judge(line, Note(note), agent, make_judges)
+    elif told["kind"] == "model":
+        serve_root_agent(line, Note(note), describe_root)
     else:
         serve_hands(line, Note(note), agent, make_hands, asks_names=told["box"] is not None)
 
 
 def warm(names: Sequence[str]) -> None:
-    """Import modules of the judging kit, or what most judges need: it is slow to import."""
-    for name in names or ("examples", "ranks"):
+    """Import modules of ours, or what most judges need: they are slow to import."""
+    for name in names or ("judging.examples", "judging.ranks"):
         # An agent's code may name what is not there; that is said to whoever makes its judge.
         with suppress(ImportError):
-            importlib.import_module(f"vedette.judging.{name}")
+            importlib.import_module(f"vedette.{name}")
 
 
 def main(args: Sequence[str]) -> int:

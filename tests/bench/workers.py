@@ -2,8 +2,8 @@
 
 The shipped anomaly judge on a random walk, in this process and in a worker: CPU per judgement of
 the engine and of the worker, the time of one judgement alone, the time until a first one, and the
-p50 and p99 of one agent's judgements while another agent's judge hangs again and again. Between
-them what a box adds to a birth and to a judgement, with and without it in turns.
+p50 and p99 of one agent's judgements while another agent's judge hangs again and again. What a box
+adds is told by `make bench-box`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,14 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from tests.workers import JUDGE_PY, brief, write_judge
 
 from vedette.adapters.local_judges import LocalJudges
 from vedette.adapters.worker_pool.asked import WorkerLost
-from vedette.adapters.worker_pool.box import Box, enter
 from vedette.adapters.worker_pool.judges import Making, WorkerJudges
 from vedette.adapters.worker_pool.pool import WorkerPool
-from vedette.adapters.worker_pool.protection import protection
 from vedette.agent import Limits
 from vedette.event import Event
 from vedette.load import parse_yaml
@@ -109,63 +106,8 @@ async def measure() -> None:
             f"{number / (time.monotonic() - began):,.0f}/s"
         )
         pool.close()
-    await boxes(charter, told)
     for wild in (False, True):
         await latency(wild)
-
-
-async def boxes(charter: Mapping[str, Any], told: list[list[Briefing]], rounds: int = 5) -> None:
-    """Print what a box costs, in turns with and without: each birth, and each judgement."""
-    kernel = protection()
-    print(f"box: Landlock ABI {kernel.landlock}, seccomp {'yes' if kernel.seccomp else 'no'}")
-    times = sorted(entering() for _ in range(30))
-    spread = f"{times[0]:.2f} to {times[-1]:.2f}"
-    print(f"entering it: {median(times):.2f} ms of CPU (median of 30; {spread})")
-    births: dict[bool, list[float]] = {True: [], False: []}
-    costs: dict[bool, list[float]] = {True: [], False: []}
-    number = sum(map(len, told))
-    for _ in range(rounds):
-        for boxed in (False, True):
-            with tempfile.TemporaryDirectory() as state:
-                pool = WorkerPool(Path(state), boxed=boxed)
-                judges = WorkerJudges(pool, lambda _: Making(str(FOLDER), charter))
-                await judges.reason(told[0][0])  # the zygote has come up
-                for _ in range(5):
-                    judges.renew("watcher")
-                    began = time.monotonic()
-                    await judges.reason(told[0][0])
-                    births[boxed].append((time.monotonic() - began) * 1e3)
-                judges.forget("watcher", told[0][0].key)
-                pid = pool.workers["watcher", "judge"]
-                there = cpu(pid)
-                await all_lanes(judges, told)
-                costs[boxed].append((cpu(pid) - there) / number * 1e6)
-                pool.close()
-    for name, unit, found in (("birth to first answer", "ms", births), ("judgement", "us", costs)):
-        bare, boxed_ = median(found[False]), median(found[True])
-        print(
-            f"{name}: {bare:.2f} {unit} without, {boxed_:.2f} {unit} in a box, "
-            f"{boxed_ - bare:+.2f} (medians of {len(found[True])}; in a box "
-            f"{min(found[True]):.2f} to {max(found[True]):.2f}, without "
-            f"{min(found[False]):.2f} to {max(found[False]):.2f})"
-        )
-
-
-def entering() -> float:
-    """Return how many milliseconds of CPU a process that was just forked takes to enter a box."""
-    there, here = os.pipe()
-    with tempfile.TemporaryDirectory() as scratch:
-        pid = os.fork()
-        if pid == 0:
-            began = time.process_time()
-            enter(Box(f"{scratch}/own", read=(str(FOLDER),)), (here,))
-            os.write(here, repr((time.process_time() - began) * 1e3).encode())
-            os._exit(0)
-        os.close(here)
-        took = float(os.read(there, 64))
-        os.close(there)
-        os.waitpid(pid, 0)
-    return took
 
 
 async def latency(wild: bool) -> None:

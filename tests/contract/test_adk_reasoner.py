@@ -618,7 +618,7 @@ async def test_code_of_another_release_is_refused_and_a_release_is_put_in_place_
     model = ScriptedModel(lambda asked: "done")
     made = AdkReasoner({"sorter": folder}, model_for=model.model_for, releases={"sorter": release})
     newer = write(tmp_path / "two", AGENT_PY.replace("Sort.", "Sort the new way."))
-    place = made.prepare("sorter", newer, release_digest(newer), (None, None))
+    place = await made.prepare("sorter", newer, release_digest(newer), (None, None))
     await made.reason(briefing())
     assert "old way" in model.asked[-1].instruction
     place()
@@ -626,10 +626,10 @@ async def test_code_of_another_release_is_refused_and_a_release_is_put_in_place_
     assert "new way" in model.asked[-1].instruction
     (newer / "agent.py").write_text("root_agent = None\n")
     with pytest.raises(BadFleet) as refused:
-        made.prepare("sorter", newer, "0" * 64, (None, None))
+        await made.prepare("sorter", newer, "0" * 64, (None, None))
     assert refused.value.code == "release-changed"
     with pytest.raises(BadFleet, match="root_agent"):
-        made.prepare("sorter", newer, release_digest(newer), (None, None))
+        await made.prepare("sorter", newer, release_digest(newer), (None, None))
     await made.reason(briefing())
     assert "new way" in model.asked[-1].instruction
     (folder / "agent.py").write_text("raise SystemExit('edited')\n")

@@ -295,13 +295,13 @@ def test_what_a_kernel_lacks_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("isolation", "reasoner", "named"),
+    ("isolation", "named"),
     [
-        (Isolation(False, require=True), "judge", "workers = none"),
-        (Isolation(True, box=False, require=True), "judge", "box = none"),
-        (Isolation(True, require=True), "adk", "in the engine's process: mind"),
+        (Isolation(False, require=True), "workers = none"),
+        (Isolation(True, box=False, require=True), "box = none"),
     ],
 )
+@pytest.mark.parametrize("reasoner", ["judge", "adk"])
 def test_required_and_not_there_is_refused(
     tmp_path: Path, isolation: Isolation, reasoner: str, named: str
 ) -> None:
@@ -398,6 +398,11 @@ def test_a_filter_ends_every_way_with_an_answer(
             further = int.from_bytes(row[4:], "little") if kind == 0x05 else max(row[2], row[3])
             assert at + 1 + further < len(rows)
     assert int.from_bytes(rows[-1][:2], "little") == 0x06
+    # It is made once for all, but for the number of its process.
+    other = seccomp.program(machine, 815, connects=connects, datagrams=datagrams)
+    own, its = (pid.to_bytes(4, "little") for pid in (4711, 815))
+    assert code.count(own) == 4
+    assert code.replace(own, its) == other
 
 
 # --- who may speak to the local API -----------------------------------------------------------

@@ -99,7 +99,7 @@ def test_where_no_lock_can_be_had_it_is_ended(tmp_path: Path) -> None:
     assert not alive(pid(begun))
 
 
-@pytest.mark.parametrize("ahead", [(), ("text", "no_such_module")])
+@pytest.mark.parametrize("ahead", [(), ("judging.text", "no_such_module")])
 async def test_what_judges_need_is_imported_once_for_all(
     tmp_path: Path, ahead: tuple[str, ...]
 ) -> None:

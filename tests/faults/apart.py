@@ -59,10 +59,14 @@ def add_note(call, row):
 
 @dataclass
 class Apart:
-    """The fleet in `folder`: `env` is what the gateway has in its environment beside ours."""
+    """The fleet in `folder`: `env` is what the gateway has in its environment beside ours.
+
+    Of its events the last `late` are handed in by `hand_in_late`, before a start of the gateway.
+    """
 
     folder: Path
     events: int
+    late: int = 0
     env: Mapping[str, str] = field(default_factory=dict)
     gateway: subprocess.Popen[bytes] | None = None
     workers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -88,15 +92,22 @@ class Apart:
         copy_policies(self.folder / "policies", {"grants/data.yaml": grants})
         (self.folder / "memory").mkdir()
         (self.folder / "target").mkdir()
-        with (self.folder / "events.jsonl").open("w") as file:
-            for number in range(self.events):
-                file.write(json.dumps(self._event(number)) + "\n")
+        self._hand_in(range(self.events - self.late))
         self.config.write_text(
             'fleet = "harbour"\nstate = "state"\n[serve]\nhttp = ""\n'
             '[isolation]\nworkers = "processes"\n'
             f'[targets.world]\nkind = "world"\npath = "{self.folder}/target"\n{more}\n'
             '[[sources]]\nkind = "jsonl"\nname = "jobs"\npath = "events.jsonl"\nrate = 400\n'
         )
+
+    def hand_in_late(self) -> None:
+        """Add the events that were kept back: whoever is asked to judge has to be there by then."""
+        self._hand_in(range(self.events - self.late, self.events))
+
+    def _hand_in(self, numbers: range) -> None:
+        with (self.folder / "events.jsonl").open("a") as file:
+            for number in numbers:
+                file.write(json.dumps(self._event(number)) + "\n")
 
     def _event(self, number: int) -> dict[str, Any]:
         agent = AGENTS[number % 2]

@@ -1,4 +1,4 @@
-"""What a hostile judge and hostile tools achieve: nothing in a box, and all of it without one.
+"""What a hostile judge, tools and agent.py achieve: nothing in a box, and all of it without one.
 
 Each attack of `tests.hostile` is made for real, by a worker process of each kind, once in a box and
 once (the control) outside. They are aimed at decoys: a process with a secret, a state folder, a
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import json
 import os
 import platform
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from hashlib import sha256
 from itertools import product
@@ -21,14 +23,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hostile import ATTACKS_PY, JUDGE_PY, TOOLS_PY
+from tests.hostile import AGENT_PY, AGENT_YAML, ATTACKS_PY, JUDGE_PY, TOOLS_PY
 from tests.workers import Crew, brief
 
 from vedette.adapters.worker_pool.asked import WorkerLost
 from vedette.adapters.worker_pool.hands import WorkerHands
 from vedette.adapters.worker_pool.protection import protection
+from vedette.adapters.worker_pool.root_agents import describe_in_worker
 from vedette.agent import Limits
 from vedette.effect import Call, Outcome
+from vedette.errors import BadFleet
 from vedette.load.reach import reach_of
 from vedette.tool import Tool
 
@@ -43,12 +47,15 @@ ATTACKS = [
     for node in ast.parse(ATTACKS_PY).body
     if isinstance(node, ast.FunctionDef) and [arg.arg for arg in node.args.args] == ["d"]
 ]
+KINDS = ("judge", "hands", "model")
+# What a box answers by ending the process: no other attack is made by the same agent.py.
+ENDS = ("other_abi",)
 LIMITS = Limits(time_us=20_000_000, memory=256 << 20)
 MARKER = "a-secret-of-the-engine"
 # What only root can do without a box.
 NOT_TRIED = {("hands", "namespace")}  # the kernel refuses it to a process with threads
 if os.geteuid():
-    NOT_TRIED |= {("judge", "write_interpreter"), ("hands", "write_interpreter")}
+    NOT_TRIED |= {(kind, "write_interpreter") for kind in KINDS}
 
 VICTIM = f"""
 import ctypes, time
@@ -76,7 +83,8 @@ class Decoys:
             (place / "attacks.py").write_text(ATTACKS_PY)
             (place / "judge.py").write_text(JUDGE_PY)
             (place / "tools.py").write_text(TOOLS_PY)
-        self.victims = {kind: self._victim(stack) for kind in ("judge", "hands")}
+        self.minds = folder / "minds"
+        self.victims = {kind: self._victim(stack) for kind in KINDS}
         self.name = f"vedette-test-{os.getpid()}-{folder.name}"
         self.local = self._open(stack, socket.AF_UNIX, socket.SOCK_STREAM, str(folder / "api"))
         self.abstract = self._open(stack, socket.AF_UNIX, socket.SOCK_STREAM, f"\0{self.name}")
@@ -102,8 +110,26 @@ class Decoys:
 
     def renew(self) -> None:
         """Put back what a control has taken away."""
-        for name in ("ledger.key", "store.db", "spare", "second"):
-            (self.state / name).write_text(f"{name} of the fleet")
+        for path, text in self.kept().items():
+            Path(path).write_text(text)
+
+    def kept(self) -> dict[str, str]:
+        """Return the files of the state folder, and what stands in them."""
+        names = ("ledger.key", "store.db", "spare", "second")
+        return {str(self.state / name): f"{name} of the fleet" for name in names}
+
+    def write_mind(self, attacks: Sequence[str], drop: Path) -> Path:
+        """Write the folder of an agent whose agent.py makes these attacks."""
+        mind = self.minds / attacks[0] / "worker"
+        mind.mkdir(parents=True)
+        (mind / "__init__.py").touch()
+        (mind / "attacks.py").write_text(ATTACKS_PY)
+        (mind / "agent.py").write_text(AGENT_PY)
+        (mind / "agent.yaml").write_text(AGENT_YAML)
+        told = self.told("model", drop, "../..")
+        plan = {"attacks": attacks, "data": told, "again": self.kept()}
+        (mind / "plan.json").write_text(json.dumps(plan))
+        return mind
 
     @staticmethod
     def _open(stack: ExitStack, family: int, kind: int, address: Any) -> socket.socket:
@@ -128,9 +154,9 @@ class Decoys:
 
     def digest(self) -> dict[str, str]:
         """Return what stands in every file that an agent's code has no business with."""
-        kept = (self.state, self.policies, self.tmp, self.folder / "agents")
+        kept = (self.state, self.policies, self.tmp, self.folder / "agents", self.minds)
         files = (file for place in kept for file in place.rglob("*") if file.is_file())
-        own = ("workers.lock", "worker.judge.", "worker.hands.")
+        own = ("workers.lock", *(f"worker.{kind}." for kind in KINDS))
         return {
             str(file): f"{sha256(file.read_bytes()).hexdigest()} {file.stat().st_mode:o}"
             for file in files
@@ -167,7 +193,7 @@ class Attacked:
             self.alive = all(victim.poll() is None for victim, _ in decoys.victims.values())
 
     async def _attack(self, decoys: Decoys, boxed: bool) -> dict[tuple[str, str], str]:
-        crew = Crew(decoys.folder, LIMITS, boxed=boxed)
+        crew = Crew(decoys.folder, LIMITS, boxed=boxed, ahead=("adapters.adk.root_agent",))
         port = decoys.own.getsockname()[1]
         target = {"path": str(decoys.target), "url": f"http://localhost:{port}/"}
         target["kind"] = "maildir"
@@ -177,7 +203,7 @@ class Attacked:
             lambda name: reach_of([target]),
         )
         tool = Tool("world.act", "world", "hostile", {}, (), "none", "act", None)
-        found = {}
+        found: dict[tuple[str, str], str] = {}
         try:
             # The pool has removed what lay in its folder of scratch folders once it has a worker.
             await self._judge(crew, {**decoys.told("judge", decoys.tmp, ".."), "attack": "none"})
@@ -185,7 +211,14 @@ class Attacked:
             for place in (drop, decoys.state / "scratch" / "other.judge"):
                 place.mkdir(parents=True)
                 (place / "notes").write_text("of another worker")
+            apart = [[name] for name in ENDS] if boxed else []
+            plans = [[name for name in ATTACKS if [name] not in apart], *apart]
+            minds = [decoys.write_mind(plan, drop) for plan in plans]
             decoys.before = decoys.digest()
+            for plan, mind in zip(plans, minds, strict=True):
+                told = await told_by(crew, mind, plan)
+                found |= {("model", attack): told[attack] for attack in plan}
+                decoys.renew()
             for attack in ATTACKS:
                 data = {**decoys.told("judge", drop, "../.."), "attack": attack}
                 decoys.renew()
@@ -213,6 +246,18 @@ class Attacked:
         return thought.label
 
 
+async def told_by(crew: Crew, mind: Path, attacks: Sequence[str]) -> dict[str, str]:
+    """Return what came of the attacks that an agent.py makes when its root_agent is read."""
+    try:
+        root = await describe_in_worker(crew.pool, "worker", mind, None)
+    except BadFleet as error:
+        if "its worker was ended by SIGSYS" not in error.what:
+            raise
+        return dict.fromkeys(attacks, f"ended: {error}")
+    told: dict[str, str] = json.loads(root["description"])
+    return told
+
+
 def said(outcome: Outcome | None) -> str:
     assert outcome is not None
     return str(outcome.data["said"]) if outcome.state == "done" else f"ended: {outcome.error}"
@@ -234,7 +279,7 @@ def test_there_are_at_least_twenty() -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("kind", ["judge", "hands"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_in_a_box_it_is_refused(boxed: Attacked, kind: str, attack: str) -> None:
     told = boxed.outcomes[kind, attack]
     refused = (
@@ -244,7 +289,7 @@ def test_in_a_box_it_is_refused(boxed: Attacked, kind: str, attack: str) -> None
     assert told.startswith(refused), told
 
 
-TRIED = [pair for pair in product(("judge", "hands"), ATTACKS) if pair not in NOT_TRIED]
+TRIED = [pair for pair in product(KINDS, ATTACKS) if pair not in NOT_TRIED]
 
 
 @pytest.mark.parametrize(("kind", "attack"), TRIED)

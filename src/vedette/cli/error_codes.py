@@ -112,8 +112,7 @@ LESSONS: dict[str, Lesson] = {
     ),
     "not-boxed": Lesson(
         "The settings require that all agents' code runs in a box, and some of it would not.",
-        "The kernel has no Landlock or an old one, [isolation] switches workers or the box off, or"
-        " a model reasons for an agent, which happens in the engine's process.",
+        "The kernel has no Landlock or an old one, or [isolation] switches workers or the box off.",
         "See what is open: `vedette status`. Mend that, or write require = false in [isolation]"
         " and trust the agents' code.",
     ),

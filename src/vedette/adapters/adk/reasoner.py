@@ -14,7 +14,7 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import field
 from pathlib import Path
@@ -25,7 +25,7 @@ from vedette.adapters.adk.briefing import briefing_text
 from vedette.budget import INPUT, OUTPUT
 from vedette.errors import BadFleet, Permanent, Temporary
 from vedette.event import Event
-from vedette.load.modules import import_aside, load_module
+from vedette.load.modules import import_aside
 from vedette.memory import Briefing
 from vedette.ports import Thought
 from vedette.quick_data import dataclass
@@ -37,6 +37,13 @@ if TYPE_CHECKING:
     from google.genai import types
 
     from vedette.adapters.adk.tools import Capture, DeclaredTool
+
+# Where nobody is asked what a root_agent is. Whatever is told, be it nothing, is not this.
+_UNTOLD: Any = object()
+
+# Returns what is told of root_agents by the names of their agents, each with its folder and
+# release. See `read_root_agent`.
+Describe = Callable[[Mapping[str, tuple[Path, str]]], Awaitable[Mapping[str, Any]]]
 
 # A language model has no calibrated confidence: it is a constant, per agent in its charter, that
 # somebody measured. Until then a model is sure of nothing, and a person decides.
@@ -75,8 +82,10 @@ class AdkReasoner:
     `folders` maps agents to their folders, `releases` to the digests that these must have (who
     is not among them is tried as it lies there). `model_for` gives the model of an agent in place
     of the one that its root_agent names (tests, rehearsals). `timeout_s` bounds one turn, `bounds`
-    the tokens that a call of an agent may read and write: what may be more is not asked. Raises
-    BadFleet at construction if a root_agent could do more than propose (`check_root_agent`).
+    the tokens that a call of an agent may read and write: what may be more is not asked. Who is in
+    `told` is made of what a worker told of its root_agent (`read_root_agent`), and none of its code
+    runs here; of the others `agent.py` is imported. Raises BadFleet at construction if a root_agent
+    could do more than propose (`check_root_agent`).
     """
 
     def __init__(
@@ -87,15 +96,41 @@ class AdkReasoner:
         timeout_s: float = 60.0,
         bounds: Mapping[str, tuple[int | None, int | None]] | None = None,
         releases: Mapping[str, str] | None = None,
+        told: Mapping[str, Any] | None = None,
     ) -> None:
-        _import_adk()
-        bounds, releases = bounds or {}, releases or {}
+        import_adk()
+        bounds, releases, told = bounds or {}, releases or {}, told or {}
         self._timeout_s = timeout_s
+        self._describe: Describe | None = None
         self._model_for = model_for
         self._ready = {
-            name: self._load(name, Path(folder), releases.get(name), bounds.get(name))
+            name: self._load(
+                name, Path(folder), releases.get(name), bounds.get(name), told.get(name, _UNTOLD)
+            )
             for name, folder in folders.items()
         }
+
+    @classmethod
+    async def of_workers(
+        cls,
+        folders: Mapping[str, Path],
+        describe: Describe,
+        *,
+        bounds: Mapping[str, tuple[int | None, int | None]],
+        releases: Mapping[str, str],
+    ) -> AdkReasoner:
+        """Return one that has none of the agents' code imported here: it goes by what it is told.
+
+        `describe` is asked for all root_agents, and for one at a later release. Raises what that
+        does, and BadFleet as the construction.
+        """
+        wanted = {name: (folder, releases[name]) for name, folder in folders.items()}
+        # Workers import ADK too, at the same time.
+        told, _ = await asyncio.gather(describe(wanted), asyncio.to_thread(import_adk))
+        told = {name: told[name] for name in folders}
+        made = cls(folders, bounds=bounds, releases=releases, told=told)
+        made._describe = describe
+        return made
 
     def _load(
         self,
@@ -103,17 +138,23 @@ class AdkReasoner:
         folder: Path,
         release: str | None,
         bounds: tuple[int | None, int | None] | None,
+        told: Any,
     ) -> _Ready:
-        return _load(name, folder, release, self._model_for, *(bounds or (None, None)))
+        return _load(name, folder, release, told, self._model_for, *(bounds or (None, None)))
 
-    def prepare(
+    async def prepare(
         self, name: str, folder: Path, release: str, bounds: tuple[int | None, int | None]
     ) -> Callable[[], None]:
         """Load another release of an agent's root_agent; return what puts it in place.
 
         Raises BadFleet as the construction does; then the present one stays.
         """
-        ready, imported = import_aside(name, lambda: self._load(name, folder, release, bounds))
+        told = _UNTOLD
+        if self._describe is not None:
+            told = (await self._describe({name: (folder, release)}))[name]
+        ready, imported = import_aside(
+            name, lambda: self._load(name, folder, release, bounds, told)
+        )
 
         def place() -> None:
             imported()
@@ -225,18 +266,21 @@ def _load(
     name: str,
     folder: Path,
     release: str | None,
+    told: Any,
     model_for: Callable[[str], BaseLlm] | None,
     most_input: int | None,
     most_output: int | None,
 ) -> _Ready:
-    """Import and check a root_agent; return a copy that takes its instruction literally."""
-    from vedette.adapters.adk.tools import check_root_agent, read_declared
+    """Make and check a root_agent; return a copy that takes its instruction literally."""
+    from vedette.adapters.adk.root_agent import load_root_agent, read_root_agent
+    from vedette.adapters.adk.tools import read_declared
 
     tools = read_declared(folder)
     by_function = {tool.name: tool for tool in tools}
-    root = getattr(load_module(folder, "agent", release), "root_agent", None)
-    check_root_agent(root, folder, by_function)
-    checked: LlmAgent = root  # type: ignore[assignment]
+    if told is _UNTOLD:
+        checked = load_root_agent(folder, release, by_function)
+    else:
+        checked = read_root_agent(told, folder, by_function)
     changes: dict[str, Any] = {}
     for key in ("instruction", "global_instruction"):
         # ADK replaces {words} in a text by session state, of which there is none; not in a
@@ -263,7 +307,7 @@ def _bounded(
     return config.model_copy(update={"max_output_tokens": most})
 
 
-def _import_adk() -> None:
+def import_adk() -> None:
     """Import what a turn needs, so that no event waits for it, and spare ADK a vain search.
 
     Without a2a-sdk, ADK 2.13 imports `remote_a2a_agent` anew on every turn, always in vain

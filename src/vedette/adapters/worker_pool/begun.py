@@ -47,7 +47,7 @@ class Begun:
     ) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         """Give it the lock that lies in `state`; return what it is spoken to by, and itself.
 
-        `ahead` are modules of `vedette.judging` that it imports before it forks. Raises OSError;
+        `ahead` are modules of `vedette` that it imports before it forks. Raises OSError;
         then it is ended.
         """
         try:

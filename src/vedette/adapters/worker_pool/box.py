@@ -12,8 +12,9 @@ import os
 import resource
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +77,27 @@ class Box:
         )  # fmt: skip
 
 
+def prepare(box: Box) -> None:
+    """Find out what every box like this one is made of, before the fork: else each worker would.
+
+    Changes nothing that anybody else would notice.
+    """
+    protection()
+    _interpreter(box.closed)
+    if box.ports:
+        _certificates()
+    seccomp.prepare(connects=bool(box.ports), datagrams=box.datagrams)
+
+
 def enter(box: Box, descriptors: Sequence[int]) -> None:
     """Enter a box for good, with nothing open but standard streams and `descriptors`.
 
-    To be called in a process of one thread. Raises OSError: then agents' code must not run.
+    To be called in a process of one thread. Raises OSError: then agents' code must not run. Most of
+    what it costs is memory that is touched for the first time after a fork: so it does little here.
     """
     known = protection()
-    Path(box.scratch).stat()  # Landlock passes over what is not there
+    # Landlock passes over what is not there.
+    os.stat(box.scratch)  # noqa: PTH116
     os.environ["TMPDIR"] = tempfile.tempdir = box.scratch
     _close_others(descriptors)
     _write_only(2)
@@ -114,7 +129,7 @@ def keep_orphans() -> None:
 def _close_others(kept: Sequence[int]) -> None:
     """Close all descriptors but standard streams and those that are kept."""
     try:
-        opened = [int(path.name) for path in Path("/dev/fd").iterdir()]
+        opened = [int(name) for name in os.listdir("/dev/fd")]  # noqa: PTH208
     except OSError:
         opened = list(range(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
     for one in opened:
@@ -148,32 +163,28 @@ def _drop_capabilities(libc: ctypes.CDLL) -> None:
         raise OSError(ctypes.get_errno(), "capabilities cannot be given up")
 
 
-def _interpreter(closed: Sequence[str]) -> Iterator[str]:
-    """Yield what this interpreter and its libraries are read from.
+@cache
+def _interpreter(closed: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what this interpreter and its libraries are read from.
 
     A folder that holds a folder of the fleet is left out, but for our own package in it.
     """
-    yield from _DEVICES
-    yield str(Path(__file__).resolve().parents[2])
     # The interpreter's own library lies beside its modules, if it is a shared one.
-    paths = {*_SYSTEM, *sys.path, str(Path(sys.base_prefix) / "lib")}
+    named = {*_SYSTEM, *sys.path, str(Path(sys.base_prefix) / "lib")}
+    paths = {path for text in named if text and (path := Path(text).resolve()).exists()}
     inside = [Path(place).resolve() for place in closed]
-    for text in sorted(paths):
-        path = Path(text).resolve()
-        if text and path.exists() and not any(one.is_relative_to(path) for one in inside):
-            yield str(path)
+    open_ = {path for path in paths if not any(one.is_relative_to(path) for one in inside)}
+    open_.add(Path(__file__).resolve().parents[2])
+    # Each rule costs its worker: what lies below another one is left out.
+    return (*_DEVICES, *sorted(str(one) for one in open_ if open_.isdisjoint(one.parents)))
 
 
-def _certificates() -> Iterator[str]:
-    """Yield what a connection is made with beside its socket."""
+@cache
+def _certificates() -> tuple[str, ...]:
+    """Return what a connection is made with beside its socket."""
     import ssl
 
-    yield from _NETWORK
-    found = ssl.get_default_verify_paths()
-    for path in (found.cafile, found.capath, found.openssl_cafile, found.openssl_capath):
-        if path:
-            yield path
-    with suppress(KeyError):
-        yield os.environ["SSL_CERT_FILE"]
-    with suppress(KeyError):
-        yield os.environ["SSL_CERT_DIR"]
+    known = ssl.get_default_verify_paths()
+    told = (known.cafile, known.capath, known.openssl_cafile, known.openssl_capath)
+    named = (os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+    return (*_NETWORK, *filter(None, told + named))

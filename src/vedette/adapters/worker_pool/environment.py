@@ -11,7 +11,8 @@ from collections.abc import Mapping
 _KEPT = frozenset(
     {
         "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LOGNAME", "NO_PROXY", "PATH",
-        "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV", "no_proxy",
+        "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "VEDETTE_MODEL", "VIRTUAL_ENV",
+        "no_proxy",
         "GCE_METADATA_HOST", "GOOGLE_CLOUD_PROJECT",
     }
 )  # fmt: skip

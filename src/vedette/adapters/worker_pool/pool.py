@@ -41,7 +41,7 @@ class WorkerPool:
     """Worker processes of one engine; their lock lies in `state`. Belongs to one event loop.
 
     The zygote is started at once, so that it is ready when the first work comes; or it is the one
-    that has `begun` before. `ahead` are modules of `vedette.judging` that many judges need.
+    that has `begun` before. `ahead` are modules of `vedette` that many workers need.
     Workers enter a box unless `boxed` is false; `closed` are folders of the fleet, see `Box`.
     """
 

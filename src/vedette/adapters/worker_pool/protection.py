@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from vedette.adapters.worker_pool import landlock, seccomp
@@ -40,6 +41,7 @@ class Protection:
         }
 
 
+@cache
 def protection() -> Protection:
-    """Look at what this kernel can do."""
+    """Look at what this kernel can do, once: it is the same until the machine starts again."""
     return Protection(landlock.abi(), seccomp.available())

@@ -20,6 +20,7 @@ import os
 import struct
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from vedette.adapters.worker_pool.landlock import give_up_privileges, libc
@@ -72,6 +73,7 @@ _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _LOAD, _AND, _EQUAL, _AT_LEAST, _JUMP, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x05, 0x06
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
 _ALL = 0xFFFF_FFFF
+_OWN = -1  # stands for the number of the process that enters
 
 _THREAD = 0x0001_0000
 # CLONE_PTRACE and every CLONE_NEW…: no thread in namespaces of its own.
@@ -107,9 +109,9 @@ def _null(argument: int) -> _Form:
     return _Test(argument, 0), _Test(argument, 0, half=1)
 
 
-def _bounds(pid: int, connects: bool, datagrams: bool) -> dict[str, list[_Form]]:
+def _bounds(connects: bool, datagrams: bool) -> dict[str, list[_Form]]:
     """Return the forms in which each call of `_BOUNDED` is allowed."""
-    itself: list[_Form] = [(_Test(0, pid),)]
+    itself: list[_Form] = [(_Test(0, _OWN),)]
     kind = _ALL ^ _NOT_TYPE
     bounds: dict[str, list[_Form]] = {
         "kill": itself,
@@ -164,8 +166,24 @@ def restrict(*, connects: bool, datagrams: bool = False) -> None:
         raise OSError(number, f"seccomp: {os.strerror(number)}")
 
 
+def prepare(*, connects: bool, datagrams: bool = False) -> None:
+    """Have the filter of such a box ready for the processes that are forked from this one."""
+    if available():
+        _template(os.uname().machine, connects, datagrams)
+
+
 def program(machine: str, pid: int, *, connects: bool, datagrams: bool = False) -> bytes:
     """Return the filter as the kernel takes it: instructions of 8 bytes, as in <linux/filter.h>."""
+    template, places = _template(machine, connects, datagrams)
+    code = bytearray(template)
+    for at in places:
+        struct.pack_into("I", code, at, pid)
+    return bytes(code)
+
+
+@cache
+def _template(machine: str, connects: bool, datagrams: bool) -> tuple[bytes, tuple[int, ...]]:
+    """Return a filter without the number of its process, and where that belongs."""
     arch, column = _MACHINES[machine]
     code: _Code = [
         (_LOAD, 0, 0, _ARCH),
@@ -175,12 +193,14 @@ def program(machine: str, pid: int, *, connects: bool, datagrams: bool = False) 
     ]
     allow, refuse = [(_RETURN, 0, 0, _ALLOW)], [(_RETURN, 0, 0, _ERRNO | errno.EPERM)]
     answers = dict.fromkeys(_numbers(_ALLOWED, column).values(), allow)
-    bounds = _bounds(pid, connects, datagrams)
+    bounds = _bounds(connects, datagrams)
     for name, number in _numbers(_BOUNDED, column).items():
         answers[number] = list(_body(bounds.get(name, [])))
     newer = [(_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     code += _tree(list(_segments(answers, refuse, newer)))
-    return b"".join(struct.pack("HBBI", *instruction) for instruction in code)
+    places = tuple(8 * at + 4 for at, row in enumerate(code) if row[3] == _OWN)
+    packed = (struct.pack("HBBI", *row[:3], 0 if row[3] == _OWN else row[3]) for row in code)
+    return b"".join(packed), places
 
 
 def _segments(

@@ -24,7 +24,7 @@ from vedette.tool import Tool
 
 # What the engine asks of a worker.
 MAKE, REASON, RESTORE, FORGET, FOLD, MEMORIES, REGISTRY = range(1, 8)
-PERFORM, ASK, ROWS, MAY, PING, CANCEL, NAMED = range(8, 15)
+PERFORM, ASK, ROWS, MAY, PING, CANCEL, NAMED, ROOT = range(8, 16)
 # What a worker answers.
 DONE, FAILED, NEEDS_STATE, MAY_I, PONG, NAME = range(64, 70)
 

@@ -31,7 +31,7 @@ from typing import Any
 
 import orjson
 
-from vedette.adapters.worker_pool.box import NOT_ENTERED, keep_orphans
+from vedette.adapters.worker_pool.box import NOT_ENTERED, Box, keep_orphans, prepare
 
 _LENGTH = struct.Struct("<I")
 # How long without a new worker until what most judges import is imported ahead.
@@ -43,7 +43,7 @@ _SOON_MS, _LATER_MS = 5, 50
 # What a worker is for (`kind`), how to serve it: (socket, descriptors of the note and the lock,
 # start message).
 Serve = Callable[[socket.socket, int, int, dict[str, Any]], None]
-# Imports modules of `vedette.judging` by name; without names, what most judges need.
+# Imports modules of `vedette` by name; without names, what most judges need.
 Warm = Callable[[Sequence[str]], None]
 
 
@@ -134,6 +134,10 @@ class _Zygote:
 
     def _start(self, told: dict[str, Any], descriptors: list[int]) -> None:
         wire, note = descriptors
+        if told["box"] is not None:
+            # What goes wrong here goes wrong in the worker too, and is told by its end.
+            with contextlib.suppress(Exception):
+                prepare(Box.of_json(told["box"]))
         gc.freeze()
         try:
             pid = os.fork()

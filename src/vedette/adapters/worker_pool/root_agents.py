@@ -1,0 +1,124 @@
+"""Reads agents' `agent.py` in worker processes: one for each, which is let go once it has told.
+
+Such a worker has a judge's box: the agent's folder, and no network. What it tells is plain data;
+the model itself is asked by the engine.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from vedette.adapters.worker_pool import wire
+from vedette.adapters.worker_pool.asked import Asked
+from vedette.adapters.worker_pool.birth import START_S, Pool
+from vedette.adapters.worker_pool.confine import Note
+from vedette.adapters.worker_pool.errors import Raised, raised
+from vedette.adapters.worker_pool.frames import ANY, BadFrame, Frame, Frames, pack
+from vedette.adapters.worker_pool.judge_side import bounded, failed
+from vedette.adapters.worker_pool.plain import pack_plain, read_plain
+from vedette.adapters.worker_pool.seat import Seat
+from vedette.errors import BadFleet, VedetteError
+
+# Imports ADK, which takes 100 MB by itself, and an agent.py.
+_MEMORY = 512 * 1024 * 1024
+_READ = 65536
+_WORDS = 4096  # of what a worker says is wrong
+
+# Returns the root_agent of (folder, release) as plain data; raises BadFleet.
+Describe = Callable[[Path, str | None], dict[str, Any]]
+
+
+async def describe_in_worker(
+    pool: Pool[Seat], agent: str, folder: Path, release: str | None
+) -> dict[str, Any]:
+    """Return what the worker of an agent tells of its root_agent: plain data, not to be trusted.
+
+    `release` is the digest that the folder's files must have; None reads what lies there. Raises
+    BadFleet with what is wrong with the agent's code, also where that ended its worker.
+    """
+    seat = _RootSeat(pool, agent, folder, release)
+    where, mend = f"{agent}/agent.py", "correct the agent's code"
+    try:
+        told = await seat.describe()
+    except VedetteError as error:
+        raise BadFleet(error.what, where=where, mend=error.mend or mend) from error
+    except Raised as error:
+        what = f"{type(error).__name__}: {error}"
+        raise BadFleet(what, where=where, mend=mend) from error
+    finally:
+        seat.kill("has told its root_agent", charge=False, quiet=True)
+    match told:
+        case {"root": dict(root)}:
+            return root
+        case {"refused": [str(what), str() | None as at, str() | None as how]}:
+            raise BadFleet(what[:_WORDS], where=at or where, mend=how or mend)
+    raise BadFleet("what its worker told is no root_agent", where=where, mend=mend)
+
+
+class _RootSeat(Seat):
+    kind = "model"
+
+    def __init__(self, pool: Pool[Seat], agent: str, folder: Path, release: str | None) -> None:
+        super().__init__(pool, agent, START_S, _MEMORY)
+        self._folder = folder
+        self._release = release
+
+    async def describe(self) -> Any:
+        number = self.number()
+        asked = Asked(number, wire.ROOT, "", lambda: pack(number, wire.ROOT))
+        self.put(asked)
+        return await asked.future
+
+    def making(self) -> bytes:
+        return pack(0, wire.MAKE, wire.pack((str(self._folder), self._release)))
+
+    def reaches(self) -> dict[str, Any]:
+        return {"read": (str(self._folder.resolve()),)}
+
+    def taken(self, frame: Frame, asked: Asked) -> None:
+        self.done(asked)
+        try:
+            if frame.kind == wire.FAILED:
+                asked.fail(raised(frame.plain)[0])
+            elif frame.kind == wire.DONE:
+                asked.settle(read_plain(frame.plain))
+            else:
+                raise BadFrame("of another kind than was asked for")
+        except BadFrame as error:
+            asked.fail(Raised(f"what the worker answered is no answer: {error}"))
+
+    def lost(self, guilty: Asked | None, why: str) -> None:
+        error = BadFleet(f"its worker {why} while it was imported")
+        for asked in self.pending.values():
+            asked.fail(error)
+        self.pending.clear()
+
+    def overdue(self, now: float) -> str:
+        return f"took longer than {self.seconds:g} s" if self.stuck(now) > self.seconds else ""
+
+
+def serve_root_agent(line: socket.socket, note: Note, describe: Describe) -> None:
+    """Tell of one agent's root_agent, until the engine hangs up."""
+    frames, made = Frames(ANY), ("", None)
+    with suppress(ConnectionError):
+        while data := line.recv(_READ):
+            for frame in frames.feed(data):
+                note.begin(frame.number)
+                if frame.kind == wire.MAKE:
+                    made = wire.read(frame.plain)
+                    line.sendall(pack(0, wire.DONE))
+                else:
+                    line.sendall(_answer(frame.number, *made, describe))
+
+
+def _answer(number: int, folder: str, release: str | None, describe: Describe) -> bytes:
+    try:
+        return bounded(number, pack_plain({"root": describe(Path(folder), release)}))
+    except BadFleet as error:
+        return bounded(number, pack_plain({"refused": [error.what, error.where, error.mend]}))
+    except BaseException as error:
+        return failed(number, error)
