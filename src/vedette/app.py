@@ -7,7 +7,7 @@ done anything. What comes out is idle: `vedette.runner.run_app` sets it to work.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from vedette.curating import Curating, feed
 from vedette.digest import canonical
 from vedette.dispatch import Dispatcher
 from vedette.display import DISPLAYS
-from vedette.engines import close_stage, policy_stage, second_maker, trouble_of
+from vedette.engines import close_stage, policy_stage, reason_of, second_maker, trouble_of
 from vedette.entry import Draft
 from vedette.errors import BadFleet, BadPolicy
 from vedette.gateway import Gateway
@@ -101,6 +101,7 @@ class App:
     async def close(self) -> None:
         """Stop handling, commit what is queued, and let go of the store."""
         await self.dispatcher.close()
+        await self.rollout.opinions.samples.finish(self.store, self.troubles.append)
         close_stage(self.rollout.stage)
         close_apart(self.line.reasoners)
         self.store.close()
@@ -120,12 +121,12 @@ async def open_app(
     clock: Clock | None = None,
     reasoners: dict[str, Reasoner] | None = None,
     stage: PolicyStage | None = None,
-    second: PolicyStage | None = None,
+    second: Callable[[Bundle], PolicyEngine | None] | None = None,
     begun: Begun | None = None,
 ) -> App:
     """Open the fleet that `settings` describe; what is given or `begun` replaces the usual part.
 
-    Where `stage` is given, only `second` gives a second opinion: none unless it is given too.
+    `stage` takes the embedded engine's place, `second` makes the engine of the second opinion.
 
     The policy folder is tried out and made live if it differs from the live revision; if it is
     refused or cannot be read, the last good revision stays and `App.troubles` says so; without
@@ -326,7 +327,7 @@ async def _roll_out(
     store: SqlStore,
     line: Line,
     given: PolicyStage | None,
-    second: PolicyStage | None,
+    second: Callable[[Bundle], PolicyEngine | None] | None,
     lessons: Lessons,
 ) -> tuple[Rollout, list[str]]:
     """Take up the live revision, then the folder if it says something else.
@@ -338,10 +339,8 @@ async def _roll_out(
 
     embedded = given or SubprocessStage()
     stage = policy_stage(settings, embedded, line.metrics, store)
-    opinions = None
-    if given is None or second is not None:
-        load = second.load if second is not None else second_maker(settings, stage, embedded)
-        opinions = SecondOpinions(load, mount, line.metrics, settings.edges.policy.sample)
+    load = second or second_maker(settings, stage, embedded)
+    opinions = SecondOpinions(load, mount, line.metrics, settings.edges.policy.sample)
     prepared: list[Readable] = []
 
     def prepare(engine: PolicyEngine, number: int) -> list[Draft]:
@@ -350,8 +349,9 @@ async def _roll_out(
         prepared[:] = [readable]
         return drafts
 
-    def swap(engine: PolicyEngine, second: SecondOpinion | None, live: Revision) -> None:
+    def swap(engine: PolicyEngine, second: SecondOpinion, live: Revision) -> None:
         line.gateway.swap(engine, live.number, second)
+        rollout.why = reason_of(stage)  # of the bundle loaded last: this one
         if prepared:
             for agent in lessons.take(prepared.pop(), live.number):
                 judges: Any = line.reasoners["judge"]
@@ -370,10 +370,10 @@ async def _roll_out(
         swap,
         line.in_flight_before,
         line.metrics,
+        opinions,
         asyncio.Lock(),
         lambda bundle: budgets(bundle.files, line.fleet)[1],
         shelving(settings, store, line.clock.now_us),
-        opinions,
         lambda bundle: loosened(store, bundle),
         lambda engine: evidence(store, line.gateway.engine, engine),
     )
@@ -382,9 +382,10 @@ async def _roll_out(
         if files is None:
             raise BadPolicy(f"the bytes of the live bundle {digest[:12]} are missing")
         bundle = Bundle.recorded(files, digest)
-        swap(stage.load(bundle), opinions.begin(bundle) if opinions else None, rollout.live)
+        engine = stage.load(bundle)
+        swap(engine, await opinions.make_live(bundle), rollout.live)
     troubles = await _offer(settings, store, rollout)
-    told = trouble_of(stage)
+    told = trouble_of(rollout.why)
     return rollout, [*troubles, told] if told is not None else troubles
 
 

@@ -107,35 +107,41 @@ def reason_of(stage: Any) -> str:
     return getattr(stage, "why", "") or "as [policy] engine says"
 
 
-def trouble_of(stage: Any) -> str | None:
-    """Say what a person should see if OPA's Wasm was to decide and cannot; else None."""
+def trouble_of(reason: str) -> str | None:
+    """Say what a person should see if OPA's Wasm was to decide and cannot; else None.
+
+    `reason` is what `reason_of` said of the engine that decides.
+    """
     from vedette.adapters.opa_wasm.stage import MEND, NO_OPA
 
-    if reason_of(stage) != NO_OPA:
+    if reason != NO_OPA:
         return None
     return f"the embedded engine decides: {NO_OPA} ({MEND})"
 
 
 def second_maker(
-    settings: Settings, stage: PolicyStage, embedded: PolicyStage
+    settings: Settings, stage: PolicyStage, embedded: PolicyStage, *, read_only: bool = False
 ) -> Callable[[Bundle], PolicyEngine | None]:
     """Return what makes the engine that gives the second opinion beside the one of `stage`.
 
     Beside OPA's Wasm it is the embedded one. Beside the embedded one, or a server, it is OPA's Wasm
-    where this installation has it or can compile it; else beside a server the embedded one, and
-    beside the embedded one None. What it returns may be asked on any thread and raises BadPolicy.
+    where this installation has it or can compile it; else beside a server the embedded one (which
+    may be who stands in for that server, and then agrees with nothing), and beside the embedded one
+    None. What it returns may be asked on any thread and raises BadPolicy. With `read_only` no
+    machine code is kept.
     """
     engine = settings.edges.policy.engine
     if engine not in ("embedded", "opa"):
         return lambda bundle: other_engine(stage, bundle)
-    from vedette.adapters.opa_wasm import WasmEngine
+    from vedette.adapters.opa_wasm import MachineCode, WasmEngine
 
     repository = _repository(settings, None)
+    code = MachineCode(settings.state / "machine-code", read_only=read_only)
 
     def made(bundle: Bundle) -> PolicyEngine | None:
         wasm = repository.find(bundle)
         if wasm is not None:
-            return WasmEngine(bundle, wasm.raw)
+            return WasmEngine(bundle, wasm.raw, code=code)
         return embedded.load(bundle) if engine == "opa" else None
 
     return made
@@ -172,6 +178,7 @@ def _questions(bundle: Bundle) -> list[tuple[str, object]]:
 
 
 def _must_deny(bundle: Bundle) -> list[tuple[str, object]]:
+    """Return what every engine must deny, whatever the bundle says."""
     from vedette.adapters.rego.golden import must_deny
     from vedette.load.policy_data import mount
 

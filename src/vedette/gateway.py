@@ -64,7 +64,7 @@ class Gateway:
         )
         decided = self._ask(question)
         if self.second is not None:
-            decided = self.second.review(decided, question)
+            decided = self.second.review(decided, outward=self.second.outward(question))
         if decided.decision.outcome == "permit":
             self.counts.add(situation.agent.name, ACTIONS, situation.now_us)
         return decided
@@ -97,7 +97,7 @@ class Gateway:
         )
         decided = self._ask(question)
         if self.second is not None:
-            self.second.sample(decided)
+            decided = self.second.review(decided, outward=False)
         return decided
 
     def _question(

@@ -17,7 +17,7 @@ from vedette.memory import Memory
 from vedette.ports import BankStore, Gate
 from vedette.question import Situation
 from vedette.quick_data import dataclass
-from vedette.recall import read_draft
+from vedette.recall import read_drafts
 
 # What a read outside any run is asked about: the engine's own event, which wakes nobody.
 READING = Event("vedette:engine", "lessons", "vedette.lessons", vouched=ENVELOPE)
@@ -50,7 +50,7 @@ class Lessons:
             for scope in {(scope.bank, scope.scope): scope for scope in agent.scopes}.values():
                 situation = Situation(agent, READING, 1, now_us)
                 decided = gate.may_read(situation, scope.bank, scope.scope)
-                drafts.append(read_draft(agent, scope, decided))
+                drafts += read_drafts(agent, scope, decided)
                 if decided.decision.outcome == "permit":
                     granted.append((scope.bank, scope.scope))
             readable[agent.name] = tuple(granted)

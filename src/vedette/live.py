@@ -26,7 +26,9 @@ from vedette.rights import next_ticks
 
 if TYPE_CHECKING:
     from vedette.agent import Agent
+    from vedette.bundle import Bundle
     from vedette.load import Settings
+    from vedette.ports import PolicyEngine
 
 State = Literal["ok", "warn", "fail", "untested"]
 
@@ -223,61 +225,50 @@ def zones(agents: Mapping[str, Agent], now_us: int) -> Iterator[Seen]:
 # --- the policy engine ---------------------------------------------------------------------------
 
 
-def second_opinion(settings: Settings, files: Mapping[str, bytes]) -> Seen:
-    """Make the engine that gives the second opinion, and ask it one question."""
-    from vedette.adapters.rego.stage import SubprocessStage
-    from vedette.bundle import Bundle
-    from vedette.engines import close_stage, second_maker, trial_stage
-    from vedette.question import answer_of
-
-    embedded = SubprocessStage()
-    stage = trial_stage(settings, embedded)
-    try:
-        made = second_maker(settings, stage, embedded)(Bundle.of(files))
-        if made is None:
-            told = "there is no second policy engine: nobody finds a fault of the one that decides"
-            return Seen("second opinion", "warn", told, "put opa on PATH or name it in VEDETTE_OPA")
-        began = time.perf_counter()
-        decision = answer_of(made, b"{}")
-        took = (time.perf_counter() - began) * 1000
-    except VedetteError as error:
-        return Seen("second opinion", "fail", error.what, error.mend or "")
-    finally:
-        close_stage(stage)
-    if decision.outcome != "deny":
-        return Seen("second opinion", "fail", "it permits an empty question", "stop the fleet")
-    return Seen("second opinion", "ok", f"{made.name} answers in {took:.1f} ms")
-
-
-def engine(settings: Settings, files: Mapping[str, bytes], record: Any = None) -> Seen:
-    """Ask the engine that the settings name one question under the live policy.
+def engines(settings: Settings, bundle: Bundle, record: Any = None) -> Iterator[Seen]:
+    """Ask the engine that the settings name one question under the live policy, then the second.
 
     `record` is the store, where there is one: it may hold what was compiled of the policy.
     """
     from vedette.adapters.prometheus import PrometheusMetrics
     from vedette.adapters.rego.stage import SubprocessStage
-    from vedette.bundle import Bundle
-    from vedette.decision import read_decision
-    from vedette.engines import close_stage, policy_stage, reason_of, trial_stage
+    from vedette.engines import close_stage, policy_stage, reason_of, second_maker, trial_stage
 
-    name = settings.edges.policy.engine
-    stage = None
+    name, what = settings.edges.policy.engine, "policy engine"
+    within = SubprocessStage()
+    stage: Any = None
     try:
-        within = SubprocessStage()
         if name == "opa":
             stage = policy_stage(settings, within, PrometheusMetrics())
         else:
             stage = trial_stage(settings, within, record)
-        made = stage.load(Bundle.of(files))
-        began = time.perf_counter()
-        decision = read_decision(made.decide(b"{}"))
-        took = (time.perf_counter() - began) * 1000
+        made = stage.load(bundle)
+        yield _asked(what, made, f", {reason_of(stage)}")
+        what = "second opinion"
+        other = second_maker(settings, stage, within, read_only=True)(bundle)
+        if other is None:
+            told = "there is no second policy engine: nobody finds a fault of the one that decides"
+            mend = "put opa on PATH or name it in VEDETTE_OPA"
+            yield Seen(what, "warn", told, mend)
+        elif other.name == made.name:
+            told = f"{other.name} decides itself, so nothing outward is permitted"
+            yield Seen(what, "fail", told, "bring the policy server back")
+        else:
+            yield _asked(what, other)
     except VedetteError as error:
-        return Seen("policy engine", "fail", f"{name}: {error.what}", error.mend or "")
+        yield Seen(what, "fail", f"{name}: {error.what}", error.mend or "")
     finally:
         if stage is not None:
             close_stage(stage)
+
+
+def _asked(what: str, engine: PolicyEngine, why: str = "") -> Seen:
+    """Ask an engine the empty question, which every policy denies."""
+    from vedette.question import answer_of
+
+    began = time.perf_counter()
+    decision = answer_of(engine, b"{}")
+    took = (time.perf_counter() - began) * 1000
     if decision.outcome != "deny":
-        return Seen("policy engine", "fail", f"{name} permits an empty question", "stop the fleet")
-    told = f"{made.name} answers in {took:.1f} ms, {reason_of(stage)}"
-    return Seen("policy engine", "ok", told)
+        return Seen(what, "fail", f"{engine.name} permits an empty question", "stop the fleet")
+    return Seen(what, "ok", f"{engine.name} answers in {took:.1f} ms{why}")

@@ -1,8 +1,9 @@
 """PolicyWasm: the rules of a bundle as OPA compiled them, kept in the record by its own digest.
 
 It depends on the rules alone: bundles that differ in data or tests share it. Which one decides for
-a revision is said by that revision's `policy.published`, which is signed with the ledger; so bytes
-in the record that are not those named there decide nothing.
+a revision is said by that revision's `policy.published`, or by the `ledger.archived` that took it
+away: both are signed with the ledger. So bytes in the record that are not named there decide
+nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from vedette.digest import sha256_hex
 from vedette.errors import BadPolicy
 from vedette.quick_data import dataclass
 
-_NAME, _OF = "policy_wasm:", "policy_wasm_of:"
+NAME = "policy_wasm:"
 MAX_BYTES = 16 << 20
 
 
@@ -38,18 +39,18 @@ class PolicyWasm:
         """Return the module of a bundle's rules with the digest of its bytes."""
         return cls(bundle.rules_digest, raw, sha256_hex(raw), origin)
 
-    def marks(self, bundle: str) -> dict[str, str]:
-        """Return what the record keeps of it, under its name, and that a bundle has it."""
-        packed = base64.b64encode(zlib.compress(self.raw)).decode("ascii")
-        return {_NAME + self.digest: packed, wasm_mark(bundle): self.digest}
+    def marks(self) -> dict[str, str]:
+        """Return what the record keeps of it, under its name."""
+        return {NAME + self.digest: base64.b64encode(zlib.compress(self.raw)).decode("ascii")}
 
 
-def wasm_mark(bundle: str) -> str:
-    """Return the name under which the record keeps which Wasm a bundle has.
-
-    It counts where the publication's entry went into an archive.
-    """
-    return f"{_OF}{bundle}"
+def unpacked(kept: str) -> bytes:
+    """Return the bytes that the record keeps as text; none for a text that holds none."""
+    try:
+        packed = base64.b64decode(kept, validate=True)
+        return zlib.decompressobj().decompress(packed, MAX_BYTES)
+    except (binascii.Error, ValueError, zlib.error):
+        return b""
 
 
 class WasmRecord(Protocol):
@@ -70,14 +71,10 @@ def recorded_wasm(record: WasmRecord, bundle: Bundle) -> tuple[str | None, Polic
     Raises BadPolicy for bytes that are not those that were published.
     """
     named = record.published_wasm(bundle.digest)
-    kept = record.meta(_NAME + named) if named else None
+    kept = record.meta(NAME + named) if named else None
     if named is None or kept is None:
         return named, None
-    try:
-        raw = zlib.decompressobj().decompress(base64.b64decode(kept, validate=True), MAX_BYTES)
-    except (binascii.Error, ValueError, zlib.error):
-        raw = b""
-    found = PolicyWasm.of(bundle, raw, "published with the revision")
+    found = PolicyWasm.of(bundle, unpacked(kept), "published with the revision")
     if found.digest != named:
         raise BadPolicy(
             "the Wasm in the store is not the one that was published",

@@ -19,6 +19,7 @@ from vedette.memory import Memory
 from vedette.ports import BankStore, Gate
 from vedette.question import Decided, Nobody, Situation
 from vedette.quick_data import dataclass
+from vedette.second_opinion import difference
 
 _KEPT = 4096
 _FRESH_US = 60_000_000
@@ -64,7 +65,7 @@ class Recall:
             # What nobody decided is asked again: an engine may answer next time.
             if decided.engine != Nobody.name:
                 self._may[asked] = known
-            drafts.append(read_draft(agent, scope, decided))
+            drafts += read_drafts(agent, scope, decided)
         return known
 
     def _search(self, agent: Agent, event: Event, scope: Scope, now_us: int) -> tuple[Memory, ...]:
@@ -93,14 +94,15 @@ def query_text(event: Event) -> str:
     return f"{event.type} {event.subject or ''}"
 
 
-def read_draft(agent: Agent, scope: Scope, decided: Decided) -> Draft:
-    """Return the entry of a decided read."""
-    return Draft(
+def read_drafts(agent: Agent, scope: Scope, decided: Decided) -> list[Draft]:
+    """Return the entry of a decided read, and that of a difference if two engines differed."""
+    memory = f"{scope.bank}/{scope.scope}"
+    read = Draft(
         "recall.decided",
         {
             "agent": agent.name,
             "release": agent.release,
-            "memory": f"{scope.bank}/{scope.scope}",
+            "memory": memory,
             "outcome": decided.decision.outcome,
             "rule": decided.decision.rule,
             "policy_rev": decided.policy_rev,
@@ -109,3 +111,6 @@ def read_draft(agent: Agent, scope: Scope, decided: Decided) -> Draft:
         },
         body=Body(decided.record()),
     )
+    if not decided.answers:
+        return [read]
+    return [read, difference(decided, "permit", agent=agent.name, memory=memory)]

@@ -145,14 +145,11 @@ def _erased(record: Record) -> dict[str, int]:
 def _engine(
     record: Record, digest: str, engine_for: Callable[[Bundle], PolicyEngine]
 ) -> PolicyEngine | str:
-    files = record.bundle(digest)
-    if files is None:
-        return "no bundle"
-    bundle = Bundle.of(files)
-    if bundle.digest != digest:
-        return "bad bundle"
     try:
-        return engine_for(bundle)
+        files = record.bundle(digest)
+        if files is None:
+            return "no bundle"
+        return engine_for(Bundle.recorded(files, digest))
     except VedetteError:
         return "bad bundle"
 

@@ -89,7 +89,8 @@ class Rollout:
     it is live; its entries become durable with the publication. `swap` makes it live here. `admits`
     says what of a bundle does not fit this fleet. `shelving` signs it and hands it to others.
     `opinions` makes what another engine says of it; a bundle that the other refuses is refused.
-    `loosens` says what a bundle loosens against the live one, `evidence` what recorded questions
+    `why` says for people why the engine of the live bundle decides, which `swap` sets. `loosens`
+    says what a bundle loosens against the live one, `evidence` what recorded questions
     would be answered by its engine.
     """
 
@@ -98,16 +99,17 @@ class Rollout:
     clock: Clock
     live: Revision
     prepare: Callable[[PolicyEngine, int], Sequence[Draft]]
-    swap: Callable[[PolicyEngine, SecondOpinion | None, Revision], None]
+    swap: Callable[[PolicyEngine, SecondOpinion, Revision], None]
     in_flight_before: Callable[[int], int]
     metrics: Metrics
+    opinions: SecondOpinions
     _one_at_a_time: asyncio.Lock
     admits: Callable[[Bundle], Sequence[Finding]] = lambda bundle: ()
     shelving: Shelving | None = None
-    opinions: SecondOpinions | None = None
     loosens: Callable[[Bundle], Loosening] = lambda bundle: Loosening()
     evidence: Callable[[PolicyEngine], tuple[str, ...]] = lambda engine: ()
     patience_s: float = PATIENCE_S
+    why: str = ""
 
     async def publish(self, bundle: Bundle, wish: Wish, command: str | None = None) -> Published:
         """Make `bundle` live, or say why not; the last good one stays.
@@ -159,7 +161,7 @@ class Rollout:
             shown = replace(loosened, evidence=self.evidence(engine))
             return Published(self.live, False, 0, loosens=shown, confirmed=False), None
         try:
-            second = await self.opinions.make(bundle) if self.opinions else None
+            second = await self.opinions.make(bundle)
             number, archive = await self._commit(bundle, engine, wish, command, loosened, live)
         except BadPolicy as error:  # what the other engine, or an archive, does not take
             finding = Finding(error.where or "policies", 1, error.what, error.mend or "")
@@ -230,7 +232,7 @@ class Rollout:
         wasm = self.stage.wasm(bundle) if isinstance(self.stage, Compiling) else None
         number = self.shelving.next_number(live) if self.shelving else live + 1
         archive = self._pack(bundle, number, wish, wasm)
-        marks = (archive.marks() if archive else {}) | (wasm.marks(bundle.digest) if wasm else {})
+        marks = (archive.marks() if archive else {}) | (wasm.marks() if wasm else {})
         fields = {
             "bundle": bundle.digest,
             "engine": engine.name,
@@ -284,10 +286,11 @@ class Rollout:
             if number <= self.live.number:
                 return
             engine = await self._loaded(bundle)
+            second = await self.opinions.make_live(bundle)
             # What this decides was made durable with the publication.
             self.prepare(engine, number)
             self.live = Revision(number, bundle.digest)
-            self.swap(engine, self.opinions.begin(bundle) if self.opinions else None, self.live)
+            self.swap(engine, second, self.live)
             self.store.adopt(number, 0)
             if self.shelving is not None:
                 self.shelving.refresh()

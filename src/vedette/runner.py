@@ -19,7 +19,6 @@ from vedette.identity import ENGINE
 from vedette.policy_folder import offer_folder, waiting, waits
 from vedette.ports import Source
 from vedette.rollout import Wish
-from vedette.second_opinion import compare_samples
 from vedette.signals import Signals
 from vedette.sourcing import make_sources
 
@@ -123,6 +122,7 @@ class Running:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                await app.rollout.opinions.samples.finish(app.store, self.trouble)
         if on_tick is not None:
             on_tick(self)
 
@@ -158,8 +158,7 @@ class Running:
         from vedette.edges import followers
 
         keeping = self.app.rollout.keep_shelf(lambda: self.app.store.leads, self.trouble)
-        line = self.app.line
-        comparing = compare_samples(line.gateway, self.app.store, self.trouble)
+        comparing = self.app.rollout.opinions.samples.watch(self.app.store, self.trouble)
         works = [
             *followers(self.app, self.trouble), ("policy shelf", keeping),
             ("folder watcher", self._watch_folders()), ("second opinion", comparing),

@@ -3,7 +3,7 @@
 A fault of one policy engine is found by another that shares no code with it. Every permit of a
 tool that is outward or high-impact is asked of both before it counts. Of all other decisions a
 sample is compared beside the line; one difference there, and for the rest of the revision every
-permit is asked of both.
+permit is asked of both. An engine agrees with nothing that it decided itself.
 
 Policy data says which tools are *inward*: `inward: [TOOL, …]` of an agent in grants/data.yaml. What
 is not listed there is outward, and so is whatever is of high impact by its grant or declaration.
@@ -15,75 +15,69 @@ import asyncio
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
-from threading import Thread
 from typing import Any, Protocol
 
 from vedette.bundle import Bundle
 from vedette.decision import denied
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
+from vedette.errors import VedetteError
 from vedette.ports import Metrics, PolicyEngine
 from vedette.question import Answer, Decided, answer_of, differing
 
 # One decision in so many is compared beside the line, unless `[policy] sample` says otherwise.
 ONE_IN = 64
-# A decision waits so long for an engine that is still being made; the start does not wait for it.
-PATIENCE_S = 10.0
 _MOST_WAITING = 1000
 _AT_ONCE = 50
 _EVERY_S = 0.05
 
 
 class SecondOpinion:
-    """Asks a second engine about decisions under one bundle.
+    """Asks a second engine about decisions under one bundle. It waits for nothing.
 
-    `engine` may still be on its way: who needs it waits `PATIENCE_S` at most. None means that
-    there is no other engine here; one that cannot be made, or fails, agrees with no permit.
-    `grants` is the bundle's `data.grants`.
+    `engine` is None where there is no other engine here; one that could not be made is the error
+    that says why, and agrees with no permit, as one that fails does. `grants` is the bundle's
+    `data.grants`. What is put aside for comparing goes to `samples`.
     """
 
     def __init__(
         self,
-        engine: Future[PolicyEngine | None],
+        engine: PolicyEngine | Exception | None,
         grants: object,
         metrics: Metrics,
+        samples: Samples | None = None,
         *,
         one_in: int = ONE_IN,
     ) -> None:
         self._engine = engine
         self._inward = inward_tools(grants)
         self._metrics = metrics
+        self._samples = Samples(metrics) if samples is None else samples
         self.one_in = one_in
-        self._waiting: deque[Decided] = deque(maxlen=_MOST_WAITING)
         self.doubted = False
 
     @property
     def name(self) -> str | None:
         """Return the name of the engine, or what keeps it away; None where there is none."""
-        if not self._engine.done():
-            return "still being made"
-        error = self._engine.exception()
-        if error is not None:
-            return f"missing, so nothing outward is permitted: {error}"
-        engine = self._engine.result()
-        return None if engine is None else engine.name
+        if isinstance(self._engine, Exception):
+            return f"missing, so nothing outward is permitted: {self._engine}"
+        return None if self._engine is None else self._engine.name
 
     @property
     def ready(self) -> bool:
-        """Say whether there is another engine and it can be asked at once."""
-        made = self._engine.done() and self._engine.exception() is None
-        return made and self._engine.result() is not None
+        """Say whether there is another engine that can be asked."""
+        return not (self._engine is None or isinstance(self._engine, Exception))
 
-    def review(self, decided: Decided, question: Mapping[str, Any]) -> Decided:
-        """Return a decision about a tool as it is, or the deny where a permit meets a difference.
+    def review(self, decided: Decided, *, outward: bool) -> Decided:
+        """Return a decision as it is, or the deny where a permit meets a difference.
 
-        What is no permit, or inward and of low impact, is left for the sample, unless a difference
-        was found before.
+        What is no permit, or not `outward`, is left for the sample, unless a difference was found
+        before.
         """
         permitted = decided.decision.outcome == "permit"
-        if not permitted or (self.inward(question) and not self.doubted):
+        if not permitted or not (outward or self.doubted):
             self.sample(decided)
             return decided
         answers = self._compare(decided, "permit")
@@ -92,49 +86,111 @@ class SecondOpinion:
         told = [answer.to_json() for answer in answers]
         return replace(decided, decision=differing(told), answers=answers)
 
-    def inward(self, question: Mapping[str, Any]) -> bool:
-        """Say whether policy calls the tool inward, and nobody calls it of high impact."""
+    def outward(self, question: Mapping[str, Any]) -> bool:
+        """Say whether somebody calls a tool of high impact, or policy does not call it inward."""
         action = question["action"]
         own = (question["subject"]["agent"], action["tool"])
-        return own in self._inward and action["high_impact"] is False
+        return own not in self._inward or action["high_impact"] is not False
 
     def sample(self, decided: Decided) -> None:
         """Put a decision aside to be compared beside the line, if it is one of the sample.
 
         Which ones is a function of the question's bytes: the same in every run of a record.
         """
-        if zlib.crc32(decided.question) % self.one_in == 0:
-            self._waiting.append(decided)
+        if self._engine is not None and zlib.crc32(decided.question) % self.one_in == 0:
+            self._samples.add(self, decided)
 
-    def take(self) -> list[Decided]:
-        """Return the next decisions to compare, oldest first."""
-        waiting = self._waiting
-        return [waiting.popleft() for _ in range(min(len(waiting), _AT_ONCE))]
+    def compare(self, decided: Decided) -> Decided | None:
+        """Return a sampled decision with both answers where the engines differ, else None."""
+        if self._same(decided):
+            return None
+        answers = self._compare(decided, "sample")
+        if answers is None:
+            return None
+        self.doubted = True
+        return replace(decided, answers=answers)
 
-    def compare(self, sampled: list[Decided]) -> list[Decided]:
-        """Return those on which the engines differ, each with both answers. May take a while."""
-        found = []
-        for decided in sampled:
-            answers = self._compare(decided, "sample")
-            if answers is not None:
-                self.doubted = True
-                found.append(replace(decided, answers=answers))
-        return found
+    def _same(self, decided: Decided) -> bool:
+        """Say whether the other engine is the one that decided: behind a server that is away."""
+        return getattr(self._engine, "name", None) == decided.engine
 
     def _compare(self, decided: Decided, where: str) -> tuple[Answer, Answer] | None:
-        try:
-            engine = self._engine.result(PATIENCE_S)
-            if engine is None:
-                return None
-            other = Answer(engine.name, answer_of(engine, decided.question))
-        except Exception as error:
-            why = f"the second policy engine is missing: {type(error).__name__}"
+        engine = self._engine
+        if engine is None:
+            return None
+        if isinstance(engine, Exception):
+            why = f"the second policy engine is missing: {type(engine).__name__}"
             other = Answer("none", denied("engine.error", why))
+        elif self._same(decided):
+            why = "the engine that decided is the only one here"
+            other = Answer("none", denied("engine.error", why))
+        else:
+            other = Answer(engine.name, answer_of(engine, decided.question))
         self._metrics.count("second_opinions", where=where)
         if other.decision == decided.decision:
             return None
         self._metrics.count("engine_differences", where=where)
         return Answer(decided.engine, decided.decision), other
+
+
+class _Notes(Protocol):
+    async def note(self, drafts: list[Draft]) -> int: ...
+
+
+class Samples:
+    """The decisions put aside, each with whom to ask about it, until they are compared.
+
+    They outlive the revision they were made under. Beyond 1,000 the next ones are dropped, and
+    counted.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._waiting: deque[tuple[SecondOpinion, Decided]] = deque()
+
+    def add(self, second: SecondOpinion, decided: Decided) -> None:
+        """Put a decision aside."""
+        if len(self._waiting) < _MOST_WAITING:
+            self._waiting.append((second, decided))
+        else:
+            self._metrics.count("samples_dropped")
+
+    def take(self) -> list[tuple[SecondOpinion, Decided]]:
+        """Return the next to compare, oldest first, each with whom to ask."""
+        waiting = self._waiting
+        return [waiting.popleft() for _ in range(min(len(waiting), _AT_ONCE))]
+
+    async def compare(self, store: _Notes, trouble: Callable[[str], None]) -> bool:
+        """Compare some of them on another thread; say whether there were any.
+
+        A difference becomes an entry and is told. Raises StoreFailed if it cannot be written.
+        """
+        taken = self.take()
+        if not taken:
+            return False
+        compared = await asyncio.to_thread(lambda: [one.compare(decided) for one, decided in taken])
+        for decided in compared:
+            if decided is None:
+                continue
+            await store.note([difference(decided, "sample")])
+            first, other = decided.answers
+            trouble(
+                f"policy engines differ: {first.engine} says {first.decision.outcome}, "
+                f"{other.engine} {other.decision.outcome}; see entry engine.differed"
+            )
+        return True
+
+    async def watch(self, store: _Notes, trouble: Callable[[str], None]) -> None:
+        """Compare what is put aside for as long as the fleet runs. Raises StoreFailed."""
+        while True:
+            if not await self.compare(store, trouble):
+                await asyncio.sleep(_EVERY_S)
+
+    async def finish(self, store: _Notes, trouble: Callable[[str], None]) -> None:
+        """Compare all that is left, at the end; a store that is away ends it early."""
+        with suppress(VedetteError):
+            while await self.compare(store, trouble):
+                pass
 
 
 class SecondOpinions:
@@ -155,29 +211,25 @@ class SecondOpinions:
         self._mount = mount
         self._metrics = metrics
         self._one_in = one_in
+        self.samples = Samples(metrics)
 
     async def make(self, bundle: Bundle) -> SecondOpinion:
         """Make the second opinion of an admitted bundle, off the event loop. Raises BadPolicy."""
-        coming: Future[PolicyEngine | None] = Future()
-        coming.set_result(await asyncio.to_thread(self._load, bundle))
-        return self._of(bundle, coming)
+        return self._of(bundle, await asyncio.to_thread(self._load, bundle))
 
-    def begin(self, bundle: Bundle) -> SecondOpinion:
-        """Begin to make the second opinion of a bundle that is live already; waits for nothing."""
-        coming: Future[PolicyEngine | None] = Future()
+    async def make_live(self, bundle: Bundle) -> SecondOpinion:
+        """Make the second opinion of a bundle that is live already, off the event loop.
 
-        def work() -> None:
-            try:
-                coming.set_result(self._load(bundle))
-            except BaseException as error:  # whoever waits is told, whatever it was
-                coming.set_exception(error)
+        Where its engine cannot be made, whyever, no permit that needs it is agreed to.
+        """
+        try:
+            return await self.make(bundle)
+        except Exception as error:
+            return self._of(bundle, error)
 
-        Thread(target=work, name="second opinion", daemon=True).start()
-        return self._of(bundle, coming)
-
-    def _of(self, bundle: Bundle, coming: Future[PolicyEngine | None]) -> SecondOpinion:
+    def _of(self, bundle: Bundle, engine: PolicyEngine | Exception | None) -> SecondOpinion:
         grants = self._mount(bundle.files).get("grants")
-        return SecondOpinion(coming, grants, self._metrics, one_in=self._one_in)
+        return SecondOpinion(engine, grants, self._metrics, self.samples, one_in=self._one_in)
 
 
 def inward_tools(grants: object) -> frozenset[tuple[str, str]]:
@@ -191,35 +243,6 @@ def inward_tools(grants: object) -> frozenset[tuple[str, str]]:
             if isinstance(own, dict) and own.get("impact") == "low":
                 found.add((agent, tool))
     return frozenset(found)
-
-
-class _Judged(Protocol):
-    @property
-    def second(self) -> SecondOpinion | None: ...
-
-
-class _Notes(Protocol):
-    async def note(self, drafts: list[Draft]) -> int: ...
-
-
-async def compare_samples(gateway: _Judged, store: _Notes, trouble: Callable[[str], None]) -> None:
-    """Compare what was sampled, beside the line, for as long as the fleet runs.
-
-    A difference becomes an entry and is told. Raises StoreFailed if the entry cannot be written.
-    """
-    while True:
-        second = gateway.second
-        sampled = second.take() if second is not None else []
-        if second is None or not sampled:
-            await asyncio.sleep(_EVERY_S)
-            continue
-        for decided in await asyncio.to_thread(second.compare, sampled):
-            await store.note([difference(decided, "sample")])
-            first, other = decided.answers
-            trouble(
-                f"policy engines differ: {first.engine} says {first.decision.outcome}, "
-                f"{other.engine} {other.decision.outcome}; see entry engine.differed"
-            )
 
 
 def difference(decided: Decided, where: str, **fields: Any) -> Draft:

@@ -280,7 +280,7 @@ class Shelving:
             signing, files = self.record.meta(KEY), self.record.bundle(digest)
             if files is None or Archive.kept(self.record) is not None:
                 return
-            bundle = Bundle.of(files)
+            bundle = Bundle.recorded(files, digest)
             _, wasm = recorded_wasm(self.record, bundle)
             archive = self.pack(bundle, number, "engine:vedette", None, wasm)
             if archive is None:

@@ -41,7 +41,7 @@ def gathering(app: App) -> Callable[[str, int, int], Awaitable[dict[str, Any] | 
     from vedette.curate import gather
     from vedette.event import ENVELOPE, Event
     from vedette.question import Situation
-    from vedette.recall import read_draft
+    from vedette.recall import read_drafts
 
     line, scope = app.line, Scope("ledger", "outcomes")
     reading = Event("vedette:engine", "gather", "vedette.gather", vouched=ENVELOPE)
@@ -50,7 +50,7 @@ def gathering(app: App) -> Callable[[str, int, int], Awaitable[dict[str, Any] | 
         declared = line.agent(agent)
         situation = Situation(declared, reading, 1, line.clock.now_us())
         decided = line.gateway.may_read(situation, scope.bank, scope.scope)
-        await app.store.note([read_draft(declared, scope, decided)])
+        await app.store.note(read_drafts(declared, scope, decided))
         if decided.decision.outcome != "permit":
             return None
         found = gather(app.store, after_us, upto_us)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.opa import find_opa
 from tests.said import START, environment, vedette
 from tests.said import said as look
 
@@ -381,8 +382,13 @@ def test_a_denial_and_a_wrong_digest(own: Path) -> None:
 
 
 def test_verbs_beside_a_running_fleet(own: Path) -> None:
+    find_opa()  # without one there is nobody to ask
     with running(own):
-        assert look(own, "status", "--json").json["running"] is True
+        status = look(own, "status", "--json").json
+        assert status["running"] is True
+        # The fleet that people start has a second engine, which is another one than decides.
+        assert status["engine"]["name"].startswith("opa wasm/")
+        assert status["second"].startswith("regorus/")
         second = vedette(own, "run", "--until-idle", "--json")
         assert (second.code, second.error["code"]) == (3, "store-busy")
         fresh = vedette(own, "run", "--fresh", "--json")

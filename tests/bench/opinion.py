@@ -12,7 +12,6 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 
 from tests.bench.machine import described, percentile
@@ -31,7 +30,7 @@ from vedette.memory import Briefing
 from vedette.origin import Ref
 from vedette.ports import PolicyEngine
 from vedette.question import Situation
-from vedette.second_opinion import ONE_IN, SecondOpinion
+from vedette.second_opinion import ONE_IN, Samples, SecondOpinion
 
 AGENT, BANK, TOOL = "inbox_triage", "inbox", "mail.flag"
 ROUND, WARM = 200, 100
@@ -68,18 +67,18 @@ def asked() -> tuple[Action, Situation]:
     return action, Situation(agent, event, 1, NOW_US)
 
 
-def gateway(engine: PolicyEngine, other: PolicyEngine | None, *, always: bool) -> Gateway:
+def gateway(
+    engine: PolicyEngine, other: PolicyEngine | None, *, always: bool
+) -> tuple[Gateway, Samples]:
     """Return a gateway with a second opinion on each permit (`always`), or on the sample only."""
-    second = None
+    second, samples = None, Samples(PrometheusMetrics())
     if other is not None:
-        ready: Future[PolicyEngine | None] = Future()
-        ready.set_result(other)
         grants = {} if always else {AGENT: {"inward": [TOOL], "tools": {TOOL: {"impact": "low"}}}}
-        second = SecondOpinion(ready, grants, PrometheusMetrics(), one_in=ONE_IN)
-    return Gateway(engine, 1, second=second)
+        second = SecondOpinion(other, grants, PrometheusMetrics(), samples, one_in=ONE_IN)
+    return Gateway(engine, 1, second=second), samples
 
 
-def measure(ways: dict[str, Gateway], rounds: int) -> list[Price]:
+def measure(ways: dict[str, tuple[Gateway, Samples]], rounds: int) -> list[Price]:
     """Decide in turn, `ROUND` at a time; the samples put aside are compared in their way's time."""
     action, situation = asked()
     walls: dict[str, list[float]] = {name: [] for name in ways}
@@ -90,18 +89,18 @@ def measure(ways: dict[str, Gateway], rounds: int) -> list[Price]:
         assert decided.decision.outcome == "permit", decided.decision
         gate.give_back(AGENT, NOW_US)
 
-    for gate in ways.values():
+    for gate, _ in ways.values():
         for _ in range(WARM):
             decide(gate)
     for _ in range(rounds):
-        for name, gate in ways.items():
+        for name, (gate, samples) in ways.items():
             began = time.process_time()
             for _ in range(ROUND):
                 at = time.perf_counter()
                 decide(gate)
                 walls[name].append((time.perf_counter() - at) * 1e6)
-            if gate.second is not None:
-                gate.second.compare(gate.second.take())
+            for second, decided in samples.take():
+                second.compare(decided)
             cpu[name] += time.process_time() - began
     return [
         Price(

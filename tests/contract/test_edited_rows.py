@@ -13,13 +13,15 @@ from tests.contract.test_reconstruct_stores import plan as plan
 
 from vedette.adapters.ledger_file import verify_store
 from vedette.bundle import Bundle
+from vedette.errors import BadPolicy
 from vedette.load.settings import StorePlan
 from vedette.ports import Refused
+from vedette.replay import replay
 from vedette.storage.audit import PROVED, UNTOLD
 from vedette.storage.schema import TABLES
 from vedette.testing.clock import ManualClock
-from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, send
+from vedette.testing.harness import FleetHarness, TrustingStage
+from vedette.testing.toy import DENY_TOOL, World, job, send
 from vedette.verify import Report
 
 # Of the schema itself, so that a new column is either found or listed.
@@ -177,6 +179,44 @@ async def test_another_bundle_under_its_digest_is_found(tmp_path: Path, plan: St
         assert Bundle.of({"a.rego": b"package a\n\nok := true\n"}).digest[:12] in str(
             next(iter(fleet.app.store.audit()))
         )
+
+
+async def test_an_edited_bundle_of_a_running_fleet_is_neither_signed_nor_published(
+    tmp_path: Path,
+) -> None:
+    """While it runs nothing decides by the row; the next to read it must not take it for policy."""
+    async with opened(tmp_path, StorePlan(), World(), ManualClock(START)) as fleet:
+        await fleet.send(job("1", send("one")))
+        await fleet.settle()
+        app = fleet.app
+        first = app.store.bundle(app.rollout.live.digest)
+        assert first is not None
+        (fleet.policies / "vedette/denies/more.rego").write_text(DENY_TOOL.format("bell.ring"))
+        assert (await fleet.apply(fleet.policies))["ok"]
+        live = app.store.bundle(app.rollout.live.digest)
+        assert live is not None
+        edited = {path: raw.decode().replace("bell.ring", "x") for path, raw in first.items()}
+        for files in (orjson.dumps(edited), b"[]", b"no json"):
+            assert edit(fleet, "UPDATE bundle SET files=?", files) == 2
+            edit(fleet, "DELETE FROM meta WHERE name='policy_archive'")
+            shelving = app.rollout.shelving
+            assert shelving is not None
+            with pytest.raises(BadPolicy, match="was changed"):
+                await shelving.mend()
+            assert app.store.meta("policy_archive") is None
+            for verb, args in (
+                ("mode", {"agent": "worker", "mode": "ask"}), ("policy_rollback", {"number": 1}),
+            ):  # fmt: skip
+                with pytest.raises(BadPolicy, match="was changed"):
+                    await fleet.confirmed(verb, **args)
+            report = replay(app.store, TrustingStage().load)
+            assert report.unreplayable == {"bad bundle": report.decisions}
+        # What is published again is right again: its bytes come from who publishes it.
+        right = orjson.dumps({path: raw.decode() for path, raw in live.items()})
+        edit(fleet, "UPDATE bundle SET files=? WHERE digest=?", right, app.rollout.live.digest)
+        (fleet.policies / "vedette/denies/more.rego").unlink()
+        assert (await fleet.apply(fleet.policies))["ok"]
+        assert app.store.bundle(app.rollout.live.digest) == first
 
 
 @pytest.mark.parametrize(

@@ -7,22 +7,35 @@ denies. Each net is shown by itself, with the control that the fault does its ha
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from tests.opa import find_opa
+from tests.opa import ROOT, find_opa
+from tests.questions import BUNDLE
+from tests.said import Said, said
 
+from vedette.adapters import opa_wasm
 from vedette.adapters.opa import OwnServer
+from vedette.adapters.opa_wasm import repository
+from vedette.adapters.prometheus import PrometheusMetrics
+from vedette.agent import Scope
 from vedette.bundle import Bundle
-from vedette.decision import denied
+from vedette.decision import denied, read_decision
+from vedette.engines import close_stage, policy_stage, second_maker
 from vedette.errors import BadPolicy
+from vedette.load import Settings
+from vedette.load.edges import Edges, PolicyPlan
 from vedette.ports import PolicyEngine
+from vedette.question import Decided, Situation
+from vedette.recall import read_drafts
 from vedette.replay import ReplayReport, replay
 from vedette.runner import Running
-from vedette.second_opinion import compare_samples, inward_tools
+from vedette.second_opinion import SecondOpinion, SecondOpinions, inward_tools
 from vedette.testing.harness import FleetHarness, TrustingStage
 from vedette.testing.toy import DENY_TOOL, DESK, World, do, job, toy_fleet
 
@@ -37,9 +50,11 @@ INWARD = "  inward: [wire.send, big.send]\n"
 class Faulty:
     """An engine that answers otherwise than its policy says, where `wrong` gives an answer."""
 
-    def __init__(self, honest: PolicyEngine, wrong: Callable[[dict[str, Any]], object]) -> None:
+    def __init__(
+        self, honest: PolicyEngine, wrong: Callable[[dict[str, Any]], object], name: str
+    ) -> None:
         self.honest, self.wrong = honest, wrong
-        self.digest, self.name = honest.digest, "faulty"
+        self.digest, self.name = honest.digest, name
         self.asked = 0
 
     def decide(self, question: bytes) -> object:
@@ -52,9 +67,10 @@ class FaultyStage(TrustingStage):
     def __init__(self, wrong: Callable[[dict[str, Any]], object] = lambda question: None) -> None:
         self.wrong = wrong
         self.made: list[Faulty] = []
+        self.name = "faulty"
 
     def load(self, bundle: Bundle) -> PolicyEngine:
-        self.made.append(Faulty(super().load(bundle), self.wrong))
+        self.made.append(Faulty(super().load(bundle), self.wrong, self.name))
         return self.made[-1]
 
 
@@ -84,6 +100,8 @@ def fleet_of(
         head, _, tail = grants.read_text().partition("  tools:\n")
         grants.write_text(f"{head}{inward}  tools:\n{tail}")
     fleet.stage = decides or FaultyStage(permits_what_is_denied)
+    if second is not None:
+        second.name = "the other"
     fleet.second = second
     return fleet
 
@@ -191,6 +209,186 @@ async def test_an_engine_that_cannot_be_made_at_the_start_agrees_with_nothing(
         assert "does not compile" in done["findings"][0]
 
 
+class Late(FaultyStage):
+    """A second engine that is made only once the event loop has turned: whoever blocks it fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = "the other"
+        self.turned, self.wanted = threading.Event(), threading.Event()
+
+    def load(self, bundle: Bundle) -> PolicyEngine:
+        self.wanted.set()
+        if not self.turned.wait(20):
+            raise BadPolicy("the event loop was blocked")
+        return super().load(bundle)
+
+
+async def turn(late: Late) -> None:
+    """Let an engine be made from the event loop, a while after somebody wanted it."""
+    async with asyncio.timeout(20):
+        while not late.wanted.is_set():  # noqa: ASYNC110 (another thread wants it)
+            await asyncio.sleep(0.01)
+    late.turned.set()
+
+
+async def test_a_start_waits_for_a_second_engine_beside_the_event_loop(tmp_path: Path) -> None:
+    world = World()
+    fleet = fleet_of(tmp_path, world, second=FaultyStage())
+    async with fleet:
+        await fleet.close()
+        fleet.second = late = Late()
+        turning = asyncio.create_task(turn(late))
+        await fleet.open()
+        await turning
+        assert (await send(fleet, "1", "hello")).decided == "permit"
+        assert (await send(fleet, "2", "slips through")).rule == "engine.differs"
+
+
+async def test_what_another_worker_published_waits_for_one_in_the_same_way(tmp_path: Path) -> None:
+    fleet = fleet_of(tmp_path, World(), second=FaultyStage())
+    async with fleet:
+        rollout, gateway = fleet.app.rollout, fleet.app.line.gateway
+        files = fleet.app.store.bundle(rollout.live.digest)
+        assert files is not None
+        other = Bundle.of({**files, "vedette/more.rego": b"package vedette.more\n\none := 1\n"})
+        late, before = Late(), gateway.second
+        rollout.opinions = SecondOpinions(late.load, lambda files: {}, fleet.app.metrics)
+        following = asyncio.create_task(rollout.follow(other, rollout.live.number + 1))
+        await asyncio.to_thread(late.wanted.wait, 20)
+        assert gateway.second is before  # no decision under the new revision without it
+        late.turned.set()
+        await asyncio.wait_for(following, 20)
+        assert gateway.second is not None
+        assert gateway.second.ready
+
+
+async def test_an_engine_does_not_agree_with_itself(tmp_path: Path) -> None:
+    """Where the one that is asked is the one that stands in for a server that is away."""
+    world = World()
+    fleet = fleet_of(tmp_path, world, second=None, decides=FaultyStage(), inward=INWARD)
+    fleet.second = FaultyStage()  # of the same name
+    async with fleet:
+        opinion = fleet.app.line.gateway.second
+        assert opinion is not None
+        opinion.one_in = 1
+        assert (await send(fleet, "1", "hello", "order.place")).rule == "engine.differs"
+        assert (await send(fleet, "2", "hello")).decided == "permit"
+        (entry,) = fleet.entries("engine.differed")
+        assert fleet.body(entry["seq"])["answers"][1]["engine"] == "none"
+        # What nobody else can be asked about is no sample, and no difference.
+        await fleet.app.rollout.opinions.samples.finish(fleet.app.store, pytest.fail)
+        assert not opinion.doubted
+        assert again(fleet, TrustingStage().load).ok
+
+
+def test_without_wasm_the_engine_behind_a_server_is_the_other_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """So what it decides while the server is away is no agreement; no server listens here."""
+    monkeypatch.setattr(opa_wasm, "find_opa", lambda root: None)
+    monkeypatch.setattr(repository, "SHIPPED", tmp_path)
+    plan = PolicyPlan(engine="opa", opa_url="http://127.0.0.1:9")
+    settings = replace(Settings.of(ROOT, "harbour"), edges=Edges(policy=plan), state=tmp_path)
+    metrics = PrometheusMetrics()
+    stage = policy_stage(settings, TrustingStage(), metrics)
+    try:
+        engine = stage.load(BUNDLE)
+        other = second_maker(settings, stage, TrustingStage())(BUNDLE)
+        assert other is not None
+        assert engine.decide(b"{}")
+        assert engine.name == other.name
+        second = SecondOpinion(other, {}, metrics)
+        permit = Decided(read_decision(PERMIT), b"{}", 1, BUNDLE.digest, engine.name)
+        assert second.review(permit, outward=True).decision.rule == "engine.differs"
+        assert second.compare(permit) is None
+    finally:
+        close_stage(stage)
+
+
+async def test_samples_outlive_their_revision_and_the_run(tmp_path: Path) -> None:
+    async with fleet_of(tmp_path, World(), second=FaultyStage(), inward=INWARD) as fleet:
+
+        def sampled() -> Any:
+            opinion = fleet.app.line.gateway.second
+            assert opinion is not None
+            opinion.one_in = 1
+
+        sampled()
+        await send(fleet, "1", "slips through")
+        (fleet.policies / "vedette/denies/more.rego").write_text(DENY_TOOL.format("bell.ring"))
+        assert (await fleet.apply(fleet.policies))["ok"]
+        sampled()
+        await send(fleet, "2", "slips through")
+        assert fleet.entries("engine.differed") == []
+        await fleet.restart()
+        differed = fleet.entries("engine.differed")
+        assert [entry["policy_rev"] for entry in differed] == [1, 2]
+
+
+def test_what_is_not_compared_for_want_of_room_is_counted() -> None:
+    metrics = PrometheusMetrics()
+    second = SecondOpinion(TrustingStage().load(BUNDLE), {}, metrics, one_in=1)
+    denial = Decided(denied("no"), b"{}", 1, BUNDLE.digest, "another")
+    for _ in range(1007):
+        second.review(denial, outward=True)
+    assert metrics.total("samples_dropped") == 7
+
+
+async def test_a_memory_read_is_asked_of_both_after_a_difference(tmp_path: Path) -> None:
+    def lets_read(question: dict[str, Any]) -> object:
+        return PERMIT if question["action"]["tool"] == "memory.read" else None
+
+    fleet = fleet_of(tmp_path, World(), second=FaultyStage(), decides=FaultyStage(lets_read))
+    async with fleet:
+        gateway, agent = fleet.app.line.gateway, fleet.app.line.agent("worker")
+        assert gateway.second is not None
+        situation = Situation(agent, job("1"), 1, fleet.app.line.clock.now_us())
+        before = gateway.may_read(situation, "desk", "notes")
+        assert before.decision.outcome == "permit"
+        assert len(read_drafts(agent, Scope("desk", "notes"), before)) == 1
+        gateway.second.doubted = True
+        read = gateway.may_read(situation, "desk", "notes")
+        assert read.decision.rule == "engine.differs"
+        told = read_drafts(agent, Scope("desk", "notes"), read)
+        assert [draft.kind for draft in told] == ["recall.decided", "engine.differed"]
+        assert told[1].fields["memory"] == "desk/notes"
+
+
+# --- replay, as it is typed -----------------------------------------------------------------------
+
+
+def typed(fleet_folder: Path, *more: str) -> Said:
+    """Type `vedette replay --engine opa` beside a fleet that has ended."""
+    (fleet_folder / "vedette.toml").write_text(
+        'fleet = "harbour"\nstate = "state"\n[content]\nagents = "content/agents"\n'
+        'policies = "policies"\nmemory = "content/memory"\n'
+    )
+    return said(fleet_folder, "replay", "--engine", "opa", *more)
+
+
+@pytest.mark.parametrize("text", ["hello", "slips through"])
+async def test_the_verb_replays_by_a_real_opa(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clean record, and one with a planted difference: exit code and sentence."""
+    opa = find_opa()
+    async with fleet_of(tmp_path, World(), second=None) as fleet:
+        await send(fleet, "1", "good morning")
+        await send(fleet, "2", text)
+    monkeypatch.setenv("VEDETTE_OPA", opa)  # only now, or the fault were found before its effect
+    with OwnServer(opa) as server:
+        version = server.version
+    wrong = int(text == "slips through")
+    done = typed(tmp_path)
+    assert done.code == wrong
+    assert f"2 decisions: {2 - wrong} agreed, {wrong} differed, 0 unreplayable" in done.out
+    assert f"decided by opa/{version} server" in done.out
+    assert ('"rule": "denies.night"' in done.out) is bool(wrong)
+    told = typed(tmp_path, "--json").json
+    assert (told["ok"], told["differed"]) == (not wrong, wrong)
+
+
 async def test_what_is_inward_and_of_low_impact_is_sampled_and_one_difference_ends_that(
     tmp_path: Path,
 ) -> None:
@@ -204,9 +402,8 @@ async def test_what_is_inward_and_of_low_impact_is_sampled_and_one_difference_en
         assert world.effects("wire.send") == 1
         assert second.made[-1].asked == 0  # nothing waited for it
         troubles: list[str] = []
-        task = asyncio.create_task(
-            compare_samples(fleet.app.line.gateway, fleet.app.store, troubles.append)
-        )
+        samples = fleet.app.rollout.opinions.samples
+        task = asyncio.create_task(samples.watch(fleet.app.store, troubles.append))
         async with asyncio.timeout(20):
             while not troubles:  # noqa: ASYNC110 (another task tells)
                 await asyncio.sleep(0.01)

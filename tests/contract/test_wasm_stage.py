@@ -18,17 +18,21 @@ from tools.policy_wasm import compile_rules, digest, rules
 from vedette.adapters import opa_wasm
 from vedette.adapters.bundle_file import PUBLIC_FILE, unpack
 from vedette.adapters.bundle_file.tar import read_tar
+from vedette.adapters.ledger_file import archive, last_before
 from vedette.adapters.opa_wasm import WasmEngine, WasmRepository, WasmStage, build, repository
 from vedette.adapters.rego.engine import RegorusEngine
+from vedette.adapters.rego.golden import golden, must_deny
+from vedette.adapters.sqlite import OpenedStore
 from vedette.bundle import Bundle
 from vedette.digest import sha256_hex
 from vedette.engines import other_engine, policy_stage, reason_of, wasm_maker
 from vedette.errors import BadPolicy
 from vedette.load.edges import Edges, PolicyPlan
+from vedette.load.policy_data import mount
 from vedette.policy_wasm import PolicyWasm
 from vedette.ports import Finding, PolicyEngine, PolicyStage
 from vedette.replay import replay
-from vedette.testing.harness import FleetHarness, TrustingStage, copy_policies
+from vedette.testing.harness import TESTER, FleetHarness, TrustingStage, copy_policies
 from vedette.testing.toy import World, job, send, toy_fleet, until
 
 ROOT = Path(__file__).parents[2]
@@ -259,9 +263,6 @@ async def test_engines_that_differ_on_the_bundle_s_own_questions_are_found(opa: 
 
             return Other()
 
-    from vedette.adapters.rego.golden import golden, must_deny
-    from vedette.load.policy_data import mount
-
     data = mount(BUNDLE.files)
     asked = [*golden(data), *must_deny(data)]
     odd = ("odd", {**asked[0][1], "schema": "nothing/at-all"})
@@ -356,7 +357,7 @@ async def test_restarts_and_other_workers_need_no_opa(
     async with harness(tmp_path, policies) as fleet:
         app = fleet.app
         assert app.line.gateway.engine.name.startswith("opa wasm/")
-        assert "published" in reason_of(app.rollout.stage)
+        assert "published" in app.rollout.why
         files = app.store.bundle(published["bundle"])
         assert files is not None
         assert wasm_maker(app.settings, app.store)(Bundle.of(files)).decide(b"{}")
@@ -373,12 +374,105 @@ async def test_restarts_and_other_workers_need_no_opa(
         last = fleet.entries("policy.published")[-1]
         assert "wasm" not in last
         assert last["engine"].startswith("regorus")
-        assert "no opa is here" in reason_of(app.rollout.stage)
+        assert "no opa is here" in app.rollout.why
         # What an older revision was published with is there for a rollback.
         number = published["policy_rev"]
         back = await fleet.confirmed("policy_rollback", reason="back", number=number)
         assert back["ok"]
         assert fleet.entries("policy.published")[-1]["wasm"] == published["wasm"]
+
+
+async def test_a_bundle_that_does_not_go_live_is_not_why_the_live_one_decides(
+    tmp_path: Path, with_opa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changed rules, found at a start and at a publication that nobody confirms; no opa is here."""
+    policies = copy_policies(tmp_path / "policies")
+    async with harness(tmp_path, policies) as fleet:
+        number = fleet.app.rollout.live.number
+    monkeypatch.setattr(opa_wasm, "find_opa", lambda root: None)
+    (policies / "vedette/more.rego").write_text("package vedette.more\n\none := 1\n")
+    async with harness(tmp_path, policies) as fleet:
+        app = fleet.app
+        done = await app.commands.policy_apply(fleet.order("not confirmed"), policies)
+        assert not done["ok"]
+        assert app.rollout.live.number == number
+        assert app.line.gateway.engine.name.startswith("opa wasm/")
+        assert "published" in app.rollout.why
+        assert not any("the embedded engine decides" in told for told in app.troubles)
+
+
+async def archived(fleet: FleetHarness, folder: Path) -> None:
+    """Archive all that can be, as the verb does."""
+    state = fleet.folder / "state"
+    reading = OpenedStore(state)
+    size = last_before(reading, fleet.app.line.clock.now_us() + 1, reading.open_from())
+    made = archive(reading, folder, size, (state / "ledger.pub").read_text().strip())
+    reading.close()
+    upkeep = fleet.app.commands.upkeep
+    assert upkeep is not None
+    await upkeep.let_go(TESTER, "old", made)
+
+
+async def test_which_wasm_decides_is_signed_after_its_publication_was_archived(
+    tmp_path: Path, with_opa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice, as an archiving takes the entry of the one before; nothing unsigned is believed."""
+    deny = 'package vedette.denies\n\ndeny contains "denies.x" if input.now == 7\n'
+    policies = copy_policies(tmp_path / "policies", {"vedette/denies/x.rego": deny})
+    async with harness(tmp_path, policies) as fleet:
+        (published,) = fleet.entries("policy.published")
+        live = Bundle.of(fleet.app.store.bundle(published["bundle"]) or {})
+        for at in ("first", "second"):
+            await archived(fleet, tmp_path / at)
+        assert fleet.entries("policy.published") == []
+        (entry,) = fleet.entries("ledger.archived")
+        assert entry["wasm"] == {published["bundle"]: published["wasm"]}
+        store = fleet.app.store
+        assert list(store.audit()) == []
+        # Whoever can write to the store plants a Wasm that permits all, under every name there was.
+        planted = PolicyWasm.of(live, build(with_opa, bundle(PERMISSIVE)), "planted")
+        for name, value in planted.marks().items():
+            await store.remember(name, value)
+        await store.remember(f"policy_wasm_of:{published['bundle']}", planted.digest)
+    monkeypatch.setattr(opa_wasm, "find_opa", lambda root: None)
+    async with harness(tmp_path, policies) as fleet:
+        assert fleet.app.line.gateway.engine.name.startswith("opa wasm/")
+        assert "published" in fleet.app.rollout.why
+        assert fleet.app.store.published_wasm(published["bundle"]) == published["wasm"]
+        wasm = fleet.app.store.meta(f"policy_wasm:{published['wasm']}")
+        await fleet.app.store.remember(f"policy_wasm:{published['wasm']}", _other(planted.raw))
+        (odd,) = fleet.app.store.audit()
+        assert (odd.table, odd.row, odd.column) == (
+            "meta", f"policy_wasm:{published['wasm'][:12]}", "value",
+        )  # fmt: skip
+        assert (odd.says, odd.should) == (planted.digest, published["wasm"])
+        assert wasm is not None
+    with pytest.raises(BadPolicy, match="not the one that was published"):
+        await harness(tmp_path, policies).open()
+
+
+PERMISSIVE = """decision := {
+	"schema": "vedette.decision/1", "outcome": "permit", "rule": "all", "reasons": [],
+	"wait": null, "until": 0, "would": null, "obligations": [],
+}"""
+# Denies the empty question, and permits whoever calls themselves what they like.
+ANYBODY = f'{PERMISSIVE} if input.schema == "vedette.question/2"'
+
+
+@pytest.mark.parametrize("rules", [PERMISSIVE, ANYBODY])
+async def test_wasm_that_permits_what_must_be_denied_is_not_loaded(
+    opa: str, nowhere: Path, tmp_path: Path, rules: str
+) -> None:
+    """Under the shipped rules' own name, where no record and no trial would find it."""
+    from vedette.load import Settings
+
+    settings = _with(Settings.of(FleetHarness(tmp_path).content, "harbour"), "wasm")
+    shipped = nowhere / f"{BUNDLE.rules_digest}.wasm"
+    shipped.write_bytes(build(opa, bundle(rules)))
+    with pytest.raises(BadPolicy, match="is not denied but permit"):
+        policy_stage(settings, TrustingStage(), _metrics()).load(BUNDLE)
+    shipped.write_bytes(build(opa, BUNDLE))
+    policy_stage(settings, TrustingStage(), _metrics()).load(BUNDLE)
 
 
 def _other(raw: bytes) -> str:
@@ -396,8 +490,6 @@ async def test_wasm_in_the_store_that_was_not_published_decides_nothing(
         store = fleet.app.store
         assert store.meta(f"policy_wasm:{entry['wasm']}")
         await store.remember(f"policy_wasm:{entry['wasm']}", planted)
-        # Who plants its digest beside it is found by the entry.
-        await store.remember(f"policy_wasm_of:{entry['bundle']}", "0" * 64)
     with pytest.raises(BadPolicy, match="not the one that was published"):
         await harness(tmp_path).open()
     async with harness(tmp_path, engine="embedded") as fleet:

@@ -23,6 +23,7 @@ def look(settings: Settings) -> list[Seen]:
     from vedette import live, outside
     from vedette.adapters.rego.stage import read_bundle
     from vedette.adapters.secrets import wire
+    from vedette.bundle import Bundle
     from vedette.clock import SystemClock
     from vedette.errors import VedetteError
     from vedette.load import read_fleet
@@ -31,7 +32,8 @@ def look(settings: Settings) -> list[Seen]:
 
     wire()
     found = list(live.machine(settings, runs=LocalClient(settings.state).alive()))
-    last_us, files, decides = None, None, None
+    last_us: int | None = None
+    decides: list[live.Seen] = []
     try:
         if is_there(settings):
             with reading(settings) as store:
@@ -40,7 +42,9 @@ def look(settings: Settings) -> list[Seen]:
                 last_us = int(orjson.loads(entry[1])["at"]) if entry else None
                 number, digest = store.revision()
                 files = store.bundle(digest) if number else None
-                decides = live.engine(settings, files, store) if files else None
+                if files is not None:
+                    bundle = Bundle.recorded(files, digest)
+                    decides = list(live.engines(settings, bundle, store))
             found.append(live.Seen("store", "ok", f"can be read; {head:,} entries"))
         else:
             found.append(live.Seen("store", "ok", "none yet; the first run makes it"))
@@ -49,8 +53,7 @@ def look(settings: Settings) -> list[Seen]:
     now_us = SystemClock().now_us()
     found += outside.secrets(settings)
     try:
-        bundle = files or read_bundle(settings.policies).files
-        found += [decides or live.engine(settings, bundle), live.second_opinion(settings, bundle)]
+        found += decides or live.engines(settings, read_bundle(settings.policies))
     except VedetteError as error:
         found.append(live.Seen("policy engine", "fail", error.what, error.mend or ""))
     dates: dict[str, tuple[str, int]] = {}

@@ -196,7 +196,7 @@ def _trial(
 
     number, digest = store.revision() if store is not None else (0, "")
     files = store.bundle(digest) if store is not None and number else None
-    bundle = Bundle.of(files) if files is not None else read_bundle(settings.policies)
+    bundle = Bundle.recorded(files, digest) if files is not None else read_bundle(settings.policies)
     gateway = Gateway(RegorusEngine(bundle), number)
     banks = SqliteBank(":memory:")
     banks.load(loaded.banks)

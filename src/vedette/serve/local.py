@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from vedette.commands import Commands, Order
 from vedette.connections import BACKLOG, Connections
-from vedette.engines import reason_of
 from vedette.errors import (
     AlreadyDone,
     BadCommand,
@@ -244,7 +243,7 @@ def live_status(commands: Commands) -> dict[str, Any]:
         ],
         "engine": {
             "name": line.gateway.engine.name,
-            "why": reason_of(commands.rollout.stage),
+            "why": commands.rollout.why,
         },
         "second": line.gateway.second.name if line.gateway.second is not None else None,
         "stopped": [f"{scope}:{name}" for scope, name in line.stops.listed()],

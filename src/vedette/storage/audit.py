@@ -16,7 +16,8 @@ from typing import Any
 import orjson
 
 from vedette.bundle import bundle_digest
-from vedette.digest import canonical
+from vedette.digest import canonical, sha256_hex
+from vedette.policy_wasm import NAME, unpacked
 from vedette.quick_data import dataclass
 from vedette.run import run_of
 from vedette.storage.database import Database
@@ -29,7 +30,7 @@ _STATE = "a judge's state; `vedette replay` and a new fold of the events tell wh
 # (table, column) -> what an edit could do, and why the ledger does not tell it.
 UNTOLD: Mapping[tuple[str, str], str] = {
     ("meta", "name"): "which values the engine keeps for itself; those that decide are checked",
-    ("meta", "value"): "the tree, the fleet's name and the key are checked at each start",
+    ("meta", "value"): "the tree, the fleet's name, the key and the policy's Wasm are checked",
     ("refused", "subject"): "under whose name content is found to be erased",
     ("event", "subject"): "under whose name content is found to be erased",
     ("run", "key"): "in which order events are judged; made of the agent's charter of that time",
@@ -112,6 +113,7 @@ def audit(database: Database) -> Iterator[Odd]:
         # Entries of before they said themselves what they are about: their store knows.
         told.take(int(seq), {"about": about, **orjson.loads(raw)}, data)
     yield from _policies(database, told, whole=first == 1)
+    yield from _wasm(database, told)
     if first == 1:
         yield from _keyed(database, "stop", "scope,name", ("seq",), told.stops)
         for name, id, column, says, should in differing(database):
@@ -143,6 +145,7 @@ class _Told:
     """What the entries come to, as far as rows say the same."""
 
     policies: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
+    wasm: set[str] = field(default_factory=set)
     stops: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
     events: dict[int, str] = field(default_factory=dict)
     refused: dict[int, str | None] = field(default_factory=dict)
@@ -156,7 +159,10 @@ class _Told:
         kind = entry["kind"]
         if "body" in entry and data is None:
             self.unread = True
+        if kind == "ledger.archived":
+            self.wasm |= set((entry.get("wasm") or {}).values())
         if kind == "policy.published":
+            self.wasm |= {entry["wasm"]} if entry.get("wasm") else set()
             self.policies[(entry["policy_rev"],)] = (entry["bundle"], seq, entry["at"])
         elif entry.get("run") is None and (rev := (entry.get("policy_rev"),)) in self.policies:
             # What was published with it, in one order: the row names the last entry of that.
@@ -239,6 +245,17 @@ def _policies(database: Database, told: _Told, *, whole: bool) -> Iterator[Odd]:
     for digest, _, _ in told.policies.values():
         if digest not in kept:
             yield Odd("bundle", digest[:12], "digest", None, digest)
+
+
+def _wasm(database: Database, told: _Told) -> Iterator[Odd]:
+    """Yield the compiled policies that are not what the entries name, and those that are gone."""
+    sql = "SELECT name, value FROM meta WHERE name LIKE ? ORDER BY name"
+    rows = database.rows(sql, (f"{NAME}%",))
+    digests = {name.removeprefix(NAME): sha256_hex(unpacked(value)) for name, value in rows}
+    for digest in sorted(digests.keys() | told.wasm):
+        says = digests.get(digest)
+        if says != digest:
+            yield Odd("meta", f"{NAME}{digest[:12]}", "value", says, digest)
 
 
 def _keyed(

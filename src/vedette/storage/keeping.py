@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import orjson
 
@@ -28,6 +29,8 @@ from vedette.storage.writer import Writer
 
 # How much is deleted in one transaction: the line's commits wait for it.
 CHUNK = 1000
+# Of so many bundles an archiving says on which Wasm they were published with: 13 KB of one entry.
+BUNDLES = 100
 
 _GONE = "DELETE FROM {0} WHERE seq IN (SELECT seq FROM {0} WHERE seq<=? ORDER BY seq LIMIT ?)"
 _CLOSED = (
@@ -56,9 +59,11 @@ def rotate(
 def let_go(database: Database, ledger: Ledger, archived: Archived, draft: Draft, at_us: int) -> int:
     """Say in the ledger that its beginning is archived, and keep what goes on without it.
 
-    What memories are made of is copied in the same commit (`vedette.storage.kept`). Raises
-    BadCommand unless a checkpoint of the store vouches for exactly that beginning, and no run needs
-    any of it: a dead letter may have been taken up again since it was archived.
+    What memories are made of is copied in the same commit (`vedette.storage.kept`). The entry says
+    which Wasm the last bundles were published with, as their publications may go: so it stays said
+    in what the ledger signs. Raises BadCommand unless a checkpoint of the store vouches for exactly
+    that beginning, and no run needs any of it: a dead letter may have been taken up again since it
+    was archived.
     """
     refuse_open(Reads(database), archived)
     kept.keep(database, archived.size)
@@ -77,10 +82,18 @@ def let_go(database: Database, ledger: Ledger, archived: Archived, draft: Draft,
             f"there is content of entries 1 to {archived.size} that was not erased",
             mend="archive again; no entry was deleted",
         )
-    fields = {**draft.fields, "size": archived.size, "root": root.hex()}
+    wasm = _published_wasm(Reads(database))
+    fields = {**draft.fields, "size": archived.size, "root": root.hex(), "wasm": wasm or None}
     seq = ledger.append([replace(draft, fields=fields)], None, 0, at_us)
     database.run(META, (ARCHIVED, archived.to_bytes().decode()))
     return seq
+
+
+def _published_wasm(reads: Reads) -> dict[str, str]:
+    """Return which Wasm the bundles that were live last were published with."""
+    digests = dict.fromkeys(digest for _, digest, _ in reads.revisions())
+    found = {digest: reads.published_wasm(digest) for digest in islice(digests, BUNDLES)}
+    return {digest: wasm for digest, wasm in found.items() if wasm is not None}
 
 
 def refuse_open(reads: Reads, archived: Archived) -> None:

@@ -121,10 +121,11 @@ class Orders:
         return number
 
     def keep_bundle(self, bundle: Bundle) -> None:
-        """Store a bundle's bytes, before its first use."""
+        """Store a bundle's bytes, before its first use; a row that was changed is right again."""
         files = {path: raw.decode("utf-8") for path, raw in bundle.files.items()}
         self._database.run(
-            "INSERT INTO bundle(digest,files) VALUES(?,?) ON CONFLICT DO NOTHING",
+            "INSERT INTO bundle(digest,files) VALUES(?,?) "
+            "ON CONFLICT(digest) DO UPDATE SET files=excluded.files",
             (bundle.digest, orjson.dumps(files)),
         )
 

@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 
 from vedette.budget import Raise
+from vedette.bundle import Bundle
 from vedette.event import Event
 from vedette.learned import TOLD, Learned, fold
 from vedette.memory import Candidate
-from vedette.policy_wasm import wasm_mark
 from vedette.ports import Survey
 from vedette.run import ActionRow, Run
 from vedette.stop import Stop
@@ -31,6 +31,12 @@ _SINCE = (
     "WHERE c.position>?) "
     "SELECT c.position, b.data FROM chain c JOIN body b ON b.seq=c.position "
     "WHERE c.position>? ORDER BY c.position"
+)
+
+# With the words of the index, so that it is used.
+_ARCHIVED = (
+    "SELECT bytes FROM entry WHERE kind='ledger.archived' AND kind NOT IN "
+    "('event.accepted', 'run.closed') ORDER BY seq DESC LIMIT 1"
 )
 
 
@@ -185,23 +191,33 @@ class Reads(Pages, Record):
         return [(int(number), str(digest), int(at)) for number, digest, at in rows]
 
     def bundle(self, digest: str) -> dict[str, bytes] | None:
-        """Return the files of a recorded bundle."""
+        """Return the files of a recorded bundle. Raises BadPolicy for a row that was changed."""
         rows = self._rows("SELECT files FROM bundle WHERE digest=?", digest)
         if not rows:
             return None
-        return {path: text.encode("utf-8") for path, text in orjson.loads(rows[0][0]).items()}
+        try:
+            told = orjson.loads(rows[0][0]).items()
+            files = {path: text.encode("utf-8") for path, text in told}
+        except (ValueError, AttributeError):
+            files = {}
+        return dict(Bundle.recorded(files, digest).files)
 
     def published_wasm(self, digest: str) -> str | None:
-        """Return the digest of the Wasm that a bundle was published with last, if any was."""
+        """Return the digest of the Wasm that a bundle was published with last, if any was.
+
+        As an entry says it: the publication's, or that of the archiving which took it away.
+        """
         sql = (
             "SELECT bytes FROM entry WHERE kind='policy.published' AND seq<=(SELECT seq FROM policy"
             " WHERE digest=? ORDER BY number DESC LIMIT 1) ORDER BY seq DESC LIMIT 1"
         )
         rows = self._rows(sql, digest)
-        if not rows:  # the entry went into an archive
-            return self.meta(wasm_mark(digest))
-        found = orjson.loads(rows[0][0])
-        return found.get("wasm") if found["bundle"] == digest else None
+        if rows:
+            found = orjson.loads(rows[0][0])
+            return found.get("wasm") if found["bundle"] == digest else None
+        rows = self._rows(_ARCHIVED)
+        told: Any = orjson.loads(rows[0][0]).get("wasm") if rows else None
+        return told.get(digest) if told else None
 
     def stops(self) -> list[tuple[str, str]]:
         """Return what is stopped: (scope, name) with scope all, agent or tool."""

@@ -57,13 +57,18 @@ class TrustingStage:
         return engine
 
 
+def _no_other(bundle: Bundle) -> None:
+    """Make no second engine."""
+
+
 class FleetHarness:
     """One fleet over the content of `content`, with its state in `folder`.
 
     `policies` may be another folder (a copy to edit); `reasoners` replaces those of the agents by
     kind ("judge", "adk"); `targets` are the tables that calling tools get. Agents' code runs in
     this process; with `workers`, in processes of its own, as in production. Set `stage` and
-    `second` before it is opened for other policy engines: who decides, and the second opinion.
+    `second` before it is opened for other policy engines: who decides, and who gives the second
+    opinion: nobody unless it is set.
     """
 
     stage: PolicyStage | None = None
@@ -144,7 +149,7 @@ class FleetHarness:
             clock=self._clock,
             reasoners=self._reasoners,
             stage=self.stage or (None if self._trial else TrustingStage()),
-            second=self.second,
+            second=self.second.load if self.second is not None else _no_other,
         )
         self._app.dispatcher.start()
 

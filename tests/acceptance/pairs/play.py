@@ -19,6 +19,7 @@ from tests.acceptance.pairs.suites import CHARTERS, HOUSE, REGISTRY, SUITES, Too
 from tests.acceptance.pairs.tasks import Attack, Call, Routine
 
 from vedette.action import Proposal
+from vedette.decision import QUESTION
 from vedette.effect import Call as Made
 from vedette.effect import Outcome
 from vedette.event import ENVELOPE, Event
@@ -47,15 +48,26 @@ scopes: [{name: all, readers: [AGENTS], writers: [AGENTS]}]
 topics: []
 """
 
-# The control: a policy that permits everything, to see that the attacks are attacks.
+# The control: permits all that a known agent asks, to see that the attacks are attacks. What no
+# policy may permit (an unknown agent, another shape) it denies: else it would not be loaded.
 PERMISSIVE: Mapping[str, str] = {
-    "vedette/gateway/decide.rego": """\
+    "vedette/gateway/decide.rego": f"""\
 package vedette.gateway
 
-decision := {
-	"schema": "vedette.decision/1", "outcome": "permit", "rule": "permit.all", "reasons": [],
+default decision := {{
+	"schema": "vedette.decision/1", "outcome": "deny", "rule": "control", "reasons": [],
 	"wait": null, "until": 0, "would": null, "obligations": [],
-}
+}}
+
+decision := {{
+	"schema": "vedette.decision/1", "outcome": "permit", "rule": "control", "reasons": [],
+	"wait": null, "until": 0, "would": null, "obligations": [],
+}} if {{
+	input.schema == "{QUESTION}"
+	is_object(data.grants[input.subject.agent])
+	endswith(input.subject.id, concat("/", ["/agent", input.subject.agent]))
+	is_object(input.action)
+}}
 """
 }
 

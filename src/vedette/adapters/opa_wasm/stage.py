@@ -25,9 +25,9 @@ class WasmStage:
     """Tries bundles as the stage within does, and decides by the Wasm of their rules.
 
     Where there is none, and nothing to make it with, the engine within decides; with `required` the
-    bundle is refused. `questions` of a bundle are put to both engines before it is admitted, and so
-    is what it must deny.
-    `why` says for people why the engine that was loaded last decides.
+    bundle is refused. `questions` of a bundle are put to both engines before it is admitted; what
+    it `must_deny` is put to each engine that is made, and one that does not deny it decides
+    nothing. `why` says for people why the engine that was loaded last decides.
     """
 
     def __init__(
@@ -117,8 +117,20 @@ class WasmStage:
                     raise BadPolicy(NO_OPA, where="[policy] engine", mend=MEND)
                 return None
             found = WasmEngine(bundle, wasm.raw, code=self._code)
+            self._refuse_permissive(found, bundle)
             self._made = {bundle.digest: found}
         return found
+
+    def _refuse_permissive(self, engine: WasmEngine, bundle: Bundle) -> None:
+        """Raise BadPolicy for an engine that does not deny what must be denied.
+
+        Whatever took the place of the Wasm that was tried: no record and no file is asked here.
+        """
+        for name, question in self._must_deny(bundle):
+            decision = _decide(engine, orjson.dumps(question))
+            if decision.outcome != "deny":
+                what = f"{name} is not denied but {decision.outcome} by {decision.rule}"
+                raise BadPolicy(what, where=f"{_ENTRY}:1", mend="deny what proves nothing")
 
     def _found(self, bundle: Bundle) -> PolicyWasm | list[Finding]:
         """Return the Wasm of a bundle that loads, or what is wrong with it: nothing without one."""
@@ -130,17 +142,11 @@ class WasmStage:
             return [_finding(error)]
 
     def _compared(self, bundle: Bundle) -> list[Finding]:
-        """Put the bundle's own questions to both engines; return where they differ or permit."""
+        """Put the bundle's own questions to both engines; return where they differ."""
         wasm, within = self._engine(bundle), self._within.load(bundle)
         assert wasm is not None
         found = []
-        must_deny = self._must_deny(bundle)
-        for name, question in must_deny:
-            decision = _decide(wasm, orjson.dumps(question))
-            if decision.outcome != "deny":
-                what = f"{name} is not denied but {decision.outcome} by {decision.rule}"
-                found.append(Finding(_ENTRY, 1, what, "deny what proves nothing"))
-        for name, question in [*self._questions(bundle), *must_deny]:
+        for name, question in [*self._questions(bundle), *self._must_deny(bundle)]:
             raw = orjson.dumps(question)
             first, second = _decide(wasm, raw), _decide(within, raw)
             failed = "engine.error" in (first.rule, second.rule)
