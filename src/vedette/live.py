@@ -263,11 +263,11 @@ def engines(settings: Settings, bundle: Bundle, record: Any = None) -> Iterator[
 
 
 def _asked(what: str, engine: PolicyEngine, why: str = "") -> Seen:
-    """Ask an engine the empty question, which every policy denies."""
-    from vedette.question import answer_of
+    """Ask an engine the empty question, which every policy denies. Raises what the engine does."""
+    from vedette.decision import read_decision
 
     began = time.perf_counter()
-    decision = answer_of(engine, b"{}")
+    decision = read_decision(engine.decide(b"{}"))
     took = (time.perf_counter() - began) * 1000
     if decision.outcome != "deny":
         return Seen(what, "fail", f"{engine.name} permits an empty question", "stop the fleet")

@@ -168,7 +168,11 @@ class Samples:
         taken = self.take()
         if not taken:
             return False
-        compared = await asyncio.to_thread(lambda: [one.compare(decided) for one, decided in taken])
+        try:
+            compared = await asyncio.to_thread(lambda: [one.compare(each) for one, each in taken])
+        except asyncio.CancelledError:
+            self._waiting.extendleft(reversed(taken))  # who ends the run finishes them
+            raise
         for decided in compared:
             if decided is None:
                 continue
@@ -187,10 +191,10 @@ class Samples:
                 await asyncio.sleep(_EVERY_S)
 
     async def finish(self, store: _Notes, trouble: Callable[[str], None]) -> None:
-        """Compare all that is left, at the end; a store that is away ends it early."""
+        """Compare all that is waiting by now, at the end; a store that is away ends it early."""
         with suppress(VedetteError):
-            while await self.compare(store, trouble):
-                pass
+            for _ in range(0, len(self._waiting), _AT_ONCE):
+                await self.compare(store, trouble)
 
 
 class SecondOpinions:

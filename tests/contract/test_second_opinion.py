@@ -35,7 +35,7 @@ from vedette.question import Decided, Situation
 from vedette.recall import read_drafts
 from vedette.replay import ReplayReport, replay
 from vedette.runner import Running
-from vedette.second_opinion import SecondOpinion, SecondOpinions, inward_tools
+from vedette.second_opinion import Samples, SecondOpinion, SecondOpinions, inward_tools
 from vedette.testing.harness import FleetHarness, TrustingStage
 from vedette.testing.toy import DENY_TOOL, DESK, World, do, job, toy_fleet
 
@@ -324,6 +324,31 @@ async def test_samples_outlive_their_revision_and_the_run(tmp_path: Path) -> Non
         await fleet.restart()
         differed = fleet.entries("engine.differed")
         assert [entry["policy_rev"] for entry in differed] == [1, 2]
+
+
+async def test_a_run_that_ends_while_samples_are_compared_loses_none(tmp_path: Path) -> None:
+    fleet = fleet_of(tmp_path, World(), second=None)
+    async with fleet:
+        began, go = threading.Event(), threading.Event()
+
+        def slow(question: dict[str, Any]) -> object:
+            began.set()
+            assert go.wait(20)
+            return None
+
+        metrics = PrometheusMetrics()
+        samples, slowly = Samples(metrics), FaultyStage(slow).load(BUNDLE)
+        second = SecondOpinion(slowly, {}, metrics, samples, one_in=1)
+        question = b'{"action":{"args":{}}}'
+        second.sample(Decided(read_decision(PERMIT), question, 1, BUNDLE.digest, "another"))
+        watching = asyncio.create_task(samples.watch(fleet.app.store, pytest.fail))
+        await asyncio.to_thread(began.wait, 20)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        go.set()
+        troubles: list[str] = []
+        await samples.finish(fleet.app.store, troubles.append)
+        assert len(troubles) == len(fleet.entries("engine.differed")) == 1
 
 
 def test_what_is_not_compared_for_want_of_room_is_counted() -> None:
