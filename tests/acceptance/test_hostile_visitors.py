@@ -181,6 +181,7 @@ def test_a_judge_in_observe_gets_at_nothing_of_the_fleet(fleet: Visited) -> None
     told = {run["key"]: label_of(fleet, run) for run in runs if run["agent"] == "spy"}
     assert set(told) == set(ATTACKS)
     assert [name for name, label in told.items() if not label.startswith("refused")] == []
+    assert waiting(fleet, "approved by a judge")["state"] == "open"
     assert "approved by a judge" not in fleet.written()
     assert not (fleet.policies / "planted.md").exists()
     assert not (fleet.root / "agents" / "clerk" / "planted.py").exists()
@@ -197,14 +198,14 @@ def test_a_hold_shows_what_it_is_about(fleet: Visited) -> None:
 def test_an_approval_names_what_was_shown(fleet: Visited) -> None:
     hold = waiting(fleet, "approved unseen")["hold"]
     for more in ([], ["--yes"]):
-        vedette(fleet.root, "approve", hold, "--reason", "in haste", *more)
-    fleet.settle(1)
+        assert said(fleet.root, "approve", hold, "--reason", "in haste", *more).code != 0, more
+    assert waiting(fleet, "approved unseen")["state"] == "open"
     assert "approved unseen" not in fleet.written()
 
 
 def test_erasing_shows_and_asks(fleet: Visited) -> None:
     event = next(r for r in fleet.settle(1) if r["agent"] == "late")["event"]
-    asked = vedette(fleet.root, "erase", "--event", event, "--reason", "by mistake", "--json")
+    asked = said(fleet.root, "erase", "--event", event, "--reason", "by mistake", "--json")
     assert asked.code != 0
     assert fleet.told("ledger", "verify")["erased"] == 0
 
@@ -212,7 +213,7 @@ def test_erasing_shows_and_asks(fleet: Visited) -> None:
 def test_whoever_sent_what_waits_does_not_keep_it_from_being_erased(fleet: Visited) -> None:
     event = next(r for r in fleet.settle(1) if r["key"] == "to be erased")["event"]
     why = ("--reason", "asked for it")
-    erased = vedette(fleet.root, "erase", "--event", event, *why, "--deny-holds", "--yes")
+    erased = said(fleet.root, "erase", "--event", event, *why, "--deny-holds", "--yes")
     assert erased.code == 0, erased.err
     assert fleet.told("ledger", "verify")["erased"] > 0
     assert "to be erased" not in said(fleet.root, "hold", "list", "--limit", "200").out
@@ -250,7 +251,7 @@ def published(fleet: Visited, *arguments: str) -> None:
     """Publish, as who confirms what it loosens where that is asked for."""
     asks = "--yes" in said(fleet.root, *arguments[:2], "--help").out
     sure = ("--yes",) if asks else ()
-    done = vedette(fleet.root, *arguments, "--reason", "a test", *sure)
+    done = said(fleet.root, *arguments, "--reason", "a test", *sure)
     assert done.code == 0, done.err
 
 
@@ -260,9 +261,9 @@ def live(fleet: Visited) -> int:
 
 def test_a_rollback_that_arms_an_agent_again_asks(fleet: Visited) -> None:
     before = live(fleet)
-    observed = vedette(fleet.root, "mode", "clerk", "observe", "--reason", "to look at it")
+    observed = said(fleet.root, "mode", "clerk", "observe", "--reason", "to look at it")
     assert observed.code == 0, observed.err
-    back = vedette(fleet.root, "policy", "rollback", str(before), "--reason", "too careful")
+    back = said(fleet.root, "policy", "rollback", str(before), "--reason", "too careful")
     fleet.job("armed again")
     fleet.settle(1)
     assert "armed again" not in fleet.written()
@@ -296,7 +297,7 @@ def test_it_can_be_stopped_while_slow_headers_take_all_connections(fleet: Visite
             with contextlib.suppress(OSError):
                 held.append(socket.create_connection(("127.0.0.1", fleet.port), 5))
                 held[-1].sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: %d" % at)
-        stopped = vedette(fleet.root, "stop", "--all", "--reason", "under attack", "--json")
+        stopped = said(fleet.root, "stop", "--all", "--reason", "under attack", "--json")
     finally:
         for one in held:
             one.close()
@@ -492,5 +493,5 @@ def test_what_opa_denies_is_not_done(tmp_path: Path) -> None:
     finally:
         visited.stop()
     assert visited.written().keys() & FORMS.keys() == set()
-    refused = vedette(visited.root, "policy", "check").out
+    refused = said(visited.root, "policy", "check").out
     assert [n for n in range(len(FORMS)) if f"house{n}.rego" not in refused] == []
