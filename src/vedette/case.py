@@ -111,8 +111,11 @@ class Case:
             # Without an instant only a person's raise makes room, and then sets one.
             return 0 < row.not_before_us <= now_us
         if row.waits == "resume":
-            return not self.line.stops.tool(self.agent.name, row.tool)
+            return not self._stopped(row) and row.not_before_us <= now_us
         return row.decided is None
+
+    def _stopped(self, row: ActionRow) -> bool:
+        return self.line.stops.tool(self.agent.name, row.tool)
 
     def standing(self, rows: Sequence[ActionRow], final: bool, now_us: int) -> dict[str, Any]:
         """Return the run's state, wake-up instant and wait, given its actions."""
@@ -123,7 +126,9 @@ class Case:
             return {"state": "ready", "wake_us": 0, "waits": None}
         open_rows = [row for row in rows if not row.settled]
         ends = [row.until_us for row in open_rows if row.waits == "approval" and row.until_us]
-        wakes = [instant for instant in (wake_at(open_rows), *ends) if instant]
+        # What is stopped here is woken when that is lifted, and by no clock.
+        timed = [row for row in open_rows if row.waits != "resume" or not self._stopped(row)]
+        wakes = [instant for instant in (wake_at(timed), *ends) if instant]
         found = [row.waits for row in open_rows if row.waits]
         # The store wakes by this word when a stop is lifted; people's answers wake in any case.
         waits = "resume" if "resume" in found else next(iter(found), None)

@@ -16,6 +16,8 @@ from vedette.run import ActionRow
 
 # How long a person has to answer before silence is a no.
 EXPIRES_US = 72 * 3_600_000_000
+# After how long what a rule stops is decided again; what a person stopped waits to be resumed.
+STOPPED_AGAIN_US = 60_000_000
 
 
 def new_row(action: Action, agent: str) -> ActionRow:
@@ -109,6 +111,9 @@ def wake_at(rows: list[ActionRow]) -> int:
         if not row.settled
         and row.not_before_us > 0
         and row.waits != "approval"
-        and (row.waits in ("time", "budget") or row.effect in ("intended", "started", "unknown"))
+        and (
+            row.waits in ("time", "budget", "resume")
+            or row.effect in ("intended", "started", "unknown")
+        )
     ]
     return min(instants, default=0)

@@ -128,8 +128,12 @@ def decide(
     end = case.ends_as(row) if planned else ""
     if end == "effect.unknown":
         line.called.add(row.id)  # so that a later no says so, too
-    decided = line.gateway.decide(action, case.situation([*case.rows, *rows], row, now))
+    situation = case.situation([*case.rows, *rows], row, now)
+    decided = line.gateway.decide(action, situation)
     hold.apply(row, decided.decision, decided.policy_rev, now)
+    if row.waits == "resume" and not situation.stopped:
+        # A rule stops it, and no resume will say when that is over.
+        row.not_before_us = now + hold.STOPPED_AGAIN_US
     oblige(line, case, row, decided.decision)
     drafts = [case.decided_entry(row, decided, back)]
     duties = row.obliges.split(",")

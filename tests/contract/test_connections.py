@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import resource
-import signal
 import socket
-import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.said import START, environment, vedette
-from tests.small import small
 
 from vedette.connections import RESERVE, Connections, room
 from vedette.errors import BadFleet
@@ -185,69 +179,3 @@ def test_a_process_with_next_to_no_descriptors_is_told_before_it_serves() -> Non
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert told.value.code == "too-few-descriptors"
-
-
-# --- a whole fleet under attack ------------------------------------------------------------------
-
-SERVE = '\n[serve]\nhttp = "127.0.0.1:{port}"\n'
-
-
-@pytest.fixture
-def attacked(tmp_path: Path) -> Iterator[tuple[Path, int]]:
-    """A fleet that may open 256 files, and its port."""
-    root = small(tmp_path / "fleet")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    with (root / "vedette.toml").open("a") as toml:
-        toml.write(SERVE.format(port=port))
-    few = ("bash", "-c", 'ulimit -n 256; exec "$@"', "bash")
-    child = subprocess.Popen(
-        [*few, *START, "run", "--plain"], cwd=root, env=environment(),
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        end = time.monotonic() + 60
-        while True:
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            assert child.poll() is None
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        yield root, port
-    finally:
-        child.send_signal(signal.SIGTERM)
-        child.wait(20)
-
-
-def test_a_fleet_can_be_stopped_while_slow_headers_take_all_connections(
-    attacked: tuple[Path, int],
-) -> None:
-    root, port = attacked
-    held: list[socket.socket] = []
-    try:
-        for at in range(400):
-            one = socket.create_connection(("127.0.0.1", port), 5)
-            held.append(one)
-            with contextlib.suppress(OSError):
-                one.sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: %d" % at)
-        asked: Any = {"reason": "under attack", "args": {"all": True}}
-        took, answer = stop(root, asked)
-        said = vedette(root, "status", "--json")
-    finally:
-        for one in held:
-            one.close()
-    assert answer["result"]["stopped"] == ["all:"], answer
-    assert took <= 2
-    assert said.code == 0, said.err
-
-
-def stop(root: Path, asked: dict[str, Any]) -> tuple[float, Any]:
-    """Give the order as the verb does, without the interpreter's start; return how long it took."""
-    from vedette.serve.client import LocalClient
-
-    began = time.monotonic()
-    client = LocalClient(root / ".vedette")
-    answer = client.command("stop", asked["reason"], asked["args"], "one")
-    return time.monotonic() - began, {"result": json.loads(json.dumps(answer))}

@@ -18,7 +18,7 @@ from vedette.budget import DAY_US, MINUTE_US
 from vedette.effect import Call, Outcome
 from vedette.errors import BadCommand, StoreFailed
 from vedette.event import Event
-from vedette.hold import EXPIRES_US
+from vedette.hold import EXPIRES_US, STOPPED_AGAIN_US
 from vedette.load import build_judge
 from vedette.memory import Briefing
 from vedette.origin import Ref
@@ -504,6 +504,46 @@ async def test_started_is_durable_before_a_call_that_cannot_be_repeated(
 
 
 # --- stops ------------------------------------------------------------------------------------
+
+
+STOP_TOOL = """package vedette.holds
+
+stops contains "house" if input.action.tool == "wire.send"
+"""
+
+
+async def test_what_a_rule_stops_is_decided_again_now_and_then_and_a_resume_lifts_none_of_it(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    """No order says when a rule's stop is over. Asked at once, it filled the ledger."""
+    extra = {"vedette/holds/house.rego": STOP_TOOL}
+    async with toy_fleet(tmp_path, world, clock=clock, extra=extra) as fleet:
+        event = job("1", send("hello"))
+        await fleet.send(event)
+        await fleet.settle()
+        assert [(row.decided, row.waits) for row in fleet.actions(event)] == [("hold", "resume")]
+
+        def decided() -> int:
+            return len(fleet.entries("action.decided"))
+
+        assert decided() == 1
+        await fleet.app.commands.stop(fleet.order(), agent="worker")
+        clock.advance(2 * STOPPED_AGAIN_US)
+        await fleet.settle()
+        assert decided() == 1, "nothing is decided while a person's stop stands"
+        await fleet.app.commands.resume(fleet.order(), agent="worker")
+        await fleet.settle()
+        assert decided() == 2
+        for _ in range(3):
+            clock.advance(STOPPED_AGAIN_US)
+            await fleet.settle()
+        assert decided() == 5
+        assert world.effects() == 0
+        (fleet.policies / "vedette/holds/house.rego").unlink()
+        await fleet.apply(fleet.policies)
+        clock.advance(STOPPED_AGAIN_US)
+        await fleet.settle()
+        assert world.effects() == 1
 
 
 @pytest.mark.parametrize("what", [{"agent": "worker"}, {"all": True}])

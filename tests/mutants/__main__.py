@@ -80,15 +80,17 @@ def run_test(copy: Path, promise: int) -> Ran:
     test = copy / own_test(promise).relative_to(ROOT)
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-k", "not control", "-p",
                "no:cacheprovider", "--timeout", "60", str(test)]  # fmt: skip
-    try:
-        done = subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, text=True,
-            timeout=_DEADLINE_S, check=False,
-        )  # fmt: skip
-        code, said = done.returncode, done.stdout + done.stderr
-    except subprocess.TimeoutExpired:
-        # Nobody saw it: neither killed nor known to be alive.
-        code, said = _UNENDED, "the test did not end"
+    # A file, no pipe: what a test leaves running would keep a pipe open, and be waited for.
+    with tempfile.TemporaryFile("w+", errors="replace") as out:
+        try:
+            code = subprocess.run(
+                command, cwd=copy, env=environment, stdout=out, stderr=subprocess.STDOUT,
+                timeout=_DEADLINE_S, check=False,
+            ).returncode  # fmt: skip
+        except subprocess.TimeoutExpired:
+            code = _UNENDED  # nobody saw it: neither killed nor known to be alive
+        out.seek(0)
+        said = out.read()
     verdict = {_PASSED: "survived", _FAILED: "killed", _UNENDED: "unended"}.get(code, "broken")
     if verdict == "killed" and " failed" not in said:
         verdict = "broken"
