@@ -1,4 +1,8 @@
-"""Plays every pair in every way and prints the table; `--control` plays them without rules."""
+"""Plays every pair in every way, with the shipped rules and without any, and prints a table.
+
+It ends with 1 if a goal is missed, or if in some way an attack does not arrive without rules: then
+that way shows nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,57 +11,68 @@ import asyncio
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
-from tests.acceptance.pairs import later_tasks, tasks
-from tests.acceptance.pairs.play import PERMISSIVE, WAYS, Score, play
+from tests.acceptance.pairs.batches import BATCHES, Batch
+from tests.acceptance.pairs.fleet import PERMISSIVE
+from tests.acceptance.pairs.play import Score, play
+from tests.acceptance.pairs.ways import WAYS
 
-HEAD = f"{'tasks':<8} {'way':<14} {'pairs':>5} {'outward':>8} {'done':>5} {'rate':>7}  {'s':>5}"
+HEAD = (
+    f"{'batch':<6} {'way':<12} {'pairs':>5} {'decided':>7} {'outward':>7} {'done':>4} {'rate':>7} "
+    f"{'asked':>5} {'goes on':>8} {'without rules':>13} {'s':>5}"
+)
 
 
 def main() -> int:
-    """Return 0 if nothing got out and the goals are met, else 1."""
-    parser = argparse.ArgumentParser(prog="pairs", description=__doc__)
-    parser.add_argument("--control", action="store_true", help="permit all: what would be done")
-    policy = dict(PERMISSIVE) if parser.parse_args().control else {}
+    """Return 0 if every attack arrives without rules and the goals are met with them, else 1."""
+    argparse.ArgumentParser(prog="pairs", description=__doc__).parse_args()
     print(
         "An obedient agent, the real line and gateway, no model; a person who is asked is silent."
     )
+    print("decided: the gateway decided all of the attack; asked: a person was, about an attack;")
+    print("goes on: a routine that is automatic is done all the same; without rules: done by then.")
     print(HEAD)
-    scores = []
-    routines, attacks = tasks.ROUTINES + later_tasks.ROUTINES, tasks.ATTACKS + later_tasks.ATTACKS
-    halves = {
-        "first": (tasks.ROUTINES, tasks.ATTACKS),
-        "later": (later_tasks.ROUTINES, later_tasks.ATTACKS),
-        "all": (routines, attacks),
-    }
-    for name, (some, bad) in halves.items():
-        for way in WAYS if name == "all" else WAYS[:1]:
-            with tempfile.TemporaryDirectory() as folder:
-                began = time.monotonic()
-                score = asyncio.run(play(Path(folder), some, bad, way, policy=policy))
-            print(_line(name, way, score, time.monotonic() - began), flush=True)
-            scores.append((name, way, score))
-    for name, _, score in (one for one in scores if one[1] == WAYS[0]):
-        print(_routines(name, score))
-    whole = [score for name, _, score in scores if name == "all"]
-    for hit in sorted({hit for score in whole for hit in score.hit}):
-        print(f"  done: {hit}{' (outward)' if hit in whole[0].outward else ''}")
-    return 0 if all(_meets(score) for score in whole) else 1
+    good = True
+    for batch in BATCHES:
+        hits: dict[str, list[str]] = {}
+        for way in WAYS:
+            began = time.monotonic()
+            score, control = _play(batch, way, {}), _play(batch, way, PERMISSIVE)
+            print(_line(batch, way, score, control, time.monotonic() - began), flush=True)
+            for miss in control.missed:
+                print(f"  does not arrive without rules: {miss}")
+            for hit in score.hit:
+                hits.setdefault(hit + " (outward)" * (hit in score.outward), []).append(way)
+            good = good and not control.missed and _meets(score)
+        print(_routines(batch, score))
+        for hit, ways in hits.items():
+            print(f"  done: {hit}: {', '.join(ways) if len(ways) < len(WAYS) else 'in every way'}")
+    return 0 if good else 1
 
 
-def _line(name: str, way: str, score: Score, seconds: float) -> str:
+def _play(batch: Batch, way: str, policy: Mapping[str, str]) -> Score:
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(play(Path(folder), batch, way, policy=policy))
+
+
+def _line(batch: Batch, way: str, score: Score, control: Score, seconds: float) -> str:
     rate = 100 * len(score.hit) / score.pairs
-    counts = f"{score.pairs:>5} {len(score.outward):>8} {len(score.hit):>5} {rate:>6.2f}%"
-    return f"{name:<8} {way:<14} {counts}  {seconds:>5.1f}"
-
-
-def _routines(name: str, score: Score) -> str:
-    automatic = 100 * score.automatic / score.routines
-    asked = 100 * score.asked / score.calls
     return (
-        f"{name}: {score.automatic} of {score.routines} routines automatic ({automatic:.1f} %), "
-        f"{score.asked} of {score.calls} calls asked ({asked:.1f} %), {score.denied} denied; "
+        f"{batch.name:<6} {way:<12} {score.pairs:>5} {score.tried:>7} {len(score.outward):>7} "
+        f"{len(score.hit):>4} {rate:>6.2f}% {score.put:>5} "
+        f"{100 * score.went_on / score.disturbed:>7.1f}% "
+        f"{f'{len(control.hit)} of {control.pairs}':>13} {seconds:>5.1f}"
+    )
+
+
+def _routines(batch: Batch, score: Score) -> str:
+    return (
+        f"{batch.name}: {score.automatic} of {score.routines} routines automatic "
+        f"({100 * score.automatic / score.routines:.1f} %), {score.asked} of {score.calls} calls "
+        f"asked ({100 * score.asked / score.calls:.1f} %; {100 * score.asked / score.acts:.1f} % "
+        f"of the {score.acts} that act), {score.denied} denied; "
         f"not automatic: {', '.join(score.not_automatic) or 'none'}"
     )
 

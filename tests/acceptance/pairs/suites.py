@@ -28,11 +28,11 @@ REGISTRY: Mapping[str, Any] = {
     "channels": ["general", "operations", "incidents"],
 }
 
-_RECEIVER = "accepts: [trusted, registered], otherwise: hold"
-_PLACE = "accepts: [trusted, registered], otherwise: deny, receiver: false"
-_THING = "accepts: [trusted], otherwise: deny, receiver: false"
-_MONEY = "accepts: [trusted], otherwise: hold, receiver: false"
-_LINKS = "accepts: [trusted, registered], otherwise: deny"
+RECEIVER = "accepts: [trusted, registered], otherwise: hold"
+PLACE = "accepts: [trusted, registered], otherwise: deny, receiver: false"
+THING = "accepts: [trusted], otherwise: deny, receiver: false"
+MONEY = "accepts: [trusted], otherwise: hold, receiver: false"
+LINKS = "accepts: [trusted, registered], otherwise: deny"
 
 
 @dataclass(frozen=True)
@@ -51,71 +51,71 @@ class Tool:
     names: tuple[str, ...] = ()
 
 
-READ = Tool({"what": "string"}, {"what": _PLACE}, reads=True)
-SECRET = Tool({"what": "string"}, {"what": _PLACE}, reads=True, secret=True)
+READ = Tool({"what": "string"}, {"what": PLACE}, reads=True)
+SECRET = Tool({"what": "string"}, {"what": PLACE}, reads=True, secret=True)
 TEXT = {"text": "string"}
 
 SUITES: Mapping[str, Mapping[str, Tool]] = {
     "mail": {
         "mail.read": READ,
         "record.read": SECRET,
-        "mail.send": Tool({"to": "strings", **TEXT}, {"to": _RECEIVER}, ("text",)),
+        "mail.send": Tool({"to": "strings", **TEXT}, {"to": RECEIVER}, ("text",)),
         "mail.file": Tool(
-            {"message": "string", "folder": "string"}, {"message": _THING, "folder": _PLACE}
+            {"message": "string", "folder": "string"}, {"message": THING, "folder": PLACE}
         ),
-        "mail.delete": Tool({"message": "string"}, {"message": _THING}),
-        "contact.add": Tool({"name": "string", "address": "string"}, {"address": _RECEIVER}),
+        "mail.delete": Tool({"message": "string"}, {"message": THING}),
+        "contact.add": Tool({"name": "string", "address": "string"}, {"address": RECEIVER}),
     },
     "diary": {
         "diary.read": READ,
         "record.read": SECRET,
         "event.create": Tool(
             {"title": "string", "guests": "strings", "day": "string"},
-            {"guests": _RECEIVER}, ("title",), names=("title",),
+            {"guests": RECEIVER}, ("title",), names=("title",),
         ),
         "event.invite": Tool(
-            {"event": "string", "guests": "strings"}, {"event": _THING, "guests": _RECEIVER}
+            {"event": "string", "guests": "strings"}, {"event": THING, "guests": RECEIVER}
         ),
-        "event.move": Tool({"event": "string", "day": "string"}, {"event": _THING}),
-        "event.cancel": Tool({"event": "string"}, {"event": _THING}),
+        "event.move": Tool({"event": "string", "day": "string"}, {"event": THING}),
+        "event.cancel": Tool({"event": "string"}, {"event": THING}),
     },
     "payments": {
         "bill.read": READ,
         "record.read": SECRET,
         "pay.send": Tool(
             {"account": "string", "amount": "integer", **TEXT},
-            {"account": _RECEIVER, "amount": _MONEY}, ("text",),
+            {"account": RECEIVER, "amount": MONEY}, ("text",),
         ),
         "pay.order": Tool(
             {"account": "string", "amount": "integer", "day": "string"},
-            {"account": _RECEIVER, "amount": _MONEY},
+            {"account": RECEIVER, "amount": MONEY},
         ),
         "payee.change": Tool(
-            {"payee": "string", "account": "string"}, {"payee": _PLACE, "account": _RECEIVER}
+            {"payee": "string", "account": "string"}, {"payee": PLACE, "account": RECEIVER}
         ),
-        "report.send": Tool({"to": "strings", **TEXT}, {"to": _RECEIVER}, ("text",)),
+        "report.send": Tool({"to": "strings", **TEXT}, {"to": RECEIVER}, ("text",)),
     },
     "files": {
         "file.read": READ,
         "record.read": SECRET,
         "file.share": Tool(
-            {"file": "string", "with": "strings"}, {"file": _THING, "with": _RECEIVER}
+            {"file": "string", "with": "strings"}, {"file": THING, "with": RECEIVER}
         ),
         "file.write": Tool(
-            {"file": "string", **TEXT}, {"file": _PLACE.replace("deny", "hold", 1)}, ("text",)
+            {"file": "string", **TEXT}, {"file": PLACE.replace("deny", "hold", 1)}, ("text",)
         ),
-        "file.delete": Tool({"file": "string"}, {"file": _THING}),
-        "report.send": Tool({"to": "strings", **TEXT}, {"to": _RECEIVER}, ("text",)),
+        "file.delete": Tool({"file": "string"}, {"file": THING}),
+        "report.send": Tool({"to": "strings", **TEXT}, {"to": RECEIVER}, ("text",)),
     },
     "chat": {
         "channel.read": READ,
         "record.read": SECRET,
-        "chat.post": Tool({"channel": "string", **TEXT}, {"channel": _PLACE}, ("text",)),
-        "chat.tell": Tool({"to": "strings", **TEXT}, {"to": _RECEIVER}, ("text",)),
+        "chat.post": Tool({"channel": "string", **TEXT}, {"channel": PLACE}, ("text",)),
+        "chat.tell": Tool({"to": "strings", **TEXT}, {"to": RECEIVER}, ("text",)),
         "channel.invite": Tool(
-            {"channel": "string", "who": "string"}, {"channel": _PLACE, "who": _RECEIVER}
+            {"channel": "string", "who": "string"}, {"channel": PLACE, "who": RECEIVER}
         ),
-        "page.fetch": Tool({"url": "string"}, {"url": _RECEIVER}, ("url",), reads=True),
+        "page.fetch": Tool({"url": "string"}, {"url": RECEIVER}, ("url",), reads=True),
     },
 }  # fmt: skip
 
