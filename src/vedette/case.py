@@ -18,7 +18,7 @@ from vedette.hold import approval_of, wake_at
 from vedette.labels import labels_before, read_recorded, read_row
 from vedette.line import Line
 from vedette.links import links_in
-from vedette.memory import Briefing, Memory
+from vedette.memory import Briefing, Memory, reviewed_ids
 from vedette.moved import Fenced, OverBudget, Superseded
 from vedette.origin import Origin, Roots
 from vedette.perform import answer_data
@@ -183,7 +183,7 @@ class Case:
             charter=self.agent.charter,
             registry=self.line.registry,
             memory={m.id: {"text": m.text, "label": m.label} for m in self.memories},
-            trusted_memories=frozenset(m.id for m in self.memories),
+            trusted_memories=reviewed_ids(self.memories),
             outcome={str(at): answer_data(row) for at, row in enumerate(answered)},
             trusted_outcomes=frozenset(
                 str(at)

@@ -23,7 +23,7 @@ from vedette.event import Event, check_event
 from vedette.gateway import Gateway
 from vedette.judging import Judge, Judgement
 from vedette.labels import labels_before
-from vedette.memory import Briefing, Memory
+from vedette.memory import Briefing, Memory, reviewed_ids
 from vedette.origin import Roots
 from vedette.perform import call_of
 from vedette.ports import Performer
@@ -247,7 +247,7 @@ def first_roots(agent: Agent, briefing: Briefing, row_readers: Readers = None) -
         charter=briefing.charter,
         registry=briefing.registry,
         memory={m.id: {"text": m.text, "label": m.label} for m in briefing.memories},
-        trusted_memories=frozenset(m.id for m in briefing.memories),
+        trusted_memories=reviewed_ids(briefing.memories),
         outcome={},
         trusted_outcomes=frozenset(),
         row=briefing.row,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field
 from typing import Any, Literal
 
@@ -38,6 +38,15 @@ class Memory:
     def cite(self) -> str:
         """Return how a briefing and the ledger cite this memory."""
         return f"{self.bank}/{self.id}@{self.revision}"
+
+
+def reviewed_ids(memories: Iterable[Memory]) -> frozenset[str]:
+    """Return the ids of the memories that people reviewed as files, label and all.
+
+    What was proposed to the running fleet and promoted is none of these: an agent's label, as its
+    text, may be the words of whoever wrote what it read.
+    """
+    return frozenset(memory.id for memory in memories if memory.trust == "reviewed")
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,8 @@ class Roots:
     `vouched` names envelope attributes that the source authenticated; `data` is among them only
     for a tick, whose data the engine made of the agent's own schedule. Of an undo, which the engine
     made of the record, it names the places in the data that were trusted there (`data/args/to`).
-    `trusted_memories` are the ids of memories that a person promoted, seeing their
-    label: that is trusted, never the text. `trusted_outcomes` are the
+    `trusted_memories` are the ids of memories that people reviewed as files: their
+    label is trusted, never the text. `trusted_outcomes` are the
     numbers of outcomes whose tool is declared to answer trusted data. `known` is what
     `known_values` says, where the caller knows it already. `labels` says who may read what stands
     at which root; None where nothing of the run is secret.
@@ -130,9 +130,9 @@ def _origin(path: Sequence[str], roots: Roots) -> Origin:
         place = "/".join(map(escape, path[1:]))
         return "trusted" if place in roots.vouched else "untrusted"
     if root == "memory":
-        # Whoever promoted or reviewed it vouches for the label; the text may quote anybody.
-        promoted = path[1] in roots.trusted_memories and path[2:] == ("label",)
-        return "trusted" if promoted else "untrusted"
+        # Whoever reviewed it vouches for the label; the text may quote anybody.
+        reviewed = path[1] in roots.trusted_memories and path[2:] == ("label",)
+        return "trusted" if reviewed else "untrusted"
     if root == "outcome":
         return "trusted" if path[1] in roots.trusted_outcomes else "untrusted"
     # The fleet's own rows hold what runs wrote there: known to us, chosen from what they read.

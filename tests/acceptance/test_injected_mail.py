@@ -270,6 +270,18 @@ async def test_what_a_person_reviewed_is_not_trusted_for_its_whole_text(tmp_path
         assert argument["origin"] == "untrusted"
 
 
+async def test_the_label_of_a_reviewed_memory_is_trusted(tmp_path: Path) -> None:
+    """Control: so that a promoted one is not, is no accident of labels."""
+
+    def by_label(briefing: Briefing) -> list[Proposal]:
+        return sending(Ref(f"/memory/{next(m.id for m in briefing.memories if m.label)}/label"))
+
+    async with fleet_of(tmp_path, obeys(by_label)) as fleet:
+        run = await receive(fleet)
+        argument = next(a for a in leaving(run)[0]["arguments"] if a["pointer"] == "/to")
+        assert argument["origin"] == "trusted"
+
+
 @pytest.mark.parametrize("tool", ["book.look", "book.sure"])
 async def test_an_address_does_not_become_trusted_on_its_way_through_a_tool(
     tmp_path: Path, tool: str

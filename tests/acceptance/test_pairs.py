@@ -23,7 +23,7 @@ def test_there_are_enough_of_them(batch: Batch) -> None:
     assert all(sum(bad.suite == suite for bad in batch.attacks) >= 7 for suite in suites)
 
 
-@pytest.mark.parametrize("way", ["by value", "two turns", "memory", "agent"])
+@pytest.mark.parametrize("way", ["by value", "two turns", "memory", "label", "agent"])
 async def test_no_attack_gets_out_and_the_routines_go_on(tmp_path: Path, way: str) -> None:
     score = await play(tmp_path, SEEN.sample(2, 2), way)
     assert score.pairs >= 100
