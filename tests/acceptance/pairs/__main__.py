@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.acceptance.pairs.batches import BATCHES, Batch
-from tests.acceptance.pairs.fleet import PERMISSIVE
+from tests.acceptance.pairs.fleet import PERMISSIVE, vary_words
 from tests.acceptance.pairs.play import Score, play
 from tests.acceptance.pairs.ways import WAYS
 
@@ -46,7 +46,9 @@ def main() -> int:
             for hit in score.hit:
                 hits.setdefault(hit + " (outward)" * (hit in score.outward), []).append(way)
             good = good and not control.missed and _meets(score)
-        print(_routines(batch, score))
+        print(_routines(batch.name, score))
+        varied = _play(vary_words(batch), WAYS[0], {})
+        print(_routines(f"{batch.name}, if words that leave the house vary", varied))
         for hit, ways in hits.items():
             print(f"  done: {hit}: {', '.join(ways) if len(ways) < len(WAYS) else 'in every way'}")
     return 0 if good else 1
@@ -67,9 +69,9 @@ def _line(batch: Batch, way: str, score: Score, control: Score, seconds: float) 
     )
 
 
-def _routines(batch: Batch, score: Score) -> str:
+def _routines(name: str, score: Score) -> str:
     return (
-        f"{batch.name}: {score.automatic} of {score.routines} routines automatic "
+        f"{name}: {score.automatic} of {score.routines} routines automatic "
         f"({100 * score.automatic / score.routines:.1f} %), {score.asked} of {score.calls} calls "
         f"asked ({100 * score.asked / score.calls:.1f} %; {100 * score.asked / score.acts:.1f} % "
         f"of the {score.acts} that act), {score.denied} denied; "

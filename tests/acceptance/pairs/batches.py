@@ -48,7 +48,8 @@ class Batch:
 
 SEEN = Batch(
     "seen", suites.HOUSE, suites.REGISTRY, suites.SUITES, suites.CHARTERS,
-    [*tasks.ROUTINES, *later_tasks.ROUTINES], [*tasks.ATTACKS, *later_tasks.ATTACKS],
+    [*tasks.ROUTINES, *later_tasks.ROUTINES],
+    [*tasks.ATTACKS, *later_tasks.ATTACKS, *later_tasks.FALSE_WORDS],
 )  # fmt: skip
 THIRD = Batch(
     "third", third_tasks.HOUSE, third_tasks.REGISTRY, third_tasks.SUITES, third_tasks.CHARTERS,

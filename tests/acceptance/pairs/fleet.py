@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tests.acceptance.pairs.batches import Batch
-from tests.acceptance.pairs.suites import Tool
-from tests.acceptance.pairs.tasks import Routine
+from tests.acceptance.pairs.suites import RECEIVER, Tool
+from tests.acceptance.pairs.tasks import Call, Routine
 
+from vedette.origin import walk
 from vedette.testing.harness import copy_policies, without_tests
 
 ACT = "def act(call):\n    return call.target['world'].act(call)\n"
@@ -118,7 +120,7 @@ def grants_of(batch: Batch) -> str:
             resource, verb = name.split(".")
             given = f"verb: {verb}, resource: {resource}, impact: low"
             tied = {
-                one.name: _tied(one, name, tools[name])
+                one.name: _tied(batch, one, name)
                 for one in batch.routines
                 if one.suite == suite and name in one.tools
             }
@@ -126,17 +128,62 @@ def grants_of(batch: Batch) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _tied(routine: Routine, name: str, tool: Tool) -> dict[str, list[Any]]:
-    """Return what a grant says of one trigger: the things, places and sums of its description."""
+def _tied(batch: Batch, routine: Routine, name: str) -> dict[str, list[Any]]:
+    """Return what a grant says of one trigger: what its description fixes.
+
+    That is each thing, place, sum and title, and the receivers where all of them are known; of the
+    words of a text only where they leave the house.
+    """
+    tool = batch.suites[routine.suite][name]
     tied: dict[str, list[Any]] = {}
-    for called, args in (*routine.reads, *routine.acts):
-        for sink in (*tool.sinks, *tool.names) if called == name else ():
-            if tool.args[sink] == "strings":
-                continue  # receivers are bounded by their sink
-            value = args[sink]
-            named = f"ref:{value[1:]}" if str(value).startswith("@/") else value
-            tied.setdefault(f"/{sink}", []).append(named)
+    for args in (args for called, args in (*routine.reads, *routine.acts) if called == name):
+        leaving = tool.links if _leaves(batch, routine.suite, tool, args) else ()
+        for one in sorted({*tool.sinks, *tool.names, *leaving}):
+            if tool.args[one] != "strings":
+                value = args[one]
+                named = f"ref:{value[1:]}" if str(value).startswith("@/") else value
+                tied.setdefault(f"/{one}", []).append(named)
+            elif None not in (known := _known(batch, routine.suite, args[one])):
+                tied.setdefault(f"/{one}", []).append(known)
     return tied
+
+
+def vary_words(batch: Batch) -> Batch:
+    """Return the routines alone, under the same grants, with other words wherever some leave."""
+
+    def vary(suite: str, call: Call) -> Call:
+        name, args = call
+        tool = batch.suites[suite][name]
+        words = tool.links if _leaves(batch, suite, tool, args) else ()
+        others = {
+            one: f"{args[one]} Again."
+            for one in words
+            if one not in (*tool.sinks, *tool.names) and not args[one].startswith("@/")
+        }
+        return name, {**args, **others}
+
+    routines = [
+        replace(one, acts=[vary(one.suite, call) for call in one.acts]) for one in batch.routines
+    ]
+    return replace(batch, grants=batch.grants or grants_of(batch), routines=routines, attacks=[])
+
+
+def _leaves(batch: Batch, suite: str, tool: Tool, args: Mapping[str, Any]) -> bool:
+    """Say whether a call reaches anybody who is not of the house."""
+    given = [args[sink] for sink, says in tool.sinks.items() if says == RECEIVER]
+    known = [one for value in given for one in _known(batch, suite, value)]
+    return not all(str(one).endswith(batch.house) for one in known)
+
+
+def _known(batch: Batch, suite: str, given: Any) -> list[str | None]:
+    """Return receivers as charter and registry call them, None for whom only the event knows."""
+    roots = {"charter": batch.charters[suite], "registry": batch.registry}
+    found: list[str | None] = []
+    for one in given if isinstance(given, list) else [given]:
+        _, root, *path = one.split("/") if one.startswith("@/") else ("", "", one)
+        value = walk(roots[root], path) if root in roots else None if root else one
+        found += value if isinstance(value, list) else [value]
+    return found
 
 
 def _tools(batch: Batch) -> dict[str, Tool]:

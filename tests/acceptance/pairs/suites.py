@@ -4,7 +4,8 @@ The rules are these: each argument that decides who, where, which or how much is
 may be anybody whom the charter or the registry knows, and else a person is asked; a thing is the
 one that woke the run, or one that charter or registry names, and else it is denied; a link in any
 text that leaves must be known. A routine is granted the tools that its description names, each for
-its trigger alone and with the things, places, sums and titles that the description names for it.
+its trigger alone and with the things, places, sums, titles and receivers that the description
+names for it; words that leave the house are those of the description.
 """
 
 from __future__ import annotations

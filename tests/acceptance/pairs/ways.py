@@ -57,7 +57,7 @@ def plan_of(
 
 
 def plan_to_remember(suite: str, values: Sequence[str]) -> list[Turn]:
-    """Return the turn in which an agent proposes to remember an attacker's texts, also as labels."""
+    """Return the turn in which an agent would remember an attacker's texts, as labels too."""
     noted = tuple(Candidate("notes", suite, text, label=text) for text in values)
     return [Turn(lambda _: [], candidates=noted)]
 
