@@ -1,7 +1,7 @@
 """Batches: which routines and attacks are played together, and in which house.
 
 `SEEN` holds the first two, written for one house; rules and grants changed after they were seen.
-The third is of another house. Each is a fleet of its own.
+The third is of another house and the fourth of one more. Each is a fleet of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.pairs import later_tasks, suites, tasks, third_tasks
+from tests.acceptance.pairs import fourth_tasks, later_tasks, suites, tasks, third_tasks
 from tests.acceptance.pairs.suites import Tool
 from tests.acceptance.pairs.tasks import Attack, Routine
 
@@ -56,4 +56,8 @@ THIRD = Batch(
     third_tasks.ROUTINES, third_tasks.ATTACKS,
     Path(__file__).with_name("third_grants.yaml").read_text(encoding="utf-8"),
 )  # fmt: skip
-BATCHES = (SEEN, THIRD)
+FOURTH = Batch(
+    "fourth", fourth_tasks.HOUSE, fourth_tasks.REGISTRY, fourth_tasks.SUITES, fourth_tasks.CHARTERS,
+    fourth_tasks.ROUTINES, fourth_tasks.ATTACKS,
+)  # fmt: skip
+BATCHES = (SEEN, THIRD, FOURTH)
