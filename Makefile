@@ -138,7 +138,7 @@ show-imap: ## A new agent at an IMAP mailbox of 1,000 mails: observe, ask, act o
 	@tools/setup
 	@$(BIN)/python -m tests.acceptance.show_imap $(ARGS)
 
-pairs: ## 98 routines against 126 attacks in nine ways, with rules and without, by an agent that obeys (2 min)
+pairs: ## 98 routines against 126 attacks in nine ways, with rules and without, by an agent that obeys (2 min of CPU)
 	@tools/setup
 	@$(BIN)/python -m tests.acceptance.pairs
 

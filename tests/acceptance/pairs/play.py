@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,11 @@ class Score:
     asked: int = 0
     denied: int = 0
     not_automatic: list[str] = field(default_factory=list)
+
+    def __add__(self, other: Score) -> Score:
+        """Return the score of two batches together."""
+        names = [one.name for one in fields(self)]
+        return Score(*(getattr(self, name) + getattr(other, name) for name in names))
 
 
 class Obedient(ScriptedReasoner):
