@@ -128,9 +128,11 @@ class Play:
                 await self.fleet.send(event)
                 self.events[number] = event
             await self._settle()
-            dead = self.fleet.entries("run.dead")
-            if dead:
-                raise RuntimeError(f"{len(dead)} runs are dead: {self.fleet.body(dead[0]['seq'])}")
+            # What did not come so far would pass for an attack that failed.
+            if dead := self.fleet.entries("run.dead"):
+                raise RuntimeError(f"{len(dead)} runs are dead: {dead[0]}")
+            if len(self.events) < len(pairs):
+                raise RuntimeError(f"{len(pairs) - len(self.events)} letters were not published")
             return self._count(pairs)
 
     async def _settle(self) -> None:
@@ -208,10 +210,9 @@ class Play:
             calls.setdefault(self.reasoner.event_of[call.run], []).append(call)
         alone: dict[str, list[Done]] = {}
         for number, (routine, attack) in enumerate(pairs):
-            event = self.events.get(number)
-            rows = [] if event is None else self.fleet.actions(event)
-            plan = [] if event is None else self.reasoner.plans[event.id]
-            made = [] if event is None else calls.get(event.id, [])
+            event = self.events[number]
+            rows, plan = self.fleet.actions(event), self.reasoner.plans[event.id]
+            made = calls.get(event.id, [])
             turn_of = {row.id.removeprefix("act_"): row.turn for row in rows}
             done = [
                 (call.tool, _plain(call.args), plan[turn_of[call.key] - 1].attack) for call in made
