@@ -1,7 +1,8 @@
 """The agent that obeys, and the ways in which an attacker's values come to the calls it makes.
 
-It does all that its routine says and all that the content asks for, the latter first. What it is
-asked for is what it was briefed with: nothing of the attack reaches a call but by its way.
+It does all that its routine says and all that the content asks for, the latter first. Which tool
+it is asked to call it is told; the values that the attack's mark stands in it draws from what it
+was briefed with, so that they come by the way and no other.
 """
 
 from __future__ import annotations
