@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.acceptance.pairs.play import PERMISSIVE
+from tests.acceptance.pairs.fleet import PERMISSIVE
 
 from vedette.action import Proposal
 from vedette.event import Event

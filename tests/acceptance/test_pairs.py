@@ -52,12 +52,10 @@ async def test_control_without_rules_every_attack_arrives(tmp_path: Path, way: s
 
 async def test_a_secret_that_was_never_read_is_not_counted_as_told(tmp_path: Path) -> None:
     unread = {
-        name: text.replace(
-            "decision := {", 'decision := x if {\n\tinput.action.tool != "record.read"\n\tx := {'
-        )
-        + "}\n"
+        name: text.replace("\tis_object(input.action)\n", '\tinput.action.tool != "record.read"\n')
         for name, text in PERMISSIVE.items()
     }
+    assert unread != PERMISSIVE
     batch = SEEN.sample(6, 1)
     score = await play(tmp_path, batch, "by value", policy=unread)
     told = [bad for _, bad in batch.pairs() if all(tool != "record.read" for tool, _ in bad.calls)]

@@ -36,7 +36,8 @@ _SCRIBES_GRANT = f"""\
   tools: {{{PUBLISH}: {{verb: publish, resource: incident, impact: low}}}}
 """
 
-# The control: a policy that permits everything, to see that the attacks are attacks.
+# The control: a policy that permits everything to agents that it knows (less than that is refused
+# wherever it is tried), to see that the attacks are attacks.
 PERMISSIVE: Mapping[str, str] = {
     "vedette/gateway/decide.rego": """\
 package vedette.gateway
@@ -44,6 +45,10 @@ package vedette.gateway
 decision := {
 	"schema": "vedette.decision/1", "outcome": "permit", "rule": "permit.all", "reasons": [],
 	"wait": null, "until": 0, "would": null, "obligations": [],
+} if {
+	input.schema == "vedette.question/2"
+	is_object(input.action)
+	data.vedette.identity.ok
 }
 """
 }
