@@ -246,25 +246,6 @@ async def test_what_an_open_hold_is_decided_by_again_is_what_was_first_asked(
         assert "row-mismatch" in {finding.code for finding in verified(fleet, tmp_path).findings}
 
 
-async def test_an_effect_by_an_approval_that_nobody_gave_is_found_after_it(tmp_path: Path) -> None:
-    """One edit of a row while nothing runs; the fleet then does it. The entries tell."""
-    clock, world = ManualClock(START), World()
-    async with opened(tmp_path, StorePlan(), world, clock) as fleet:
-        await fleet.send(job("5", send("five", tool="big.send")))
-        await fleet.settle()
-        sql = (
-            "UPDATE action SET hold='approved', approver='person:the-cfo', "
-            "until_us=9000000000000000 WHERE hold='open'"
-        )
-        assert edit(fleet, sql) == 1
-        assert edit(fleet, "UPDATE run SET wake_us=1 WHERE state='waiting'") == 1
-        await fleet.restart()
-        await fleet.settle()
-        assert world.effects("big.send") == 1
-        codes = {finding.code for finding in verified(fleet, tmp_path).findings}
-        assert "approval-missing" in codes
-
-
 async def test_checkpoints_that_are_gone_are_told_and_so_is_a_witness_that_was_cut(
     tmp_path: Path,
 ) -> None:

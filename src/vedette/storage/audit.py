@@ -19,6 +19,7 @@ from vedette.bundle import bundle_digest
 from vedette.digest import canonical, sha256_hex
 from vedette.policy_wasm import NAME, unpacked
 from vedette.quick_data import dataclass
+from vedette.row_proof import compare_record
 from vedette.run import run_of
 from vedette.storage.database import Database
 from vedette.storage.schema import tag
@@ -387,31 +388,7 @@ def _facts(row: Mapping[str, Any], known: _Action, buried: bool) -> Iterator[tup
     elif row["answer"] is not None and known.effect is None:
         yield "answer", bytes(row["answer"]), None
     if row["record"] and known.question is not None:
-        yield from _recorded(row["record"], known.question)
-
-
-def _recorded(record: bytes, question: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield what a row's record says that was not asked at its action's first decision."""
-    try:
-        told = dict(orjson.loads(record))
-    except (ValueError, TypeError):
-        yield "record", "unreadable", question["action"].get("args")
-        return
-    asked = {name: question["action"].get(name) for name in ("args", "sources", "readers")}
-    asked["confidence"] = question.get("context", {}).get("confidence")
-    for name, right in asked.items():
-        says = told.get(name, {} if name == "readers" else None)
-        if right is not None and says != right:
-            yield "record", {name: says}, {name: right}
-    origins = told.get("origins")
-    says = dict(origins) if isinstance(origins, dict) else {}
-    right = dict(question["action"].get("origins") or says)
-    for pointer in says.keys() & right.keys() - (told.get("sources") or {}).keys():
-        if says[pointer] == "registered":
-            # Told anew from the registry of the day whenever it is decided.
-            right[pointer] = "registered"
-    if says != right:
-        yield "record", {"origins": says}, {"origins": right}
+        yield from compare_record(row["record"], known.question)
 
 
 # What a hold may have become after a person's last answer, or without any: see `vedette.approval`.
