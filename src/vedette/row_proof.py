@@ -23,6 +23,9 @@ from vedette.run import ActionRow
 KINDS = ("action.decided", "hold.approved", "hold.denied", "hold.expired")
 Told = tuple[Mapping[str, Any], bytes | None]
 
+# The rule in the row of a permit whose run was a dead letter, and was taken up again.
+REDRIVEN = "run.redriven"
+
 _SIGNED = ("event", "agent", "action", "action_digest", "tool", "actor", "until")
 
 
@@ -67,7 +70,7 @@ def find_fault(row: ActionRow, told: Sequence[Told]) -> str | None:
     if last["action_digest"] != row.digest:
         return "it was decided under another digest"
     planned = row.effect is not None and row.effect not in SETTLED
-    if planned and (last["outcome"], last["rule"]) != ("permit", row.rule):
+    if planned and (last["outcome"] != "permit" or row.rule not in (last["rule"], REDRIVEN)):
         return f"its last decision is {last['outcome']} by {last['rule']}"
     body = decisions[0][1]
     question = None if body is None else orjson.loads(body).get("question")
