@@ -132,6 +132,7 @@ class _Action:
     """What the entries say of an action."""
 
     fixed: dict[str, Any]
+    seq: int = 0
     decided: str | None = None
     rule: str | None = None
     policy_rev: int | None = None
@@ -158,6 +159,7 @@ class _Told:
     refused: dict[int, str | None] = field(default_factory=dict)
     runs: dict[str, list[Any]] = field(default_factory=dict)
     buried: set[str] = field(default_factory=set)
+    redriven: dict[str, int] = field(default_factory=dict)
     actions: dict[str, _Action] = field(default_factory=dict)
     # The runs that wrote rows of this content.
     written: dict[bytes, set[str]] = field(default_factory=dict)
@@ -200,7 +202,7 @@ class _Told:
         if entry.get("run") is not None:
             self._run(seq, entry, kind)
             if entry.get("action") is not None:
-                self._action(entry, kind, data)
+                self._action(seq, entry, kind, data)
 
     def _run(self, seq: int, entry: Mapping[str, Any], kind: str) -> None:
         known = self.runs.setdefault(entry["run"], [entry["about"], entry["agent"], "", 0, 0, 0])
@@ -212,13 +214,15 @@ class _Told:
             self.buried.add(entry["run"])
         elif kind == "run.redriven":
             known[2] = ""
+            self.redriven[entry["run"]] = seq
         elif kind == "turn.reasoned":
             known[5] = entry["turn"]
 
-    def _action(self, entry: Mapping[str, Any], kind: str, data: bytes | None) -> None:
+    def _action(self, seq: int, entry: Mapping[str, Any], kind: str, data: bytes | None) -> None:
         id = entry["action"]
         fixed = {"run": entry["run"], "agent": entry["agent"], "position": entry["about"]}
         known = self.actions.setdefault(id, _Action({**fixed, "tool": entry["tool"]}))
+        known.seq = seq
         if kind == "action.decided":
             known.decided, known.rule = entry["outcome"], entry["rule"]
             known.policy_rev = entry["policy_rev"]
@@ -387,14 +391,18 @@ def _actions(database: Database, told: _Told, first: int) -> Iterator[Odd]:
                 if row[column] is not None:
                     yield Odd("action", row["id"], column, row[column], None)
             continue
-        for column, says, right in _facts(row, known, row["run"] in told.buried):
+        # Nothing was said of it since its run was taken up again: it is to be decided anew.
+        again = told.redriven.get(row["run"], 0) > known.seq
+        for column, says, right in _facts(row, known, row["run"] in told.buried, again):
             yield Odd("action", row["id"], column, says, right)
     for id in sorted(told.actions.keys() - seen):
         if told.actions[id].fixed["position"] >= first:
             yield Odd("action", id, "*", None, told.actions[id].fixed["tool"])
 
 
-def _facts(row: Mapping[str, Any], known: _Action, buried: bool) -> Iterator[tuple[str, Any, Any]]:
+def _facts(
+    row: Mapping[str, Any], known: _Action, buried: bool, again: bool
+) -> Iterator[tuple[str, Any, Any]]:
     """Yield (column, what it says, what it should say) of an action's row."""
     for column, right in known.fixed.items():
         if row[column] != right:
@@ -413,7 +421,8 @@ def _facts(row: Mapping[str, Any], known: _Action, buried: bool) -> Iterator[tup
         yield "rule", row["rule"], known.rule
     if row["decided"] == "permit" and row["policy_rev"] not in (known.policy_rev, 0):
         yield "policy_rev", row["policy_rev"], known.policy_rev
-    yield from _answered(row, known, last, by)
+    if row["hold"] is not None or not again:
+        yield from _answered(row, known, last, by)
     if row["hold"] == "approved" and last == "approved" and row["until_us"] != known.until_us:
         yield "until_us", row["until_us"], known.until_us
     if known.obliges is not None and row["obliges"] != known.obliges:
