@@ -20,7 +20,9 @@ from vedette.effect import SETTLED
 from vedette.run import ActionRow
 
 # What is read of an action; `Told` is one of these entries and its body, None if that is gone.
-KINDS = ("action.decided", "hold.approved", "hold.denied", "hold.expired")
+_ANSWERS = ("hold.approved", "hold.denied", "hold.expired")
+_ENDS = ("effect.done", "effect.failed", "effect.cancelled")
+KINDS = ("action.decided", *_ANSWERS, *_ENDS)
 Told = tuple[Mapping[str, Any], bytes | None]
 
 # The rule in the row of a permit whose run was a dead letter, and was taken up again.
@@ -47,7 +49,7 @@ def is_approved(
 
     `is_signed` says whether a signature (the second) is the fleet's, of some bytes (the first).
     """
-    answers = [entry for entry, _ in told if entry["kind"] != "action.decided"]
+    answers = [entry for entry, _ in told if entry["kind"] in _ANSWERS]
     if not answers or answers[-1]["kind"] != "hold.approved":
         return False
     given = answers[-1]
@@ -72,6 +74,9 @@ def find_fault(row: ActionRow, told: Sequence[Told]) -> str | None:
     planned = row.effect is not None and row.effect not in SETTLED
     if planned and (last["outcome"] != "permit" or row.rule not in (last["rule"], REDRIVEN)):
         return f"its last decision is {last['outcome']} by {last['rule']}"
+    ended = [entry for entry, _ in told if entry["kind"] in _ENDS and entry["seq"] > last["seq"]]
+    if planned and ended:
+        return f"its last entry is {ended[-1]['kind']}"
     body = decisions[0][1]
     question = None if body is None else orjson.loads(body).get("question")
     if not isinstance(question, dict):

@@ -122,6 +122,20 @@ async def test_a_permit_that_nobody_decided_is_not_carried_out(
         assert refused(fleet, "row") >= 1
 
 
+async def test_an_effect_that_was_made_is_not_made_again(tmp_path: Path, plan: StorePlan) -> None:
+    world = World()
+    async with opened(tmp_path, plan, world, ManualClock(START)) as fleet:
+        event = job("5", send("five"), send("six", tool="big.send"))
+        await fleet.send(event)
+        await fleet.settle()
+        assert world.effects() == 1
+        sql = "UPDATE action SET effect='intended', answer=NULL WHERE effect='done'"
+        assert edit(fleet, sql) == 1
+        await act_on(fleet)
+        assert len(world.calls) == 1
+        assert refused(fleet, "row") >= 1
+
+
 @pytest.mark.parametrize(
     ("name", "forged"),
     [
