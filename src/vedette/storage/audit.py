@@ -192,10 +192,10 @@ class _Told:
                 self.raised[(seq, unit, span)] = of
         elif kind == "event.accepted":
             self.events[seq] = entry["event"]
-            payload = {} if data is None else orjson.loads(data)
+            event = None if data is None else _event(data)
             # Our own events stand under the name of the event that they come of.
-            if data is not None and not payload["source"].startswith("vedette:"):
-                self.subjects[seq] = subject_of(Event.from_payload(payload))
+            if event is not None and not event.source.startswith("vedette:"):
+                self.subjects[seq] = subject_of(event)
         elif kind == "event.refused":
             self.refused[seq] = entry.get("event")
         # A claim and a note of a hold name its action and no run: they change no row.
@@ -230,8 +230,8 @@ class _Told:
             known.held = known.held or entry["outcome"] == "hold"
             body = {} if data is None else orjson.loads(data)
             known.obliges = None
-            if data is not None:
-                duties = body["decision"].get("obligations") or ()
+            if isinstance(decision := body.get("decision"), dict):
+                duties = decision.get("obligations") or ()
                 known.obliges = ",".join(sorted({duty["type"] for duty in duties}))
             question = body.get("question")
             if isinstance(question, dict) and known.question is None:
@@ -248,6 +248,14 @@ class _Told:
                 rows = value.get("rows") if isinstance(value, dict) else None
                 for row in rows if isinstance(rows, list) else ():
                     self.written.setdefault(canonical(row), set()).add(entry["run"])
+
+
+def _event(body: bytes) -> Event | None:
+    """Return the event of a body; None for one that is no event: it is another, and found so."""
+    try:
+        return Event.from_payload(orjson.loads(body))
+    except (LookupError, TypeError, ValueError):
+        return None
 
 
 def _policies(database: Database, told: _Told, *, whole: bool) -> Iterator[Odd]:
