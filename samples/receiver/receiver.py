@@ -36,7 +36,9 @@ class Record:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._read(path)
-            self._file = path.open("ab")
+            # What is told to a person may be anybody's content: its owner alone reads it.
+            opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._file = os.fdopen(opened, "ab")
 
     def _read(self, path: Path) -> None:
         if not path.exists():

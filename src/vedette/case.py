@@ -23,9 +23,10 @@ from vedette.moved import Fenced, OverBudget, Superseded
 from vedette.origin import Origin, Roots
 from vedette.perform import answer_data
 from vedette.ports import Thought
-from vedette.question import Decided, Situation
+from vedette.question import Approval, Decided, Situation
 from vedette.quick_data import dataclass
 from vedette.readers import Labels, Readers, meet
+from vedette.row_proof import find_fault, is_approved
 from vedette.run import ActionRow, Answer, Run, RunState, Step
 from vedette.second_opinion import difference
 from vedette.today import origins_today
@@ -229,14 +230,27 @@ class Case:
             memories=self.briefed.get(row.turn) or [(m.cite(), m.trust) for m in self.memories],
             actions_in_run=sum(other.effect is not None for other in latest.values()),
             stopped=self.line.stops.tool(self.agent.name, row.tool),
-            approval=approval_of(row, now_us),
+            approval=self.approval(row, now_us),
         )
+
+    def approval(self, row: ActionRow, now_us: int) -> Approval | None:
+        """Return the approval that a person gave for this action, if the ledger has it.
+
+        One that only the row tells of is none: whoever may answer is asked again.
+        """
+        given = approval_of(row, now_us)
+        store = self.line.store
+        if given is None or is_approved(row, store.decisions(row.id), store.is_signed):
+            return given
+        self.line.metrics.count("rows_refused", agent=self.agent.name, what="approval")
+        return None
 
     def action(self, row: ActionRow) -> Action:
         """Rebuild the exact action of a row, with its origins as they are today.
 
         Raises Superseded if its tool was declared anew, or if charter or registry no longer say
-        what an argument was drawn from: then it is not the action that was decided.
+        what an argument was drawn from, or if the row is not what its entries say: then it is not
+        the action that was decided.
         """
         tool = self.agent.tools.get(row.tool)
         record = orjson.loads(row.record) if row.record else None
@@ -244,6 +258,11 @@ class Case:
         same = registry is self.line.registry
         if not (tool and record and (same or action_digest(tool, record["args"]) == row.digest)):
             raise Superseded(f"the tool {row.tool} is not declared as it was when this was decided")
+        if row.id not in self.fresh:
+            fault = find_fault(row, self.line.store.decisions(row.id))
+            if fault is not None:
+                self.line.metrics.count("rows_refused", agent=self.agent.name, what="row")
+                raise Superseded(f"the row is not what the ledger says: {fault}")
         if not same:
             origins = origins_today(record, self.agent.charter, self.line.registry)
         return Action(

@@ -389,11 +389,13 @@ class Commands:
         subject: str | None = None,
         entry: int | None = None,
         deny_holds: bool = False,
+        digest: str | None = None,
     ) -> dict[str, Any]:
         """Erase the content of an event, all under a subject, or one entry's. The proof holds.
 
         What agents proposed to remember out of it leaves the banks too. With `deny_holds` what
-        waits on it is denied by the same person for the same reason, and its runs end.
+        waits on it is denied by the same person for the same reason, and its runs end. With
+        `digest`, the beginning of a survey's, nothing but what that survey found: else NotShown.
         """
         self._may(order, "erase")
         if deny_holds:
@@ -408,7 +410,7 @@ class Commands:
         draft = Draft("body.erased", {"actor": str(order.principal)}, body=order.body())
         erased = await store.erase(
             event=event, subject=subject, entry=entry, draft=draft, end=deny_holds,
-            command=order.command_id,
+            shown=digest, command=order.command_id,
         )  # fmt: skip
         self.line.recall.banks.forget(erased.events, store.candidates(erased.events))
         if self.curating is not None:

@@ -9,12 +9,15 @@ writes the same bytes as RFC 8785 (tests/properties/test_digest.py holds the two
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any
 
 import orjson
 
 SAFE_INTEGER = 2**53 - 1
 SALT_BYTES = 16
+# How a person names what they were shown: the beginning of its digest.
+DIGEST_PREFIX = re.compile(r"[0-9a-f]{8,64}")
 
 _CANONICAL = orjson.OPT_SORT_KEYS
 

@@ -35,6 +35,11 @@ def about_lines(about: Mapping[str, Any], width: int, indent: int = 0) -> list[s
         found += quote_lines(told, width, indent)
         if text["more"]:
             found.append(f"{front}({text['more']:,} characters more)")
+    # Outside the bar, where no value and no name of a stranger's can say it of itself.
+    vouched = [name for name, part in rows if part is not None and part["trusted"]]
+    if vouched:
+        named = f"vouched for by its source: {', '.join(vouched)}"
+        found += [front + line for line in fold_text(escape_text(named), width - indent)]
     return found
 
 

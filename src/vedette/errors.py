@@ -122,7 +122,7 @@ class NotFound(BadCommand):
 
 
 class NotShown(BadCommand):
-    """What an approval is for is not what its person was shown, or cannot be shown any more."""
+    """What an order is for is not what its person was shown, or cannot be shown any more."""
 
     code = "not-shown"
 
@@ -137,6 +137,12 @@ class Forbidden(BadCommand):
     """The principal may not give this command."""
 
     code = "forbidden"
+
+
+class FleetProcess(Forbidden):
+    """Whoever asks was started by the fleet that it would give commands to."""
+
+    code = "fleet-process"
 
 
 class StoreFailed(Temporary):

@@ -38,14 +38,18 @@ class Lessons:
     # By agent: when the first of what it was taught expires; without an entry nothing does.
     _ends: dict[str, int] = field(default_factory=dict)
 
-    def decide(self, gate: Gate, now_us: int) -> tuple[Readable, list[Draft]]:
+    def decide(
+        self, gate: Gate, now_us: int, made: Agent | None = None
+    ) -> tuple[Readable, list[Draft]]:
         """Ask `gate` about every scope; return what may be read and the entries that say so.
 
-        Changes nothing: the answer is in force once its entries are durable and it is taken.
+        With `made`, a release that is to come, for it instead of the agent of its name. Changes
+        nothing: the answer is in force once its entries are durable and it is taken.
         """
         readable: dict[str, tuple[tuple[str, str], ...]] = {}
         drafts: list[Draft] = []
-        for agent in self.agents.values():
+        for name, present in self.agents.items():
+            agent = made if made is not None and made.name == name else present
             granted = []
             for scope in {(scope.bank, scope.scope): scope for scope in agent.scopes}.values():
                 situation = Situation(agent, READING, 1, now_us)

@@ -93,6 +93,8 @@ async def _set(
         "agent": agent, "was": was, "mode": mode, "requested": requested,
         "in_force": in_force(requested, mode), "folder": why_not or "written",
     }  # fmt: skip
+    if not done["ok"]:
+        told["folder"] = "left as it is: this was refused"
     if done["ok"] and path is not None and mine is not None:
         if write_file(path, wanted.files[GRANTS], "mode-file", mine.files[GRANTS]):
             # So that the watcher of the folder finds nothing new in it.

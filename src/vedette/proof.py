@@ -47,6 +47,19 @@ class SigningKey(Protocol):
     def public_key(self) -> PublicKey: ...
 
 
+def is_signature(public_key: PublicKey, data: bytes, signature: bytes) -> bool:
+    """Say whether an Ed25519 signature (RFC 8032) is that of a key, of exactly these bytes."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        raw = public_key.public_bytes_raw()
+        Ed25519PublicKey.from_public_bytes(raw).verify(signature, data)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
 # --- the tree -------------------------------------------------------------------------------
 
 

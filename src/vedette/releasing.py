@@ -10,7 +10,7 @@ takes nothing of that agent's until it can.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import field, replace
 from pathlib import Path
@@ -109,9 +109,8 @@ class Releases:
             fields = {"agent": name, "release": made.release, "what": was.release}
             fields["actor"] = str(order.principal)
             draft = Draft("agent.released", fields, body=order.body())
-            await self.line.store.note([draft], command=order.command_id)
+            await self._place(made, place, [draft], order.command_id)
             self._wanted[name] = made.release
-            await self._place(made, place)
         return {**told, "changed": True}
 
     def _read(self, name: str) -> Agent:
@@ -206,13 +205,33 @@ class Releases:
                 raise Unavailable(what, mend="nothing was changed; give the same order again")
             await asyncio.sleep(_LOOK_S)
 
-    async def _place(self, made: Agent, place: Callable[[], None]) -> None:
-        """Put a release in the place of the one that runs. The agent is at rest."""
-        line, name = self.line, made.name
+    async def _place(
+        self,
+        made: Agent,
+        place: Callable[[], None],
+        drafts: Sequence[Draft] = (),
+        command: str | None = None,
+    ) -> None:
+        """Put a release in the place of the one that runs. The agent is at rest.
+
+        What it may be taught is decided anew: it may ask for other scopes than before. Those
+        decisions are one commit with `drafts`, and nothing is put in place before it. Raises what
+        the store raises; then nothing was changed.
+        """
+        line, name, lessons = self.line, made.name, self.lessons
+        while True:
+            policy_rev = line.gateway.policy_rev
+            readable, reads = lessons.decide(line.gateway, line.clock.now_us(), made)
+            await line.store.note([*drafts, *reads], command=command)
+            if line.gateway.policy_rev == policy_rev:
+                break
+            # Another revision went live while that was written: it is asked before this is made.
+            drafts, command = (), None
+        # From here nothing is awaited: there is no instant at which half of it is in place.
         line.fleet.replace(made)
         place()
-        if name in self.lessons.agents:
-            self.lessons.agents[name] = made
+        if name in lessons.agents:
+            lessons.agents[name] = made
         reasoner: Any = line.reasoners.get(made.reasoner)
         if isinstance(reasoner, Apart):
             reasoner.release(name, made.release)
@@ -222,10 +241,7 @@ class Releases:
         hands.renew(name)
         line.recall.forget()
         self.missing.pop(name, None)
-        # What it may be taught is decided anew: it may ask for other scopes than before.
-        readable, drafts = self.lessons.decide(line.gateway, line.clock.now_us())
-        await line.store.note(drafts)
-        for changed in self.lessons.take(readable, line.gateway.policy_rev):
+        for changed in lessons.take(readable, policy_rev):
             judges: Any = line.reasoners["judge"]
             judges.renew(changed)
 

@@ -139,10 +139,11 @@ def _tool(asked: Asked, tool: Tool) -> dict[str, Any]:
     only = grant.get("only", {}) if isinstance(grant, dict) else {}
     only = only if isinstance(only, dict) else {}
     args = {name: _EXAMPLES[kind.removesuffix("?")] for name, kind in tool.args.items()}
-    for pointer, values in only.items():
+    trigger, its_own = _first_trigger(grant)
+    for pointer, values in [*only.items(), *its_own.items()]:
         if isinstance(values, list) and values and pointer[1:] in args:
             args[pointer[1:]] = values[0]
-    ask = _asker(asked, tool, grant if isinstance(grant, dict) else {})
+    ask = _asker(asked, tool, trigger)
     best = ask(args, {}, _SURE)
     listed = asked.data.get("sinks", {}).get("tools", {}).get(tool.name, {})
     sinks = dict.fromkeys([*tool.sinks, *listed])
@@ -177,10 +178,16 @@ _Answer = tuple[Decision, Decision | None]  # now, and in act where it is not in
 _Ask = Callable[[Mapping[str, Any], Mapping[str, Origin], int], _Answer]
 
 
-def _asker(asked: Asked, tool: Tool, grant: Mapping[str, Any]) -> _Ask:
-    triggers = grant.get("triggers")
-    trigger = triggers[0] if isinstance(triggers, list) and triggers else ""
+def _first_trigger(grant: Any) -> tuple[str, Mapping[str, Any]]:
+    """Return a trigger that a grant is for, and the values that hold for it; "" for any."""
+    triggers = grant.get("triggers") if isinstance(grant, dict) else None
+    if isinstance(triggers, dict) and triggers:
+        name, values = next(iter(triggers.items()))
+        return str(name), values if isinstance(values, dict) else {}
+    return (str(triggers[0]) if isinstance(triggers, list) and triggers else ""), {}
 
+
+def _asker(asked: Asked, tool: Tool, trigger: str) -> _Ask:
     def ask(args: Mapping[str, Any], origins: Mapping[str, Origin], confidence: int) -> _Answer:
         action = Action(
             run="run_rights", turn=1, ordinal=0, tool=tool, args=args,
@@ -189,7 +196,7 @@ def _asker(asked: Asked, tool: Tool, grant: Mapping[str, Any]) -> _Ask:
         )  # fmt: skip
         stopped = tool.name in asked.stopped
         situation = Situation(
-            asked.agent, _ASKING, 1, asked.now_us, stopped=stopped, trigger=str(trigger)
+            asked.agent, _ASKING, 1, asked.now_us, stopped=stopped, trigger=trigger
         )
         # A gateway of its own: what it permits is counted nowhere.
         now = Gateway(asked.engine, asked.revision).decide(action, situation).decision

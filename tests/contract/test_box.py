@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.said import ROOT, vedette
 from tests.workers import Crew, brief, until, write_judge
 
 from vedette.adapters.worker_pool import seccomp
@@ -33,6 +34,7 @@ from vedette.load import Isolation, Settings
 from vedette.load.reach import reach_of
 from vedette.load.settings import read_settings
 from vedette.serve.ancestry import descends
+from vedette.serve.client import LocalClient
 from vedette.serve.local import serve_local
 from vedette.testing.harness import FleetHarness
 from vedette.tool import Tool
@@ -487,6 +489,42 @@ class Judge(Base):
             told = repr(error)
         return Judgement(told, 1.0)
 """
+
+
+ASKS = """
+import socket, sys
+crowd = [socket.socket(socket.AF_UNIX) for _ in range(int(sys.argv[2]))]
+for one in crowd:
+    one.connect(sys.argv[1])
+    one.settimeout(10)
+print(b"fleet-process" in crowd[0].recv(4096), flush=True)
+input()
+"""
+
+
+async def test_who_is_refused_takes_no_place_and_is_told_at_once(tmp_path: Path) -> None:
+    """A child opens more connections than there are places, and says nothing; others get in."""
+    async with (
+        FleetHarness(tmp_path / "fleet") as fleet,
+        serve_local(fleet.app, fleet.folder / "state") as path,
+    ):
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", ASKS, str(path), "80",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert child.stdout is not None
+        async with asyncio.timeout(30):
+            assert await child.stdout.readline() == b"True\n"
+        # The control beside it: this process is none of its own children.
+        for _ in range(3):
+            assert await asyncio.to_thread(LocalClient(fleet.folder / "state").alive)
+        # A verb of such a child names the cause, and not that another fleet has the store.
+        order = ("stop", "--all", "--reason", "an incident", "--json")
+        state = {"VEDETTE_STATE": str(fleet.folder / "state")}
+        said = await asyncio.to_thread(partial(vedette, ROOT, *order, **state))
+        assert (said.code, said.error["code"]) == (2, "fleet-process")
+        await child.communicate(b"\n")
+        assert not fleet.app.line.stops.listed()
 
 
 async def test_a_fleet_takes_no_command_of_its_own_agents(tmp_path: Path) -> None:

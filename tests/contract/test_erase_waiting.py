@@ -20,7 +20,7 @@ from tests.small import small
 
 from vedette.adapters.ledger_file import verify_store
 from vedette.commands import Order
-from vedette.errors import BadCommand, Forbidden
+from vedette.errors import BadCommand, Forbidden, NotShown
 from vedette.identity import Principal
 from vedette.load.settings import StorePlan
 from vedette.mail import mail_event
@@ -153,6 +153,39 @@ async def test_what_would_go_is_what_goes(tmp_path: Path, plan: StorePlan) -> No
         assert store.survey(subject=WHO).contents == 0
 
 
+async def test_nothing_goes_but_what_was_shown(tmp_path: Path, plan: StorePlan) -> None:
+    """Whatever joins or leaves between the look and the word: an event, a hold, an answer."""
+    world = World()
+    async with waiting(tmp_path, plan, world) as fleet:
+        store = fleet.app.store
+
+        async def refused(shown: str) -> None:
+            head = store.head()
+            with pytest.raises(NotShown, match="nothing was erased"):
+                await erase(fleet, deny_holds=True, digest=shown)
+            assert store.head() == head
+
+        for word in ("", "0" * 7, "0" * 64, "%"):
+            await refused(word)
+        seen = store.survey(subject=WHO).digest
+        await fleet.send(job("4", send("joined"), key=WHO))
+        await fleet.settle()
+        await refused(seen)
+        seen = store.survey(subject=WHO).digest
+        await fleet.send(job("5", send("waits", tool="big.send"), key=WHO))
+        await fleet.settle()
+        await refused(seen)
+        seen = store.survey(subject=WHO).digest
+        (row,) = [row for row in store.survey(subject=WHO).holds if row.turn == 1][:1]
+        await fleet.app.commands.deny(fleet.order("no"), row.id)
+        await fleet.settle()
+        await refused(seen)
+        found = store.survey(subject=WHO)
+        done = await erase(fleet, deny_holds=True, digest=found.digest[:8])
+        assert len(done["erased"]) == found.contents
+        assert store.survey(subject=WHO).contents == 0
+
+
 # --- the verb ------------------------------------------------------------------------------------
 
 
@@ -190,13 +223,17 @@ def test_the_verb_shows_asks_and_needs_to_be_told_of_holds(mails: Path) -> None:
     assert (refused.code, refused.error["code"]) == (2, "bad-command")
     assert "--deny-holds" in refused.error["mend"]
     refused = vedette(mails, *why, "--deny-holds", "--json")
-    assert (refused.code, "--yes" in refused.error["mend"]) == (2, True)
+    assert (refused.code, "--digest " in refused.error["mend"]) == (2, True)
+    digest = refused.error["mend"].rpartition(" ")[2]
     code, shown = at_terminal(mails, "n\n", *why, "--deny-holds")
     assert code != 0
     assert "would be denied first: mail." in shown
     assert "would be ended first: run_" in shown
     assert event in shown
     assert "erase for good?" in shown
+    assert f"shown as {digest}" in shown
+    refused = vedette(mails, *why, "--deny-holds", "--digest", "0" * 16, "--json")
+    assert (refused.code, refused.error["code"]) == (2, "not-shown")
     assert "erased" not in vedette(mails, "ledger", "verify").out.split("bodies:")[0]
     code, shown = at_terminal(mails, "y\n", *why, "--deny-holds", "--command-id", "one")
     assert code == 0, shown

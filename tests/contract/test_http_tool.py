@@ -34,6 +34,7 @@ from vedette.effect import Call, Outcome
 from vedette.errors import BadFleet, Unavailable
 from vedette.load import load_settings
 from vedette.load.http_template import BadArgument, made
+from vedette.readers import Readers
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send, toy_fleet, until
@@ -213,7 +214,20 @@ async def test_a_call_is_the_request_that_is_declared(shop: Shop) -> None:
     assert headers["X-N"] == "7"
     assert headers["traceparent"] == call.traceparent
     assert headers["vedettelineage"] == "a,worker"
+    assert "vedettereaders" not in headers
     assert "Authorization" not in headers
+
+
+@pytest.mark.parametrize(
+    ("readers", "told"),
+    [(frozenset({"b@harbour.example", "a@harbour.example"}), "a@harbour.example,b@harbour.example"),
+     (frozenset(), "-")],
+)  # fmt: skip
+async def test_who_may_read_it_goes_along(shop: Shop, readers: Readers, told: str) -> None:
+    """Whoever makes an event of it can keep its label; an empty one is nobody, not everybody."""
+    await outcome(a_tool(), replace(a_call(shop.target()), readers=readers))
+    ((_, _, headers, _),) = shop.seen
+    assert headers["vedettereaders"] == told
 
 
 @pytest.mark.parametrize(

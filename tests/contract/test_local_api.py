@@ -282,7 +282,9 @@ async def test_another_user_is_forbidden(state: Path, monkeypatch: pytest.Monkey
             answer = await raw(path, method, url, content=b'{"args": {"all": true}}')
             assert answer.status_code == 403
             assert answer.json()["error"]["code"] == "forbidden"
-        assert not await asyncio.to_thread(LocalClient(state).alive)
+        # There is a fleet: whoever may not speak to it is told so, not that its store is taken.
+        with pytest.raises(Forbidden, match="does not own"):
+            await asyncio.to_thread(LocalClient(state).alive)
     assert commands.asked == []
 
 

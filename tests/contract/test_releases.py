@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,15 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.test_reconstruct_stores import plan as plan
+from tests.pg import server
 from tests.remote import Host, now_us
+from tests.said import ROOT
 
 from vedette.apart import issuer_of
 from vedette.effect import Call, Outcome
 from vedette.entry import Draft
 from vedette.errors import AlreadyDone, BadCommand, BadFleet, Forbidden, NotFound
 from vedette.event import Event
+from vedette.follow import follow
 from vedette.load.edges import Edges, GatewayPlan
 from vedette.load.folder import release_digest
+from vedette.load.settings import StorePlan
 from vedette.load.snapshot import find_snapshot, keep_snapshot, snapshot_folder
 from vedette.releasing import Releases
 from vedette.serve.workers import serve_workers
@@ -78,11 +86,14 @@ class Fleet:
 
 
 @asynccontextmanager
-async def running(folder: Path, way: str, world: World | None = None) -> AsyncIterator[Fleet]:
+async def running(
+    folder: Path, way: str, world: World | None = None, plan: StorePlan | None = None
+) -> AsyncIterator[Fleet]:
     """Open the fleet; its judge is here, in a worker, or comes from another host."""
     fleet = toy_fleet(
         folder, world or World(), workers=way == "worker", edges=FAR if way == "remote" else None
     )
+    fleet._store = plan
     made = Fleet(fleet)
     async with fleet:
         if way != "remote":
@@ -274,10 +285,12 @@ async def test_a_snapshot_that_somebody_edited_is_not_loaded(tmp_path: Path, way
             assert await made.judged("2") == ("old old", release), "a start writes it anew"
 
 
-async def test_a_release_of_another_worker_is_taken_up_or_not_run(tmp_path: Path) -> None:
+async def test_a_release_of_another_worker_is_taken_up_or_not_run(
+    tmp_path: Path, plan: StorePlan
+) -> None:
     """The record says which release the fleet runs; who has it not takes none of its runs."""
     troubles: list[str] = []
-    async with running(tmp_path, "here") as made:
+    async with running(tmp_path, "here", plan=plan) as made:
         old = (await made.judged("1"))[1]
         await made.releases.follow(troubles.append)
         assert troubles == []
@@ -313,10 +326,10 @@ async def test_a_release_of_another_worker_is_taken_up_or_not_run(tmp_path: Path
 
 
 async def test_a_release_made_here_is_not_undone_by_an_older_one_of_elsewhere(
-    tmp_path: Path,
+    tmp_path: Path, plan: StorePlan
 ) -> None:
     """The older one is read while a person's order is under way, and waits for it."""
-    async with running(tmp_path, "here") as made:
+    async with running(tmp_path, "here", plan=plan) as made:
         made.say("first")
         first = keep_snapshot(made.fleet.app.settings.state, made.agent).release
         fields = {"agent": "worker", "release": first, "what": "x", "actor": "person:other"}
@@ -326,6 +339,50 @@ async def test_a_release_made_here_is_not_undone_by_an_older_one_of_elsewhere(
         done, _ = await asyncio.gather(made.release(), made.releases.follow(told.append))
         assert made.fleet.entries("agent.released")[-1]["release"] == done["release"]
         assert (made.fleet.app.line.agent("worker").release, told) == (done["release"], [])
+
+
+async def test_two_workers_on_one_store_run_the_release_that_one_of_them_made(
+    tmp_path: Path,
+) -> None:
+    """The other hears of it by the record alone, and has the folder at hand."""
+    url = tmp_path / "url"
+    url.write_text(server(fsync=False).fresh())
+    plan, troubles = StorePlan("postgresql", url_file=str(url)), list[str]()
+    async with running(tmp_path / "one", "here", plan=plan) as made:
+        one = made.fleet
+        (tmp_path / "other" / "state").mkdir(parents=True)
+        shutil.copy(one.folder / "state/ledger.key", tmp_path / "other/state/ledger.key")
+        other = FleetHarness(
+            tmp_path / "other", content=one.content, policies=one.policies, targets=one.targets,
+            store=plan,
+        )  # fmt: skip
+        async with other:
+            line, take_up = other.app.line, other.app.releases.follow
+            work = follow(line, other.app.rollout, lambda: None, troubles.append, take_up)
+            task = asyncio.create_task(work)
+            made.say("new")
+            done = await made.release()
+            await until(lambda: line.agent("worker").release == done["release"], 20)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert [told for told in troubles if "was taken up" not in told] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_release_that_is_killed_anywhere_is_recorded_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Who released it, and what that release may be taught: one commit."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.contract.release_child", str(tmp_path)],
+        capture_output=True, text=True, timeout=110, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {"commit:before", "commit:mid", "commit:after"} <= {left["at"] for left in found}
+    for left in found:
+        assert left["kinds"] in ([], ["agent.released", "recall.decided"]), left
+        assert left["runs"] == left["folder"], left
+    assert {len(left["kinds"]) for left in found} == {0, 2}, "both sides of the commit"
 
 
 async def test_a_start_is_a_release_of_what_lies_there(tmp_path: Path) -> None:

@@ -223,6 +223,19 @@ def test_what_is_requested_and_not_granted_is_said_and_the_other_way_round(fleet
     assert told["not_granted"] == ["memory inbox/inbox"]
 
 
+@pytest.mark.parametrize(
+    "triggers", ["[rent, dues]", "{rent: {}, dues: {}}", "{rent: {/folder: [Junk]}}"]
+)
+def test_what_is_granted_for_some_triggers_is_asked_for_one_of_them(
+    fleet: Path, triggers: str
+) -> None:
+    old = "mail.file: {verb: move, resource: mailbox, impact: low}"
+    new = f"mail.file: {{verb: move, resource: mailbox, impact: low, triggers: {triggers}}}"
+    for_any, for_some = tool(asked(fleet)), tool(asked(fleet, (old, new)))
+    assert for_any["outcome"] == "hold"
+    assert (for_some["outcome"], for_some["rule"]) == (for_any["outcome"], for_any["rule"])
+
+
 def test_a_value_beyond_those_that_the_grant_names_waits_for_a_person(fleet: Path) -> None:
     edit = ("mail.file: {verb: move, resource: mailbox, impact: low}", "mail.file: {verb: move,"
             f" resource: mailbox, {ONLY}")  # fmt: skip

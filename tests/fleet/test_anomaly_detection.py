@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from vedette.judging import Judgement
 from vedette.judging.series import generate
 from vedette.memory import Briefing, Memory
 from vedette.origin import Roots
+from vedette.readers import Readers
 from vedette.tool import Tool
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -374,6 +376,36 @@ def test_notify_is_done_and_a_repeat_is_a_duplicate(target: Any) -> None:
     assert told["key"] == "key-1"
     assert told["lineage"] == "other,anomaly_detection"
     assert told["body"]["series"] == "pump"
+
+
+@pytest.mark.parametrize(
+    ("readers", "told"),
+    [
+        (None, None),
+        (frozenset(), "-"),
+        (frozenset({"b@x.example", "a@x.example"}), "a@x.example,b@x.example"),
+    ],
+)
+def test_a_notice_says_who_may_read_it(target: Any, readers: Readers, told: str | None) -> None:
+    seen: list[str | None] = []
+    take = target.record.take
+
+    def look(key: str, body: Any, headers: dict[str, str]) -> Any:
+        seen.append(headers.get("vedettereaders"))
+        return take(key, body, headers)
+
+    target.record.take = look
+    assert tools_module.notify(replace(notification(target), readers=readers)).state == "done"
+    assert seen == [told]
+
+
+def test_what_the_receiver_writes_is_its_owner_s_alone(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        receiver_module.Record(tmp_path / "receiver.jsonl").close()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "receiver.jsonl").stat().st_mode & 0o777 == 0o600
 
 
 def test_notify_tries_again_what_may_pass(target: Any) -> None:

@@ -287,6 +287,9 @@ def test_an_alert_sends_the_id_and_not_the_comment(
     assert tools.alert(asked).state == "retry"
     assert tools.alert(asked).state == "done"
     assert {headers["Idempotency-Key"] for _, headers in sent} == {"k1"}
+    assert not any("vedettereaders" in headers for _, headers in sent)
+    assert tools.alert(replace(asked, readers=frozenset({"ann@x.example"}))).state == "done"
+    assert sent.pop()[1]["vedettereaders"] == "ann@x.example"
     assert json.loads(sent[0][0])["comment"] == "c004"
     assert b"idiot" not in sent[0][0]
     secret = replace(asked, target={"url": "http://example.org/hook", "token": "t"})

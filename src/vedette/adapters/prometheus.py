@@ -37,6 +37,7 @@ METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "policy_fallbacks": ("counter", "Decisions the policy server did not make", ("reason",)),
     "second_opinions": ("counter", "Decisions put to a second policy engine too", ("where",)),
     "samples_dropped": ("counter", "Sampled decisions that no second engine was asked about", ()),
+    "rows_refused": ("counter", "Rows that are not what the ledger says", ("agent", "what")),
     "engine_differences": ("counter", "Decisions on which policy engines differ", ("where",)),
     "second_opinion": ("gauge", "1 while there is a second policy engine", ()),
     "policy_folder_differs": ("gauge", "1 while the policy folder says else than what is live", ()),

@@ -41,6 +41,8 @@ def check(ctx: click.Context, verbose: bool, live: bool, as_json: bool) -> int:
     stored or called. With --live the machine, targets and sources are looked at as well: they are
     connected to and logged into, and nothing is sent. Exits with 1 if there are problems; warnings
     alone are no problem.
+
+    The agents' code runs as you, in no box: not on a folder that nobody has read.
     """
     path = config_file(ctx.find_root().obj)
     problems = _problems(path)

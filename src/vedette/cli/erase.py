@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vedette.cli.common import human_verb, obey, reading, say, settings_of
-from vedette.cli.showing import safe_line
+from vedette.cli.showing import DIGITS, safe_line
 from vedette.errors import BadCommand
 
 if TYPE_CHECKING:
@@ -30,19 +30,21 @@ _SHOWN = 5
 @click.option(
     "--deny-holds", is_flag=True, help="First deny what waits on it, and end those runs, for good."
 )
+@click.option("--digest", metavar="HEX", help="Only what was shown under this digest; not asked.")
 @click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")
 @human_verb
 @click.pass_context
 def erase(ctx: click.Context, /, **given: Any) -> None:
     """Erase the content of an event, all under a subject, or that of one entry; it is shown first.
 
+    Nothing goes but what was shown: when that has changed, it is refused, to be looked at again.
     Entries keep their salted digests, so `ledger verify` still passes and says what was erased;
     decisions made of that content can no longer be replayed.
     """
     settings = settings_of(ctx)
     args = {"event": given["event"], "subject": given["subject"], "entry": given["entry"]}
-    _ask(settings, args, given)
-    args["deny_holds"] = given["deny_holds"]
+    digest = _ask(settings, args, given)
+    args |= {"deny_holds": given["deny_holds"], "digest": digest}
     done = obey(settings, "erase", given["reason"], args, given["command_id"])
     number = len(done["erased"])
     noun = "body" if number == 1 else "bodies"
@@ -52,19 +54,22 @@ def erase(ctx: click.Context, /, **given: Any) -> None:
     say(given["as_json"], done, told)
 
 
-def _ask(settings: Settings, args: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Show what would go, and ask. Raises BadCommand where nobody can be asked."""
+def _ask(settings: Settings, args: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
+    """Show what would go, and ask; return the digest of that, None if there is nothing.
+
+    Raises BadCommand where nobody can be asked.
+    """
     if sum(value is not None for value in args.values()) != 1:
         mend = "give one of --event ID, --subject WHO and --entry SEQ"
         raise BadCommand("say what to erase", mend=mend)
     with reading(settings) as store:
         command = given["command_id"]
         if command is not None and store.carried_out(command):
-            return  # it is only said to be done
+            return None  # it is only said to be done
         found = store.survey(**args)
         value = found.to_json(len(store.candidates(found.events)))
     if not value["contents"]:
-        return  # whoever carries it out says so
+        return None  # whoever carries it out says so
     if value["open"] and not given["deny_holds"]:
         raise BadCommand(
             f"{_counted(len(value['open']), 'run')} still open on this content: "
@@ -72,18 +77,21 @@ def _ask(settings: Settings, args: Mapping[str, Any], given: Mapping[str, Any]) 
             mend="answer the holds, let it finish, or end what waits: --deny-holds",
         )
     text = _text(value)
-    if given["yes"]:
+    digest: str = given["digest"] or value["digest"]
+    if given["yes"] or given["digest"]:
         if not given["as_json"]:
             click.echo(text)
-        return
+        return digest
     if not sys.stdin.isatty():
         raise BadCommand(
             "nobody can be asked here: there is no terminal to erase from",
-            mend="look at it first (`vedette explain ID`), then add --yes",
+            mend="look at it first (`vedette explain ID`), then add "
+            f"--digest {value['digest'][:DIGITS]}",
         )
     click.echo(text, err=given["as_json"])
     if not click.confirm("erase for good?", default=False, err=given["as_json"]):
         raise click.Abort
+    return digest
 
 
 def _text(value: Mapping[str, Any]) -> str:
@@ -102,6 +110,7 @@ def _text(value: Mapping[str, Any]) -> str:
     ended = [run["run"] for run in value["open"]]
     if ended:
         lines.append(f"would be ended first: {_some(ended)}")
+    lines.append(f"shown as {value['digest'][:DIGITS]}")
     return "\n".join(lines)
 
 

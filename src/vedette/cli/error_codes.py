@@ -52,14 +52,20 @@ LESSONS: dict[str, Lesson] = {
         "Nothing: what was wanted is done. `vedette explain ID` shows by whom.",
     ),
     "not-shown": Lesson(
-        "An approval was not for what its person was shown, or that cannot be shown any more.",
+        "An order was not for what its person was shown, or that cannot be shown any more.",
         "It named no digest, or what it is about changed or was erased since it was shown.",
-        "Look at it with `vedette hold show HOLD`, which ends with the command to approve it.",
+        "Look again: `vedette hold show HOLD` ends with the command to approve it; "
+        "`vedette erase` shows what would go now.",
     ),
     "forbidden": Lesson(
         "Whoever asked may not give this command.",
         "Their roles do not include it, or an agent asked for what only people may do.",
         "Ask somebody who has the role; docs/guides/people.md lists who may do what.",
+    ),
+    "fleet-process": Lesson(
+        "A process that the fleet itself started asked something of it; it takes no command so.",
+        "A tool, a judge or a notice of the fleet started a program that gives commands to it.",
+        "Give it from a shell that the fleet did not start.",
     ),
     # --- mail servers ---
     "no-such-folder": Lesson(

@@ -31,6 +31,8 @@ def evaluate(ctx: click.Context, agent: str | None, as_json: bool) -> int:
 
     Each case goes through the agent's judge and the policy as it lies in the folder; nothing is
     stored and nothing outside is called. Exits with 1 if a case is not as expected.
+
+    The agents' code runs as you, in no box: not on a folder that nobody has read.
     """
     results, skipped = _results(settings_of(ctx), agent)
     lines = [line for result in results for line in _lines(result)]

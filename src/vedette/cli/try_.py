@@ -37,6 +37,8 @@ def try_(ctx: click.Context, agent: str, event: str, as_json: bool) -> None:
     EVENT is a file (a CloudEvent in JSON; a mail; SERIES.csv:ROW) or the id of a recorded event or
     run. Judge, memories and live policy are the real ones. Nothing is done, and nothing is written,
     not even to the ledger; a fleet may run meanwhile.
+
+    The agent's code runs as you, in no box: not on a folder that nobody has read.
     """
     settings = settings_of(ctx)
     with redirect_stdout(sys.stderr):  # whatever the agent's code prints

@@ -8,12 +8,14 @@ from typing import Any, Protocol
 from vedette.approval import HoldState
 from vedette.budget import Raise
 from vedette.bundle import Bundle
+from vedette.digest import canonical, sha256_hex
 from vedette.entry import Draft
 from vedette.event import Event
 from vedette.learned import Learned
 from vedette.memory import Candidate
 from vedette.ports.sources import Refused
 from vedette.quick_data import dataclass
+from vedette.row_proof import Told
 from vedette.run import ActionRow, Committed, Run, Step
 from vedette.stop import Stop
 from vedette.totals import Total
@@ -58,15 +60,32 @@ class Erased:
 class Survey:
     """What an erasure would find: keys of events, their runs, contents, and what waits on them.
 
-    `open` are the runs that have not ended, `holds` the actions of those that are held. It would
-    have to deny these, or is refused.
+    `bodies` are the entries (seq) whose content would go, in order; `open` the runs that have not
+    ended, `holds` the actions of those that are held. It would have to deny these, or is refused.
     """
 
     events: tuple[str, ...]
     runs: int
-    contents: int
+    bodies: tuple[int, ...]
     open: tuple[Run, ...]
     holds: tuple[ActionRow, ...]
+
+    @property
+    def contents(self) -> int:
+        """Return how many contents would go."""
+        return len(self.bodies)
+
+    @property
+    def digest(self) -> str:
+        """Return the digest (SHA-256, hexadecimal) of what would go and of what would be ended."""
+        value = {
+            "schema": "vedette.survey/1",
+            "events": list(self.events),
+            "bodies": list(self.bodies),
+            "open": [run.id for run in self.open],
+            "holds": [row.id for row in self.holds],
+        }
+        return sha256_hex(canonical(value))
 
     def to_json(self, memories: int) -> dict[str, Any]:
         """Return it as `--json` prints it; `memories` were learned of it."""
@@ -80,6 +99,7 @@ class Survey:
                 {"hold": row.id.replace("act_", "hold_"), "tool": row.tool, "run": row.run}
                 for row in self.holds
             ],
+            "digest": self.digest,
         }
 
 
@@ -283,12 +303,13 @@ class Store(Protocol):
         entry: int | None = None,
         draft: Draft,
         end: bool = False,
+        shown: str | None = None,
         command: str | None = None,
     ) -> Erased:
         """Delete the bodies found by one of event, subject and entry (seq).
 
-        With `end` what waits on them is denied and ended first, in the same commit. Raises
-        BadCommand.
+        With `end` what waits on them is denied and ended first, in the same commit; with `shown`,
+        the beginning of a survey's digest, only what that survey found. Raises BadCommand.
         """
         ...
 
@@ -373,6 +394,14 @@ class Store(Protocol):
 
     def event(self, key: str) -> Event | None:
         """Return an accepted event; None if its body was erased."""
+        ...
+
+    def decisions(self, action: str) -> list[Told]:
+        """Return the entries that an action's row is proved by, in order."""
+        ...
+
+    def is_signed(self, data: bytes, signature: bytes) -> bool:
+        """Say whether the fleet's key signed something."""
         ...
 
     def actions(self, run: str) -> list[ActionRow]:

@@ -14,16 +14,16 @@ import struct
 import sys
 from pathlib import Path
 
-from vedette.errors import Forbidden
+from vedette.errors import FleetProcess, Forbidden
 
 _PROC = Path("/proc")
 _MOST = 64  # more processes than this between a peer and the first one are no ordinary start
 
 
 def refuse_descendant(connection: socket.socket) -> None:
-    """Raise Forbidden if whoever is at the other end descends from this process.
+    """Raise FleetProcess if whoever is at the other end descends from this process.
 
-    Also where that cannot be told. This process itself passes.
+    Forbidden where that cannot be told. This process itself passes.
     """
     if sys.platform != "linux":
         return
@@ -34,7 +34,7 @@ def refuse_descendant(connection: socket.socket) -> None:
     peer = int(struct.unpack("3i", raw)[0])
     if peer != os.getpid() and descends(peer, os.getpid()):
         mend = "give commands from a process that the fleet did not start"
-        raise Forbidden(f"process {peer} was started by the fleet itself", mend=mend)
+        raise FleetProcess(f"process {peer} was started by the fleet itself", mend=mend)
 
 
 def descends(process: int, ancestor: int, proc: Path = _PROC) -> bool:

@@ -25,11 +25,14 @@ class LocalClient:
         self._path = socket_of(state)
 
     def alive(self) -> bool:
-        """Say whether a fleet runs here and answers."""
+        """Say whether a fleet runs here and answers. Raises Forbidden if it refuses us."""
         try:
-            return "fleet" in self._ask("GET", "/v1/health", None, HEALTH_S)
+            answer = self._ask("GET", "/v1/health", None, HEALTH_S)
         except (Unavailable, _NotThere):
             return False
+        if "error" in answer:
+            raise error_of(answer["error"])
+        return "fleet" in answer
 
     def status(self) -> dict[str, Any]:
         """Return what the runner says of itself. Raises Unavailable."""

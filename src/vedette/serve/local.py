@@ -36,6 +36,7 @@ from vedette.identity import Principal
 from vedette.serve.ancestry import refuse_descendant
 from vedette.serve.endpoint import close, listen, peer_uid, person
 from vedette.serve.orders import VERBS, carry_out
+from vedette.serve.refusal import Refusals
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 MAX_BODY_BYTES = 8 << 20
 _MOST_CONNECTIONS = 64
-PEER, REFUSAL = "peer_uid", "peer_refusal"
+PEER = "peer_uid"
 
 
 class Served(Protocol):
@@ -94,9 +95,6 @@ class _Door:
     def _person(self, request: Request) -> Principal:
         uid = getattr(request.state, PEER, None)
         if uid is None:
-            refusal = getattr(request.state, REFUSAL, None)
-            if refusal is not None:
-                raise refusal
             raise Forbidden("who you are cannot be told")
         if uid not in (self._owner_uid, 0):
             raise Forbidden(f"{person(uid)} does not own this fleet", mend="ask its owner")
@@ -267,9 +265,10 @@ async def _serving(
     import uvicorn
 
     opened, path = listen(state)
+    refusals = Refusals()
     config = uvicorn.Config(
         api,
-        http=_protocol(),
+        http=_protocol(refusals),
         ws="none",
         lifespan="off",
         loop="none",
@@ -296,12 +295,16 @@ async def _serving(
         try:
             await task
         finally:
+            refusals.close()
             opened.close()
             close(state, path)
 
 
-def _protocol() -> type[asyncio.Protocol]:
-    """Return uvicorn's HTTP protocol with the peer's user id put into each request's state."""
+def _protocol(refusals: Refusals) -> type[asyncio.Protocol]:
+    """Return uvicorn's HTTP protocol with the peer's user id put into each request's state.
+
+    Whom the fleet started, or of whom that cannot be told, is refused before it takes a place.
+    """
     from vedette.serve.deadlines import protocol
 
     # Apart from the network's: whoever takes all of that room leaves this.
@@ -309,16 +312,15 @@ def _protocol() -> type[asyncio.Protocol]:
 
     class PeerProtocol(base):  # type: ignore[misc]
         def connection_made(self, transport: asyncio.Transport) -> None:
-            super().connection_made(transport)
-            if transport.is_closing():
-                return
             connection: socket.socket = transport.get_extra_info("socket")
-            own: Any = self
             try:
                 refuse_descendant(connection)
-                own.app_state = {**own.app_state, PEER: peer_uid(connection)}
-            except Forbidden as refusal:
-                # No user id in the state: every request of this connection is refused.
-                own.app_state = {**own.app_state, REFUSAL: refusal}
+                uid = peer_uid(connection)
+            except Forbidden as error:
+                refusals.answer(transport, error)
+                return
+            own: Any = self
+            own.app_state = {**own.app_state, PEER: uid}
+            super().connection_made(transport)
 
     return PeerProtocol

@@ -29,7 +29,7 @@ VERBS: Mapping[str, Mapping[str, type]] = {
     "budget_raise": {"for_us": int, "agent": str, "unit": str, "window": str, "by": int},
     "policy_apply": {"folder": str, "commit": str, "new_key": bool, "confirm": str},
     "policy_rollback": {"number": int, "confirm": str},
-    "erase": {"event": str, "subject": str, "entry": int, "deny_holds": bool},
+    "erase": {"event": str, "subject": str, "entry": int, "deny_holds": bool, "digest": str},
     **upkeep.VERBS,
     **curating.VERBS,
     **correcting.VERBS,

@@ -15,10 +15,14 @@ from typing import Any
 
 import orjson
 
+from vedette.action import action_id
+from vedette.budget import FLEET
 from vedette.bundle import bundle_digest
 from vedette.digest import canonical, sha256_hex
+from vedette.event import Event, subject_of
 from vedette.policy_wasm import NAME, unpacked
 from vedette.quick_data import dataclass
+from vedette.row_proof import REDRIVEN, compare_record
 from vedette.run import run_of
 from vedette.storage.database import Database
 from vedette.storage.schema import tag
@@ -32,10 +36,8 @@ UNTOLD: Mapping[tuple[str, str], str] = {
     ("meta", "name"): "which values the engine keeps for itself; those that decide are checked",
     ("meta", "value"): "the tree, the fleet's name, the key and the policy's Wasm are checked",
     ("refused", "subject"): "under whose name content is found to be erased",
-    ("event", "subject"): "under whose name content is found to be erased",
     ("run", "key"): "in which order events are judged; made of the agent's charter of that time",
     ("run", "steps"): "another number refuses the run's next step, and nothing is done",
-    ("run", "turn"): "another number has the turn thought again, and decided again",
     ("run", "attempts"): _TIMING,
     ("run", "wake_us"): _TIMING,
     ("run", "waits"): _TIMING,
@@ -46,14 +48,11 @@ UNTOLD: Mapping[tuple[str, str], str] = {
     ("head", "position"): _STATE,
     ("old_id", "id"): "finds runs from before ids led home",
     ("old_id", "position"): "finds runs from before ids led home",
-    ("action", "turn"): "its id is made of it, and is checked",
-    ("action", "ordinal"): "its id is made of it, and is checked",
     ("action", "decisions"): "how often it was decided, to be shown",
     ("action", "waits"): _TIMING,
-    ("action", "until_us"): "the end of a hold or an approval; the approval's own end is sealed",
+    ("action", "until_us"): "when silence on an open hold is a no; an approval's own end is told",
     ("action", "tries"): _TIMING,
     ("action", "not_before_us"): _TIMING,
-    ("action", "obliges"): "what a permit obliges to; the decision's body has it",
     ("action", "seq"): "the place in the list of holds",
     ("action", "last"): "the cause that the next entry names; it can only be an earlier one",
     ("action", "counted_us"): _COUNTER,
@@ -62,7 +61,6 @@ UNTOLD: Mapping[tuple[str, str], str] = {
     ("state", "position"): _STATE,
     ("state", "blob"): _STATE,
     ("row", "collection"): "which of a tool's own rows it is; the entry seals their content",
-    ("row", "key"): "which of a tool's own rows it is; the entry seals their content",
     ("row", "seq"): "by which step it was written; what was archived is older and not compared",
     ("position", "source"): "where a source goes on; what comes twice is known by its id",
     ("position", "value"): "where a source goes on; what comes twice is known by its id",
@@ -72,9 +70,6 @@ UNTOLD: Mapping[tuple[str, str], str] = {
     ("spend", "amount"): _COUNTER,
     **{("total", name): _COUNTER for name in (
         "name", "unit", "hour_us", "hour", "hour_told", "day_us", "day", "day_told",
-    )},
-    **{("raised", name): _COUNTER for name in (
-        "seq", "name", "unit", "span", "amount", "until_us",
     )},
     ("command", "id"): "which orders were carried out; a person may give one again",
     ("command", "seq"): "which orders were carried out; a person may give one again",
@@ -111,11 +106,19 @@ def audit(database: Database) -> Iterator[Odd]:
     for at, (seq, about, raw, data) in enumerate(database.each(sql)):
         first = int(seq) if at == 0 else first
         # Entries of before they said themselves what they are about: their store knows.
-        told.take(int(seq), {"about": about, **orjson.loads(raw)}, data)
+        entry = {"about": about, **orjson.loads(raw)}
+        try:
+            told.take(int(seq), entry, data)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            # It may be signed all the same: whoever has the key can write what is no entry.
+            why = f"{type(error).__name__}: {error}"
+            yield Odd("entry", str(seq), "bytes", why, f"what a {entry['kind']} says")
     yield from _policies(database, told, whole=first == 1)
     yield from _wasm(database, told)
     if first == 1:
         yield from _keyed(database, "stop", "scope,name", ("seq",), told.stops)
+        columns = ("name", "amount", "until_us")
+        yield from _keyed(database, "raised", "seq,unit,span", columns, told.raised)
         for name, id, column, says, should in differing(database):
             yield Odd("view", f"{name} {id}".strip(), column, says, should)
     yield from _events(database, told, first)
@@ -129,6 +132,7 @@ class _Action:
     """What the entries say of an action."""
 
     fixed: dict[str, Any]
+    seq: int = 0
     decided: str | None = None
     rule: str | None = None
     policy_rev: int | None = None
@@ -138,6 +142,8 @@ class _Action:
     effect: str | None = None
     outcome: bytes | None = None
     question: Mapping[str, Any] | None = None
+    obliges: str | None = None
+    until_us: int = 0
 
 
 @dataclass(slots=True)
@@ -147,12 +153,16 @@ class _Told:
     policies: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
     wasm: set[str] = field(default_factory=set)
     stops: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
+    raised: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
     events: dict[int, str] = field(default_factory=dict)
+    subjects: dict[int, str | None] = field(default_factory=dict)
     refused: dict[int, str | None] = field(default_factory=dict)
     runs: dict[str, list[Any]] = field(default_factory=dict)
     buried: set[str] = field(default_factory=set)
+    redriven: dict[str, int] = field(default_factory=dict)
     actions: dict[str, _Action] = field(default_factory=dict)
-    written: set[bytes] = field(default_factory=set)
+    # The runs that wrote rows of this content.
+    written: dict[bytes, set[str]] = field(default_factory=dict)
     unread: bool = False
 
     def take(self, seq: int, entry: Mapping[str, Any], data: bytes | None) -> None:
@@ -175,18 +185,27 @@ class _Told:
                 self.stops[(scope, name)] = (seq,)
             else:
                 self.stops.pop((scope, name), None)
+        elif kind == "budget.raised":
+            for limit, amount in entry["spend"].items():
+                unit, _, span = limit.rpartition(".")
+                of = (entry.get("agent") or FLEET, amount, entry["until"])
+                self.raised[(seq, unit, span)] = of
         elif kind == "event.accepted":
             self.events[seq] = entry["event"]
+            event = None if data is None else _event(data)
+            # Our own events stand under the name of the event that they come of.
+            if event is not None and not event.source.startswith("vedette:"):
+                self.subjects[seq] = subject_of(event)
         elif kind == "event.refused":
             self.refused[seq] = entry.get("event")
         # A claim and a note of a hold name its action and no run: they change no row.
         if entry.get("run") is not None:
             self._run(seq, entry, kind)
             if entry.get("action") is not None:
-                self._action(entry, kind, data)
+                self._action(seq, entry, kind, data)
 
     def _run(self, seq: int, entry: Mapping[str, Any], kind: str) -> None:
-        known = self.runs.setdefault(entry["run"], [entry["about"], entry["agent"], "", 0, 0])
+        known = self.runs.setdefault(entry["run"], [entry["about"], entry["agent"], "", 0, 0, 0])
         known[3], known[4] = entry["n"], seq
         if kind in ("run.closed", "run.dropped"):
             known[2] = "done"
@@ -195,22 +214,32 @@ class _Told:
             self.buried.add(entry["run"])
         elif kind == "run.redriven":
             known[2] = ""
+            self.redriven[entry["run"]] = seq
+        elif kind == "turn.reasoned":
+            known[5] = entry["turn"]
 
-    def _action(self, entry: Mapping[str, Any], kind: str, data: bytes | None) -> None:
+    def _action(self, seq: int, entry: Mapping[str, Any], kind: str, data: bytes | None) -> None:
         id = entry["action"]
         fixed = {"run": entry["run"], "agent": entry["agent"], "position": entry["about"]}
         known = self.actions.setdefault(id, _Action({**fixed, "tool": entry["tool"]}))
+        known.seq = seq
         if kind == "action.decided":
             known.decided, known.rule = entry["outcome"], entry["rule"]
             known.policy_rev = entry["policy_rev"]
             known.fixed["digest"] = entry["action_digest"]
             known.held = known.held or entry["outcome"] == "hold"
-            question = orjson.loads(data).get("question") if data is not None else None
+            body = {} if data is None else orjson.loads(data)
+            known.obliges = None
+            if isinstance(decision := body.get("decision"), dict):
+                duties = decision.get("obligations") or ()
+                known.obliges = ",".join(sorted({duty["type"] for duty in duties}))
+            question = body.get("question")
             if isinstance(question, dict) and known.question is None:
                 # The first: later ones are asked of what the row says by then.
                 known.question = question
         elif kind in ("hold.approved", "hold.denied", "hold.expired"):
             known.answers.append((kind.removeprefix("hold."), entry.get("actor")))
+            known.until_us = entry.get("until") or 0
         elif kind.startswith("effect."):
             known.effect = kind.removeprefix("effect.")
             known.outcome = data
@@ -218,7 +247,15 @@ class _Told:
                 value = orjson.loads(data).get("data")
                 rows = value.get("rows") if isinstance(value, dict) else None
                 for row in rows if isinstance(rows, list) else ():
-                    self.written.add(canonical(row))
+                    self.written.setdefault(canonical(row), set()).add(entry["run"])
+
+
+def _event(body: bytes) -> Event | None:
+    """Return the event of a body; None for one that is no event: it is another, and found so."""
+    try:
+        return Event.from_payload(orjson.loads(body))
+    except (LookupError, TypeError, ValueError):
+        return None
 
 
 def _policies(database: Database, told: _Told, *, whole: bool) -> Iterator[Odd]:
@@ -286,7 +323,8 @@ def _compared(
 
 def _events(database: Database, told: _Told, first: int) -> Iterator[Odd]:
     seen = set()
-    for seq, number, key in database.each("SELECT seq, tag, key FROM event ORDER BY seq"):
+    sql = "SELECT seq, tag, key, subject FROM event ORDER BY seq"
+    for seq, number, key, subject in database.each(sql):
         seen.add(seq)
         if seq < first:
             continue
@@ -295,6 +333,8 @@ def _events(database: Database, told: _Told, first: int) -> Iterator[Odd]:
             yield Odd("event", str(seq), "key", key, should)
         elif number != tag(key):
             yield Odd("event", str(seq), "tag", number, tag(key))
+        elif seq in told.subjects and subject != told.subjects[seq]:
+            yield Odd("event", str(seq), "subject", subject, told.subjects[seq])
     refused: dict[int, str | None] = dict(database.rows("SELECT seq, key FROM refused"))
     for seq in sorted(refused.keys() | told.refused.keys()):
         if seq >= first and (seq not in refused or seq not in told.refused):
@@ -308,8 +348,8 @@ def _events(database: Database, told: _Told, first: int) -> Iterator[Odd]:
 def _runs(database: Database, told: _Told, first: int) -> Iterator[Odd]:
     old = {id for (id,) in database.rows("SELECT id FROM old_id")}
     seen = set()
-    sql = "SELECT id, position, agent, state, entries, last FROM run ORDER BY position, agent"
-    for id, position, agent, state, entries, last in database.each(sql):
+    sql = "SELECT id, position, agent, state, entries, last, turn FROM run ORDER BY position, agent"
+    for id, position, agent, state, entries, last, turn in database.each(sql):
         seen.add(id)
         if position < first:
             continue
@@ -317,27 +357,31 @@ def _runs(database: Database, told: _Told, first: int) -> Iterator[Odd]:
         if event is None or (id not in old and id != run_of(event, agent)):
             yield Odd("run", id, "id", id, None if event is None else run_of(event, agent))
             continue
-        should = told.runs.get(id, [position, agent, "", 0, position])
+        should = told.runs.get(id, [position, agent, "", 0, position, 0])
         for column, says, right in zip(
             ("position", "agent", "entries", "last"), (position, agent, entries, last),
-            (*should[:2], *should[3:]), strict=True,
+            (*should[:2], *should[3:5]), strict=True,
         ):  # fmt: skip
             if says != right:
                 yield Odd("run", id, column, says, right)
         if state not in ((should[2],) if should[2] else ("ready", "waiting")):
             yield Odd("run", id, "state", state, should[2] or "ready or waiting")
+        # A last turn that came to nothing is told by the end of its run alone.
+        if turn - should[5] not in ((0, 1) if state == "done" else (0,)):
+            yield Odd("run", id, "turn", turn, should[5])
     for id in sorted(told.runs.keys() - seen):
         if told.runs[id][0] >= first:
             yield Odd("run", id, "*", None, told.runs[id][0])
 
 
 _ROW = (
-    "id", "run", "agent", "position", "tool", "digest", "decided", "rule", "policy_rev", "hold",
-    "approver", "effect", "answer", "record",
+    "id", "run", "agent", "position", "turn", "ordinal", "tool", "digest", "decided", "rule",
+    "policy_rev", "hold", "until_us", "approver", "effect", "answer", "record", "obliges",
 )  # fmt: skip
 
 
 def _actions(database: Database, told: _Told, first: int) -> Iterator[Odd]:
+    old = {id for (id,) in database.rows("SELECT id FROM old_id")}
     seen = set()
     sql = f"SELECT {','.join(_ROW)} FROM action ORDER BY position, agent, turn, ordinal"
     for values in database.each(sql):
@@ -345,6 +389,9 @@ def _actions(database: Database, told: _Told, first: int) -> Iterator[Odd]:
         seen.add(row["id"])
         if row["position"] < first:
             continue
+        made = action_id(row["run"], row["turn"], row["ordinal"])
+        if row["id"] != made and row["run"] not in old:
+            yield Odd("action", row["id"], "id", row["id"], made)
         known = told.actions.get(row["id"])
         if known is None:
             # Planned in a turn whose later entries are to come: nothing may be said of it yet.
@@ -352,14 +399,18 @@ def _actions(database: Database, told: _Told, first: int) -> Iterator[Odd]:
                 if row[column] is not None:
                     yield Odd("action", row["id"], column, row[column], None)
             continue
-        for column, says, right in _facts(row, known, row["run"] in told.buried):
+        # Nothing was said of it since its run was taken up again: it is to be decided anew.
+        again = told.redriven.get(row["run"], 0) > known.seq
+        for column, says, right in _facts(row, known, row["run"] in told.buried, again):
             yield Odd("action", row["id"], column, says, right)
     for id in sorted(told.actions.keys() - seen):
         if told.actions[id].fixed["position"] >= first:
             yield Odd("action", id, "*", None, told.actions[id].fixed["tool"])
 
 
-def _facts(row: Mapping[str, Any], known: _Action, buried: bool) -> Iterator[tuple[str, Any, Any]]:
+def _facts(
+    row: Mapping[str, Any], known: _Action, buried: bool, again: bool
+) -> Iterator[tuple[str, Any, Any]]:
     """Yield (column, what it says, what it should say) of an action's row."""
     for column, right in known.fixed.items():
         if row[column] != right:
@@ -374,11 +425,16 @@ def _facts(row: Mapping[str, Any], known: _Action, buried: bool) -> Iterator[tup
         *(("deny",) if _less(known, ended) else ()),
     ):
         yield "decided", row["decided"], known.decided
-    elif row["decided"] == known.decided == "permit" and row["rule"] != known.rule:
+    elif row["decided"] == known.decided == "permit" and row["rule"] not in (known.rule, REDRIVEN):
         yield "rule", row["rule"], known.rule
     if row["decided"] == "permit" and row["policy_rev"] not in (known.policy_rev, 0):
         yield "policy_rev", row["policy_rev"], known.policy_rev
-    yield from _answered(row, known, last, by)
+    if row["hold"] is not None or not again:
+        yield from _answered(row, known, last, by)
+    if row["hold"] == "approved" and last == "approved" and row["until_us"] != known.until_us:
+        yield "until_us", row["until_us"], known.until_us
+    if known.obliges is not None and row["obliges"] != known.obliges:
+        yield "obliges", row["obliges"], known.obliges
     if row["effect"] != known.effect and not (row["effect"] is None and known.effect is None):
         # A permit plans the effect in the step that writes both; room may take it back.
         yield "effect", row["effect"], known.effect
@@ -387,31 +443,7 @@ def _facts(row: Mapping[str, Any], known: _Action, buried: bool) -> Iterator[tup
     elif row["answer"] is not None and known.effect is None:
         yield "answer", bytes(row["answer"]), None
     if row["record"] and known.question is not None:
-        yield from _recorded(row["record"], known.question)
-
-
-def _recorded(record: bytes, question: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield what a row's record says that was not asked at its action's first decision."""
-    try:
-        told = dict(orjson.loads(record))
-    except (ValueError, TypeError):
-        yield "record", "unreadable", question["action"].get("args")
-        return
-    asked = {name: question["action"].get(name) for name in ("args", "sources", "readers")}
-    asked["confidence"] = question.get("context", {}).get("confidence")
-    for name, right in asked.items():
-        says = told.get(name, {} if name == "readers" else None)
-        if right is not None and says != right:
-            yield "record", {name: says}, {name: right}
-    origins = told.get("origins")
-    says = dict(origins) if isinstance(origins, dict) else {}
-    right = dict(question["action"].get("origins") or says)
-    for pointer in says.keys() & right.keys() - (told.get("sources") or {}).keys():
-        if says[pointer] == "registered":
-            # Told anew from the registry of the day whenever it is decided.
-            right[pointer] = "registered"
-    if says != right:
-        yield "record", {"origins": says}, {"origins": right}
+        yield from compare_record(row["record"], known.question)
 
 
 # What a hold may have become after a person's last answer, or without any: see `vedette.approval`.
@@ -454,8 +486,17 @@ def _rows(database: Database, told: _Told, first: int) -> Iterator[Odd]:
         "WHERE seq>=? AND collection NOT LIKE 'vedette:%' ORDER BY collection, key"
     )
     for collection, key, data in database.each(sql, (first,)):
-        if bytes(data) not in told.written:
+        runs = told.written.get(bytes(data))
+        if runs is None:
             yield Odd("row", f"{collection} {key}", "data", bytes(data), "what a tool wrote")
+        elif key not in (keys := {_key_of(database, told.runs[run]) for run in runs}):
+            yield Odd("row", f"{collection} {key}", "key", key, " or ".join(sorted(keys)))
+
+
+def _key_of(database: Database, run: list[Any]) -> str:
+    """Return the key of a run by its position and agent."""
+    found = database.rows("SELECT key FROM run WHERE position=? AND agent=?", (run[0], run[1]))
+    return str(found[0][0]) if found else "the key of a run"
 
 
 def _short(value: Any) -> str:

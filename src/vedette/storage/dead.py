@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from vedette.entry import Draft
 from vedette.errors import BadCommand, NotFound
 from vedette.ports import Ended
+from vedette.row_proof import REDRIVEN
 from vedette.run import ActionRow, Run
 from vedette.storage.database import Database
 from vedette.storage.ledger import Ledger
@@ -81,7 +82,7 @@ def take_up(row: ActionRow) -> None:
     if row.hold == "denied":
         row.hold = None
     if row.effect == "unknown":
-        row.decided, row.rule = "permit", "run.redriven"
+        row.decided, row.rule = "permit", REDRIVEN
     else:
         row.decided, row.rule, row.effect = None, "", None
 

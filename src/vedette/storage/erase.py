@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Iterator
 import orjson
 
 from vedette.agent import undo_source
-from vedette.digest import short_id
+from vedette.digest import DIGEST_PREFIX, short_id
 from vedette.entry import Draft
-from vedette.errors import BadCommand
+from vedette.errors import BadCommand, NotShown
 from vedette.learned import PROPOSED
 from vedette.ports import Erased, Survey
 from vedette.storage import kept
@@ -38,13 +38,15 @@ def erase(
     draft: Draft,
     at_us: int,
     end: Pending | None = None,
+    shown: str | None = None,
 ) -> Erased:
     """Delete the bodies found by exactly one of event, subject and entry, and say so in the ledger.
 
     With an event go the events that hold a copy of it, however many steps away: those of its
     corrections, and those that undo what was done because of it. With `end` the runs that wait on
     it are ended first, their holds denied by the same person. In a transaction of the writer's.
-    Raises BadCommand if there is no body, or if a run needs it.
+    Raises BadCommand if there is no body, or if a run needs it; NotShown if that is not what was
+    found by the survey whose digest begins with `shown`.
     """
     found = _found(database, event, subject, entry)
     if not found:
@@ -55,6 +57,8 @@ def erase(
         )
         raise BadCommand(f"no body is found by {by} {value!r}")
     rows = list(found.values())
+    if shown is not None:
+        _refuse_unseen(survey(database, event, subject, entry).digest, shown)
     abouts = sorted({row[2] for row in rows if row[2] is not None})
     runs = open_runs(database, abouts)
     for run in runs:
@@ -90,8 +94,17 @@ def survey(database: Database, event: str | None, subject: str | None, entry: in
         abouts,
     )
     return Survey(
-        tuple(sorted(_keys(database, abouts))), int(runs), len(found), tuple(open), tuple(holds)
-    )
+        tuple(sorted(_keys(database, abouts))), int(runs), tuple(sorted(found)), tuple(open),
+        tuple(holds),
+    )  # fmt: skip
+
+
+def _refuse_unseen(digest: str, shown: str) -> None:
+    if DIGEST_PREFIX.fullmatch(shown) is None or not digest.startswith(shown):
+        raise NotShown(
+            f"what would go is not what was shown as {shown[:16]!r}: nothing was erased",
+            mend="look at it again: the same order shows what would go now",
+        )
 
 
 def _found(

@@ -20,6 +20,7 @@ from vedette.proof import (
     Checkpoint,
     Frontier,
     SigningKey,
+    is_signature,
     key_id,
     leaf_hash,
     parse_note,
@@ -115,6 +116,14 @@ class Ledger:
                 mend="put the key in its place that signed it: from a backup with keys, or from "
                 "another worker's state folder",
             )
+
+    def sign(self, data: bytes) -> bytes:
+        """Return the fleet's signature of something that is to be proved without the tree."""
+        return self._key.sign(data)
+
+    def is_signed(self, data: bytes, signature: bytes) -> bool:
+        """Say whether `signature` is that of the key in force; one of before a rotation is not."""
+        return is_signature(self._key.public_key(), data, signature)
 
     @property
     def head(self) -> int:

@@ -16,6 +16,7 @@ from vedette.bundle import Bundle
 from vedette.clock import iso
 from vedette.entry import Draft
 from vedette.errors import AlreadyDone, BadCommand, NotFound, Outrun
+from vedette.row_proof import approval_bytes, write_signature
 from vedette.run import ActionRow
 from vedette.storage.database import Database
 from vedette.storage.ledger import META, Ledger
@@ -212,6 +213,9 @@ class Orders:
         if state in ("done", "dead"):
             raise BadCommand(f"the run {held.run} of this hold has ended ({state})")
         fields = {**draft.fields, "event": event}
+        if to == "approved":
+            signature = self._ledger.sign(approval_bytes(fields))
+            fields["signature"] = write_signature(signature)
         placed = Draft(draft.kind, fields, held.last or last, 0, draft.body)
         seq = self._ledger.append([placed], held.run, entries, self._now_us(), position)
         held.last = seq

@@ -7,6 +7,8 @@ from typing import Any
 
 import orjson
 
+from vedette.digest import salted
+from vedette.row_proof import KINDS, Told
 from vedette.run import ActionRow, Run
 from vedette.storage.database import Database, Row
 from vedette.storage.entry_pages import EntryPages
@@ -92,6 +94,23 @@ class Pages(EntryPages, ViewPages):
                 if column == "event" or orjson.loads(raw).get(column) == value:
                     found.append((seq, raw, data))
         return sorted(found)[:limit]
+
+    def decisions(self, action: str) -> list[Told]:
+        """Return the entries that an action's row is proved by (`vedette.row_proof`), in order.
+
+        A body that is not the one its entry names is as if it were gone.
+        """
+        sql = (
+            "SELECT e.bytes, b.salt, b.data FROM entry e LEFT JOIN body b ON b.seq=e.seq "
+            f"WHERE e.about=? AND e.kind IN ({','.join('?' * len(KINDS))}) ORDER BY e.seq"
+        )
+        found: list[Told] = []
+        for raw, salt, data in self._rows(sql, find_position(self._database, action), *KINDS):
+            entry = orjson.loads(raw)
+            if entry.get("action") == action:
+                named = data is not None and salted(bytes(salt), data) == entry.get("body")
+                found.append((entry, data if named else None))
+        return found
 
     def entry(self, seq: int) -> tuple[int, bytes, bytes | None] | None:
         """Return (seq, bytes, body) of one entry."""

@@ -256,6 +256,10 @@ class SqlStore(Keeping):
             orders.once(command, lambda: orders.raise_budget(draft, raises))
         )
 
+    def is_signed(self, data: bytes, signature: bytes) -> bool:
+        """Say whether the key in force signed something; one of before a rotation did not."""
+        return self._ledger.is_signed(data, signature)
+
     async def settle_hold(
         self,
         action: str,
@@ -363,6 +367,7 @@ class SqlStore(Keeping):
         entry: int | None = None,
         draft: Draft,
         end: bool = False,
+        shown: str | None = None,
         command: str | None = None,
     ) -> Erased:
         """Delete the bodies found by event, subject or entry; with `end` end what waits on them.
@@ -377,7 +382,7 @@ class SqlStore(Keeping):
             self._steps.forget()
             return erase(
                 self._write, self._ledger, event=event, subject=subject, entry=entry, draft=draft,
-                at_us=self._now_us(), end=self._pending if end else None,
+                at_us=self._now_us(), end=self._pending if end else None, shown=shown,
             )  # fmt: skip
 
         return await self.writer.submit(self._orders.once(command, work))

@@ -8,21 +8,18 @@ nobody what was in it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from vedette.digest import canonical, sha256_hex
+from vedette.digest import DIGEST_PREFIX, canonical, sha256_hex
 from vedette.display import DISPLAYS, Display, display_of, read_displays, show_event
 from vedette.errors import NotShown
 from vedette.run import ActionRow
 from vedette.timeline.record import Record, Shown, shown
 
 SHOWN = "vedette.shown/1"
-
-_DIGEST = re.compile(r"[0-9a-f]{8,64}")
 
 
 def acceptance(record: Record, event: str) -> Shown | None:
@@ -107,7 +104,7 @@ def shown_digest(
 def refuse_unseen(item: Mapping[str, Any], digest: str) -> None:
     """Raise NotShown unless `digest` begins the digest of what is shown of a hold now."""
     hold, mend = item["hold"], f"look at it again: vedette hold show {item['hold']}"
-    if not _DIGEST.fullmatch(digest):
+    if not DIGEST_PREFIX.fullmatch(digest):
         what = f"{digest[:20]!r} is no digest: it has 8 to 64 hexadecimal digits"
         raise NotShown(what, mend=mend)
     if not item["shown_digest"].startswith(digest):

@@ -8,7 +8,7 @@ import apsw
 import pytest
 from tests.acceptance.promises.common import SECOND, approve, first
 
-from vedette import case as case_module
+from vedette.case import Case
 from vedette.commands import Order
 from vedette.errors import BadCommand, Forbidden, NotShown
 from vedette.hold import EXPIRES_US
@@ -177,7 +177,7 @@ async def test_promise_05_control_approvals_out_of_thin_air_are_seen(
     tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        case_module, "approval_of", lambda row, now: Approval(row.digest, "person:x", now + SECOND)
+        Case, "approval", lambda _, row, now: Approval(row.digest, "person:x", now + SECOND)
     )
     async with toy_fleet(tmp_path, world) as fleet:
         await fleet.send(job("1", send("1", "big.send")))

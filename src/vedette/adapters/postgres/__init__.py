@@ -284,12 +284,14 @@ class PostgresStore(OwnRuns, SqlStore):
         entry: int | None = None,
         draft: Draft,
         end: bool = False,
+        shown: str | None = None,
         command: str | None = None,
     ) -> Erased:
         """Delete the bodies found by event, subject or entry; the server's files forget later."""
         erased = await super().erase(
-            event=event, subject=subject, entry=entry, draft=draft, end=end, command=command
-        )
+            event=event, subject=subject, entry=entry, draft=draft, end=end, shown=shown,
+            command=command,
+        )  # fmt: skip
         return replace(erased, scrubbed=False)
 
 

@@ -69,12 +69,14 @@ class SqliteStore(SqlStore):
         entry: int | None = None,
         draft: Draft,
         end: bool = False,
+        shown: str | None = None,
         command: str | None = None,
     ) -> Erased:
         """Delete the bodies found by event, subject or entry, and what the log holds of them."""
         erased = await super().erase(
-            event=event, subject=subject, entry=entry, draft=draft, end=end, command=command
-        )
+            event=event, subject=subject, entry=entry, draft=draft, end=end, shown=shown,
+            command=command,
+        )  # fmt: skip
         return replace(erased, scrubbed=not self._uncut)
 
     def erasing(self) -> None:

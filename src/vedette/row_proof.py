@@ -1,0 +1,113 @@
+"""Proves an action's row by its entries, before it is decided again or carried out.
+
+The engine goes by rows, and nobody signs those: whoever can write to the database could write an
+approval into one, a permit, or better origins. So a row that was read back from the store (after a
+restart, a wait, a person's answer) counts as far as the entries of its action say the same: the
+last decision, the first question, and for an approval its entry, which carries a signature of the
+fleet's key of its own (an entry's place in the tree can be proved by a pass over the ledger only).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from vedette.digest import canonical
+from vedette.effect import SETTLED
+from vedette.run import ActionRow
+
+# What is read of an action; `Told` is one of these entries and its body, None if that is gone.
+_ANSWERS = ("hold.approved", "hold.denied", "hold.expired")
+_ENDS = ("effect.done", "effect.failed", "effect.cancelled")
+KINDS = ("action.decided", *_ANSWERS, *_ENDS)
+Told = tuple[Mapping[str, Any], bytes | None]
+
+# The rule in the row of a permit whose run was a dead letter, and was taken up again.
+REDRIVEN = "run.redriven"
+
+_SIGNED = ("event", "agent", "action", "action_digest", "tool", "actor", "until")
+
+
+def approval_bytes(entry: Mapping[str, Any]) -> bytes:
+    """Return what is signed of an entry `hold.approved`: who approves what, until when."""
+    value = {name: entry.get(name) for name in _SIGNED}
+    return canonical({"schema": "vedette.approval/1", **value})
+
+
+def write_signature(raw: bytes) -> str:
+    """Return a signature as the field `signature` of an entry has it."""
+    return base64.b64encode(raw).decode("ascii")
+
+
+def is_approved(
+    row: ActionRow, told: Sequence[Told], is_signed: Callable[[bytes, bytes], bool]
+) -> bool:
+    """Say whether the last answer to a hold is the approval that its row tells of.
+
+    `is_signed` says whether a signature (the second) is the fleet's, of some bytes (the first).
+    """
+    answers = [entry for entry, _ in told if entry["kind"] in _ANSWERS]
+    if not answers or answers[-1]["kind"] != "hold.approved":
+        return False
+    given = answers[-1]
+    named = (given.get("action_digest"), given.get("actor"), given.get("until"))
+    if named != (row.digest, row.approver, row.until_us):
+        return False
+    try:
+        signature = base64.b64decode(given.get("signature") or "", validate=True)
+    except ValueError:
+        return False
+    return is_signed(approval_bytes(given), signature)
+
+
+def find_fault(row: ActionRow, told: Sequence[Told]) -> str | None:
+    """Return what a row says that its entries do not; None if it may be gone by."""
+    decisions = [one for one in told if one[0]["kind"] == "action.decided"]
+    if not decisions:
+        return "no entry says that it was decided"
+    last = decisions[-1][0]
+    if last["action_digest"] != row.digest:
+        return "it was decided under another digest"
+    planned = row.effect is not None and row.effect not in SETTLED
+    if planned and (last["outcome"] != "permit" or row.rule not in (last["rule"], REDRIVEN)):
+        return f"its last decision is {last['outcome']} by {last['rule']}"
+    ended = [entry for entry, _ in told if entry["kind"] in _ENDS and entry["seq"] > last["seq"]]
+    if planned and ended:
+        return f"its last entry is {ended[-1]['kind']}"
+    body = decisions[0][1]
+    question = None if body is None else orjson.loads(body).get("question")
+    if not isinstance(question, dict):
+        return "what was first asked of it cannot be read"
+    for name, says, _ in compare_record(row.record or b"{}", question):
+        return f"its {name} says {orjson.dumps(says).decode()[:120]}, which was not asked"
+    return None
+
+
+def compare_record(record: bytes, question: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (column, says, should) of what a row's record says that was not asked of it.
+
+    `question` is the one of its action's first decision.
+    """
+    try:
+        told = dict(orjson.loads(record))
+    except (ValueError, TypeError):
+        yield "record", "unreadable", question["action"].get("args")
+        return
+    asked = {name: question["action"].get(name) for name in ("args", "sources", "readers")}
+    asked["confidence"] = question.get("context", {}).get("confidence")
+    for name, right in asked.items():
+        says = told.get(name, {} if name == "readers" else None)
+        if right is not None and says != right:
+            yield "record", {name: says}, {name: right}
+    origins = told.get("origins")
+    says = dict(origins) if isinstance(origins, dict) else {}
+    right = dict(question["action"].get("origins") or says)
+    for pointer in says.keys() & right.keys() - (told.get("sources") or {}).keys():
+        if says[pointer] == "registered":
+            # Told anew from the registry of the day whenever it is decided.
+            right[pointer] = "registered"
+    if says != right:
+        yield "record", {"origins": says}, {"origins": right}
