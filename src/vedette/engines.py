@@ -68,7 +68,8 @@ def _wasm_stage(
     return WasmStage(
         embedded,
         _repository(settings, record),
-        questions=_questions,
+        granted=_granted,
+        branches=_branches,
         must_deny=_must_deny,
         code=MachineCode(settings.state / "machine-code", read_only=read_only),
         required=settings.edges.policy.engine == "wasm",
@@ -160,11 +161,15 @@ def _repository(settings: Settings, record: WasmRecord | None) -> WasmRepository
     return WasmRepository(find_opa(settings.root), record)
 
 
-def _questions(bundle: Bundle) -> list[tuple[str, object]]:
-    """Return what an admitted bundle is asked of the engine that is to decide under it.
+def _granted(bundle: Bundle) -> list[tuple[str, object]]:
+    from vedette.adapters.rego.golden import golden
+    from vedette.load.policy_data import mount
 
-    What it grants, and what takes each branch of its rules.
-    """
+    return golden(mount(bundle.files))
+
+
+def _branches(bundle: Bundle) -> list[tuple[str, object]]:
+    """Return questions that take each branch of a bundle's rules."""
     from vedette.adapters.rego.branches import branches
     from vedette.adapters.rego.engine import PlainEngine
     from vedette.adapters.rego.golden import golden
@@ -172,9 +177,8 @@ def _questions(bundle: Bundle) -> list[tuple[str, object]]:
     from vedette.load.policy_data import mount
 
     data = mount(bundle.files)
-    right = golden(data)
     modules = read_modules(PlainEngine(bundle, data).syntax())
-    return [*right, *branches(modules, data, right)]
+    return branches(modules, data, golden(data))
 
 
 def _must_deny(bundle: Bundle) -> list[tuple[str, object]]:

@@ -85,7 +85,11 @@ def _texts(
 
 
 # Without one of these there is no link, and most arguments have none: nor has a number.
-_HINT = re.compile(r"\.[a-z]|\d\.\d+\.|[@:&\\]|//|[^\x00-\x7f]", re.IGNORECASE)
+# A break may stand anywhere: within a tag it is dropped.
+_HINT = re.compile(
+    r"\.[\t\r\n]*[a-z]|\d[\t\r\n]*\.[\t\r\n]*\d[\d\t\r\n]*\.|[@:&\\]|/[\t\r\n]*/|[^\x00-\x7f]",
+    re.IGNORECASE,
+)
 _SCHEME = re.compile(
     r"""(?<![a-z0-9])
     (?: (?:https?|ftp|wss?):[/\\]*                      # browsers need no slashes, or take any

@@ -68,13 +68,15 @@ def stage_of(
     *,
     required: bool = False,
     asked: Sequence[tuple[str, object]] = (),
+    granted: Sequence[tuple[str, object]] = (),
     must_deny: Sequence[tuple[str, object]] = (),
     within: PolicyStage | None = None,
 ) -> WasmStage:
     return WasmStage(
         within or TrustingStage(),
         WasmRepository(opa),
-        questions=lambda _: asked,
+        granted=lambda _: granted,
+        branches=lambda _: asked,
         must_deny=lambda _: must_deny,
         required=required,
     )
@@ -192,33 +194,61 @@ async def test_what_the_stage_within_refuses_is_refused(opa: str) -> None:
     assert [each.what for each in await stage.try_out(BUNDLE)] == ["no"]
 
 
-async def test_evaluators_are_compared_within_unless_the_wasm_that_decides_is_at_hand(
+async def test_evaluators_are_compared_within_unless_the_rules_were_shipped(
     nowhere: Path, opa: str
 ) -> None:
     """Else a bundle could go live that the engine within decides alone and nobody compared."""
     asked: list[str] = []
+    held = bundle("decision := 1")
+    shipped = nowhere / f"{held.rules_digest}.wasm"
 
     class Within(TrustingStage):
+        gone = False
+
         async def try_out(self, bundle: Bundle) -> list[Finding]:
             asked.append("compared")
-            return []
+            return [Finding("a.rego", 1, "no")]
 
         async def try_rules(self, bundle: Bundle) -> list[Finding]:
             asked.append("rules")
             return []
 
-    held = bundle("decision := 1")
-    assert await stage_of(None, within=Within()).try_out(held) == []
+    assert await stage_of(None, within=Within()).try_out(held)
     stage = stage_of(opa, within=Within())
-    for _ in range(2):  # compiled by the first trial
-        assert await stage.try_out(held) == []
-    (nowhere / f"{held.rules_digest}.wasm").write_bytes(build(opa, held))
+    for _ in range(2):  # what was compiled for a bundle that was refused is no reason to spare it
+        assert await stage.try_out(held)
+    shipped.write_bytes(build(opa, held))
+    assert await stage_of(None, within=Within()).try_out(held) == []
+    assert asked == ["compared", "compared", "compared", "rules"]
+
+
+async def test_a_shipped_wasm_that_goes_during_the_trial_spares_nothing(
+    nowhere: Path, opa: str
+) -> None:
+    held = bundle("decision := 1")
+    shipped = nowhere / f"{held.rules_digest}.wasm"
+    shipped.write_bytes(build(opa, held))
+
+    class Within(TrustingStage):
+        async def try_out(self, bundle: Bundle) -> list[Finding]:
+            return [Finding("a.rego", 1, "no")]
+
+        async def try_rules(self, bundle: Bundle) -> list[Finding]:
+            return []
+
     stage = stage_of(None, within=Within())
-    assert await stage.try_out(held) == []
-    # What was at hand for the trial decides: it is not looked for again.
-    (nowhere / f"{held.rules_digest}.wasm").unlink()
-    assert isinstance(stage.load(held), WasmEngine)
-    assert asked == ["compared", "compared", "rules", "rules"]
+    stage._repository.find = lambda bundle: None  # type: ignore[method-assign]
+    assert [found.what for found in await stage.try_out(held)] == ["no"]
+
+
+async def test_an_engine_that_fails_on_what_is_granted_is_found(opa: str) -> None:
+    """Both fail alike, so they do not differ; but nothing that the bundle grants could be done."""
+    two = bundle("decision := 1 if input.x == 1\n\ndecision := 2 if input.x == 1")
+    stage = stage_of(opa, granted=[("sorter mail.file", {"x": 1})])
+    (found,) = await stage.try_out(two)
+    assert found.what.startswith("an engine fails on 'sorter mail.file', which is granted: deny")
+    assert "deny by engine.error as OPA compiles it" in found.what
+    assert await stage_of(opa, asked=[("a branch", {"x": 1})]).try_out(two) == []
 
 
 async def test_a_bundle_whose_wasm_permits_what_must_be_denied_is_refused(opa: str) -> None:
@@ -232,11 +262,10 @@ async def test_a_bundle_whose_wasm_permits_what_must_be_denied_is_refused(opa: s
 
 
 async def test_what_was_tried_out_is_compiled_once(opa: str) -> None:
-    found = WasmRepository(opa)
-    stage = WasmStage(TrustingStage(), found, questions=lambda _: (), must_deny=lambda _: ())
+    stage = stage_of(opa)
     held = bundle("decision := 1")
     assert await stage.try_out(held) == []
-    found.opa = "/nowhere/opa"
+    stage._repository.opa = "/nowhere/opa"
     for _ in range(2):
         engine = stage.load(held)
         assert isinstance(engine, WasmEngine)

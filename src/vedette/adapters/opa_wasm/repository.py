@@ -44,18 +44,6 @@ class WasmRepository:
             with self._lock:
                 _keep(self._recorded, bundle.digest, found)
 
-    def at_hand(self, bundle: Bundle) -> bool:
-        """Say whether `find` would find a Wasm of the bundle's rules without running opa.
-
-        Then it stays found. Raises BadPolicy.
-        """
-        with self._lock:
-            named, found = self._recorded.get(bundle.digest, (None, None))
-            found = found or self._found.get(bundle.rules_digest) or self._of_installation(bundle)
-            if found is not None:
-                _keep(self._found, found.rules, found)
-            return found is not None and named in (None, found.digest)
-
     def find(self, bundle: Bundle) -> PolicyWasm | None:
         """Return the Wasm of a bundle's rules; None if it is not there and nobody can compile it.
 

@@ -9,12 +9,14 @@ import orjson
 
 from vedette.adapters.opa_wasm.engine import WasmEngine
 from vedette.adapters.opa_wasm.machine_code import MachineCode
-from vedette.adapters.opa_wasm.repository import WasmRepository
+from vedette.adapters.opa_wasm.repository import WasmRepository, shipped_file
 from vedette.bundle import Bundle
 from vedette.decision import Decision, denied, read_decision
 from vedette.errors import BadPolicy
 from vedette.policy_wasm import PolicyWasm
 from vedette.ports import Comparing, Finding, PolicyEngine, PolicyStage
+
+Questions = Callable[[Bundle], Sequence[tuple[str, object]]]
 
 NO_OPA = "these rules were never compiled to Wasm, and no opa is here to do it"
 _ENTRY = "vedette/gateway/decide.rego"
@@ -25,9 +27,10 @@ class WasmStage:
     """Tries bundles as the stage within does, and decides by the Wasm of their rules.
 
     Where there is none, and nothing to make it with, the engine within decides; with `required` the
-    bundle is refused. `questions` of a bundle are put to both engines before it is admitted; what
-    it `must_deny` is put to each engine that is made, and one that does not deny it decides
-    nothing. `why` says for people why the engine that was loaded last decides.
+    bundle is refused. Before a bundle is admitted both engines are asked what it `granted`, which
+    they must answer, and its `branches`; what it `must_deny` is put to each engine that is made,
+    and one that does not deny it decides nothing. `why` says for people why the engine that was
+    loaded last decides.
     """
 
     def __init__(
@@ -35,14 +38,16 @@ class WasmStage:
         within: PolicyStage,
         repository: WasmRepository,
         *,
-        questions: Callable[[Bundle], Sequence[tuple[str, object]]],
-        must_deny: Callable[[Bundle], Sequence[tuple[str, object]]],
+        granted: Questions,
+        branches: Questions,
+        must_deny: Questions,
         code: MachineCode | None = None,
         required: bool = False,
     ) -> None:
         self._within = within
         self._repository = repository
-        self._questions = questions
+        self._granted = granted
+        self._branches = branches
         self._must_deny = must_deny
         self._code = code
         self._required = required
@@ -53,21 +58,23 @@ class WasmStage:
         """Return what is wrong with the bundle; an empty list admits it.
 
         opa checks and compiles changed rules beside the trial within: it is another program.
-        Where their Wasm is at hand, the trial need not compare two evaluators of its own: what
-        it loads is compared with the Wasm. Else the engine within may be the one that decides.
+        Of the rules that vedette shipped the trial need not compare two evaluators of its own:
+        what it loads is compared with their Wasm.
         """
         try:
             self._repository.recall(bundle)
-            at_hand = self._repository.at_hand(bundle)
         except BadPolicy as error:
             return [_finding(error)]
-        within = self._within
-        trial = within.try_rules if at_hand and isinstance(within, Comparing) else within.try_out
+        within, spared = self._within, False
+        trial = within.try_out
+        if isinstance(within, Comparing) and shipped_file(bundle).exists():
+            trial, spared = within.try_rules, True
         found, wasm = await asyncio.gather(trial(bundle), asyncio.to_thread(self._found, bundle))
         if found:
             return found
         if not isinstance(wasm, PolicyWasm):
-            return wasm
+            # Then the engine within decides, and nothing else has compared it.
+            return wasm or (await within.try_out(bundle) if spared else [])
         return await asyncio.to_thread(self._compared, bundle)
 
     async def warm(self, bundle: Bundle) -> None:
@@ -142,22 +149,22 @@ class WasmStage:
             return [_finding(error)]
 
     def _compared(self, bundle: Bundle) -> list[Finding]:
-        """Put the bundle's own questions to both engines; return where they differ."""
+        """Put the bundle's own questions to both engines; return where they differ or fail."""
         wasm, within = self._engine(bundle), self._within.load(bundle)
         assert wasm is not None
         found = []
-        for name, question in [*self._questions(bundle), *self._must_deny(bundle)]:
+        granted = self._granted(bundle)
+        asked = [*granted, *self._branches(bundle), *self._must_deny(bundle)]
+        for place, (name, question) in enumerate(asked):
             raw = orjson.dumps(question)
             first, second = _decide(wasm, raw), _decide(within, raw)
             failed = "engine.error" in (first.rule, second.rule)
-            same = first.outcome == second.outcome == "deny" if failed else first == second
-            if not same:
-                what = (
-                    f"the engines differ on {name!r}: {first.outcome} by {first.rule} as OPA "
-                    f"compiles it, and {second.outcome} by {second.rule}"
-                )
-                mend = "keep within the portable profile"
-                found.append(Finding(_ENTRY, 1, what, mend))
+            if failed and place < len(granted):
+                what = f"an engine fails on {name!r}, which is granted: {_said(first, second)}"
+                found.append(Finding(_ENTRY, 1, what, "look for a rule that multiplies data"))
+            elif not (first.outcome == second.outcome == "deny" if failed else first == second):
+                what = f"the engines differ on {name!r}: {_said(first, second)}"
+                found.append(Finding(_ENTRY, 1, what, "keep within the portable profile"))
         return found
 
 
@@ -166,6 +173,11 @@ def _decide(engine: PolicyEngine, question: bytes) -> Decision:
         return read_decision(engine.decide(question))
     except Exception:  # whatever it is, the gateway makes a deny of it
         return denied("engine.error")
+
+
+def _said(first: Decision, second: Decision) -> str:
+    said = f"{first.outcome} by {first.rule} as OPA compiles it"
+    return f"{said}, and {second.outcome} by {second.rule}"
 
 
 def _finding(error: BadPolicy) -> Finding:
