@@ -22,7 +22,7 @@ from vedette.adapters.worker_pool.confine import Note, confine, name_process
 from vedette.adapters.worker_pool.hands_side import Hands, serve_hands
 from vedette.adapters.worker_pool.judge_side import Judges, serve_judge
 from vedette.adapters.worker_pool.root_agents import serve_root_agent
-from vedette.adapters.worker_pool.zygote import run_zygote
+from vedette.adapters.worker_pool.zygote import run_zygote, say_entered
 from vedette.judging import Judge
 from vedette.load.modules import judge_of, load_module
 from vedette.memory import Memory
@@ -56,7 +56,7 @@ def describe_root(folder: Path, release: str | None) -> dict[str, Any]:
     return describe_root_agent(folder, release)
 
 
-def serve(line: socket.socket, note: int, lock: int, told: dict[str, Any]) -> None:
+def serve(line: socket.socket, note: int, lock: int, entering: int, told: dict[str, Any]) -> None:
     """Be the worker that the start message tells of, until the engine hangs up."""
     # What agents' code prints must not be taken for the answer of a `--json` verb.
     os.dup2(2, 1)
@@ -65,10 +65,11 @@ def serve(line: socket.socket, note: int, lock: int, told: dict[str, Any]) -> No
     name_process(str(told["kind"]), agent)
     if told["box"] is not None:
         try:
-            enter(Box.of_json(told["box"]), (line.fileno(), note, lock))
+            enter(Box.of_json(told["box"]), (line.fileno(), note, lock, entering))
         except Exception:
             sys.excepthook(*sys.exc_info())
             os._exit(NOT_ENTERED)
+    say_entered(entering)
     if told["kind"] == "judge":
         serve_judge(line, Note(note), agent, make_judges)
     elif told["kind"] == "model":

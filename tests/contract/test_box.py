@@ -224,6 +224,28 @@ async def test_a_box_that_cannot_be_entered_is_no_event_s_fault(tmp_path: Path) 
     assert [death[2] for death in crew.deaths] == ["could not enter its box"]
 
 
+ENDS = """
+import os
+from vedette.judging import Judge as Base, Judgement
+
+class Judge(Base):
+    def judge(self, seen, briefing):
+        os._exit(97)
+"""
+
+
+async def test_who_ends_as_if_it_had_not_entered_is_charged(tmp_path: Path) -> None:
+    """Code chooses how its process ends, but not what that says of it."""
+    write_judge(tmp_path / "agents", code=ENDS)
+    crew = Crew(tmp_path, LIMITS)
+    try:
+        with pytest.raises(WorkerLost, match="ended by itself with exit code 97"):
+            await asyncio.wait_for(crew.judges.reason(brief()), 20)
+    finally:
+        crew.pool.close()
+    assert len(crew.deaths) == 1
+
+
 async def test_tools_reach_their_target_and_no_other(tmp_path: Path) -> None:
     """Folder, port and name of the target; a folder that is made later, or made anew."""
     agent = tmp_path / "agents" / "worker"

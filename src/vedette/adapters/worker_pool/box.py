@@ -22,7 +22,7 @@ from vedette.adapters.worker_pool import landlock, seccomp
 from vedette.adapters.worker_pool.protection import protection
 from vedette.quick_data import dataclass
 
-# The exit code of a worker that could not enter its box: agents' code has not run.
+# The exit code of a worker that could not enter its box. After `say_entered` it is one like any.
 NOT_ENTERED = 97
 _SET_DUMPABLE = 4
 _SET_CHILD_SUBREAPER = 36

@@ -40,9 +40,9 @@ _WARM_AFTER_S = 1.0
 _TELL_AFTER_S = 1.0
 _SOON_MS, _LATER_MS = 5, 50
 
-# What a worker is for (`kind`), how to serve it: (socket, descriptors of the note and the lock,
-# start message).
-Serve = Callable[[socket.socket, int, int, dict[str, Any]], None]
+# What a worker is for (`kind`), how to serve it: (socket, descriptors of the note, of the lock and
+# of what `say_entered` takes, start message).
+Serve = Callable[[socket.socket, int, int, int, dict[str, Any]], None]
 # Imports modules of `vedette` by name; without names, what most judges need.
 Warm = Callable[[Sequence[str]], None]
 
@@ -86,7 +86,8 @@ class _Zygote:
         self._lock = lock
         self._serve = serve
         self._warm: Warm | None = warm
-        self._children: dict[int, int] = {}
+        # By process id: the worker's number, and where it says that it has entered its box.
+        self._children: dict[int, tuple[int, int]] = {}
         self._linger_s = 0.0
         self._ears, self._mouth = socket.socketpair()
         self._waiting = selectors.DefaultSelector()
@@ -125,7 +126,7 @@ class _Zygote:
         if "start" in told:
             self._start(told, descriptors)
         elif "kill" in told:
-            for pid, worker in self._children.items():
+            for pid, (worker, _) in self._children.items():
                 if worker == told["kill"]:
                     os.kill(pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
         elif "linger" in told:
@@ -139,20 +140,26 @@ class _Zygote:
             with contextlib.suppress(Exception):
                 prepare(Box.of_json(told["box"]))
         gc.freeze()
+        ours = theirs = -1
         try:
+            ours, theirs = os.pipe()
             pid = os.fork()
         except OSError as error:
             self._tell({"ended": told["start"], "how": f"could not be started: {error.strerror}"})
+            if ours >= 0:
+                os.close(ours)
         else:
             if pid == 0:
-                self._become(wire, note, told)
-            self._children[pid] = told["start"]
+                self._become(wire, note, theirs, told)
+            self._children[pid] = told["start"], ours
             self._tell({"born": told["start"], "pid": pid})
         finally:
             os.close(wire)
             os.close(note)
+            if theirs >= 0:
+                os.close(theirs)
 
-    def _become(self, wire: int, note: int, told: dict[str, Any]) -> None:
+    def _become(self, wire: int, note: int, entering: int, told: dict[str, Any]) -> None:
         """Be a worker; never returns."""
         status = 1
         try:
@@ -160,7 +167,7 @@ class _Zygote:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for mine in (self._waiting, self._control, self._ears, self._mouth):
                 mine.close()
-            self._serve(socket.socket(fileno=wire), note, self._lock, told)
+            self._serve(socket.socket(fileno=wire), note, self._lock, entering, told)
             status = 0
         except BaseException:
             sys.excepthook(*sys.exc_info())
@@ -177,10 +184,13 @@ class _Zygote:
                 return
             if not pid:
                 return
-            worker = self._children.pop(pid, None)
-            if worker is not None:
-                entered = os.waitstatus_to_exitcode(status) != NOT_ENTERED
-                how = how_it_ended(status)
+            if pid in self._children:
+                worker, entering = self._children.pop(pid)
+                # Agents' code may end with any code; what it was told of before, it cannot unsay.
+                said = os.read(entering, 1)
+                os.close(entering)
+                entered = bool(said) or os.waitstatus_to_exitcode(status) != NOT_ENTERED
+                how = how_it_ended(status) if entered else "could not enter its box"
                 self._tell({"ended": worker, "how": how, "entered": entered})
 
     def _tell(self, told: dict[str, Any]) -> None:
@@ -200,11 +210,15 @@ class _Zygote:
             os.waitpid(pid, 0)
 
 
+def say_entered(entering: int) -> None:
+    """Say that this worker is in its box, and agents' code runs from now on."""
+    os.write(entering, b"\1")
+    os.close(entering)
+
+
 def how_it_ended(status: int) -> str:
     """Say in words what a wait status means."""
     code = os.waitstatus_to_exitcode(status)
-    if code == NOT_ENTERED:
-        return "could not enter its box"
     if code >= 0:
         return f"ended by itself with exit code {code}"
     with contextlib.suppress(ValueError):
