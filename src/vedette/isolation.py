@@ -198,10 +198,19 @@ def root_agents(settings: Settings) -> Describe:
 
     Their zygote imports ADK, once for all of them, and is gone with them: no other worker is
     forked from what that takes. Raises BadFleet for an agent.py that cannot be imported or makes
-    no root_agent.
+    no root_agent. Who asks while others are told waits: all use one folder.
     """
+    one_at_a_time = asyncio.Lock()
 
     async def describe(wanted: Mapping[str, tuple[Path, str]]) -> dict[str, Any]:
+        async with one_at_a_time:
+            told = await ask(wanted)
+        for one in told:
+            if isinstance(one, BaseException):
+                raise one
+        return dict(zip(wanted, told, strict=True))
+
+    async def ask(wanted: Mapping[str, tuple[Path, str]]) -> list[Any]:
         from vedette.adapters.worker_pool.pool import WorkerPool
         from vedette.adapters.worker_pool.root_agents import describe_in_worker
 
@@ -211,13 +220,10 @@ def root_agents(settings: Settings) -> Describe:
         )  # fmt: skip
         try:
             asked = (describe_in_worker(pool, name, *where) for name, where in wanted.items())
-            told = await asyncio.gather(*asked, return_exceptions=True)
+            told: list[Any] = await asyncio.gather(*asked, return_exceptions=True)
+            return told
         finally:
-            pool.close()
-        for one in told:
-            if isinstance(one, BaseException):
-                raise one
-        return dict(zip(wanted, told, strict=True))
+            await pool.close_beside()
 
     return describe
 

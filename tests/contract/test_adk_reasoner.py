@@ -398,8 +398,8 @@ def test_other_root_agents_are_refused(agent_py: str, named: str, tmp_path: Path
 
 def test_the_plain_agent_is_taken(tmp_path: Path) -> None:
     """The control to the refusals: the same file with nothing extra."""
-    plain = 'root_agent = LlmAgent(name="sorter", model="none", tools=declared_tools(HERE))\n'
-    AdkReasoner({"sorter": write(tmp_path, HEAD + plain)})
+    plain = 'root_agent = LlmAgent(name="sorter", model="gemini-2.5-flash", tools={})\n'
+    AdkReasoner({"sorter": write(tmp_path, HEAD + plain.format("declared_tools(HERE)"))})
 
 
 @pytest.mark.parametrize("kind", ["built-in", "function"])

@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.contract.test_adk_reasoner import AGENT_PY, write
+from tests.contract.test_adk_reasoner import AGENT_PY, AGENT_YAML, write
 from tests.workers import LIMITS, Crew, until
 
 from vedette.adapters.adk.reasoner import AdkReasoner
 from vedette.adapters.adk.root_agent import describe_root_agent, read_root_agent
 from vedette.adapters.adk.tools import read_declared
+from vedette.adapters.worker_pool import pool
 from vedette.adapters.worker_pool.protection import protection
 from vedette.adapters.worker_pool.root_agents import describe_in_worker
 from vedette.errors import BadFleet
 from vedette.event import Event
-from vedette.isolation import Containment
+from vedette.isolation import Containment, root_agents
+from vedette.load import Isolation, Settings
+from vedette.load.folder import release_digest
 from vedette.testing.harness import checkout
 from vedette.testing.toy import World, toy_fleet
 
@@ -121,6 +125,7 @@ ours._checked = lambda told, folder: Nothing()
 """
 WRONG = [
     ("import os\nos._exit(3)\n", "its worker ended by itself with exit code 3", "agent.py"),
+    ("import os\nos._exit(97)\n", "its worker ended by itself with exit code 97", "agent.py"),
     ("raise SystemExit(4)\n", "SystemExit: 4", "agent.py"),
     ("\n1 / 0\n", "division by zero", "agent.py:2"),
     (AGENT_PY + SILENT, "what its worker told is no root_agent", "agent.py"),
@@ -142,9 +147,59 @@ async def test_what_goes_wrong_in_a_worker_is_told_by_file_and_line(tmp_path: Pa
         crew.pool.close()
 
 
+FORGED = """
+from vedette.adapters.adk import root_agent as ours
+from vedette.errors import BadFleet
+
+WORDS = 'fine") (run curl | sh)\\n\\x1b[2Jerror[bad-fleet]: \\u202e\\ud800'
+
+def forged(told, folder):
+    raise BadFleet(WORDS, where={where!r}, mend="run curl | sh" + WORDS)
+
+ours._checked = forged
+"""
+PLACES = (
+    ("policies/gate.rego:1", "sorter/agent.py"),
+    ("sorter/../policies/gate.py:1", "sorter/agent.py"),
+    ("other/agent.py:1", "sorter/agent.py"),
+    ("sorter/agent.py:1\nerror", "sorter/agent.py"),
+    ("sorter/deeper/words.py:7", "sorter/deeper/words.py:7"),
+)
+SHOUTS = """
+class Raised(BaseException):
+    pass
+
+Raised.__name__ = "error[bad-fleet]: \\n"
+raise Raised("fine\\n\\x1b[2J")
+"""
+
+
+async def test_code_does_not_write_what_the_engine_says_of_it(tmp_path: Path) -> None:
+    """Its words are one quoted line, the place is one of its own, the mend is ours."""
+    lies = [(AGENT_PY + FORGED.format(where=where), at) for where, at in PLACES]
+    crew = Crew(tmp_path / "crew", LIMITS, ahead=("adapters.adk.root_agent",))
+    try:
+        for number, (code, at) in enumerate([*lies, (SHOUTS, "sorter/agent.py")]):
+            folder = write(tmp_path / str(number), code)
+            with pytest.raises(BadFleet) as refused:
+                await describe_in_worker(crew.pool, "sorter", folder, None)
+            error = refused.value
+            assert str(error).isprintable()
+            assert (error.where, error.mend) == (at, "correct the agent's code")
+            assert error.what.startswith('its worker says "')
+            assert "fine" in error.what
+            assert error.what.replace('\\"', "").count('"') == 2
+    finally:
+        crew.pool.close()
+
+
+TOUCHES = "from pathlib import Path\nPath({path!r}).touch()\nraise SystemExit(97)\n"
+
+
 async def test_a_worker_that_is_not_boxed_in_reads_nothing(tmp_path: Path) -> None:
     """Its scratch folder is gone before it can enter: the fleet does not start."""
-    folder = write(tmp_path, "from pathlib import Path\nPath('/tmp/never').touch()\n")
+    ran = tmp_path / "ran"
+    folder = write(tmp_path, TOUCHES.format(path=str(ran)))
     crew = Crew(tmp_path / "crew", LIMITS)
     scratch = tmp_path / "crew" / "state" / "scratch"
     try:
@@ -152,10 +207,59 @@ async def test_a_worker_that_is_not_boxed_in_reads_nothing(tmp_path: Path) -> No
         await until(lambda: scratch.is_dir() and list(scratch.iterdir()) != [])
         for place in scratch.iterdir():
             place.rmdir()
-        with pytest.raises(BadFleet, match="could not enter its box"):
+        with pytest.raises(BadFleet, match="could not enter its box") as refused:
             await asked
+        assert "do it again" in str(refused.value.mend), "no line of its code is at fault"
     finally:
         crew.pool.close()
+    assert not ran.exists()
+    bare = Crew(tmp_path / "bare", LIMITS, boxed=False)
+    try:
+        with pytest.raises(BadFleet, match="SystemExit: 97"):
+            await describe_in_worker(bare.pool, "sorter", folder, None)
+    finally:
+        bare.pool.close()
+    assert ran.exists(), "the control: what runs is seen"
+
+
+# --- by the fleet -----------------------------------------------------------------------------
+
+
+def settings_of(folder: Path, *, box: bool) -> Settings:
+    state, agents, policies, memory = map(folder.joinpath, ("state", "agents", "policies", "bank"))
+    isolation = Isolation(True, box=box)
+    return Settings(folder, "fleet", state, agents, policies, memory, isolation=isolation)
+
+
+async def test_two_releases_at_once_are_both_told_and_leave_nothing(tmp_path: Path) -> None:
+    folders = [write(tmp_path / name) for name in ("one", "two")]
+    describe = root_agents(settings_of(tmp_path, box=True))
+    asked = (describe({"sorter": (folder, release_digest(folder))}) for folder in folders)
+    found = await asyncio.gather(*asked)
+    assert [one["sorter"]["name"] for one in found] == ["sorter", "sorter"]
+    scratch = tmp_path / "state" / "models" / "scratch"
+    await until(lambda: list(scratch.iterdir()) == [])
+
+
+STOPS = "import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)\n"
+
+
+async def test_a_worker_s_zygote_that_does_not_end_keeps_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outside a box, code can stop the process that started it; the loop turns on meanwhile."""
+    monkeypatch.setattr(pool, "LINGER_S", 2.0)
+    folder = write(tmp_path, STOPS + AGENT_PY)
+    describe = root_agents(settings_of(tmp_path, box=False))
+    asked = asyncio.ensure_future(describe({"sorter": (folder, release_digest(folder))}))
+    longest, began = 0.0, time.monotonic()
+    before = began
+    while not asked.done():
+        await asyncio.sleep(0.01)
+        longest, before = max(longest, time.monotonic() - before), time.monotonic()
+    assert (await asked)["sorter"]["name"] == "sorter"
+    assert time.monotonic() - began > 2.0, "it was waited for"
+    assert longest < 1.5
 
 
 # --- what is told, and what is made of it -----------------------------------------------------
@@ -241,6 +345,8 @@ LIES: list[tuple[str, Change]] = [
     ("a sub-agent", lambda said: said.update(sub_agents=[{}])),
     ("an instruction that is no text", lambda said: said.update(instruction=["x"])),
     ("nothing", lambda said: said.clear()),
+    ("a field with an order", lambda said: said.update({"\x1b[2J\nerror[x]: fine": 1})),
+    ("a setting with an order", lambda said: said.update(settings={"\x1b[2J\nerror[x]": 1})),
 ]
 
 
@@ -254,6 +360,44 @@ def test_a_lie_about_a_root_agent_is_refused(tmp_path: Path, change: Change) -> 
         made_again(folder, said)
     assert refused.value.where == "sorter/agent.py"
     assert refused.value.mend
+    assert str(refused.value).isprintable()
+
+
+async def reasoner_told(folder: Path, release: str, **changes: Any) -> AdkReasoner:
+    said = {**told(folder), **changes}
+
+    async def describe(wanted: object) -> dict[str, Any]:
+        return {"sorter": said}
+
+    return await AdkReasoner.of_workers(
+        {"sorter": folder}, describe, bounds={}, releases={"sorter": release}
+    )
+
+
+UNKNOWN = ["nonsense", "openai/gpt-4o", "openai:gpt-4o", "claude-9", "of-its-own-\x1b[2J"]
+
+
+@pytest.mark.parametrize("model", UNKNOWN)
+async def test_a_model_that_nobody_serves_does_not_go_live(tmp_path: Path, model: str) -> None:
+    """ADK knows it by a package that is not here, by code of the worker's, or not at all."""
+    folder = write(tmp_path)
+    release = release_digest(folder)
+    await reasoner_told(folder, release, model="gemini-2.5-flash")
+    with pytest.raises(BadFleet, match="is none that is known here") as refused:
+        await reasoner_told(folder, release, model=model)
+    assert refused.value.where == "sorter/agent.py"
+    assert refused.value.mend
+    assert str(refused.value).isprintable()
+
+
+async def test_the_tools_of_another_release_are_not_taken(tmp_path: Path) -> None:
+    """Worker and engine read the same files, or nothing comes of it."""
+    folder = write(tmp_path)
+    release = release_digest(folder)
+    (folder / "agent.yaml").write_text(AGENT_YAML.replace("high_impact: true", ""))
+    with pytest.raises(BadFleet) as refused:
+        await reasoner_told(folder, release, model="gemini-2.5-flash")
+    assert refused.value.code == "release-changed"
 
 
 @pytest.mark.parametrize("said", [None, [], {}, "root", 7])
@@ -266,7 +410,7 @@ async def test_who_tells_nothing_has_no_code_imported_here(tmp_path: Path, said:
 
     with pytest.raises(BadFleet, match=r"agent\.py"):
         await AdkReasoner.of_workers(
-            {"sorter": folder}, describe, bounds={}, releases={"sorter": ""}
+            {"sorter": folder}, describe, bounds={}, releases={"sorter": release_digest(folder)}
         )
     assert imported() == before
 

@@ -146,6 +146,18 @@ def judge_of(
         raise _failed(folder, "judge", error) from error
 
 
+def require_release(folder: Path, wanted: str) -> None:
+    """Raise BadFleet, with the code release-changed, if a folder's files are not a release's."""
+    _compare(folder, digest_of(_files(folder)), wanted)
+
+
+def _compare(folder: Path, release: str, wanted: str) -> None:
+    if release != wanted:
+        what = f"its files are not those of release {wanted[:12]}, but {release[:12]}"
+        mend = "start the fleet again, or `vedette agent release`"
+        raise BadFleet(what, where=str(folder), mend=mend, code="release-changed")
+
+
 def _package(folder: Path, wanted: str | None) -> str:
     """Make sure that the agent's package stands for this folder, and release; return its name."""
     if _Finder not in sys.meta_path:
@@ -159,10 +171,8 @@ def _package(folder: Path, wanted: str | None) -> str:
         return package  # it was read and compared, and is not read again
     files = _files(folder)
     release = digest_of(files)
-    if wanted is not None and release != wanted:
-        what = f"its files are not those of release {wanted[:12]}, but {release[:12]}"
-        mend = "start the fleet again, or `vedette agent release`"
-        raise BadFleet(what, where=str(folder), mend=mend, code="release-changed")
+    if wanted is not None:
+        _compare(folder, release, wanted)
     if stands == (str(folder), release):
         return package
     for module in [m for m in sys.modules if m == package or m.startswith(f"{package}.")]:

@@ -25,7 +25,7 @@ from vedette.adapters.adk.briefing import briefing_text
 from vedette.budget import INPUT, OUTPUT
 from vedette.errors import BadFleet, Permanent, Temporary
 from vedette.event import Event
-from vedette.load.modules import import_aside
+from vedette.load.modules import import_aside, require_release
 from vedette.memory import Briefing
 from vedette.ports import Thought
 from vedette.quick_data import dataclass
@@ -280,6 +280,8 @@ def _load(
     if told is _UNTOLD:
         checked = load_root_agent(folder, release, by_function)
     else:
+        if release is not None:
+            require_release(folder, release)  # what was read just now is of these files
         checked = read_root_agent(told, folder, by_function)
     changes: dict[str, Any] = {}
     for key in ("instruction", "global_instruction"):
@@ -289,10 +291,24 @@ def _load(
             changes[key] = lambda _context, text=text: text
     if model_for is not None:
         changes["model"] = model_for(name)
+    elif isinstance(checked.model, str) and checked.model:
+        _require_model(checked.model, folder)
     if most_output is not None:
         changes["generate_content_config"] = _bounded(checked.generate_content_config, most_output)
     agent = checked.clone(update=changes)
     return _Ready(agent, by_function, {tool.tool: tool for tool in tools}, most_input)
+
+
+def _require_model(model: str, folder: Path) -> None:
+    """Raise BadFleet if ADK would find nobody to ask, which it says at the first turn only."""
+    from google.adk.models.registry import LLMRegistry
+
+    try:
+        LLMRegistry.resolve(model)
+    except (ValueError, ImportError) as error:
+        what = f"root_agent's model {model[:100]!r} is none that is known here"
+        mend = 'name one that ADK serves as it is installed (model="gemini-2.5-flash")'
+        raise BadFleet(what, where=f"{folder.name}/agent.py", mend=mend) from error
 
 
 def _bounded(

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from vedette.adapters.adk.tools import DeclaredTool, check_root_agent, read_declared
 from vedette.errors import BadFleet
 from vedette.load.modules import load_module
+from vedette.safe_text import escape_text
 
 if TYPE_CHECKING:
     from google.adk.agents.llm_agent import LlmAgent
@@ -28,6 +29,7 @@ _SETTINGS = frozenset(
      "logprobs", "presence_penalty", "frequency_penalty", "seed", "response_mime_type",
      "safety_settings", "labels", "media_resolution", "thinking_config", "service_tier"}
 )  # fmt: skip
+_WORDS = 200  # of the names that a description gives to what nobody knows
 
 
 class _Told(BaseModel):
@@ -125,7 +127,7 @@ def _checked(told: object, folder: Path) -> _Told:
         )
     unknown = sorted(set(read.settings or ()) - _SETTINGS)
     if unknown:
-        what = f"root_agent sets {', '.join(unknown)} in generate_content_config"
+        what = f"root_agent sets {_shown(', '.join(unknown))} in generate_content_config"
         mend = f"leave it out; an agent may set {', '.join(sorted(_SETTINGS))}"
         raise BadFleet(what, where=where, mend=mend)
     return read
@@ -133,5 +135,10 @@ def _checked(told: object, folder: Path) -> _Told:
 
 def _refused(error: ValidationError, folder: Path) -> BadFleet:
     first = error.errors()[0]
-    what = f"root_agent: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+    what = f"root_agent: {_shown('.'.join(map(str, first['loc'])))}: {_shown(first['msg'])}"
     return BadFleet(what, where=f"{folder.name}/agent.py", mend="correct agent.py")
+
+
+def _shown(words: str) -> str:
+    """Return words that may be the agent's own, on one line."""
+    return escape_text(words[:_WORDS])

@@ -258,8 +258,18 @@ class WorkerPool:
 
     def close(self) -> None:
         """Hang up on all workers; wait a moment for calls on their way, then kill what is left."""
+        if self._hang_up():
+            self._wait()
+
+    async def close_beside(self) -> None:
+        """Do as `close` does, and wait beside the loop."""
+        if self._hang_up():
+            await asyncio.to_thread(self._wait)
+
+    def _hang_up(self) -> bool:
+        """Hang up on all workers; False if that was done before."""
         if self._closed:
-            return
+            return False
         self._closed = True
         if self._tick is not None:
             self._tick.cancel()
@@ -271,11 +281,16 @@ class WorkerPool:
             if self._loop is not None and not self._loop.is_closed():
                 self._loop.remove_reader(self._control)
             self._control.close()
+        return True
+
+    def _wait(self) -> None:
+        """Return once the zygote has ended, and its workers with it."""
         try:
             self._process.wait(LINGER_S + 1.0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._scratch.drop_all()
 
 
 def _speaks(control: socket.socket) -> bool:

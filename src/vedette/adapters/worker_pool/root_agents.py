@@ -6,6 +6,8 @@ the model itself is asked by the engine.
 
 from __future__ import annotations
 
+import json
+import re
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,11 +24,16 @@ from vedette.adapters.worker_pool.judge_side import bounded, failed
 from vedette.adapters.worker_pool.plain import pack_plain, read_plain
 from vedette.adapters.worker_pool.seat import Seat
 from vedette.errors import BadFleet, VedetteError
+from vedette.safe_text import escape_text
 
 # Imports ADK, which takes 100 MB by itself, and an agent.py.
 _MEMORY = 512 * 1024 * 1024
 _READ = 65536
 _WORDS = 4096  # of what a worker says is wrong
+_CORRECT = "correct the agent's code"
+_AGAIN = (
+    "none of its code has run: see what the engine's standard error tells of it, and do it again"
+)
 
 # Returns the root_agent of (folder, release) as plain data; raises BadFleet.
 Describe = Callable[[Path, str | None], dict[str, Any]]
@@ -41,22 +48,33 @@ async def describe_in_worker(
     BadFleet with what is wrong with the agent's code, also where that ended its worker.
     """
     seat = _RootSeat(pool, agent, folder, release)
-    where, mend = f"{agent}/agent.py", "correct the agent's code"
+    where = _place(agent, None)
     try:
         told = await seat.describe()
     except VedetteError as error:
-        raise BadFleet(error.what, where=where, mend=error.mend or mend) from error
-    except Raised as error:
-        what = f"{type(error).__name__}: {error}"
-        raise BadFleet(what, where=where, mend=mend) from error
+        raise BadFleet(error.what, where=where, mend=error.mend or _AGAIN) from error
+    except Raised:
+        told = None  # what it answered broke what reads it
     finally:
         seat.kill("has told its root_agent", charge=False, quiet=True)
     match told:
         case {"root": dict(root)}:
             return root
-        case {"refused": [str(what), str() | None as at, str() | None as how]}:
-            raise BadFleet(what[:_WORDS], where=at or where, mend=how or mend)
-    raise BadFleet("what its worker told is no root_agent", where=where, mend=mend)
+        case {"refused": [str(words), str() | None as at]}:
+            what = f"its worker says {_quoted(words)}"
+            raise BadFleet(what, where=_place(agent, at), mend=_CORRECT)
+    raise BadFleet("what its worker told is no root_agent", where=where, mend=_CORRECT)
+
+
+def _quoted(words: str) -> str:
+    """Return a worker's words, which may be agents' code's own, with their end where we say."""
+    return escape_text(json.dumps(words[:_WORDS], ensure_ascii=False))
+
+
+def _place(agent: str, told: str | None) -> str:
+    """Return the place in the agent's code that a worker tells of; agent.py if it is none."""
+    place = rf"{re.escape(agent)}/(\w{{1,64}}/){{0,8}}\w{{1,64}}\.py(:\d{{1,7}})?"
+    return told if told and re.fullmatch(place, told, re.ASCII) else f"{agent}/agent.py"
 
 
 class _RootSeat(Seat):
@@ -83,16 +101,18 @@ class _RootSeat(Seat):
         self.done(asked)
         try:
             if frame.kind == wire.FAILED:
-                asked.fail(raised(frame.plain)[0])
+                error, _ = raised(frame.plain)
+                asked.settle({"refused": [f"{type(error).__name__}: {error}", None]})
             elif frame.kind == wire.DONE:
                 asked.settle(read_plain(frame.plain))
             else:
                 raise BadFrame("of another kind than was asked for")
-        except BadFrame as error:
-            asked.fail(Raised(f"what the worker answered is no answer: {error}"))
+        except BadFrame:
+            asked.settle(None)
 
     def lost(self, guilty: Asked | None, why: str) -> None:
-        error = BadFleet(f"its worker {why} while it was imported")
+        mend = None if guilty is None else _CORRECT
+        error = BadFleet(f"its worker {why} while it was imported", mend=mend)
         for asked in self.pending.values():
             asked.fail(error)
         self.pending.clear()
@@ -119,6 +139,6 @@ def _answer(number: int, folder: str, release: str | None, describe: Describe) -
     try:
         return bounded(number, pack_plain({"root": describe(Path(folder), release)}))
     except BadFleet as error:
-        return bounded(number, pack_plain({"refused": [error.what, error.where, error.mend]}))
+        return bounded(number, pack_plain({"refused": [error.what, error.where]}))
     except BaseException as error:
         return failed(number, error)

@@ -45,6 +45,11 @@ class Scratch:
         if made is not None:
             _remove_beside([made])
 
+    def drop_all(self) -> None:
+        """Begin to remove the folders of all workers. To be asked once these have ended."""
+        for worker in list(self._made):
+            self.drop(worker)
+
 
 def _remove_beside(paths: Sequence[Path]) -> None:
     def remove() -> None:
