@@ -20,6 +20,7 @@ from tests.bench.bench_fleet import AGENT
 from tests.bench.flat_fleet import SOURCE, TYPE, asking, keeper
 from tests.bench.stencil import Stencil
 
+from vedette.action import action_id
 from vedette.effect import RowWrite
 from vedette.entry import Body, Draft
 from vedette.event import ENVELOPE, Event, subject_of
@@ -46,6 +47,8 @@ class Pattern:
     steps: list[Step]
     firsts: list[int]
     action: str
+    turn: int
+    ordinal: int
 
 
 async def note(fleet: FleetHarness, events: Sequence[Event]) -> Pattern:
@@ -76,7 +79,8 @@ async def note(fleet: FleetHarness, events: Sequence[Event]) -> Pattern:
     firsts = [answer.last - len(step.drafts) + 1 for answer, step in zip(told, steps, strict=True)]
     (action,) = fleet.actions(last)
     assert run.state in ("done", "waiting"), run
-    return Pattern(last, run, run.position, steps, firsts, action.id)
+    ids = action.id, action.turn, action.ordinal
+    return Pattern(last, run, run.position, steps, firsts, *ids)
 
 
 class Stencils:
@@ -128,8 +132,8 @@ class Copy:
         """Learn the run, which says what every id is."""
         self.run = run
         self._seqs[self._of.position] = run.position
-        # The second half of an action's id is some digest's: any number does.
-        ids = (run.event[4:20], run.event[20:], run.id[20:], f"{run.position:016x}")
+        action = action_id(run.id, self._of.turn, self._of.ordinal)
+        ids = (run.event[4:20], run.event[20:], run.id[20:], action[20:])
         self._words = (*ids, *self._words[4:])
 
     def _text(self, value: Any) -> Any:

@@ -30,7 +30,8 @@ def open_store(folder: Path) -> SqliteStore:
 async def one(store: SqliteStore, number: int, text: str = "x") -> tuple[str, int, int]:
     """Accept an event and close its run in two steps; tell each answer's seq."""
     (run,) = await accepted(store, event(number))
-    first = await store.commit(step(store, run, entry(run, "turn.reasoned", text=text), turn=1))
+    reasoned = entry(run, "turn.reasoned", turn=1, text=text)
+    first = await store.commit(step(store, run, reasoned, turn=1))
     after = store.run(run.id)
     assert after is not None
     second = await store.commit(closing(store, after))

@@ -57,7 +57,7 @@ class Recorder:
     rollout: Any = field(
         default_factory=lambda: SimpleNamespace(
             live=SimpleNamespace(number=7, digest="d" * 64),
-            stage=SimpleNamespace(why="shipped with vedette"),
+            why="shipped with vedette",
         )
     )
 

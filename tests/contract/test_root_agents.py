@@ -87,7 +87,8 @@ async def test_a_fleet_asks_the_models_of_agents_whose_code_it_does_not_run(tmp_
             assert told.startswith(instruction)
         assert asked == []
         assert (fleet.app.containment or Containment(None, "none")).lacks() == MISSING
-    assert imported("worker") == before
+    # What another test had imported may go meanwhile.
+    assert imported("worker").items() <= before.items()
 
 
 def registered_echo() -> list[tuple[str, str]]:

@@ -87,7 +87,7 @@ async def waiting(store: PostgresStore, run: Run) -> ActionRow:
 async def approve(store: PostgresStore, run: Run, row: ActionRow) -> None:
     fields = {
         "agent": run.agent, "action": row.id, "action_digest": row.digest, "tool": row.tool,
-        "actor": "person:dee",
+        "actor": "person:dee", "until": 2**50,
     }  # fmt: skip
     draft = Draft("hold.approved", fields, body=Body(canonical({"reason": "it is right"})))
     await store.settle_hold(row.id, "approved", draft, approver="person:dee", until_us=2**50)
