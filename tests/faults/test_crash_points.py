@@ -37,11 +37,11 @@ POINTS = {
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_at_every_point_and_at_pairs_of_points_nothing_is_lost_or_done_twice() -> None:
-    report = crash.run(shards=2, seed=SEED, pairs=200)
+    report = crash.run(shards=2, seed=SEED, pairs=120)
     assert not report.wrong, "\n".join(report.findings[:10])
     assert report.singles >= 100
-    assert report.pairs >= 200
-    assert report.pairs - report.ended_before >= 150, "hardly any died a second time"
+    assert report.pairs >= 120
+    assert report.pairs - report.ended_before >= 90, "hardly any died a second time"
     assert report.points.keys() >= POINTS, sorted(POINTS - report.points.keys())
 
 
@@ -68,7 +68,7 @@ def test_an_engine_that_calls_before_it_commits_is_found() -> None:
 @pytest.mark.timeout(300)
 def test_a_target_that_is_not_idempotent_though_its_tool_says_so_is_found() -> None:
     """Negative control: nothing but the target's word keeps a repeat from being a second effect."""
-    report = crash.run(shards=2, seed=SEED, pairs=0, control="repeating", every=2)
+    report = crash.run(shards=2, seed=SEED, pairs=0, control="repeating", every=3)
     assert any("done 2 times" in told for told in report.findings), report.told()
 
 
