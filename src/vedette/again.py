@@ -30,6 +30,7 @@ async def decide_due(line: Line, case: Case, due: list[ActionRow]) -> Step:
         drafts: list[Draft] = []
         writes: list[RowWrite] = []
         rows = [replace(row) for row in due]
+        told = case.read_told(rows)
         returns: list[tuple[str, int, int]] = []
         permits = 0
         for row in rows:
@@ -42,11 +43,11 @@ async def decide_due(line: Line, case: Case, due: list[ActionRow]) -> Step:
                 line.gateway.give_back(case.agent.name, counted_us)
                 returns.append((ACTIONS, counted_us, 1))
             try:
-                action = case.action(row)
+                action = case.action(row, told.get(row.id, ()))
             except Superseded as error:
                 drafts += refuse_changed(line, case, row, str(error), now)
                 continue
-            drafts += decide(line, case, action, row, rows, writes, 0, now)
+            drafts += decide(line, case, action, row, rows, writes, 0, now, told.get(row.id, ()))
             if counted_us and row.decided == "permit":
                 keep_place(line, case, row, counted_us)
                 returns.pop()

@@ -41,7 +41,7 @@ async def perform(line: Line, case: Case) -> None:
         await decide_again(line, case, [row])
         return
     try:
-        action = case.action(row)
+        action = case.action(row, case.read_told([row]).get(row.id, ()))
     except Superseded:
         again = decide_again if row.effect == "intended" else ask_person
         await again(line, case, [row])

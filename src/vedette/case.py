@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
-import orjson
-
 from vedette.action import Action, action_digest
+from vedette.action_record import BadRecord, read_record
 from vedette.agent import Agent
 from vedette.budget import ACTIONS, Places, Reservation
 from vedette.digest import canonical, tame
@@ -26,7 +25,7 @@ from vedette.ports import Thought
 from vedette.question import Approval, Decided, Situation
 from vedette.quick_data import dataclass
 from vedette.readers import Labels, Readers, meet
-from vedette.row_proof import find_fault, is_approved
+from vedette.row_proof import Told, find_fault, is_approved
 from vedette.run import ActionRow, Answer, Run, RunState, Step
 from vedette.second_opinion import difference
 from vedette.today import origins_today
@@ -212,14 +211,17 @@ class Case:
             told = frozenset[str]() if tool is None else tool.readers
             if tool is not None and tool.settles == "transactional":
                 told = meet(told, row_readers)  # it answers with what stood in the row
-            args = read_recorded(orjson.loads(row.record)) if row.record else {}
+            args = read_recorded(read_record(row.record)) if row.record else {}
             answers[f"outcome/{at}"] = meet(told, *args.values())
         return labels_before(self.agent, self.event, self.memories, row_readers, answers)
 
-    def situation(self, rows: Sequence[ActionRow], row: ActionRow, now_us: int) -> Situation:
+    def situation(
+        self, rows: Sequence[ActionRow], row: ActionRow, told: Sequence[Told], now_us: int
+    ) -> Situation:
         """Return what the engine knows while one action is decided.
 
-        `rows` are the run's actions; of several copies of one the last counts.
+        `rows` are the run's actions; of several copies of one the last counts. `told` are the
+        entries of the action.
         """
         latest = {other.id: other for other in rows if other.id != row.id}
         return Situation(
@@ -230,39 +232,50 @@ class Case:
             memories=self.briefed.get(row.turn) or [(m.cite(), m.trust) for m in self.memories],
             actions_in_run=sum(other.effect is not None for other in latest.values()),
             stopped=self.line.stops.tool(self.agent.name, row.tool),
-            approval=self.approval(row, now_us),
+            approval=self.approval(row, told, now_us),
         )
 
-    def approval(self, row: ActionRow, now_us: int) -> Approval | None:
+    def read_told(self, rows: Sequence[ActionRow]) -> Mapping[str, Sequence[Told]]:
+        """Return the entries that rows are proved by, read at once; none for what needs no proof.
+
+        An action that was decided here needs none, but an approval came from outside.
+        """
+        unproved = [row.id for row in rows if row.id not in self.fresh or row.hold == "approved"]
+        return self.line.store.decisions(unproved) if unproved else {}
+
+    def approval(self, row: ActionRow, told: Sequence[Told], now_us: int) -> Approval | None:
         """Return the approval that a person gave for this action, if the ledger has it.
 
         One that only the row tells of is none: whoever may answer is asked again.
         """
         given = approval_of(row, now_us)
-        store = self.line.store
-        if given is None or is_approved(row, store.decisions(row.id), store.is_signed):
+        if given is None or is_approved(row, told, self.line.store.is_signed):
             return given
         self.line.metrics.count("rows_refused", agent=self.agent.name, what="approval")
         return None
 
-    def action(self, row: ActionRow) -> Action:
+    def action(self, row: ActionRow, told: Sequence[Told] = ()) -> Action:
         """Rebuild the exact action of a row, with its origins as they are today.
+
+        `told` are its entries (`read_told`), which one that was decided here does not need.
 
         Raises Superseded if its tool was declared anew, or if charter or registry no longer say
         what an argument was drawn from, or if the row is not what its entries say: then it is not
         the action that was decided.
         """
         tool = self.agent.tools.get(row.tool)
-        record = orjson.loads(row.record) if row.record else None
+        try:
+            record = read_record(row.record) if row.record else None
+        except BadRecord as error:
+            raise self._refuse_row(f"its record cannot be read: {error}") from error
         origins, registry = self.fresh.get(row.id, ({}, None))
         same = registry is self.line.registry
         if not (tool and record and (same or action_digest(tool, record["args"]) == row.digest)):
             raise Superseded(f"the tool {row.tool} is not declared as it was when this was decided")
         if row.id not in self.fresh:
-            fault = find_fault(row, self.line.store.decisions(row.id))
+            fault = find_fault(row, told)
             if fault is not None:
-                self.line.metrics.count("rows_refused", agent=self.agent.name, what="row")
-                raise Superseded(f"the row is not what the ledger says: {fault}")
+                raise self._refuse_row(fault)
         if not same:
             origins = origins_today(record, self.agent.charter, self.line.registry)
         return Action(
@@ -280,6 +293,11 @@ class Case:
             readers=read_recorded(record),
             links=links_in(record["args"], origins, lambda: self.line.known(self.agent)),
         )
+
+    def _refuse_row(self, fault: str) -> Superseded:
+        """Count a row that is not what its entries say; return what is to be raised."""
+        self.line.metrics.count("rows_refused", agent=self.agent.name, what="row")
+        return Superseded(f"the row is not what the ledger says: {fault}")
 
     def ends_as(self, row: ActionRow) -> str:
         """Return the entry of an effect that is not to be: cancelled, or nobody knows."""

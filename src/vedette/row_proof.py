@@ -15,18 +15,25 @@ from typing import Any
 
 import orjson
 
+from vedette.action_record import BadRecord, read_record
 from vedette.digest import canonical
 from vedette.effect import SETTLED
 from vedette.run import ActionRow
 
 # What is read of an action; `Told` is one of these entries and its body, None if that is gone.
 _ANSWERS = ("hold.approved", "hold.denied", "hold.expired")
-_ENDS = ("effect.done", "effect.failed", "effect.cancelled")
-KINDS = ("action.decided", *_ANSWERS, *_ENDS)
+# An effect that was made, or given up, is over for good. A cancelled one is not: a person may take
+# its run up again, and what is held again after a permit was cancelled, too.
+_OVER = ("effect.done", "effect.failed")
+_EFFECT_ENDS = (*_OVER, "effect.cancelled")
+DECIDED = "action.decided"
+ENDS = (*_ANSWERS, *_EFFECT_ENDS)
 Told = tuple[Mapping[str, Any], bytes | None]
 
 # The rule in the row of a permit whose run was a dead letter, and was taken up again.
 REDRIVEN = "run.redriven"
+# The revision in such a row: older than any, so that it is decided anew before it is repeated.
+ANEW = 0
 
 _SIGNED = ("event", "agent", "action", "action_digest", "tool", "actor", "until")
 
@@ -45,14 +52,17 @@ def write_signature(raw: bytes) -> str:
 def is_approved(
     row: ActionRow, told: Sequence[Told], is_signed: Callable[[bytes, bytes], bool]
 ) -> bool:
-    """Say whether the last answer to a hold is the approval that its row tells of.
+    """Say whether the last answer to a hold is the approval that its row tells of, not used yet.
 
+    A permit alone does not use it (there may be no room for its effect): what came of that does.
     `is_signed` says whether a signature (the second) is the fleet's, of some bytes (the first).
     """
     answers = [entry for entry, _ in told if entry["kind"] in _ANSWERS]
     if not answers or answers[-1]["kind"] != "hold.approved":
         return False
     given = answers[-1]
+    if any(entry["kind"] in _OVER and entry["seq"] > given["seq"] for entry, _ in told):
+        return False
     named = (given.get("action_digest"), given.get("actor"), given.get("until"))
     if named != (row.digest, row.approver, row.until_us):
         return False
@@ -65,7 +75,7 @@ def is_approved(
 
 def find_fault(row: ActionRow, told: Sequence[Told]) -> str | None:
     """Return what a row says that its entries do not; None if it may be gone by."""
-    decisions = [one for one in told if one[0]["kind"] == "action.decided"]
+    decisions = [one for one in told if one[0]["kind"] == DECIDED]
     if not decisions:
         return "no entry says that it was decided"
     last = decisions[-1][0]
@@ -74,16 +84,31 @@ def find_fault(row: ActionRow, told: Sequence[Told]) -> str | None:
     planned = row.effect is not None and row.effect not in SETTLED
     if planned and (last["outcome"] != "permit" or row.rule not in (last["rule"], REDRIVEN)):
         return f"its last decision is {last['outcome']} by {last['rule']}"
-    ended = [entry for entry, _ in told if entry["kind"] in _ENDS and entry["seq"] > last["seq"]]
+    ended = [
+        entry for entry, _ in told if entry["kind"] in _EFFECT_ENDS and entry["seq"] > last["seq"]
+    ]
     if planned and ended:
         return f"its last entry is {ended[-1]['kind']}"
-    body = decisions[0][1]
-    question = None if body is None else orjson.loads(body).get("question")
-    if not isinstance(question, dict):
+    over = [entry for entry, _ in told if entry["kind"] in _OVER]
+    if over and not row.settled:
+        return f"its effect is over: {over[-1]['kind']}"
+    if planned and row.policy_rev not in (last["policy_rev"], ANEW):
+        return f"its last decision is of revision {last['policy_rev']}"
+    question = _question(decisions[0][1])
+    if question is None:
         return "what was first asked of it cannot be read"
     for name, says, _ in compare_record(row.record or b"{}", question):
         return f"its {name} says {orjson.dumps(says).decode()[:120]}, which was not asked"
     return None
+
+
+def _question(body: bytes | None) -> Mapping[str, Any] | None:
+    """Return the question in a decision's body; None for one that is gone, or is none."""
+    try:
+        question = orjson.loads(body or b"").get("question")
+    except (ValueError, AttributeError):
+        return None
+    return question if isinstance(question, dict) else None
 
 
 def compare_record(record: bytes, question: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -91,21 +116,27 @@ def compare_record(record: bytes, question: Mapping[str, Any]) -> Iterator[tuple
 
     `question` is the one of its action's first decision.
     """
-    try:
-        told = dict(orjson.loads(record))
-    except (ValueError, TypeError):
-        yield "record", "unreadable", question["action"].get("args")
+    action, context = question.get("action"), question.get("context", {})
+    if not isinstance(action, dict) or not isinstance(context, dict):
+        yield "record", "what was asked of it", "unreadable"
         return
-    asked = {name: question["action"].get(name) for name in ("args", "sources", "readers")}
-    asked["confidence"] = question.get("context", {}).get("confidence")
+    try:
+        told = read_record(record)
+    except BadRecord as error:
+        yield "record", f"unreadable: {error}", action.get("args")
+        return
+    asked = {name: action.get(name) for name in ("args", "sources", "readers")}
+    asked["confidence"] = context.get("confidence")
     for name, right in asked.items():
         says = told.get(name, {} if name == "readers" else None)
         if right is not None and says != right:
             yield "record", {name: says}, {name: right}
-    origins = told.get("origins")
-    says = dict(origins) if isinstance(origins, dict) else {}
-    right = dict(question["action"].get("origins") or says)
-    for pointer in says.keys() & right.keys() - (told.get("sources") or {}).keys():
+    says, first = told["origins"], action.get("origins") or told["origins"]
+    if not isinstance(first, dict):
+        yield "record", {"origins": says}, {"origins": first}
+        return
+    right = dict(first)
+    for pointer in says.keys() & right.keys() - told["sources"].keys():
         if says[pointer] == "registered":
             # Told anew from the registry of the day whenever it is decided.
             right[pointer] = "registered"

@@ -7,7 +7,7 @@ one `Step`. Nothing here waits and nothing is called outside.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from vedette import hold
@@ -26,6 +26,7 @@ from vedette.memory import Candidate
 from vedette.ports import Thought
 from vedette.readers import meet, within
 from vedette.reserve import settle, tell_refused
+from vedette.row_proof import Told
 from vedette.run import ActionRow, Step
 from vedette.told import judged
 
@@ -121,14 +122,18 @@ def decide(
     writes: list[RowWrite],
     back: int,
     now: int,
+    told: Sequence[Told] = (),
 ) -> list[Draft]:
-    """Ask the gateway about one action; write the answer into its row and return the entries."""
+    """Ask the gateway about one action; write the answer into its row and return the entries.
+
+    `told` are the entries that it has already; an approval counts as far as they have it.
+    """
     was, has_place = (row.hold, row.approver, row.until_us), bool(row.counted_us)
     planned = row.effect is not None
     end = case.ends_as(row) if planned else ""
     if end == "effect.unknown":
         line.called.add(row.id)  # so that a later no says so, too
-    situation = case.situation([*case.rows, *rows], row, now)
+    situation = case.situation([*case.rows, *rows], row, told, now)
     decided = line.gateway.decide(action, situation)
     hold.apply(row, decided.decision, decided.policy_rev, now)
     if row.waits == "resume" and not situation.stopped:

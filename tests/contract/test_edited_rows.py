@@ -19,6 +19,7 @@ from tests.contract.test_reconstruct_stores import plan as plan
 from vedette.adapters.ledger_file import verify_store
 from vedette.adapters.sqlite import OpenedStore
 from vedette.bundle import Bundle
+from vedette.effect import Outcome
 from vedette.entry import Draft
 from vedette.errors import BadPolicy
 from vedette.load.settings import StorePlan
@@ -28,7 +29,7 @@ from vedette.storage.audit import PROVED, UNTOLD
 from vedette.storage.schema import TABLES
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, TrustingStage
-from vedette.testing.toy import DENY_TOOL, World, job, send
+from vedette.testing.toy import DENY_TOOL, World, job, send, toy_fleet
 from vedette.verify import Report
 
 # Of the schema itself, so that a new column is either found or listed.
@@ -283,6 +284,35 @@ def test_what_an_open_hold_is_decided_by_again_is_what_was_first_asked(
     sql = "UPDATE action SET record=? WHERE id=?"
     with forged(kept, tmp_path / "more", sql, record, id) as store:
         assert "row-mismatch" in codes(store, tmp_path / "more")
+
+
+@pytest.mark.parametrize(("kind", "decided"), [("holds", "hold"), ("denies", "deny")])
+async def test_a_row_that_was_decided_again_after_a_try_is_accused_of_nothing(
+    tmp_path: Path, kind: str, decided: str
+) -> None:
+    """The entry says that nobody knows whether it happened; the row, that it is not to be."""
+    world, clock = World(), ManualClock(START)
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        world.answer = lambda *_, **__: Outcome("retry")
+        event = job("1", send("hello"))
+        await fleet.send(event)
+        await fleet.settle()
+        rule = {
+            "holds": 'package vedette.holds\n\nstops contains "house" if true\n',
+            "denies": DENY_TOOL.format("wire.send"),
+        }[kind]
+        (fleet.policies / "vedette" / kind).mkdir(exist_ok=True)
+        (fleet.policies / "vedette" / kind / "house.rego").write_text(rule)
+        await fleet.apply(fleet.policies)
+        clock.advance(3_700_000_000)
+        await fleet.settle()
+        (row,) = fleet.actions(event)
+        assert row.decided == decided
+        assert len(fleet.entries("effect.unknown")) == 1
+        assert list(fleet.app.store.audit()) == []
+        for forged in ("intended", "unknown", "done"):
+            assert edit(fleet, "UPDATE action SET effect=?", forged) == 1
+            assert "effect" in {odd.column for odd in fleet.app.store.audit()}
 
 
 # What lacks a field that its kind has, or has it in another shape.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,13 @@ from tests.contract.test_edited_rows import edit, verified
 from tests.contract.test_reconstruct_stores import START, opened
 from tests.contract.test_reconstruct_stores import plan as plan
 
+from vedette.effect import Outcome
 from vedette.load.settings import StorePlan
+from vedette.row_proof import Told, is_approved
 from vedette.run import ActionRow
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, send
+from vedette.testing.toy import World, job, send, toy_fleet
 
 WAKE = "UPDATE run SET wake_us=1 WHERE state='waiting'"
 APPROVED = (
@@ -122,18 +126,160 @@ async def test_a_permit_that_nobody_decided_is_not_carried_out(
         assert refused(fleet, "row") >= 1
 
 
-async def test_an_effect_that_was_made_is_not_made_again(tmp_path: Path, plan: StorePlan) -> None:
+@pytest.mark.parametrize(
+    "said",
+    ["effect='intended', answer=NULL", "effect=NULL, answer=NULL, decided=NULL"],
+    ids=["permitted", "not decided"],
+)
+async def test_an_effect_that_was_made_is_not_made_again(
+    said: str, tmp_path: Path, plan: StorePlan
+) -> None:
     world = World()
     async with opened(tmp_path, plan, world, ManualClock(START)) as fleet:
         event = job("5", send("five"), send("six", tool="big.send"))
         await fleet.send(event)
         await fleet.settle()
         assert world.effects() == 1
-        sql = "UPDATE action SET effect='intended', answer=NULL WHERE effect='done'"
-        assert edit(fleet, sql) == 1
+        assert edit(fleet, f"UPDATE action SET {said} WHERE effect='done'") == 1
         await act_on(fleet)
         assert len(world.calls) == 1
+        assert len(fleet.entries("effect.done")) == 1
         assert refused(fleet, "row") >= 1
+
+
+async def test_an_approval_that_was_used_is_not_used_again(tmp_path: Path) -> None:
+    world = World()
+    async with opened(tmp_path, StorePlan(), world, ManualClock(START)) as fleet:
+        row = await held(fleet)
+        await fleet.approve(row)
+        await fleet.settle()
+        assert world.effects("big.send") == 1
+        (given,) = fleet.entries("hold.approved")
+        store = fleet.app.store
+        told = store.decisions([row.id])[row.id]
+        again = replace(row, hold="approved", approver=given["actor"], until_us=given["until"])
+        before = [one for one in told if one[0]["seq"] <= given["seq"]]
+        assert is_approved(again, before, store.is_signed)
+        permitted = [one for one in told if one[0]["kind"] != "effect.done"]
+        assert is_approved(again, permitted, store.is_signed)  # there may be no room for its effect
+        assert not is_approved(again, told, store.is_signed)
+        sql = (
+            "UPDATE action SET effect=NULL, answer=NULL, decided=NULL, hold='approved', "
+            "approver=?, until_us=? WHERE id=?"
+        )
+        assert edit(fleet, sql, given["actor"], given["until"], row.id) == 1
+        assert edit(fleet, "UPDATE run SET state='waiting', wake_us=1") == 1
+        await fleet.restart()
+        await fleet.settle()
+        assert world.effects("big.send") == 1
+        assert [entry["rule"] for entry in fleet.entries("action.decided")].count(
+            "permit.approved"
+        ) == 1
+
+
+def stop_tool(fleet: FleetHarness, rule: str) -> None:
+    """Let the policy in the fleet's folder stop what the toy agent sends."""
+    folder = fleet.policies / "vedette/holds"
+    folder.mkdir(exist_ok=True)
+    text = f'package vedette.holds\n\nstops contains "{rule}" if input.action.tool == "wire.send"\n'
+    (folder / "house.rego").write_text(text)
+
+
+@pytest.mark.parametrize("forged", [False, True])
+async def test_a_permit_of_an_older_policy_is_not_carried_out_as_one_of_today(
+    forged: bool, tmp_path: Path
+) -> None:
+    world, clock = World(), ManualClock(START)
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        world.answer = lambda *_, **__: Outcome("retry")
+        event = job("1", send("hello"))
+        await fleet.send(event)
+        await fleet.settle()
+        assert fleet.actions(event)[0].effect == "intended"
+        stop_tool(fleet, "house")
+        await fleet.apply(fleet.policies)
+        world.answer = None
+        if forged:
+            assert edit(fleet, "UPDATE action SET policy_rev=2") == 1
+        clock.advance(3_700_000_000)
+        await fleet.restart()
+        await fleet.settle()
+        assert world.effects() == 0
+        assert fleet.actions(event)[0].decided == ("deny" if forged else "hold")
+        assert (refused(fleet, "row") > 0) is forged
+
+
+async def test_what_was_decided_often_is_proved_by_its_first_and_last_decision(
+    tmp_path: Path,
+) -> None:
+    world, clock = World(), ManualClock(START)
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        stop_tool(fleet, "house-0")
+        await fleet.apply(fleet.policies)
+        event = job("1", send("hello"))
+        await fleet.send(event)
+        await fleet.settle()
+        for number in (1, 2):
+            stop_tool(fleet, f"house-{number}")
+            await fleet.apply(fleet.policies)
+            clock.advance(3_700_000_000)
+            await fleet.settle()
+        (row,) = fleet.actions(event)
+        decided = fleet.entries("action.decided")
+        assert [entry["rule"] for entry in decided] == ["house-0", "house-1", "house-2"]
+        told = fleet.app.store.decisions([row.id])[row.id]
+        assert [entry["seq"] for entry, _ in told] == [decided[0]["seq"], decided[2]["seq"]]
+        assert [orjson.loads(body or b"") for _, body in told] == [
+            fleet.body(decided[0]["seq"]), fleet.body(decided[2]["seq"])
+        ]  # fmt: skip
+
+
+async def test_the_entries_of_a_run_are_read_once_however_many_actions_are_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    async with opened(tmp_path, StorePlan(), world, ManualClock(START)) as fleet:
+        await fleet.send(job("5", *[send(f"text {n}", tool="big.send") for n in range(6)]))
+        await fleet.settle()
+        store = fleet.app.store
+        await fleet.app.commands.stop(fleet.order("an incident"), all=True)
+        for row in store.holds_page(after=0, limit=10):
+            await fleet.approve(row)
+        reads: list[int] = []
+        read = store.decisions
+
+        def counted(actions: Collection[str]) -> dict[str, list[Told]]:
+            reads.append(len(actions))
+            return read(actions)
+
+        monkeypatch.setattr(store, "decisions", counted)
+        await fleet.app.commands.resume(fleet.order("over"), all=True)
+        await fleet.settle()
+        assert reads == [6]
+        assert world.effects("big.send") == 6
+
+
+@pytest.mark.parametrize("odd", [("sources", ["x"]), b"[]", b"[1"], ids=str)
+async def test_a_record_that_is_none_is_named_shown_and_refused(odd: Any, tmp_path: Path) -> None:
+    world = World()
+    async with opened(tmp_path, StorePlan(), world, ManualClock(START)) as fleet:
+        await fleet.send(job("5", send("five", tool="big.send"), send("six", tool="big.send")))
+        await fleet.settle()
+        row, other = fleet.app.store.holds_page(after=0, limit=10)
+        record = odd
+        if isinstance(odd, tuple):
+            record = orjson.dumps({**orjson.loads(row.record), odd[0]: odd[1]})
+        assert edit(fleet, "UPDATE action SET record=? WHERE id=?", record, row.id) == 1
+        assert edit(fleet, "UPDATE action SET tool='x' WHERE id=?", other.id) == 1
+        found = {(found.row, found.column) for found in fleet.app.store.audit()}
+        assert {(row.id, "record"), (other.id, "tool")} <= found
+        assert edit(fleet, "UPDATE action SET tool=? WHERE id=?", other.tool, other.id) == 1
+        await fleet.approve(row)  # which reads all that a person is shown
+        await act_on(fleet)
+        ended = fleet.app.store.action(row.id)
+        assert (ended.decided, ended.rule) == ("deny", "engine.changed")  # type: ignore[union-attr]
+        assert refused(fleet, "row") == 1
+        assert world.effects("big.send") == 0
 
 
 @pytest.mark.parametrize(

@@ -396,8 +396,8 @@ class Store(Protocol):
         """Return an accepted event; None if its body was erased."""
         ...
 
-    def decisions(self, action: str) -> list[Told]:
-        """Return the entries that an action's row is proved by, in order."""
+    def decisions(self, actions: Collection[str]) -> dict[str, list[Told]]:
+        """Return the entries that the rows of a run's actions are proved by, in order, by id."""
         ...
 
     def is_signed(self, data: bytes, signature: bytes) -> bool:

@@ -22,7 +22,7 @@ from vedette.digest import canonical, sha256_hex
 from vedette.event import Event, subject_of
 from vedette.policy_wasm import NAME, unpacked
 from vedette.quick_data import dataclass
-from vedette.row_proof import REDRIVEN, compare_record
+from vedette.row_proof import ANEW, REDRIVEN, compare_record
 from vedette.run import run_of
 from vedette.storage.database import Database
 from vedette.storage.schema import tag
@@ -136,6 +136,8 @@ class _Action:
     decided: str | None = None
     rule: str | None = None
     policy_rev: int | None = None
+    # What the row says of it by now: no room makes of a permit a hold, a change a denial.
+    stands: str | None = None
     held: bool = False
     answer: str | None = None
     answers: list[tuple[str, str | None]] = field(default_factory=list)
@@ -144,6 +146,23 @@ class _Action:
     question: Mapping[str, Any] | None = None
     obliges: str | None = None
     until_us: int = 0
+
+    def decide(self, outcome: str) -> None:
+        """Take in what became of the action: only a permit plans an effect (`vedette.hold`)."""
+        self.stands = outcome
+        if self.effect not in ("done", "failed"):
+            self.effect = "intended" if outcome == "permit" else None
+
+    def end(self, effect: str) -> None:
+        """Take in a change of its effect.
+
+        One that was planned, and is held or denied by now, is not what may be tried again: the
+        entry says whether it may have happened, and the row that it is not to be.
+        """
+        if effect in ("cancelled", "unknown") and self.stands in ("hold", "deny"):
+            self.effect = None if self.stands == "hold" else "cancelled"
+        else:
+            self.effect = effect
 
 
 @dataclass(slots=True)
@@ -226,6 +245,7 @@ class _Told:
         if kind == "action.decided":
             known.decided, known.rule = entry["outcome"], entry["rule"]
             known.policy_rev = entry["policy_rev"]
+            known.decide(entry["outcome"])
             known.fixed["digest"] = entry["action_digest"]
             known.held = known.held or entry["outcome"] == "hold"
             body = {} if data is None else orjson.loads(data)
@@ -240,8 +260,12 @@ class _Told:
         elif kind in ("hold.approved", "hold.denied", "hold.expired"):
             known.answers.append((kind.removeprefix("hold."), entry.get("actor")))
             known.until_us = entry.get("until") or 0
+        elif kind == "budget.refused":
+            known.decide("hold")
+        elif kind == "action.refused":
+            known.decide("deny")
         elif kind.startswith("effect."):
-            known.effect = kind.removeprefix("effect.")
+            known.end(kind.removeprefix("effect."))
             known.outcome = data
             if data is not None and known.effect == "done":
                 value = orjson.loads(data).get("data")
@@ -416,6 +440,7 @@ def _facts(
         if row[column] != right:
             yield column, row[column], right
     last, by = known.answers[-1] if known.answers else (None, None)
+    cancelled = known.effect == "cancelled"
     # What is to be decided again, was refused for lack of room, or was ended with its run.
     ended = buried or last in ("denied", "expired")
     if row["decided"] not in (
@@ -427,7 +452,7 @@ def _facts(
         yield "decided", row["decided"], known.decided
     elif row["decided"] == known.decided == "permit" and row["rule"] not in (known.rule, REDRIVEN):
         yield "rule", row["rule"], known.rule
-    if row["decided"] == "permit" and row["policy_rev"] not in (known.policy_rev, 0):
+    if row["decided"] == "permit" and row["policy_rev"] not in (known.policy_rev, ANEW):
         yield "policy_rev", row["policy_rev"], known.policy_rev
     if row["hold"] is not None or not again:
         yield from _answered(row, known, last, by)
@@ -435,8 +460,7 @@ def _facts(
         yield "until_us", row["until_us"], known.until_us
     if known.obliges is not None and row["obliges"] != known.obliges:
         yield "obliges", row["obliges"], known.obliges
-    if row["effect"] != known.effect and not (row["effect"] is None and known.effect is None):
-        # A permit plans the effect in the step that writes both; room may take it back.
+    if row["effect"] not in ((known.effect, None) if again and cancelled else (known.effect,)):
         yield "effect", row["effect"], known.effect
     if row["answer"] is not None and known.outcome is not None and row["answer"] != known.outcome:
         yield "answer", bytes(row["answer"]), known.outcome
@@ -457,7 +481,7 @@ _HOLDS: Mapping[str | None, frozenset[str]] = {
 
 def _less(known: _Action, ended: bool) -> bool:
     """Say whether a row may say deny though the last decision did not."""
-    return ended or known.effect in ("cancelled", "failed")
+    return ended or known.stands == "deny" or known.effect in ("cancelled", "failed")
 
 
 def _answered(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from vedette.entry import Draft
 from vedette.errors import BadCommand, NotFound
 from vedette.ports import Ended
-from vedette.row_proof import REDRIVEN
+from vedette.row_proof import ANEW, REDRIVEN
 from vedette.run import ActionRow, Run
 from vedette.storage.database import Database
 from vedette.storage.ledger import Ledger
@@ -75,9 +75,9 @@ def drop(
 def take_up(row: ActionRow) -> None:
     """Undo what burial did to an action; what may have happened is still to be found out.
 
-    Revision 0 is older than any: whatever is to be repeated is decided anew before.
+    Whatever is to be repeated is decided anew before (`ANEW`).
     """
-    row.waits, row.until_us, row.not_before_us, row.policy_rev = None, 0, 0, 0
+    row.waits, row.until_us, row.not_before_us, row.policy_rev = None, 0, 0, ANEW
     row.approver = None
     if row.hold == "denied":
         row.hold = None

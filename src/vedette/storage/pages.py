@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import orjson
 
 from vedette.digest import salted
-from vedette.row_proof import KINDS, Told
+from vedette.row_proof import DECIDED, ENDS, Told
 from vedette.run import ActionRow, Run
 from vedette.storage.database import Database, Row
 from vedette.storage.entry_pages import EntryPages
@@ -95,21 +95,62 @@ class Pages(EntryPages, ViewPages):
                     found.append((seq, raw, data))
         return sorted(found)[:limit]
 
-    def decisions(self, action: str) -> list[Told]:
-        """Return the entries that an action's row is proved by (`vedette.row_proof`), in order.
+    def decisions(self, actions: Collection[str]) -> dict[str, list[Told]]:
+        """Return the entries that rows are proved by (`vedette.row_proof`), in order, by action.
 
+        The actions are of one run. Of each action's decisions, which are many if it is stopped for
+        long, the first and the last are read; those have their bodies, and so has what follows.
         A body that is not the one its entry names is as if it were gone.
         """
+        entries: dict[str, dict[int, Any]] = {action: {} for action in actions}
+        if not entries:
+            return {}
+        about = find_position(self._database, next(iter(entries)))
         sql = (
-            "SELECT e.bytes, b.salt, b.data FROM entry e LEFT JOIN body b ON b.seq=e.seq "
-            f"WHERE e.about=? AND e.kind IN ({','.join('?' * len(KINDS))}) ORDER BY e.seq"
+            f"SELECT seq, bytes FROM entry WHERE about=? AND kind IN ({','.join('?' * len(ENDS))})"
         )
-        found: list[Told] = []
-        for raw, salt, data in self._rows(sql, find_position(self._database, action), *KINDS):
+        for seq, raw in self._rows(sql, about, *ENDS):
             entry = orjson.loads(raw)
-            if entry.get("action") == action:
-                named = data is not None and salted(bytes(salt), data) == entry.get("body")
-                found.append((entry, data if named else None))
+            if entry.get("action") in entries:
+                entries[entry["action"]][seq] = entry
+        wanted: set[int] = set()
+        for newest in (False, True):
+            left = set(entries)
+            for seq, raw in self._decided(about, newest=newest):
+                entry = orjson.loads(raw)
+                if (action := entry.get("action")) in left:
+                    left.discard(action)
+                    wanted |= {seq, *(other for other in entries[action] if newest and other > seq)}
+                    entries[action][seq] = entry
+                    if not left:
+                        break
+        bodies = self._bodies(sorted(wanted))
+        found: dict[str, list[Told]] = {action: [] for action in entries}
+        for action, told in entries.items():
+            for seq, entry in sorted(told.items()):
+                salt, data = bodies.get(seq, (b"", None))
+                named = data is not None and salted(salt, data) == entry.get("body")
+                found[action].append((entry, data if named else None))
+        return found
+
+    def _decided(self, about: int, *, newest: bool) -> Iterator[tuple[int, bytes]]:
+        """Yield (seq, bytes) of an event's decisions from one end, no more than are asked for."""
+        sign, order, at = ("<", "DESC", 2**62) if newest else (">", "ASC", 0)
+        sql = (
+            f"SELECT seq, bytes FROM entry WHERE about=? AND kind=? AND seq{sign}? "
+            f"ORDER BY seq {order} LIMIT 64"
+        )
+        while rows := self._rows(sql, about, DECIDED, at):
+            yield from rows
+            at = rows[-1][0]
+
+    def _bodies(self, seqs: list[int]) -> dict[int, tuple[bytes, bytes]]:
+        """Return the (salt, body) of entries by their seq, as far as they have one."""
+        found: dict[int, tuple[bytes, bytes]] = {}
+        for at in range(0, len(seqs), 500):
+            part = seqs[at : at + 500]
+            sql = f"SELECT seq, salt, data FROM body WHERE seq IN ({','.join('?' * len(part))})"
+            found |= {seq: (bytes(salt), data) for seq, salt, data in self._rows(sql, *part)}
         return found
 
     def entry(self, seq: int) -> tuple[int, bytes, bytes | None] | None:

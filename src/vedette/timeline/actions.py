@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
-
+from vedette.action_record import BadRecord, read_record
 from vedette.origin import escape
 from vedette.run import ActionRow
 from vedette.timeline.attention import notes_of
@@ -37,7 +36,7 @@ def action_object(
     question = next((q for q in (entry.told("question") for entry in reversed(asked)) if q), None)
     put = question["action"] if question else None
     proposal = _proposal(row, turns)
-    record = orjson.loads(row.record) if row.record else {}
+    record = _record(row)
     return {
         "id": row.id,
         "turn": row.turn,
@@ -60,6 +59,14 @@ def action_object(
         "hold": _hold(row, told),
         "effect": _effect(row, told, put["settles"] if put else None),
     }
+
+
+def _record(row: ActionRow) -> Mapping[str, Any]:
+    """Return what a row says of its action; nothing if that was erased, or is no record."""
+    try:
+        return read_record(row.record) if row.record else {}
+    except BadRecord:
+        return {}
 
 
 def _proposal(row: ActionRow, turns: Sequence[Shown]) -> Mapping[str, Any]:
