@@ -177,7 +177,7 @@ async def test_promise_05_control_approvals_out_of_thin_air_are_seen(
     tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        Case, "approval", lambda _, row, now: Approval(row.digest, "person:x", now + SECOND)
+        Case, "approval", lambda _, row, __, now: Approval(row.digest, "person:x", now + SECOND)
     )
     async with toy_fleet(tmp_path, world) as fleet:
         await fleet.send(job("1", send("1", "big.send")))
