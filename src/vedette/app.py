@@ -352,6 +352,7 @@ async def _roll_out(
     def swap(engine: PolicyEngine, second: SecondOpinion, live: Revision) -> None:
         line.gateway.swap(engine, live.number, second)
         rollout.why = reason_of(stage)  # of the bundle loaded last: this one
+        opinions.live = second
         if prepared:
             for agent in lessons.take(prepared.pop(), live.number):
                 judges: Any = line.reasoners["judge"]
@@ -385,8 +386,11 @@ async def _roll_out(
         engine = stage.load(bundle)
         swap(engine, await opinions.make_live(bundle), rollout.live)
     troubles = await _offer(settings, store, rollout)
-    told = trouble_of(rollout.why)
-    return rollout, [*troubles, told] if told is not None else troubles
+    if (told := trouble_of(rollout.why)) is not None:
+        troubles.append(told)
+    if opinions.live is not None and opinions.live.missing:
+        troubles.append(f"the second policy engine is {opinions.live.name} (tried each minute)")
+    return rollout, troubles
 
 
 async def _offer(settings: Settings, store: SqlStore, rollout: Rollout) -> list[str]:

@@ -145,6 +145,7 @@ class Rollout:
             raise Outrun(f"revision {live} was published meanwhile", mend="try again")
         if bundle.digest == self.live.digest and live == self.live.number and not self._behind():
             await self._keep(command)
+            await self.opinions.retry()
             return Published(self.live, False, 0), None
         # The trial runs in other processes; what signing needs is loaded meanwhile.
         warm = self.shelving.warm() if self.shelving else asyncio.sleep(0)

@@ -158,10 +158,13 @@ class Running:
         from vedette.edges import followers
 
         keeping = self.app.rollout.keep_shelf(lambda: self.app.store.leads, self.trouble)
-        comparing = self.app.rollout.opinions.samples.watch(self.app.store, self.trouble)
+        opinions = self.app.rollout.opinions
+        comparing = opinions.samples.watch(self.app.store, self.trouble)
+        retrying = opinions.keep(self.app.line.clock, self.trouble)
         works = [
             *followers(self.app, self.trouble), ("policy shelf", keeping),
             ("folder watcher", self._watch_folders()), ("second opinion", comparing),
+            ("second engine", retrying),
         ]  # fmt: skip
         tasks = [asyncio.create_task(work, name=name) for name, work in works]
         for task in tasks:
@@ -278,6 +281,7 @@ class Running:
             self._compare_folder(tell=True)
         second = app.line.gateway.second
         app.metrics.gauge("second_opinion", second is not None and second.ready)
+        app.metrics.gauge("second_opinion_missing", second is not None and second.missing)
         app.metrics.gauge("stops", len(app.line.stops.listed()))
         app.metrics.gauge("parked_keys", app.line.parking.keys)
         app.metrics.gauge("breakers_open", len(app.line.breakers.listed()))

@@ -20,10 +20,11 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from vedette.bundle import Bundle
+from vedette.clock import MICROS, Clock
 from vedette.decision import denied
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
-from vedette.errors import VedetteError
+from vedette.errors import StoreFailed, VedetteError
 from vedette.ports import Metrics, PolicyEngine
 from vedette.question import Answer, Decided, answer_of, differing
 
@@ -32,6 +33,12 @@ ONE_IN = 64
 _MOST_WAITING = 1000
 _AT_ONCE = 50
 _EVERY_S = 0.05
+# How long a store that is away is left alone before what is sampled next is compared.
+_AWAY_S = 1.0
+# How often an engine that could not be made is made again.
+AGAIN_US = 60 * MICROS
+# Who gave the other answer where nobody was there to be asked.
+NOBODY = "none"
 
 
 class SecondOpinion:
@@ -66,9 +73,18 @@ class SecondOpinion:
         return None if self._engine is None else self._engine.name
 
     @property
+    def missing(self) -> bool:
+        """Say whether there should be another engine, which could not be made."""
+        return isinstance(self._engine, Exception)
+
+    @property
     def ready(self) -> bool:
         """Say whether there is another engine that can be asked."""
-        return not (self._engine is None or isinstance(self._engine, Exception))
+        return self._engine is not None and not self.missing
+
+    def supply(self, engine: PolicyEngine | Exception) -> None:
+        """Take the engine that was missing, or why it is missing still."""
+        self._engine = engine
 
     def review(self, decided: Decided, *, outward: bool) -> Decided:
         """Return a decision as it is, or the deny where a permit meets a difference.
@@ -97,13 +113,13 @@ class SecondOpinion:
 
         Which ones is a function of the question's bytes: the same in every run of a record.
         """
-        if self._engine is not None and zlib.crc32(decided.question) % self.one_in == 0:
+        if self.ready and zlib.crc32(decided.question) % self.one_in == 0:
             self._samples.add(self, decided)
 
     def compare(self, decided: Decided) -> Decided | None:
         """Return a sampled decision with both answers where the engines differ, else None."""
-        if self._same(decided):
-            return None
+        if not self.ready or self._same(decided):
+            return None  # an answer that nobody gave is no difference
         answers = self._compare(decided, "sample")
         if answers is None:
             return None
@@ -120,12 +136,13 @@ class SecondOpinion:
             return None
         if isinstance(engine, Exception):
             why = f"the second policy engine is missing: {type(engine).__name__}"
-            other = Answer("none", denied("engine.error", why))
+            other = Answer(NOBODY, denied("engine.error", why))
         elif self._same(decided):
             why = "the engine that decided is the only one here"
-            other = Answer("none", denied("engine.error", why))
+            other = Answer(NOBODY, denied("engine.error", why))
         else:
             other = Answer(engine.name, answer_of(engine, decided.question))
+        where = _where(other, where)
         self._metrics.count("second_opinions", where=where)
         if other.decision == decided.decision:
             return None
@@ -185,10 +202,14 @@ class Samples:
         return True
 
     async def watch(self, store: _Notes, trouble: Callable[[str], None]) -> None:
-        """Compare what is put aside for as long as the fleet runs. Raises StoreFailed."""
+        """Compare what is put aside for as long as the fleet runs, over a store that is away."""
         while True:
-            if not await self.compare(store, trouble):
-                await asyncio.sleep(_EVERY_S)
+            try:
+                if not await self.compare(store, trouble):
+                    await asyncio.sleep(_EVERY_S)
+            except StoreFailed:
+                self._metrics.count("store_failures")
+                await asyncio.sleep(_AWAY_S)
 
     async def finish(self, store: _Notes, trouble: Callable[[str], None]) -> None:
         """Compare all that is waiting by now, at the end; a store that is away ends it early."""
@@ -198,7 +219,7 @@ class Samples:
 
 
 class SecondOpinions:
-    """Makes the second opinion of each bundle.
+    """Makes the second opinion of each bundle. `live` is that of the live one, once there is one.
 
     `load` makes the engine that does not decide: None where there is none, and raises BadPolicy
     where it does not take the bundle. `mount` returns a bundle's data.
@@ -216,6 +237,8 @@ class SecondOpinions:
         self._metrics = metrics
         self._one_in = one_in
         self.samples = Samples(metrics)
+        self.live: SecondOpinion | None = None
+        self._missing: tuple[SecondOpinion, Bundle] | None = None
 
     async def make(self, bundle: Bundle) -> SecondOpinion:
         """Make the second opinion of an admitted bundle, off the event loop. Raises BadPolicy."""
@@ -224,12 +247,42 @@ class SecondOpinions:
     async def make_live(self, bundle: Bundle) -> SecondOpinion:
         """Make the second opinion of a bundle that is live already, off the event loop.
 
-        Where its engine cannot be made, whyever, no permit that needs it is agreed to.
+        Where its engine cannot be made, whyever, no permit that needs it is agreed to until
+        `retry` could make it.
         """
         try:
             return await self.make(bundle)
         except Exception as error:
-            return self._of(bundle, error)
+            second = self._of(bundle, error)
+            self._missing = second, bundle
+            return second
+
+    async def retry(self) -> bool:
+        """Make the engine that is missing under what is live; say whether it is there now.
+
+        One that is there, or that nobody misses, is left alone.
+        """
+        if self._missing is None or self._missing[0] is not self.live:
+            return False
+        second, bundle = self._missing
+        try:
+            engine = await asyncio.to_thread(self._load, bundle)
+        except Exception as error:
+            second.supply(error)
+            return False
+        if engine is None:  # it was to be there when the bundle became live: less is no mend
+            return False
+        second.supply(engine)
+        if self._missing is not None and self._missing[0] is second:
+            self._missing = None
+        return True
+
+    async def keep(self, clock: Clock, trouble: Callable[[str], None]) -> None:
+        """Make a missing engine again each minute, for as long as the fleet runs."""
+        while True:
+            await clock.sleep_until(clock.now_us() + AGAIN_US)
+            if await self.retry():
+                trouble("the second policy engine is there: what is outward is permitted again")
 
     def _of(self, bundle: Bundle, engine: PolicyEngine | Exception | None) -> SecondOpinion:
         grants = self._mount(bundle.files).get("grants")
@@ -249,16 +302,21 @@ def inward_tools(grants: object) -> frozenset[tuple[str, str]]:
     return frozenset(found)
 
 
+def _where(other: Answer, where: str) -> str:
+    return "alone" if other.engine == NOBODY else where
+
+
 def difference(decided: Decided, where: str, **fields: Any) -> Draft:
     """Return the entry of a difference: who would have decided, and in the body both answers.
 
-    `where` is `permit` (it was a deny at once) or `sample` (found beside the line).
+    `where` is `permit` (it was a deny at once) or `sample` (found beside the line); the entry says
+    `alone` where there was nobody else to ask, so that nothing differed.
     """
-    first = decided.answers[0]
+    first, other = decided.answers
     return Draft(
         "engine.differed",
         {
-            "what": where,
+            "what": _where(other, where),
             "engine": first.engine,
             "outcome": first.decision.outcome,
             "rule": first.decision.rule,

@@ -27,7 +27,8 @@ from vedette.agent import Scope
 from vedette.bundle import Bundle
 from vedette.decision import denied, read_decision
 from vedette.engines import close_stage, policy_stage, second_maker
-from vedette.errors import BadPolicy
+from vedette.entry import Draft
+from vedette.errors import BadPolicy, StoreFailed
 from vedette.load import Settings
 from vedette.load.edges import Edges, PolicyPlan
 from vedette.ports import PolicyEngine
@@ -35,7 +36,15 @@ from vedette.question import Decided, Situation
 from vedette.recall import read_drafts
 from vedette.replay import ReplayReport, replay
 from vedette.runner import Running
-from vedette.second_opinion import Samples, SecondOpinion, SecondOpinions, inward_tools
+from vedette.second_opinion import (
+    AGAIN_US,
+    Samples,
+    SecondOpinion,
+    SecondOpinions,
+    difference,
+    inward_tools,
+)
+from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, TrustingStage
 from vedette.testing.toy import DENY_TOOL, DESK, World, do, job, toy_fleet
 
@@ -209,6 +218,142 @@ async def test_an_engine_that_cannot_be_made_at_the_start_agrees_with_nothing(
         assert "does not compile" in done["findings"][0]
 
 
+async def test_a_missing_engine_denies_what_is_outward_and_nothing_else() -> None:
+    """An answer that nobody gave is no difference that a sample could find."""
+    metrics = PrometheusMetrics()
+    samples = Samples(metrics)
+    second = SecondOpinion(BadPolicy("opa took 30 s"), {}, metrics, samples, one_in=1)
+    permit = Decided(read_decision(PERMIT), b"{}", 1, BUNDLE.digest, "faulty")
+    no = replace(permit, decision=denied("no"))
+    noted: list[Draft] = []
+
+    class Store:
+        async def note(self, drafts: list[Draft]) -> int:
+            noted.extend(drafts)
+            return 1
+
+    for decided in (permit, no):
+        assert second.review(decided, outward=False) == decided
+        samples.add(second, decided)  # as one that was put aside before
+    await samples.finish(Store(), pytest.fail)
+    assert (noted, second.doubted) == ([], False)
+    assert second.review(permit, outward=False) == permit
+    denial = second.review(permit, outward=True)
+    assert denial.decision.rule == "engine.differs"
+    assert difference(denial, "permit").fields["what"] == "alone"
+    assert metrics.total("engine_differences", where="alone") == 1
+    assert metrics.total("engine_differences", where="sample") == 0
+
+
+class Passing(FaultyStage):
+    """A second engine that cannot be made while `away`."""
+
+    away = True
+
+    def load(self, bundle: Bundle) -> PolicyEngine:
+        if self.away:
+            raise BadPolicy("opa took 30 s")
+        return super().load(bundle)
+
+
+@pytest.mark.parametrize("by", ["time", "publication"])
+async def test_an_engine_that_could_not_be_made_at_the_start_is_told_and_made_again(
+    tmp_path: Path, by: str
+) -> None:
+    world, clock = World(), ManualClock()
+    fleet = fleet_of(tmp_path, world, second=FaultyStage(), decides=FaultyStage(), inward=INWARD)
+    fleet._clock = clock
+    async with fleet:
+        await fleet.close()
+        fleet.second = passing = Passing()
+        passing.name = "the other"
+        await fleet.open()
+        opinions, gateway = fleet.app.rollout.opinions, fleet.app.line.gateway
+        assert any(
+            "so nothing outward is permitted: opa took" in told for told in fleet.app.troubles
+        )
+        opinion = gateway.second
+        assert opinion is not None
+        opinion.one_in = 1
+        for number in range(3):
+            assert (await send(fleet, f"in {number}", "hello")).decided == "permit"
+            await opinions.samples.finish(fleet.app.store, pytest.fail)
+        assert (await send(fleet, "1", "hello", "order.place")).rule == "engine.differs"
+        assert not await opinions.retry()  # still away
+        passing.away = False
+        if by == "time":
+            running = Running(fleet.app, until_idle=False)
+            task = asyncio.create_task(running.run())
+            async with asyncio.timeout(30):
+                while not opinion.ready:
+                    await clock.elapse(AGAIN_US)
+                    await asyncio.sleep(0.02)
+            running.stop()
+            await task
+            assert any("second policy engine is there" in told for told in running.troubles)
+        else:
+            done = await fleet.apply(fleet.policies)
+            assert (done["ok"], done["changed"]) == (True, False)
+        assert opinion.ready
+        assert not await opinions.retry()  # nobody misses it any more
+        assert (await send(fleet, "2", "hello", "order.place")).decided == "permit"
+        assert world.effects("order.place") == 1
+
+
+async def test_an_engine_that_is_missing_is_not_replaced_by_none() -> None:
+    engines = list[None]()
+
+    def load(bundle: Bundle) -> PolicyEngine | None:
+        if not engines:
+            raise BadPolicy("away")
+        return engines[0]
+
+    made = SecondOpinions(load, lambda files: {}, PrometheusMetrics())
+    made.live = await made.make_live(BUNDLE)
+    engines.append(None)
+    assert not await made.retry()
+    assert made.live.missing
+
+
+async def test_what_nobody_waits_for_any_more_is_not_made_again() -> None:
+    stage = Passing()
+    made = SecondOpinions(stage.load, lambda files: {}, PrometheusMetrics())
+    older = await made.make_live(BUNDLE)
+    stage.away = False
+    made.live = await made.make_live(BUNDLE)
+    assert not await made.retry()
+    assert (older.missing, len(stage.made)) == (True, 1)
+
+
+async def test_a_store_that_is_away_does_not_end_the_comparing(tmp_path: Path) -> None:
+    async with fleet_of(tmp_path, World(), second=None) as fleet:
+        metrics = PrometheusMetrics()
+        samples = Samples(metrics)
+        engine = FaultyStage(fails).load(BUNDLE)
+        second = SecondOpinion(engine, {}, metrics, samples, one_in=1)
+        sampled = Decided(read_decision(PERMIT), b'{"a":1}', 1, BUNDLE.digest, "another")
+
+        class Away:
+            async def note(self, drafts: list[Draft]) -> int:
+                if not metrics.total("store_failures"):
+                    raise StoreFailed("the database is away")
+                return await fleet.app.store.note(drafts)
+
+        told: list[str] = []
+        second.sample(sampled)
+        watching = asyncio.create_task(samples.watch(Away(), told.append))
+        async with asyncio.timeout(20):
+            while not metrics.total("store_failures"):  # noqa: ASYNC110 (another task counts)
+                await asyncio.sleep(0.01)
+            second.sample(sampled)
+            while not told:  # noqa: ASYNC110 (as above)
+                await asyncio.sleep(0.01)
+        assert not watching.done()
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        assert fleet.entries("engine.differed")
+
+
 class Late(FaultyStage):
     """A second engine that is made only once the event loop has turned: whoever blocks it fails."""
 
@@ -276,6 +421,10 @@ async def test_an_engine_does_not_agree_with_itself(tmp_path: Path) -> None:
         assert (await send(fleet, "2", "hello")).decided == "permit"
         (entry,) = fleet.entries("engine.differed")
         assert fleet.body(entry["seq"])["answers"][1]["engine"] == "none"
+        # Nothing differed, and so nobody is told to roll a policy back.
+        assert entry["what"] == "alone"
+        assert fleet.app.metrics.total("engine_differences", where="alone") == 1
+        assert fleet.app.metrics.total("engine_differences", where="permit") == 0
         # What nobody else can be asked about is no sample, and no difference.
         await fleet.app.rollout.opinions.samples.finish(fleet.app.store, pytest.fail)
         assert not opinion.doubted
