@@ -25,11 +25,11 @@ from vedette.errors import BadPolicy
 from vedette.load.settings import StorePlan
 from vedette.ports import Refused
 from vedette.replay import replay
-from vedette.storage.audit import PROVED, UNTOLD
+from vedette.storage.audit import PROVED, UNTOLD, audit
 from vedette.storage.schema import TABLES
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, TrustingStage
-from vedette.testing.toy import DENY_TOOL, World, job, send, toy_fleet
+from vedette.testing.toy import DENY_TOOL, World, job, note, send, toy_fleet
 from vedette.verify import Report
 
 # Of the schema itself, so that a new column is either found or listed.
@@ -63,6 +63,37 @@ def test_each_column_of_the_schema_is_found_or_listed_with_its_reason() -> None:
     assert {("action", "hold"), ("action", "approver"), ("policy", "digest")} <= {
         (table, column) for table, column, _ in EDITED
     }
+
+
+class Asked:
+    """A database that counts what it is asked."""
+
+    def __init__(self, database: Any) -> None:
+        self.database, self.times = database, 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.times += name in ("rows", "each")
+        return getattr(self.database, name)
+
+
+async def test_what_an_audit_asks_does_not_grow_with_rows_of_equal_content(
+    tmp_path: Path, plan: StorePlan
+) -> None:
+    async with opened(tmp_path, plan, World(), ManualClock(START)) as fleet:
+        times = []
+        for upto in (4, 40):
+            events = [job(at := f"{upto}-{number}", note("open"), key=at) for number in range(upto)]
+            await fleet.send(*events)
+            await fleet.settle()
+            asked = Asked(fleet.app.store._database)
+            assert list(audit(asked)) == []
+            times.append(asked.times)
+        assert len(fleet.app.store._database.rows('SELECT key FROM "row"')) >= 44
+        assert times[0] == times[1]
+        # The control: a row under a key that none of them wrote it under.
+        assert edit(fleet, "UPDATE \"row\" SET key='another' WHERE key='40-3'") == 1
+        (odd,) = fleet.app.store.audit()
+        assert (odd.table, odd.column, odd.says) == ("row", "key", "another")
 
 
 def verified(fleet: FleetHarness, folder: Path, **more: Any) -> Report:

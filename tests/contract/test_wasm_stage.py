@@ -32,6 +32,7 @@ from vedette.load.policy_data import mount
 from vedette.policy_wasm import PolicyWasm
 from vedette.ports import Finding, PolicyEngine, PolicyStage
 from vedette.replay import replay
+from vedette.storage import keeping
 from vedette.testing.harness import TESTER, FleetHarness, TrustingStage, copy_policies
 from vedette.testing.toy import World, job, send, toy_fleet, until
 
@@ -547,3 +548,32 @@ async def test_wasm_that_was_published_and_is_gone_is_not_replaced_by_another(
         recalled.recall(BUNDLE)
         with pytest.raises(BadPolicy, match="is not in the store"):
             recalled.find(BUNDLE)
+
+
+async def test_wasm_that_no_entry_names_goes_with_the_last_of_what_was_archived(
+    tmp_path: Path, with_opa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is live, and what the archiving names, stays; an older one could not be found anyway."""
+    monkeypatch.setattr(keeping, "BUNDLES", 1)
+    deny = 'package vedette.denies\n\ndeny contains "denies.x" if input.now == {}\n'
+    policies = copy_policies(tmp_path / "policies", {"vedette/denies/x.rego": deny.format(7)})
+    async with harness(tmp_path, policies) as fleet:
+        (policies / "vedette/denies/x.rego").write_text(deny.format(8))
+        assert (await fleet.apply(policies))["ok"]
+        older, live = [entry["wasm"] for entry in fleet.entries("policy.published")]
+        store = fleet.app.store
+
+        def kept() -> set[str]:
+            return {wasm for wasm in (older, live) if store.meta(f"policy_wasm:{wasm}")}
+
+        assert kept() == {older, live}
+        await archived(fleet, tmp_path / "first")
+        (entry,) = fleet.entries("ledger.archived")
+        assert set(entry["wasm"].values()) == {live}
+        assert kept() == {live}
+        assert list(store.audit()) == []
+        await archived(fleet, tmp_path / "second")
+        assert kept() == {live}
+        assert list(store.audit()) == []
+    async with harness(tmp_path, policies) as fleet:
+        assert "published" in fleet.app.rollout.why

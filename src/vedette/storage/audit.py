@@ -311,7 +311,7 @@ def _policies(database: Database, told: _Told, *, whole: bool) -> Iterator[Odd]:
 def _wasm(database: Database, told: _Told) -> Iterator[Odd]:
     """Yield the compiled policies that are not what the entries name, and those that are gone."""
     sql = "SELECT name, value FROM meta WHERE name LIKE ? ORDER BY name"
-    rows = database.rows(sql, (f"{NAME}%",))
+    rows = database.each(sql, (f"{NAME}%",))  # one by one: each is up to 16 MiB
     digests = {name.removeprefix(NAME): sha256_hex(unpacked(value)) for name, value in rows}
     for digest in sorted(digests.keys() | told.wasm):
         says = digests.get(digest)
@@ -509,18 +509,25 @@ def _rows(database: Database, told: _Told, first: int) -> Iterator[Odd]:
         'SELECT collection, key, data FROM "row" '
         "WHERE seq>=? AND collection NOT LIKE 'vedette:%' ORDER BY collection, key"
     )
+    written = _written_keys(database, told)
     for collection, key, data in database.each(sql, (first,)):
-        runs = told.written.get(bytes(data))
-        if runs is None:
+        keys = written.get(bytes(data))
+        if keys is None:
             yield Odd("row", f"{collection} {key}", "data", bytes(data), "what a tool wrote")
-        elif key not in (keys := {_key_of(database, told.runs[run]) for run in runs}):
+        elif key not in keys:
             yield Odd("row", f"{collection} {key}", "key", key, " or ".join(sorted(keys)))
 
 
-def _key_of(database: Database, run: list[Any]) -> str:
-    """Return the key of a run by its position and agent."""
-    found = database.rows("SELECT key FROM run WHERE position=? AND agent=?", (run[0], run[1]))
-    return str(found[0][0]) if found else "the key of a run"
+def _written_keys(database: Database, told: _Told) -> dict[bytes, set[str]]:
+    """Return the keys of the runs that wrote rows of each content."""
+    if not told.written:
+        return {}
+    sql = "SELECT position, agent, key FROM run"
+    keys = {(position, agent): str(key) for position, agent, key in database.each(sql)}
+    return {
+        content: {keys.get((told.runs[run][0], told.runs[run][1]), "a run's key") for run in runs}
+        for content, runs in told.written.items()
+    }
 
 
 def _short(value: Any) -> str:

@@ -15,6 +15,7 @@ from vedette.archived import Archived
 from vedette.entry import Draft
 from vedette.errors import BadCommand
 from vedette.keychain import ROTATED
+from vedette.policy_wasm import NAME
 from vedette.ports import Erased
 from vedette.proof import Checkpoint, ProofError, SigningKey, parse_note
 from vedette.run import Run
@@ -41,6 +42,10 @@ _EXPIRED = (
     "SELECT b.seq, e.bytes, e.about "
     + _CLOSED.format("AND e.kind!='memory.proposed'")
     + " ORDER BY b.seq LIMIT ?"
+)
+_TELLS_WASM = (
+    "SELECT bytes FROM entry WHERE kind IN ('policy.published', 'ledger.archived') "
+    "AND kind NOT IN ('event.accepted', 'run.closed')"
 )
 _STILL = f"SELECT b.seq {_CLOSED.format('')}"
 
@@ -107,10 +112,26 @@ def refuse_open(reads: Reads, archived: Archived) -> None:
 
 
 def trim(database: Database, size: int, limit: int) -> int:
-    """Delete up to `limit` archived entries, and as many bodies; return how many rows went."""
+    """Delete up to `limit` archived entries, and as many bodies; return how many rows went.
+
+    With the last of them goes the Wasm that no entry names any more.
+    """
     gone = sum(database.run(_GONE.format(name), (size, limit)) for name in ("body", "entry"))
+    if not database.rows("SELECT 1 FROM entry WHERE seq<=? LIMIT 1", (size,)):
+        _drop_wasm(database)
     # The checkpoint at the end of the archived part stays: it vouches for what is kept of it.
     return gone + database.run("DELETE FROM checkpoint WHERE size<?", (size,))
+
+
+def _drop_wasm(database: Database) -> None:
+    """Delete what was compiled for bundles whose publication is not told of any more."""
+    named: set[object] = set()
+    for (raw,) in database.rows(_TELLS_WASM):
+        wasm = orjson.loads(raw).get("wasm")
+        named |= set(wasm.values()) if isinstance(wasm, dict) else {wasm}
+    kept = database.rows("SELECT name FROM meta WHERE name LIKE ?", (f"{NAME}%",))
+    unnamed = [row for row in kept if row[0].removeprefix(NAME) not in named]
+    database.many("DELETE FROM meta WHERE name=?", unnamed)
 
 
 def expire(
