@@ -17,7 +17,7 @@ from vedette.hold import approval_of, wake_at
 from vedette.labels import labels_before, read_recorded, read_row
 from vedette.line import Line
 from vedette.links import links_in
-from vedette.memory import Briefing, Memory, reviewed_ids
+from vedette.memory import Briefing, Memory, reviewed_cites, reviewed_ids
 from vedette.moved import Fenced, OverBudget, Superseded
 from vedette.origin import Origin, Roots
 from vedette.perform import answer_data
@@ -229,11 +229,15 @@ class Case:
             event=self.event,
             turn=row.turn,
             now_us=now_us,
-            memories=self.briefed.get(row.turn) or [(m.cite(), m.trust) for m in self.memories],
+            memories=self.cited(row),
             actions_in_run=sum(other.effect is not None for other in latest.values()),
             stopped=self.line.stops.tool(self.agent.name, row.tool),
             approval=self.approval(row, told, now_us),
         )
+
+    def cited(self, row: ActionRow) -> list[tuple[str, str]]:
+        """Return (cite, trust) of the memories that an action's turn was briefed with."""
+        return self.briefed.get(row.turn) or [(m.cite(), m.trust) for m in self.memories]
 
     def read_told(self, rows: Sequence[ActionRow]) -> Mapping[str, Sequence[Told]]:
         """Return the entries that rows are proved by, read at once; none for what needs no proof.
@@ -277,7 +281,8 @@ class Case:
             if fault is not None:
                 raise self._refuse_row(fault)
         if not same:
-            origins = origins_today(record, self.agent.charter, self.line.registry)
+            reviewed = reviewed_cites(self.cited(row))
+            origins = origins_today(record, self.agent.charter, self.line.registry, reviewed)
         return Action(
             run=row.run,
             turn=row.turn,

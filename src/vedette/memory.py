@@ -49,6 +49,14 @@ def reviewed_ids(memories: Iterable[Memory]) -> frozenset[str]:
     return frozenset(memory.id for memory in memories if memory.trust == "reviewed")
 
 
+def reviewed_cites(cited: Iterable[tuple[str, str]]) -> frozenset[str]:
+    """Return the ids of the memories, given as (cite, trust), that people reviewed as files."""
+    ids = (
+        cite.partition("/")[2].rpartition("@")[0] for cite, trust in cited if trust == "reviewed"
+    )
+    return frozenset(ids)
+
+
 @dataclass(frozen=True, slots=True)
 class BankPlan:
     """A bank as declared in bank.yaml: who may read, or propose to, which scope; what it holds.

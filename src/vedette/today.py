@@ -1,8 +1,8 @@
-"""What a recorded action is worth today: its origins under the charter and registry of now."""
+"""What a recorded action is worth today: its origins by the charter, registry and rules of now."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from vedette.digest import tame
@@ -12,11 +12,16 @@ from vedette.origin import Origin, bare_origin, escape, known_in, of_elements, t
 
 
 def origins_today(
-    record: Mapping[str, Any], charter: Mapping[str, Any], registry: Mapping[str, Any]
+    record: Mapping[str, Any],
+    charter: Mapping[str, Any],
+    registry: Mapping[str, Any],
+    reviewed: Collection[str] = (),
 ) -> dict[str, Origin]:
     """Return the origins of recorded arguments under today's charter and registry.
 
-    Raises Superseded if a value drawn from either by reference is not there any more.
+    `reviewed` are the ids of the reviewed memories that the run was briefed with. Raises Superseded
+    if a value drawn from charter or registry by reference is not there any more, or if one that was
+    trusted was drawn from another memory: labels of promoted ones were trusted once.
     """
     roots = {"charter": charter, "registry": registry}
     known = known_in(charter, registry)
@@ -29,6 +34,8 @@ def origins_today(
             path = tokens(sources[pointer])
             if path[0] in roots:
                 _still_there(roots[path[0]], path, value, sources[pointer])
+            elif path[0] == "memory" and origins[pointer] == "trusted" and path[1] not in reviewed:
+                raise Superseded(f"{sources[pointer]} is trusted no more: nobody reviewed it")
         elif origins[pointer] == "registered":
             if _elements_known(value, pointer, origins):
                 origins[pointer] = of_elements(

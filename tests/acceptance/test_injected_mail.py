@@ -21,6 +21,7 @@ from vedette.mail.parse import parse_mail
 from vedette.memory import Briefing
 from vedette.origin import Ref
 from vedette.ports import Reasoner, Thought
+from vedette.serve.orders import carry_out
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import World, do, job, note, send, toy_fleet
@@ -280,6 +281,44 @@ async def test_the_label_of_a_reviewed_memory_is_trusted(tmp_path: Path) -> None
         run = await receive(fleet)
         argument = next(a for a in leaving(run)[0]["arguments"] if a["pointer"] == "/to")
         assert argument["origin"] == "trusted"
+
+
+async def test_a_hold_of_before_does_not_keep_the_trust_that_promoted_labels_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits from before labels of promoted memories were no more trusted; a person approves."""
+    known = "accountant@tideledger.example"
+
+    def by_promoted(briefing: Briefing) -> list[Proposal]:
+        found = next(m.id for m in briefing.memories if m.label == known)
+        return sending(Ref(f"/memory/{found}/label"))
+
+    async def order(fleet: FleetHarness, verb: str, **args: Any) -> dict[str, Any]:
+        told = await carry_out(fleet.app.commands, verb, fleet.order(f"it is right: {verb}"), args)
+        await fleet.settle()
+        return told
+
+    async with fleet_of(tmp_path, obeys(by_promoted)) as fleet:
+        args = {"text": MAIL[-180:], "kind": "fact", "label": known, "topics": ["terms"]}
+        made = await order(fleet, "memory_propose", into="inbox/inbox", **args)
+        await order(fleet, "memory_approve", id=made["candidate"])
+        with monkeypatch.context() as before:
+            every = lambda memories: frozenset(memory.id for memory in memories)  # noqa: E731
+            before.setattr("vedette.case.reviewed_ids", every)
+            run = await receive(fleet)
+        (forward, _) = leaving(run)
+        assert (forward["outcome"], forward["rule"]) == ("hold", "impact.high")
+        argument = next(a for a in forward["arguments"] if a["pointer"] == "/to")
+        assert argument["origin"] == "trusted"
+        await fleet.restart()
+        held = fleet.app.store.action(forward["id"])
+        assert held is not None
+        await fleet.approve(held, "he needs it")
+        await fleet.settle()
+        assert outgoing(tmp_path) == []
+        ended = fleet.app.store.action(forward["id"])
+        assert ended is not None
+        assert (ended.decided, ended.rule) == ("deny", "engine.changed")
 
 
 @pytest.mark.parametrize("tool", ["book.look", "book.sure"])

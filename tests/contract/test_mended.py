@@ -137,6 +137,29 @@ async def test_a_budget_day_is_not_given_back_to_the_next(tmp_path: Path) -> Non
     assert counts.total("a", "model_calls", midnight + 2, DAY_US) == 5
 
 
+@pytest.mark.parametrize("at", ["/to", "/to/0", "/to/deep/1"])
+def test_what_was_drawn_from_a_promoted_memory_is_not_trusted_as_it_once_was(at: str) -> None:
+    from vedette.memory import reviewed_cites
+    from vedette.moved import Superseded
+    from vedette.today import origins_today
+
+    args: dict[str, Any] = {"/to": "x", "/to/0": ["x"], "/to/deep/1": {"deep": ["y", "x"]}}
+    whole = {"/to": "trusted"} if at != "/to" else {}
+    record = {
+        "args": {"to": args[at]},
+        "origins": {**whole, at: "trusted"},
+        "sources": {at: "/memory/cnd_1/label"},
+    }
+    cited = [("inbox/cnd_1@0", "learned"), ("inbox/other@3", "reviewed")]
+    with pytest.raises(Superseded, match="nobody reviewed it"):
+        origins_today(record, {}, {}, reviewed_cites(cited))
+    cited = [("inbox/cnd_1@0", "reviewed")]
+    assert origins_today(record, {}, {}, reviewed_cites(cited)) == record["origins"]
+    # What was not trusted when it was decided is what it was.
+    record["origins"] = {**whole, at: "untrusted"}
+    assert origins_today(record, {}, {}, ()) == record["origins"]
+
+
 async def test_a_changed_registry_reaches_what_was_queued_under_the_old_one(
     tmp_path: Path,
 ) -> None:
