@@ -17,7 +17,7 @@ import orjson
 from vedette.agent import Agent, Fleet
 from vedette.apart import apart, close_apart, with_tokens
 from vedette.budget import DAY_US, MINUTE_US, Budgets, read_budgets, window_start
-from vedette.bundle import Bundle, Revision
+from vedette.bundle import Bundle, Revision, find_bundle
 from vedette.clock import Clock, SystemClock
 from vedette.commands import Commands
 from vedette.connections import Connections, room
@@ -379,10 +379,7 @@ async def _roll_out(
         lambda engine: evidence(store, line.gateway.engine, engine),
     )
     if number:
-        files = store.bundle(digest)
-        if files is None:
-            raise BadPolicy(f"the bytes of the live bundle {digest[:12]} are missing")
-        bundle = Bundle.recorded(files, digest)
+        bundle = await _live_bundle(settings, store, digest)
         engine = stage.load(bundle)
         swap(engine, await opinions.make_live(bundle), rollout.live)
     troubles = await _offer(settings, store, rollout)
@@ -391,6 +388,29 @@ async def _roll_out(
     if opinions.live is not None and opinions.live.missing:
         troubles.append(f"the second policy engine is {opinions.live.name} (tried each minute)")
     return rollout, troubles
+
+
+async def _live_bundle(settings: Settings, store: SqlStore, digest: str) -> Bundle:
+    """Return the live bundle as it was recorded.
+
+    Where its row was edited or is gone the policy folder's bytes make it right again, if they are
+    that policy. Raises BadPolicy if they are not.
+    """
+    from vedette.adapters.rego.stage import read_bundle
+
+    kept = find_bundle(store.bundle, digest)
+    if kept is not None:
+        return kept
+    what = f"the recorded bundle {digest[:12]}, which is live, was changed or is gone"
+    mend = "bring exactly that policy back into the policy folder, or the state from a backup"
+    try:
+        found = read_bundle(settings.policies)
+    except BadPolicy as error:
+        raise BadPolicy(what, mend=mend) from error
+    if found.digest != digest:
+        raise BadPolicy(what, mend=mend)
+    await store.note([], found)
+    return found
 
 
 async def _offer(settings: Settings, store: SqlStore, rollout: Rollout) -> list[str]:
@@ -431,11 +451,11 @@ def loosened(store: SqlStore, bundle: Bundle) -> Loosening:
     number, digest = store.revision()
     if not number:
         return Loosening()
-    files = store.bundle(digest)
-    if files is None:
+    live = find_bundle(store.bundle, digest)
+    if live is None:
         told = ("the live policy's bytes are not in the store",)
         return Loosening(told, between=(digest, bundle.digest))
-    return loosening(Bundle.recorded(files, digest), bundle, mount)
+    return loosening(live, bundle, mount)
 
 
 def evidence(store: SqlStore, live: PolicyEngine, other: PolicyEngine) -> tuple[str, ...]:

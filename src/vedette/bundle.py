@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from vedette.digest import canonical, sha256_hex
 from vedette.errors import BadPolicy
@@ -58,6 +58,17 @@ class Revision:
 
     number: int
     digest: str
+
+
+def find_bundle(
+    files_of: Callable[[str], Mapping[str, bytes] | None], digest: str
+) -> Bundle | None:
+    """Return a recorded bundle; None if a store (`files_of`) has its bytes no more, or others."""
+    try:
+        files = files_of(digest)
+        return None if files is None else Bundle.recorded(files, digest)
+    except BadPolicy:
+        return None
 
 
 def bundle_digest(files: Mapping[str, bytes]) -> str:

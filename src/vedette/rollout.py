@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from vedette.bundle import Bundle, Revision
+from vedette.bundle import Bundle, Revision, find_bundle
 from vedette.clock import Clock
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
@@ -144,7 +144,7 @@ class Rollout:
         if wish.expects is not None and wish.expects < live:
             raise Outrun(f"revision {live} was published meanwhile", mend="try again")
         if bundle.digest == self.live.digest and live == self.live.number and not self._behind():
-            await self._keep(command)
+            await self._keep(bundle, command)
             await self.opinions.retry()
             return Published(self.live, False, 0), None
         # The trial runs in other processes; what signing needs is loaded meanwhile.
@@ -183,11 +183,14 @@ class Rollout:
         )  # fmt: skip
         return done, placing
 
-    async def _keep(self, command: str | None) -> None:
+    async def _keep(self, bundle: Bundle, command: str | None) -> None:
         """Keep the id of an order that found everything so already.
 
-        Should another order change it, a repeat of this one must not change it back.
+        Should another order change it, a repeat of this one must not change it back. Where
+        somebody edited the bundle's row, it is written anew.
         """
+        if find_bundle(self.store.bundle, bundle.digest) is None:
+            await self.store.note([], bundle)
         if command is not None:
             with suppress(AlreadyDone):
                 await self.store.note([], command=command)

@@ -11,7 +11,7 @@ import pytest
 
 from vedette.errors import BadPolicy
 from vedette.runner import Running
-from vedette.testing.toy import World, job, send, toy_fleet
+from vedette.testing.toy import DENY_TOOL, World, job, send, toy_fleet
 
 
 def not_utf8(policies: Path) -> None:
@@ -107,8 +107,16 @@ async def test_a_recorded_bundle_that_was_edited_neither_decides_nor_comes_back(
         assert edited != files
         rows.execute("UPDATE bundle SET files=? WHERE digest=?", (edited, digest))
     if how == "start":
+        denies = fleet.policies / "vedette/denies/more.rego"
+        denies.write_text(DENY_TOOL.format("bell.ring"))
         with pytest.raises(BadPolicy, match="was changed"):
             await fleet.__aenter__()
+        # The folder's bytes are taken for it where they are exactly that policy.
+        denies.unlink()
+        async with fleet:
+            assert fleet.app.store.bundle(digest) is not None
+            assert fleet.app.rollout.live.digest == digest
+            assert fleet.app.troubles == []
         return
     async with fleet:
         with pytest.raises(BadPolicy, match="was changed"):
