@@ -12,6 +12,7 @@ from vedette.agent import Agent
 from vedette.budget import ACTIONS, Places, Reservation
 from vedette.digest import canonical, tame
 from vedette.entry import Body, Draft
+from vedette.errors import Permanent
 from vedette.event import Event, subject_of
 from vedette.hold import approval_of, wake_at
 from vedette.labels import labels_before, read_recorded, read_row
@@ -25,7 +26,7 @@ from vedette.ports import Thought
 from vedette.question import Approval, Decided, Situation
 from vedette.quick_data import dataclass
 from vedette.readers import Labels, Readers, meet
-from vedette.row_proof import Told, find_fault, is_approved
+from vedette.row_proof import Told, find_fault, find_outcome_fault, is_approved
 from vedette.run import ActionRow, Answer, Run, RunState, Step
 from vedette.second_opinion import difference
 from vedette.today import origins_today
@@ -71,10 +72,27 @@ class Case:
             turns = line.store.turns(run.id)
             case.final = bool(turns[-1]["final"]) if turns else True
             case.briefed = {
-                number: list(zip(turn["memories"], turn["trust"], strict=True))
-                for number, turn in enumerate(turns, start=1)
+                turn["turn"]: list(zip(turn["memories"], turn["trust"], strict=True))
+                for turn in turns
             }
         return case
+
+    def prove(self) -> None:
+        """Count nothing read back from the store that the ledger does not say.
+
+        What comes next is made of earlier turns and of what came of their actions: briefings,
+        origins, readers. Raises Permanent for a turn that is missing or was edited, or an ended
+        effect whose row is not what its entries say.
+        """
+        if len(self.briefed) != self.run.turn:
+            raise Permanent("what was thought in an earlier turn was erased, or edited")
+        ended = [row for row in self.rows if row.effect in ("done", "failed") or row.answer]
+        told = self.line.store.decisions([row.id for row in ended])
+        for row in ended:
+            fault = find_outcome_fault(row, told[row.id])
+            if fault is not None:
+                self.line.metrics.count("rows_refused", agent=self.agent.name, what="row")
+                raise Permanent(f"the row of {row.id} is not what the ledger says: {fault}")
 
     # --- where the run stands ---------------------------------------------------------------
 
@@ -162,11 +180,11 @@ class Case:
         if not self.run.turn:
             return ()
         told = []
-        for number, turn in enumerate(self.line.store.turns(self.run.id), start=1):
+        for turn in self.line.store.turns(self.run.id):
             answers = [
                 {"tool": row.tool, "ordinal": row.ordinal, **coarse(row)}
                 for row in self.rows
-                if row.turn == number
+                if row.turn == turn["turn"]
             ]
             told.append(
                 {"proposals": turn["proposals"], "label": turn["label"], "answers": answers}
@@ -477,3 +495,4 @@ class Case:
             raise Superseded("the run is gone")
         self.run = fresh
         self.rows = self.line.store.actions(fresh.id)
+        self.prove()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from vedette.digest import canonical
+from vedette.digest import canonical, salted
 from vedette.quick_data import dataclass
 
 VERSION = 1
@@ -117,6 +117,11 @@ class Draft:
             raise ValueError(f"{self.kind!r} is no kind of entry")
         if not FIELDS.issuperset(self.fields):
             raise ValueError(f"no entry has a field {sorted(set(self.fields) - FIELDS)[0]!r}")
+
+
+def names_body(entry: Mapping[str, Any], salt: bytes, data: bytes) -> bool:
+    """Say whether a body is the one that an entry names by its salted digest."""
+    return salted(bytes(salt), data) == entry.get("body")
 
 
 def seal(

@@ -47,8 +47,9 @@ async def handle(
     """
     event = event or line.store.event(lease.run.event)
     if event is None:
-        raise Permanent("the event's body was erased before the run ended")
+        raise Permanent("the event's body was erased before the run ended, or edited")
     case = Case.open(line, lease.run, lease.epoch, event)
+    case.prove()
     if case.run.turn == 0:
         now = line.clock.now_us()
         if not await reserve(line, case, now):

@@ -111,6 +111,35 @@ def _question(body: bytes | None) -> Mapping[str, Any] | None:
     return question if isinstance(question, dict) else None
 
 
+def find_outcome_fault(row: ActionRow, told: Sequence[Told]) -> str | None:
+    """Return what the row of an ended effect says that its entries do not; None if it is so.
+
+    Beside what `find_fault` looks at: how it ended, what was answered, and what the last decision
+    obliged to (which says whether the answer may be trusted).
+    """
+    fault = find_fault(row, told)
+    if fault is not None:
+        return fault
+    last, body = [one for one in told if one[0]["kind"] == DECIDED][-1]
+    ends = [data for entry, data in told
+            if entry["kind"] == f"effect.{row.effect}" and entry["seq"] > last["seq"]]  # fmt: skip
+    if not ends:
+        return f"no entry says that its effect is {row.effect}"
+    if ends[-1] != row.answer:
+        return "its answer is not the one that was recorded"
+    if body is None:
+        return "what it was obliged to cannot be read"
+    duties = orjson.loads(body)["decision"]["obligations"]
+    if write_duties(duties) != row.obliges:
+        return f"its last decision does not oblige to {row.obliges or 'nothing'}"
+    return None
+
+
+def write_duties(obligations: Sequence[Mapping[str, str]]) -> str:
+    """Return a decision's obligations as a row names them."""
+    return ",".join(sorted({item["type"] for item in obligations}))
+
+
 def compare_record(record: bytes, question: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Yield (column, says, should) of what a row's record says that was not asked of it.
 

@@ -26,7 +26,7 @@ from vedette.memory import Candidate
 from vedette.ports import Thought
 from vedette.readers import meet, within
 from vedette.reserve import settle, tell_refused
-from vedette.row_proof import Told
+from vedette.row_proof import Told, write_duties
 from vedette.run import ActionRow, Step
 from vedette.told import judged
 
@@ -184,9 +184,8 @@ def refuse_duty(case: Case, row: ActionRow, planned: bool) -> Draft:
 
 def oblige(line: Line, case: Case, row: ActionRow, decision: Decision) -> None:
     """Fulfil what a decision obliges to: `notify` a person, and label what the tool answers."""
-    kinds = sorted({item["type"] for item in decision.obligations})
-    row.obliges = ",".join(kinds)
-    if "notify" in kinds and row.decided == "permit":
+    row.obliges = write_duties(decision.obligations)
+    if "notify" in row.obliges.split(",") and row.decided == "permit":
         line.metrics.count("notices", agent=case.agent.name, tool=row.tool)
     if decision.would == "permit":
         line.metrics.count("would", agent=case.agent.name, tool=row.tool)

@@ -17,6 +17,7 @@ from vedette.errors import AlreadyDone, BadCommand, BadEvent, NotFound
 from vedette.event import Event, subject_of
 from vedette.line import Line
 from vedette.ports import Accepted, Arrival
+from vedette.row_proof import find_outcome_fault
 from vedette.run import ActionRow, Run
 from vedette.timeline.undone import undoings
 from vedette.tool import Tool
@@ -51,6 +52,7 @@ async def undo(commands: Commands, order: Order, effect: str) -> dict[str, Any]:
     row = _done(line, effect)
     tools = _tools(line, row)
     of = _of(line, row)
+    _refuse_edited(line, row)
     earlier, id = undoings(line.store, line.fleet.name, row)
     if earlier and earlier[-1].state != "void":
         raise BadCommand(*_refusal(row, earlier[-1].state, earlier[-1].run.id))
@@ -114,6 +116,20 @@ def _done(line: Line, effect: str) -> ActionRow:
     state = {"hold": "held", "deny": "denied"}.get(row.decided or "", "not decided")
     mend = "`vedette deny` it instead" if row.decided == "hold" else _MEND
     raise BadCommand(f"the action of {effect} is {state}: nothing to undo", mend=mend)
+
+
+def _refuse_edited(line: Line, row: ActionRow) -> None:
+    """Raise BadCommand for a row that says of its effect what its entries do not.
+
+    The inverse is made of it: its values, and which of them are trusted.
+    """
+    fault = find_outcome_fault(row, line.store.decisions([row.id])[row.id])
+    if fault is not None:
+        line.metrics.count("rows_refused", agent=row.agent, what="row")
+        raise BadCommand(
+            f"the row of {row.id} is not what the ledger says: {fault}",
+            mend="`vedette ledger verify` tells what was edited; take it back by hand",
+        )
 
 
 def _tools(line: Line, row: ActionRow) -> tuple[Tool, Tool]:

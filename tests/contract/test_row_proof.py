@@ -337,3 +337,58 @@ async def test_an_approval_of_before_a_rotation_of_the_key_is_asked_for_again(
         await fleet.approve(again)
         await fleet.settle()
         assert world.effects("big.send") == 1
+
+
+@pytest.mark.parametrize("kind", ["event.accepted", "turn.reasoned"])
+async def test_a_body_that_was_edited_is_as_if_it_were_gone(
+    kind: str, tmp_path: Path, plan: StorePlan
+) -> None:
+    """What is vouched for stands in the event's body, too; what memories said in the turn's."""
+    world = World()
+    async with opened(tmp_path, plan, world, ManualClock(START)) as fleet:
+        event = job("5", send("five", tool="big.send"))
+        if kind == "event.accepted":
+            await fleet.app.commands.stop(fleet.order("an incident"), agent="worker")
+        await fleet.send(event)
+        await fleet.settle()
+        (entry,) = [one for one in fleet.entries(kind) if one.get("body")]
+        raw = orjson.dumps(fleet.body(entry["seq"]))
+        forged = raw.replace(b"five", b"forged", 1)
+        assert forged != raw
+        assert edit(fleet, "UPDATE body SET data=? WHERE seq=?", forged, entry["seq"]) == 1
+        await fleet.restart()
+        if kind == "event.accepted":
+            await fleet.app.commands.resume(fleet.order("over"), agent="worker")
+        else:
+            (row,) = fleet.app.store.holds_page(after=0, limit=10)
+            await fleet.approve(row)
+        await fleet.settle()
+        assert world.calls == []
+        assert [run.state for run in fleet.runs(event)] == ["dead"]
+
+
+@pytest.mark.parametrize("column", ["answer", "obliges", "record"])
+async def test_what_came_of_an_earlier_action_is_proved_before_the_run_goes_on(
+    column: str, tmp_path: Path, plan: StorePlan
+) -> None:
+    """A later turn draws from the answer, and trusts it if the decision did not say otherwise."""
+    world = World()
+    async with opened(tmp_path, plan, world, ManualClock(START)) as fleet:
+        event = job("5", send("one"), send("five", tool="big.send"))
+        await fleet.send(event)
+        await fleet.settle()
+        done, held = fleet.actions(event)
+        assert (done.effect, held.hold) == ("done", "open")
+        assert done.answer is not None
+        forged = {
+            "answer": done.answer.replace(b"one", b"two"),
+            "record": done.record.replace(b"one", b"two"),
+            "obliges": "" if done.obliges else "label_output",
+        }[column]
+        assert edit(fleet, f"UPDATE action SET {column}=? WHERE id=?", forged, done.id) == 1
+        await fleet.restart()
+        await fleet.approve(held)
+        await fleet.settle()
+        assert world.effects("big.send") == 0
+        assert [run.state for run in fleet.runs(event)] == ["dead"]
+        assert refused(fleet, "row") == 1

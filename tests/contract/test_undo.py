@@ -10,7 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
+from tests.contract.test_edited_rows import edit
 
 from vedette.action import Proposal
 from vedette.agent import undo_source
@@ -516,3 +518,33 @@ async def test_an_incident_is_withdrawn_as_if_it_had_not_been_opened(tmp_path: P
         (again,) = run_of(fleet, await undo(fleet, first))
         assert again.effect == "done"
         assert fleet.app.store.row("incidents", "pump") in (None, {})
+
+
+@pytest.mark.parametrize("column", ["record", "origins", "answer", "obliges"])
+async def test_what_somebody_wrote_into_the_row_is_not_undone(tmp_path: Path, column: str) -> None:
+    """The inverse is made of the row: another message in it, or an origin, was taken as decided."""
+    lay(tmp_path / "mail")
+    async with harness(tmp_path, FILE, FLAG) as fleet:
+        row = (await done(fleet, mail(NEW)))["mail.file"]
+        before = files(tmp_path / "mail")
+        record, answer = orjson.loads(row.record), orjson.loads(row.answer or b"")
+        if column == "record":
+            record["args"]["message"] = FLAGGED
+        elif column == "origins":
+            record["origins"] = dict.fromkeys(record["origins"], "derived")
+        elif column == "answer":
+            answer["data"] |= {"was": "elsewhere"}
+        forged = {
+            "record": orjson.dumps(record), "answer": orjson.dumps(answer),
+            "obliges": f"{row.obliges},verify" if column == "obliges" else row.obliges,
+        }  # fmt: skip
+        sql = "UPDATE action SET record=?, answer=?, obliges=? WHERE id=?"
+        assert edit(fleet, sql, *forged.values(), row.id) == 1
+        with pytest.raises(BadCommand, match="not what the ledger says"):
+            await undo(fleet, row)
+        assert files(tmp_path / "mail") == before
+        assert fleet.app.metrics.total("rows_refused", agent="inbox_triage", what="row") == 1
+        # The control: as it was, it is taken back.
+        assert edit(fleet, sql, row.record, row.answer, row.obliges, row.id) == 1
+        (inverse,) = run_of(fleet, await undo(fleet, row))
+        assert inverse.effect == "done"

@@ -22,7 +22,7 @@ from vedette.digest import canonical, sha256_hex
 from vedette.event import Event, subject_of
 from vedette.policy_wasm import NAME, unpacked
 from vedette.quick_data import dataclass
-from vedette.row_proof import ANEW, REDRIVEN, compare_record
+from vedette.row_proof import ANEW, REDRIVEN, compare_record, write_duties
 from vedette.run import run_of
 from vedette.storage.database import Database
 from vedette.storage.schema import tag
@@ -252,7 +252,7 @@ class _Told:
             known.obliges = None
             if isinstance(decision := body.get("decision"), dict):
                 duties = decision.get("obligations") or ()
-                known.obliges = ",".join(sorted({duty["type"] for duty in duties}))
+                known.obliges = write_duties(duties)
             question = body.get("question")
             if isinstance(question, dict) and known.question is None:
                 # The first: later ones are asked of what the row says by then.

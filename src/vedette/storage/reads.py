@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -10,6 +10,7 @@ import orjson
 
 from vedette.budget import Raise
 from vedette.bundle import Bundle
+from vedette.entry import names_body
 from vedette.event import Event
 from vedette.learned import TOLD, Learned, fold
 from vedette.memory import Candidate
@@ -90,9 +91,9 @@ class Reads(Pages, Record):
         return [to_run(row) for row in self._rows(sql, now_us, *without, limit)]
 
     def event(self, key: str) -> Event | None:
-        """Return an accepted event; None if it is unknown or its body was erased."""
-        rows = self._rows("SELECT data FROM body WHERE seq=?", self._position(key))
-        return Event.from_payload(orjson.loads(rows[0][0])) if rows else None
+        """Return an accepted event; None if it is unknown or its body was erased, or edited."""
+        sql = "SELECT e.bytes, b.salt, b.data FROM body b JOIN entry e ON e.seq=b.seq WHERE b.seq=?"
+        return read_event(self._rows(sql, self._position(key)))
 
     def actions(self, run: str) -> list[ActionRow]:
         """Return the actions of a run in order."""
@@ -106,13 +107,18 @@ class Reads(Pages, Record):
         return to_action(rows[0]) if rows else None
 
     def turns(self, run: str) -> list[Mapping[str, Any]]:
-        """Return the bodies of the run's recorded turns, oldest first."""
+        """Return the bodies of the run's recorded turns, oldest first; none that was edited."""
         sql = (
-            "SELECT e.bytes, b.data FROM entry e JOIN body b ON b.seq=e.seq "
+            "SELECT e.bytes, b.salt, b.data FROM entry e JOIN body b ON b.seq=e.seq "
             "WHERE e.about=? AND e.kind='turn.reasoned' ORDER BY e.seq"
         )
         found = self._rows(sql, self._position(run))
-        return [orjson.loads(data) for raw, data in found if orjson.loads(raw)["run"] == run]
+        told = ((orjson.loads(raw), salt, data) for raw, salt, data in found)
+        return [
+            orjson.loads(data)
+            for entry, salt, data in told
+            if entry["run"] == run and names_body(entry, salt, data)
+        ]
 
     def row(self, collection: str, key: str) -> Mapping[str, Any] | None:
         """Return one row of a fleet-owned collection."""
@@ -284,3 +290,11 @@ class Reads(Pages, Record):
     def snapshot(self) -> AbstractContextManager[None]:
         """Let all reads inside see one state of the store, whatever is committed meanwhile."""
         return self._database.snapshot()
+
+
+def read_event(rows: Sequence[Row]) -> Event | None:
+    """Return the event of (entry, salt, body); None for none, or a body that it does not name."""
+    for raw, salt, data in rows:
+        if names_body(orjson.loads(raw), salt, data):
+            return Event.from_payload(orjson.loads(data))
+    return None
