@@ -16,8 +16,10 @@ from vedette.run import ActionRow
 
 # How long a person has to answer before silence is a no.
 EXPIRES_US = 72 * 3_600_000_000
-# After how long what a rule stops is decided again; what a person stopped waits to be resumed.
+# After how long what a rule stops is decided again, first and at most; what a person stopped waits
+# to be resumed.
 STOPPED_AGAIN_US = 60_000_000
+STOPPED_AT_MOST_US = 3_600_000_000
 
 
 def new_row(action: Action, agent: str) -> ActionRow:
@@ -101,6 +103,12 @@ def short(
         row.hold, row.approver, row.until_us = was
     else:
         row.hold, row.approver, row.until_us = "open", None, 0
+
+
+def stopped_until(row: ActionRow, now_us: int) -> int:
+    """Return when to decide again what a rule stops: each time after twice as long, to a bound."""
+    doublings = min(row.decisions - 1, 16)
+    return now_us + min(STOPPED_AGAIN_US << doublings, STOPPED_AT_MOST_US)
 
 
 def wake_at(rows: list[ActionRow]) -> int:

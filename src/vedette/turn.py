@@ -127,8 +127,10 @@ def decide(
     """Ask the gateway about one action; write the answer into its row and return the entries.
 
     `told` are the entries that it has already; an approval counts as far as they have it.
+    A rule's stop that stands as it did, under the same revision, has none.
     """
     was, has_place = (row.hold, row.approver, row.until_us), bool(row.counted_us)
+    stood = (row.decided, row.rule, row.policy_rev, row.waits)
     planned = row.effect is not None
     end = case.ends_as(row) if planned else ""
     if end == "effect.unknown":
@@ -138,7 +140,9 @@ def decide(
     hold.apply(row, decided.decision, decided.policy_rev, now)
     if row.waits == "resume" and not situation.stopped:
         # A rule stops it, and no resume will say when that is over.
-        row.not_before_us = now + hold.STOPPED_AGAIN_US
+        row.not_before_us = hold.stopped_until(row, now)
+        if (row.decided, row.rule, row.policy_rev, row.waits) == stood:
+            return []  # nothing is new, so nothing is said again
     oblige(line, case, row, decided.decision)
     drafts = [case.decided_entry(row, decided, back)]
     duties = row.obliges.split(",")

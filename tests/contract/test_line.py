@@ -18,7 +18,7 @@ from vedette.budget import DAY_US, MINUTE_US
 from vedette.effect import Call, Outcome
 from vedette.errors import BadCommand, StoreFailed
 from vedette.event import Event
-from vedette.hold import EXPIRES_US, STOPPED_AGAIN_US
+from vedette.hold import EXPIRES_US, STOPPED_AGAIN_US, STOPPED_AT_MOST_US
 from vedette.load import build_judge
 from vedette.memory import Briefing
 from vedette.origin import Ref
@@ -533,17 +533,21 @@ async def test_what_a_rule_stops_is_decided_again_now_and_then_and_a_resume_lift
         assert decided() == 1, "nothing is decided while a person's stop stands"
         await fleet.app.commands.resume(fleet.order(), agent="worker")
         await fleet.settle()
-        assert decided() == 2
-        for _ in range(3):
+        for _ in range(24 * 60):
             clock.advance(STOPPED_AGAIN_US)
             await fleet.settle()
-        assert decided() == 5
+        # It is asked ever more seldom, once an hour at last, and nothing is said twice.
+        (row,) = fleet.actions(event)
+        assert 24 <= row.decisions <= 32
+        assert decided() == 1
         assert world.effects() == 0
+        assert list(fleet.app.store.audit()) == []
         (fleet.policies / "vedette/holds/house.rego").unlink()
         await fleet.apply(fleet.policies)
-        clock.advance(STOPPED_AGAIN_US)
+        clock.advance(STOPPED_AT_MOST_US)
         await fleet.settle()
         assert world.effects() == 1
+        assert decided() == 2
 
 
 @pytest.mark.parametrize("what", [{"agent": "worker"}, {"all": True}])
