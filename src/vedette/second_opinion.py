@@ -180,7 +180,8 @@ class Samples:
     async def compare(self, store: _Notes, trouble: Callable[[str], None]) -> bool:
         """Compare some of them on another thread; say whether there were any.
 
-        A difference becomes an entry and is told. Raises StoreFailed if it cannot be written.
+        A difference becomes an entry and is told. Raises StoreFailed if it cannot be written; then
+        it is compared again with all that is left.
         """
         taken = self.take()
         if not taken:
@@ -190,10 +191,14 @@ class Samples:
         except asyncio.CancelledError:
             self._waiting.extendleft(reversed(taken))  # who ends the run finishes them
             raise
-        for decided in compared:
+        for at, decided in enumerate(compared):
             if decided is None:
                 continue
-            await store.note([difference(decided, "sample")])
+            try:
+                await store.note([difference(decided, "sample")])
+            except BaseException:
+                self._waiting.extendleft(reversed(taken[at:]))
+                raise
             first, other = decided.answers
             trouble(
                 f"policy engines differ: {first.engine} says {first.decision.outcome}, "

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.said import vedette
 
+from vedette.errors import BadCommand
 from vedette.testing.toy import World, job, note, toy_fleet
 
 SETTINGS = """\
@@ -31,6 +33,24 @@ async def fleet(tmp_path: Path) -> Path:
         await made.settle()
     (tmp_path / "vedette.toml").write_text(SETTINGS)
     return tmp_path
+
+
+def test_an_order_to_erase_is_bound_to_what_was_shown_also_where_that_was_nothing(
+    fleet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes between the survey and the order was not shown to anybody."""
+    orders = []
+
+    def obey(settings: Any, verb: str, reason: str, args: Any, command: Any) -> Any:
+        orders.append(args["digest"])
+        raise BadCommand("the test ends here")
+
+    monkeypatch.setattr("vedette.cli.erase.obey", obey)
+    nothing = ["erase", "--subject", "nobody", "--reason", "asked to"]
+    for more in (["--yes"], ["--digest", "0123abcd"], []):
+        assert vedette(fleet, *nothing, *more).code == 2
+    first, given, asked = orders
+    assert (len(first), given, asked) == (64, "0123abcd", first)
 
 
 def test_from_a_backup_over_a_lost_disk_to_a_fleet_that_goes_on(fleet: Path) -> None:

@@ -500,6 +500,34 @@ async def test_a_run_that_ends_while_samples_are_compared_loses_none(tmp_path: P
         assert len(troubles) == len(fleet.entries("engine.differed")) == 1
 
 
+async def test_a_difference_that_could_not_be_written_is_compared_again_with_all_after_it() -> None:
+    class Away:
+        """A store that takes the first difference, and none after it until it is back."""
+
+        noted = 0
+        back = False
+
+        async def note(self, drafts: list[Draft]) -> int:
+            if self.noted and not self.back:
+                raise StoreFailed("the store does not answer")
+            self.noted += len(drafts)
+            return self.noted
+
+    metrics, store = PrometheusMetrics(), Away()
+    samples = Samples(metrics)
+    second = SecondOpinion(TrustingStage().load(BUNDLE), {}, metrics, samples, one_in=1)
+    for _ in range(3):
+        second.sample(Decided(read_decision(PERMIT), b"{}", 1, BUNDLE.digest, "another"))
+    troubles: list[str] = []
+    with pytest.raises(StoreFailed):
+        await samples.compare(store, troubles.append)
+    assert (store.noted, len(troubles)) == (1, 1)
+    store.back = True
+    assert await samples.compare(store, troubles.append)
+    assert (store.noted, len(troubles)) == (3, 3)
+    assert not await samples.compare(store, troubles.append)
+
+
 def test_what_is_not_compared_for_want_of_room_is_counted() -> None:
     metrics = PrometheusMetrics()
     second = SecondOpinion(TrustingStage().load(BUNDLE), {}, metrics, one_in=1)

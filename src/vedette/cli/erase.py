@@ -55,7 +55,7 @@ def erase(ctx: click.Context, /, **given: Any) -> None:
 
 
 def _ask(settings: Settings, args: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
-    """Show what would go, and ask; return the digest of that, None if there is nothing.
+    """Show what would go, and ask; return the digest of that, None if it was done before.
 
     Raises BadCommand where nobody can be asked.
     """
@@ -69,7 +69,8 @@ def _ask(settings: Settings, args: Mapping[str, Any], given: Mapping[str, Any]) 
         found = store.survey(**args)
         value = found.to_json(len(store.candidates(found.events)))
     if not value["contents"]:
-        return None  # whoever carries it out says so
+        # Whoever carries it out says so; what comes in between was not shown.
+        return str(given["digest"] or value["digest"])
     if value["open"] and not given["deny_holds"]:
         raise BadCommand(
             f"{_counted(len(value['open']), 'run')} still open on this content: "
