@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.said import vedette
+from tests.said import said, vedette
 
 from vedette.errors import BadCommand
 from vedette.testing.toy import World, job, note, toy_fleet
@@ -48,7 +48,7 @@ def test_an_order_to_erase_is_bound_to_what_was_shown_also_where_that_was_nothin
     monkeypatch.setattr("vedette.cli.erase.obey", obey)
     nothing = ["erase", "--subject", "nobody", "--reason", "asked to"]
     for more in (["--yes"], ["--digest", "0123abcd"], []):
-        assert vedette(fleet, *nothing, *more).code == 2
+        assert said(fleet, *nothing, *more).code == 2
     first, given, asked = orders
     assert (len(first), given, asked) == (64, "0123abcd", first)
 
