@@ -87,7 +87,7 @@ class Case:
         if len(self.briefed) != self.run.turn:
             raise Permanent("what was thought in an earlier turn was erased, or edited")
         ended = [row for row in self.rows if row.effect in ("done", "failed") or row.answer]
-        told = self.line.store.decisions([row.id for row in ended])
+        told = self.line.store.decisions([row.id for row in ended]) if ended else {}
         for row in ended:
             fault = find_outcome_fault(row, told[row.id])
             if fault is not None:
@@ -489,10 +489,10 @@ class Case:
             self.line.metrics.count("runs", agent=self.agent.name, state="done")
 
     def reload(self) -> None:
-        """Read the run again after a person's answer moved it on."""
+        """Read the run again after a person's answer moved it on; what ended here stays so."""
         fresh = self.line.store.run(self.run.id)
         if fresh is None:
             raise Superseded("the run is gone")
         self.run = fresh
-        self.rows = self.line.store.actions(fresh.id)
-        self.prove()
+        ended = {row.id: row for row in self.rows if row.settled}
+        self.rows = [ended.get(row.id, row) for row in self.line.store.actions(fresh.id)]
