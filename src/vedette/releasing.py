@@ -216,7 +216,8 @@ class Releases:
 
         What it may be taught is decided anew: it may ask for other scopes than before. Those
         decisions are one commit with `drafts`, and nothing is put in place before it. Raises what
-        the store raises; then nothing was changed.
+        the store raises; then nothing was put in place, though `drafts` may stand if another
+        revision went live while they were written.
         """
         line, name, lessons = self.line, made.name, self.lessons
         while True:
