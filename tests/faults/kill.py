@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import psutil
 
 from vedette.adapters.sqlite import OpenedStore
 from vedette.errors import BadStore
+from vedette.trigger import TICK_TYPE
 
 VEDETTE = Path(sys.executable).with_name("vedette")
 
@@ -186,12 +187,16 @@ def open_effects(state: Path) -> list[str]:
 
 
 def audit(state: Path, receiver: Path) -> Audit:
-    """Read what a fleet did, from the store and from the targets' own records."""
+    """Read what a fleet did, from the store and from the targets' own records.
+
+    What the hour of the run alone made is left out: the ticks of schedules, and their runs.
+    """
     store = OpenedStore(state)
+    events = frozenset(_events(store))
     judgements: dict[str, tuple[Any, ...]] = {}
     for _, raw, _, _ in store.walk(("run.closed", "turn.reasoned")):
         entry = json.loads(raw)
-        if "score_milli" in entry or "confidence_milli" in entry:
+        if entry["event"] in events and ("score_milli" in entry or "confidence_milli" in entry):
             told = tuple(entry.get(k) for k in ("label", "confidence_milli", "score_milli"))
             key = f"{entry['agent']} {entry['event']} {entry.get('turn', 1)}"
             assert judgements.setdefault(key, told) == told, "one turn was reasoned twice"
@@ -200,15 +205,20 @@ def audit(state: Path, receiver: Path) -> Audit:
     for run in _all_runs(store):
         if run.state == "ready":
             unsettled.append(run.id)
-        for row in store.actions(run.id):
+        for row in store.actions(run.id) if run.event in events else ():
             decisions[row.id] = (row.tool, row.digest, row.decided, row.rule, row.effect)
-    events = frozenset(json.loads(raw)["event"] for _, raw, _, _ in store.walk(("event.accepted",)))
     entries = store.head()
     store.close()
     return Audit(
         events, judgements, decisions, effects(receiver), mails(state / "mailbox"),
         tuple(unsettled), entries,
     )  # fmt: skip
+
+
+def _events(store: OpenedStore) -> Iterator[str]:
+    for _, raw, _, body in store.walk(("event.accepted",)):
+        if json.loads(body or b"{}").get("type") != TICK_TYPE:
+            yield json.loads(raw)["event"]
 
 
 def _all_runs(store: OpenedStore) -> list[Any]:
