@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from vedette import machine
 from vedette.adapters.postgres.database import PostgresDatabase
 from vedette.adapters.postgres.lease import NEWS, Leases
 from vedette.adapters.postgres.own import OwnRuns
@@ -302,7 +302,7 @@ def _worker_of(folder: Path) -> str:
         # Whole or not at all: two workers of the same name would take each other's leases.
         new = folder / "worker.new"
         reach("worker:before")
-        new.write_text(f"wrk_{uuid.uuid4().hex}\n", encoding="ascii")
+        new.write_text(f"wrk_{machine.random_bytes(16).hex()}\n", encoding="ascii")
         new.replace(path)
         reach("worker:after")
     return path.read_text(encoding="ascii").strip()

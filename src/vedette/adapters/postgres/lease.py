@@ -11,12 +11,11 @@ A thread of its own does all of this, so that a busy event loop loses no lease.
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from vedette import machine
 from vedette.adapters.postgres.database import LOOK, PostgresDatabase
 from vedette.adapters.postgres.schema import shard_of
 from vedette.adapters.postgres.shares import Peer, seen, shard_in, share, silent
@@ -30,12 +29,6 @@ _DRAIN_US = 2_000_000
 _ENTER = 20
 
 _PEERS = "SELECT id, life, beat, policy_rev, stop_epoch FROM worker WHERE id<>?"
-
-
-def boot_us() -> int:
-    """Return a clock that never goes back and, where there is one, counts a machine's sleep."""
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return time.clock_gettime_ns(clock) // 1000
 
 
 class Leases:
@@ -55,7 +48,7 @@ class Leases:
         lease_us: int,
         visit: bool = False,
         own_head: Callable[[], int],
-        now: Callable[[], int] = boot_us,
+        now: Callable[[], int] = lambda: machine.boot_us(),
     ) -> None:
         """Take over a connection. `own_head` is the last seq that this worker knows of.
 
@@ -78,8 +71,8 @@ class Leases:
         self._until = self._beat_at = self._leave_at = self._seen_at = 0
         self._known_rev, self._head, self._told = -1, 0, (0, 0)
         self._listening: Any = None
-        self._ending, self._closed = threading.Event(), False
-        self._thread = threading.Thread(target=self._run, name="vedette-leases", daemon=True)
+        self._ending, self._closed = machine.Event(), False
+        self._thread = machine.Thread(target=self._run, name="vedette-leases", daemon=True)
 
     # --- what others ask ----------------------------------------------------------------------
 
