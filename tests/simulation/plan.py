@@ -19,11 +19,11 @@ ROW, HELD = "note.add", "big.send"
 # The tool that the stricter policy denies.
 DENIED = "wire.send"
 
-ORDERS = ("stop", "publish", "answer", "erase", "rotate", "archive", "restore")
+ORDERS = ("stop", "publish", "answer", "erase", "rotate")
 FAULTS = ("kill", "point", "freeze", "stall", "drop", "duplicate", "reorder", "slow", "clock",
-          "io", "full")  # fmt: skip
+          "away")  # fmt: skip
 # Which of them there are on which store; the others have nothing to bite on there.
-ONLY = {"sqlite": ("rotate", "archive", "restore", "io", "full"), "postgresql": ("drop",)}
+ONLY = {"sqlite": ("rotate", "archive", "restore", "io", "full"), "postgresql": ("drop", "away")}
 
 
 @dataclass(frozen=True)
