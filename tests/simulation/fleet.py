@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from tests.simulation.history import Act
 from tests.simulation.loop import OWNER, SimLoop
 from tests.simulation.plan import AGENTS, DENIED, Delivery
@@ -24,7 +26,8 @@ from vedette.testing import toy
 # A call takes up to this long and its answer this long: together less than its tool's timeout.
 TIMEOUT_S = 2.0
 _QUICK, _LATE, _BACK = (5e-4, 1e-2), (0.2, 1.85), (5e-4, 2e-2)
-POLICIES: dict[str, dict[str, str]] = {"base": {}, "strict": toy.denying(DENIED)}
+# The folders of the policies that people publish.
+POLICIES = {"base": "policies", "strict": "stricter"}
 
 _TOOLS_PY = """\
 from vedette.effect import RowWrite
@@ -56,8 +59,23 @@ def write_content(folder: Path) -> None:
         (agent / "agent.yaml").write_text(charter, "utf-8")
         (agent / "tools.py").write_text(_TOOLS_PY, "utf-8")
     (folder / "memory").mkdir()
-    for policy, extra in POLICIES.items():
-        toy.write_policies(folder / policy, AGENTS, extra=extra)
+    toy.write_policies(folder / POLICIES["base"], AGENTS)
+    toy.write_policies(folder / POLICIES["strict"], AGENTS, extra=toy.denying(DENIED))
+
+
+def write_keys(state: Path) -> None:
+    """Write the keys of a state folder, always the same: what OpenSSL draws no seed reaches."""
+    state.mkdir(parents=True)
+    write_secret(state / "ledger.key", bytes(range(32)))
+    key = ec.derive_private_key(20_061_123, ec.SECP256R1())
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    write_secret(state / "policy.key", pem)
+
+
+def write_secret(path: Path, data: bytes) -> None:
+    """Write a file that only its owner reads."""
+    path.write_bytes(data)
+    path.chmod(0o600)
 
 
 def event_of(delivery: Delivery, source: str) -> Event:

@@ -10,24 +10,33 @@ import asyncio
 import hashlib
 import json
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+import shutil
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import apsw
-from tests.simulation import engine
-from tests.simulation.engine import Life
-from tests.simulation.fleet import Manners, Targets, event_of, text_of
+from tests.simulation.engine import Life, read_once, settings_of
+from tests.simulation.fleet import (
+    POLICIES,
+    Manners,
+    Targets,
+    event_of,
+    text_of,
+    write_keys,
+    write_secret,
+)  # fmt: skip
 from tests.simulation.history import NEVER, Event, Fault, History, Order, Want
 from tests.simulation.loop import OWNER, Deadlock, SimLoop
 from tests.simulation.model import Violation, judge
 from tests.simulation.plan import AGENTS, HELD, ROW, Operation, Plan
 from tests.simulation.server import Server, in_place
-from tests.simulation.world import closed
+from tests.simulation.world import closed_world
 
 from vedette import commands as product
-from vedette.errors import AlreadyDone, BadCommand, StoreFailed, Temporary, VedetteError
+from vedette.errors import AlreadyDone, BadCommand, Temporary, VedetteError
+from vedette.load.settings import StorePlan
 from vedette.testing.harness import TESTER
 from vedette.timeline import hold_item
 
@@ -39,6 +48,8 @@ _SOURCE_S, _PERSON_S = 3.0, 12.0
 # So long after a call a person who looks at the target's record sees what came of it.
 _SURE_S = 3.0
 _GONE = (ConnectionError, Temporary)
+LEASE_US = 2_000_000
+_LEFT = shutil.ignore_patterns("*.lock", "*-shm")
 
 
 @dataclass
@@ -62,6 +73,7 @@ class Played:
 
 def play(plan: Plan, content: Path, folder: Path) -> Played:
     """Play a plan over the fleet of `content`, in the empty folder `folder`, and judge it."""
+    read_once()
     return _Play(plan, content, folder).run()
 
 
@@ -86,7 +98,7 @@ class _Play:
         self._view: tuple[str, apsw.Connection] | None = None
 
     def run(self) -> Played:
-        with closed(self.loop, self.plan.seed, self.reach), in_place():
+        with closed_world(self.loop, self.plan.seed, self.reach), in_place():
             try:
                 self.loop.run(self.main(), _WHOLE_S)
             except Deadlock:
@@ -107,7 +119,7 @@ class _Play:
     def trace(self, line: str) -> None:
         self.lines.append(f"{self.loop.time():.6f} {line}")
 
-    # --- the course of it -------------------------------------------------------------------------
+    # --- the course of it ---------------------------------------------------------------
 
     async def main(self) -> None:
         await asyncio.gather(*(self.boot(slot) for slot in range(self.plan.workers)))
@@ -148,18 +160,15 @@ class _Play:
                 break
         self.history.end_s = self.loop.time()
 
-    # --- lives --------------------------------------------------------------------------------------
+    # --- lives --------------------------------------------------------------------------
 
     async def boot(self, slot: int) -> None:
         """Start a worker, again and again until it comes up, as a person would."""
         troubles: set[str] = set()
         while True:
-            self.numbers[slot] += 1
-            life = Life(
-                f"w{slot}.{self.numbers[slot]}", self.folder / f"w{slot}", self.content,
-                self.loop, {"world": {"kind": "world", "world": self.targets}},
-                self.server.url if self.server is not None else None,
-            )  # fmt: skip
+            folder = self.image(slot)
+            settings = settings_of(self.content, folder, self.targets, self.store(folder))
+            life = Life(self.loop, folder.name, settings)
             life.owner.wall_offset_us = self.offsets[slot]
             self.lives[slot] = life
             try:
@@ -168,15 +177,35 @@ class _Play:
                 return
             except Exception as error:
                 said = f"{type(error).__name__}: {error}"
-                self.trace(f"{life.name} does not come up: {said}")
+                self.trace(f"{life.owner.name} does not come up: {said}")
                 if not isinstance(error, VedetteError) and said not in troubles:
                     self.history.errors.append(f"a start ends in a traceback: {said}")
                 troubles.add(said)
                 self.end(life)
                 await asyncio.sleep(0.2)
                 continue
-            self.trace(f"{life.name} is up")
+            self.trace(f"{life.owner.name} is up")
             return
+
+    def image(self, slot: int) -> Path:
+        """Give a worker's next life a folder of its own, with what its last one left behind."""
+        before = self.folder / f"w{slot}.{self.numbers[slot]}"
+        self.numbers[slot] += 1
+        folder = self.folder / f"w{slot}.{self.numbers[slot]}"
+        if before.exists():
+            # A dead life of this process still has its locks; and no shared memory outlives it.
+            shutil.copytree(before, folder, ignore=_LEFT)
+        else:
+            write_keys(folder)
+        return folder
+
+    def store(self, folder: Path) -> StorePlan:
+        """Return where a worker keeps its state."""
+        if self.server is None:
+            return StorePlan()
+        url = folder / "url"
+        write_secret(url, self.server.url.encode())
+        return StorePlan("postgresql", url_file=str(url), lease_us=LEASE_US)
 
     def end(self, life: Life) -> None:
         """See to what the kernel does when a process has died."""
@@ -224,7 +253,7 @@ class _Play:
 
         self.loop.spawn(None, later(), "rise")
 
-    # --- sources ------------------------------------------------------------------------------------
+    # --- sources ------------------------------------------------------------------------
 
     async def source(self, name: str, operations: list[Operation]) -> None:
         """Deliver at least once, in order, until told that it is durable."""
@@ -260,8 +289,8 @@ class _Play:
             for each in deliveries:
                 told = self.events[each.name]
                 if told.told_s == NEVER:
-                    told.told_s, told.by = self.loop.time(), life.name
-                    self.trace(f"{life.name} accepted {each.name}")
+                    told.told_s, told.by = self.loop.time(), life.owner.name
+                    self.trace(f"{life.owner.name} accepted {each.name}")
             return
 
     async def within(self, answer: asyncio.Future[Any], seconds: float) -> Any:
@@ -272,7 +301,7 @@ class _Play:
             raise ConnectionError("no answer")
         return answer.result()
 
-    # --- people -------------------------------------------------------------------------------------
+    # --- people -------------------------------------------------------------------------
 
     async def order(
         self, told: Order, give: Callable[[Life, product.Order], Coroutine[Any, Any, Any]]
@@ -298,7 +327,7 @@ class _Play:
             except _GONE:
                 await asyncio.sleep(self.draw.uniform(0.02, 0.2))
         told.told_s = self.loop.time()
-        self.trace(f"person is told {told.verb} {told.what} by {life.name}")
+        self.trace(f"person is told {told.verb} {told.what} by {life.owner.name}")
         return answer
 
     async def do_stop(self, one: Operation) -> None:
@@ -310,7 +339,7 @@ class _Play:
     do_resume = do_stop
 
     async def do_publish(self, one: Operation) -> None:
-        folder = self.content / one.what
+        folder = self.content / POLICIES[one.what]
         told = Order("publish", 0.0, what=one.what)
         told.denies = ("wire.send",) if one.what == "strict" else ()
 
@@ -362,13 +391,13 @@ class _Play:
 
         await self.order(Order("rotate", 0.0), give)
 
-    # --- faults -------------------------------------------------------------------------------------
+    # --- faults -------------------------------------------------------------------------
 
     async def do_kill(self, one: Operation) -> None:
         life = self.lives[one.worker]
         if life is None or life.owner.dead:
             return
-        self.trace(f"kill {life.name}")
+        self.trace(f"kill {life.owner.name}")
         self.end(life)
         await asyncio.sleep(self.draw.uniform(0.01, 0.5))
         await self.boot(one.worker)
@@ -382,11 +411,11 @@ class _Play:
         life = self.lives[one.worker]
         if life is None or life.owner.dead:
             return
-        self.trace(f"freeze {life.name} for {one.for_s:.3f} s")
+        self.trace(f"freeze {life.owner.name} for {one.for_s:.3f} s")
         self.loop.freeze(life.owner)
         await asyncio.sleep(one.for_s)
         if not life.owner.dead:
-            self.trace(f"thaw {life.name}")
+            self.trace(f"thaw {life.owner.name}")
             self.loop.thaw(life.owner)
 
     async def do_stall(self, one: Operation) -> None:
@@ -394,7 +423,7 @@ class _Play:
         life = self.lives[one.worker]
         if life is None or life.owner.dead:
             return
-        self.trace(f"stall {life.name} for {one.for_s:.3f} s")
+        self.trace(f"stall {life.owner.name} for {one.for_s:.3f} s")
         if self.server is not None:
             self.server.stall(life.owner, one.for_s)
         else:
@@ -404,7 +433,7 @@ class _Play:
     async def do_drop(self, one: Operation) -> None:
         life = self.lives[one.worker]
         if self.server is not None and life is not None:
-            self.trace(f"drop the connections of {life.name}")
+            self.trace(f"drop the connections of {life.owner.name}")
             self.server.drop(life.owner)
 
     async def do_away(self, one: Operation) -> None:
@@ -440,13 +469,14 @@ class _Play:
         if life is not None:
             life.owner.wall_offset_us = self.offsets[one.worker]
 
-    # --- what is durable ------------------------------------------------------------------------------
+    # --- what is durable ----------------------------------------------------------------
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Read what is durable now, beside all engines."""
-        path = str(self.server.path if self.server is not None else self.folder / "w0" / "store.db")
+        file = self.folder / f"w0.{self.numbers[0]}" / "store.db"
+        path = str(self.server.path if self.server is not None else file)
         if self._view is None or self._view[0] != path:
-            self._view = path, engine.look(path)
+            self._view = path, apsw.Connection(path)
         try:
             return self._view[1].execute(sql).fetchall()
         except apsw.SQLError:  # there are no tables yet
@@ -462,7 +492,7 @@ class _Play:
         ledger = [bytes(raw) for (raw,) in self.rows("SELECT bytes FROM entry ORDER BY seq")]
         history.entries = [json.loads(raw) for raw in ledger]
         for seq, data in self.rows("SELECT b.seq, b.data FROM body b JOIN entry e ON e.seq=b.seq "
-                                   "WHERE e.kind='turn.reasoned'"):  # fmt: skip
+                                   "WHERE e.kind IN ('turn.reasoned', 'run.closed')"):  # fmt: skip
             history.bodies[seq] = json.loads(data)
         for collection, key, data in self.rows("SELECT collection, key, data FROM row"):
             agent = str(collection).removesuffix("_notes")

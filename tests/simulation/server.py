@@ -3,9 +3,9 @@
 The product's own PostgresStore, Leases and OwnRuns run on it; PostgresDatabase alone, a connection,
 is replaced (`in_place`). What makes it sound is how the product uses the server: whatever writes
 more than one statement takes the fleet's advisory lock first, so such transactions stand one
-behind the other anyway. The waiting lies before BEGIN's answer (the lock is held, nothing is written) and
-after COMMIT (durable, not answered); what is written between the two is written in one instant,
-unless a crash point lets time pass there: then other writers wait, as for the lock.
+behind the other anyway. The waiting lies before BEGIN's answer (the lock is held, nothing is
+written) and after COMMIT (durable, not answered); what is written between the two is written in one
+instant, unless a crash point lets time pass there: then other writers wait, as for the lock.
 
 Simulated: sessions that break, a server that is away, links that are slow or stalled, the advisory
 lock, `statement_timeout`, `idle_in_transaction_session_timeout`, LISTEN and NOTIFY, a transaction

@@ -71,7 +71,7 @@ class Ledger:
         about = next(
             e["seq"] for e in self.history.entries if e.get("event") == event.ref
         )  # its acceptance
-        seq = self.add("turn.reasoned", turn=1, about=about, **_of(event))
+        seq = self.add("turn.reasoned", turn=1, label="", about=about, **_of(event))
         self.history.bodies[seq] = {"detail": {"seen": seen}}
         action = {"action": f"act_{key}", "tool": tool, "policy_rev": rev}
         self.add("action.decided", outcome=outcome, **action, **_of(event))
