@@ -9,13 +9,13 @@ policy compiled, an agent's code compiled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.simulation.clock import SimClock
-from tests.simulation.loop import Owner, SimLoop
+from tests.simulation.loop import OWNER, Owner, SimLoop
 
 from vedette import load
 from vedette.agent import Fleet
@@ -30,13 +30,55 @@ from vedette.testing.harness import TrustingStage
 
 T = TypeVar("T")
 
+# How long a thread is at a crash point, mostly and at times, in seconds: a commit takes time.
+USUAL, SLOW, OFTEN = (2e-4, 3e-3), (0.02, 0.3), 0.05
+
+
+class CrashPoints:
+    """What a history does at the engine's crash points: time passes, or a life ends there.
+
+    Time passes on an engine's other threads alone: what the loop does between two points is
+    one instant. `passed` counts the points of all lives.
+    """
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self._ends: dict[Owner, tuple[int, Callable[[str], None]]] = {}
+        self.passed: dict[str, int] = {}
+
+    def end_at(self, owner: Owner, nth: int, end: Callable[[str], None]) -> None:
+        """Have `end` called, with the name of the point, at the `nth` that an owner passes.
+
+        It takes the image of the disk and kills the life, and so does not return.
+        """
+        self._ends[owner] = nth, end
+
+    def reach(self, point: str) -> None:
+        """Pass a point; `crashpoint.hook` while the history runs."""
+        owner = OWNER.get()
+        self.passed[point] = self.passed.get(point, 0) + 1
+        if owner is None:
+            return
+        if owner in self._ends:
+            left, end = self._ends.pop(owner)
+            if left <= 1:
+                end(point)
+            else:
+                self._ends[owner] = left - 1, end
+        if self._loop.on_thread:
+            slow = self._loop.draw.random() < OFTEN
+            self._loop.pause(self._loop.some(*(SLOW if slow else USUAL)))
+
 
 def settings_of(
     content: Path, state: Path, target: Any, store: StorePlan | None = None
 ) -> Settings:
     """Return the settings of one life: `content` of a fleet, its own state folder, its world."""
+    settings = Settings.of(content, "harbour")
+    policy = replace(settings.edges.policy, engine="embedded")
     return replace(
-        Settings.of(content, "harbour"),
+        settings,
+        edges=replace(settings.edges, policy=policy),
         state=state,
         policies=content / "policies",
         targets={"world": {"kind": "world", "world": target}},

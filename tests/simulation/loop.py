@@ -388,6 +388,11 @@ class SimLoop(_AnyLoop):  # type: ignore[misc]
         self.resume(let, OWNER.get(), self.some(1e-5, 3e-4) if delay_s is None else delay_s)
         return let
 
+    @property
+    def on_thread(self) -> bool:
+        """Say whether a thread asks that is nobody's main one."""
+        return isinstance(getcurrent(), Thread)
+
     def here(self) -> tuple[Any, Owner | None]:
         """Return what `resume` needs to resume the present thread."""
         return getcurrent(), OWNER.get()
