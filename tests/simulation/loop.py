@@ -246,7 +246,9 @@ class SimLoop(_AnyLoop):  # type: ignore[misc]
         _LOOPS.append(self)
         events._set_running_loop(self)
         try:
-            self._go_on()
+            while not self._stopping:
+                self._runner = greenlet(self._run_all)
+                self._runner.switch()
         finally:
             events._set_running_loop(None)
             _LOOPS.pop()
@@ -315,11 +317,6 @@ class SimLoop(_AnyLoop):  # type: ignore[misc]
     def _at(self, when: float, what: _Ready) -> None:
         self._numbered += 1
         heapq.heappush(self._timers, (when, self._numbered, what))
-
-    def _go_on(self) -> None:
-        """Run the loop in a new greenlet, until the history ends or somebody resumes this one."""
-        self._runner = greenlet(self._run_all, self._root)
-        self._runner.switch()
 
     def _run_all(self) -> None:
         ready, timers, me = self._ready, self._timers, getcurrent()
@@ -422,7 +419,9 @@ class SimLoop(_AnyLoop):  # type: ignore[misc]
         owner.blocked = True
         self._threads[let] = None
         if let is self._runner:
-            self._go_on()
+            # The loop goes on in a new greenlet, begun from the root: a new one counts its calls
+            # from where it was begun, and one begun here would have ever less room for its own.
+            self._root.switch()
         else:
             let.parent.switch()
         self._check()

@@ -54,7 +54,7 @@ _LEFT = shutil.ignore_patterns("*.lock", "*-shm")
 
 @dataclass
 class Played:
-    """What came of a plan: its history, what is wrong with it, all that was traced, what it took."""
+    """What came of a plan: its history, what is wrong with it, what was traced, what it took."""
 
     plan: Plan
     history: History
@@ -487,7 +487,7 @@ class _Play:
         return next((int(row[0]) for row in self.rows("SELECT COALESCE(MAX(seq),0) FROM entry")), 0)
 
     def collect(self) -> list[bytes]:
-        """Take the ledger, and the fleet's own rows, into the history; return the ledger's bytes."""
+        """Take the ledger and the fleet's own rows into the history; return the ledger's bytes."""
         history = self.history
         ledger = [bytes(raw) for (raw,) in self.rows("SELECT bytes FROM entry ORDER BY seq")]
         history.entries = [json.loads(raw) for raw in ledger]

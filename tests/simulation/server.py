@@ -66,7 +66,7 @@ class Server:
         """Be no server any more."""
         self._all.pop(self.url, None)
         for session in self.sessions:
-            session.end()
+            session.db.close(True)
 
     # --- what befalls it ------------------------------------------------------------------------
 
@@ -366,8 +366,10 @@ class SimulatedDatabase:
             return session
         session = self.connection
         session.link()
-        # A statement of its own does not wait for the lock; but it waits for what is being written.
-        while any(one.open and one.db.in_transaction for one in session.server.sessions):
+        # What writes without the lock waits for what is being written; what reads does not.
+        while not sql.startswith("SELECT") and any(
+            one.open and one.db.in_transaction for one in session.server.sessions
+        ):
             session.link()
         return session
 
@@ -436,7 +438,7 @@ class SimulatedDatabase:
     def snapshot(self) -> Iterator[None]:
         """Let all reads inside see one state of the store: they take no time."""
         if not self.in_transaction:
-            self._again(self._ready)
+            self._again(lambda: self._ready("SELECT"))
         self._reads += 1
         try:
             yield
