@@ -21,9 +21,9 @@ DENIED = "wire.send"
 
 ORDERS = ("stop", "publish", "answer", "erase", "rotate")
 FAULTS = ("kill", "point", "freeze", "stall", "drop", "duplicate", "reorder", "slow", "clock",
-          "away")  # fmt: skip
+          "cut", "io", "full", "away")  # fmt: skip
 # Which of them there are on which store; the others have nothing to bite on there.
-ONLY = {"sqlite": ("rotate", "archive", "restore", "io", "full"), "postgresql": ("drop", "away")}
+ONLY = {"sqlite": ("rotate", "cut", "io", "full"), "postgresql": ("drop", "away")}
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,10 @@ class Operation:
 
     `deliver`: source `what` hands over `events`, `again` at once to a second worker too.
     `stop`, `resume`: of `what`. `publish`: the policy `what`. `answer`: every open hold, `what` is
-    yes or no. `erase`: the event named `what`. `backup`, `restore`, `rotate`, `archive`.
-    `kill`, `freeze`, `stall`, `drop`, `clock` (the wall by `for_s`), `io` (the `n`-th call `what`),
-    `full`: at `worker`. `point`: kill at its `n`-th crash point from now. `slow`: the targets.
+    yes or no. `erase`: the event named `what`. `rotate`.
+    `kill`, `cut` (its power), `freeze`, `stall`, `drop`, `clock` (the wall by `for_s`), `io` (the
+    `n`-th call `what` fails), `full` (but for `n` bytes): at `worker`. `point`: kill at its `n`-th
+    crash point from now. `away`: the server. `slow`: the targets.
     """
 
     at_s: float
@@ -161,8 +162,6 @@ def _order(draw: random.Random, size: Size, what: str, made: list[Operation]) ->
         return [Operation(at_s, "answer", draw.choice(("yes", "no")))]
     if what == "erase":
         return [Operation(at_s, "erase", draw.choice([e for o in made for e in o.events]).name)]
-    if what == "restore":
-        return [Operation(at_s, "backup"), Operation(later_s, "restore")]
     return [Operation(at_s, what)]
 
 
@@ -177,6 +176,8 @@ def _fault(draw: random.Random, size: Size, what: str, workers: int) -> list[Ope
     if what == "io":
         call = draw.choice(("write", "write", "sync", "truncate"))
         return [replace(one, for_s=0.0, what=call, n=draw.randint(1, 60))]
+    if what == "full":
+        return [replace(one, n=draw.choice((0, 4096, 65536)))]
     return [one]
 
 

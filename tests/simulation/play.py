@@ -10,14 +10,14 @@ import asyncio
 import hashlib
 import json
 import random
-import shutil
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import apsw
-from tests.simulation.engine import Life, read_once, settings_of
+from tests.simulation.disk import SimDisk
+from tests.simulation.engine import CrashPoints, Life, read_once, settings_of
 from tests.simulation.fleet import (
     POLICIES,
     Manners,
@@ -28,7 +28,7 @@ from tests.simulation.fleet import (
     write_secret,
 )  # fmt: skip
 from tests.simulation.history import NEVER, Event, Fault, History, Order, Want
-from tests.simulation.loop import OWNER, Deadlock, SimLoop
+from tests.simulation.loop import Deadlock, SimLoop
 from tests.simulation.model import Violation, judge
 from tests.simulation.plan import AGENTS, HELD, ROW, Operation, Plan
 from tests.simulation.server import Server, in_place
@@ -49,7 +49,6 @@ _SOURCE_S, _PERSON_S = 3.0, 12.0
 _SURE_S = 3.0
 _GONE = (ConnectionError, Temporary)
 LEASE_US = 2_000_000
-_LEFT = shutil.ignore_patterns("*.lock", "*-shm")
 
 
 @dataclass
@@ -88,17 +87,18 @@ class _Play:
         self.server: Server | None = None
         if plan.store == "postgresql":
             self.server = Server(self.loop, folder, self.trace)
+        self.disk = SimDisk(str(folder))
+        self.points = CrashPoints(self.loop)
         self.lives: list[Life | None] = [None] * plan.workers
         self.offsets = [0] * plan.workers
         self.numbers = [0] * plan.workers
-        self.armed: dict[int, int] = {}
         self.events: dict[str, Event] = {}
         self.commands = 0
         self.reorder_s = 0.0
         self._view: tuple[str, apsw.Connection] | None = None
 
     def run(self) -> Played:
-        with closed_world(self.loop, self.plan.seed, self.reach), in_place():
+        with closed_world(self.loop, self.plan.seed, self.points.reach), in_place():
             try:
                 self.loop.run(self.main(), _WHOLE_S)
             except Deadlock:
@@ -108,8 +108,12 @@ class _Play:
             finally:
                 ledger = self.collect()
                 self.loop.close()
+                if self._view is not None:
+                    self._view[1].close()
                 if self.server is not None:
                     self.server.close()
+                self.disk.close()
+        self.history.errors += [said for life in self.lives if life for said in life.errors]
         self.history.errors += [f"uncaught: {error!r}" for error in self.loop.errors]
         return Played(
             self.plan, self.history, judge(self.history), self.lines, ledger, self.loop.steps,
@@ -166,7 +170,7 @@ class _Play:
         """Start a worker, again and again until it comes up, as a person would."""
         troubles: set[str] = set()
         while True:
-            folder = self.image(slot)
+            folder = self.machine(slot)
             settings = settings_of(self.content, folder, self.targets, self.store(folder))
             life = Life(self.loop, folder.name, settings)
             life.owner.wall_offset_us = self.offsets[slot]
@@ -181,21 +185,16 @@ class _Play:
                 if not isinstance(error, VedetteError) and said not in troubles:
                     self.history.errors.append(f"a start ends in a traceback: {said}")
                 troubles.add(said)
-                self.end(life)
+                self.end(slot)
                 await asyncio.sleep(0.2)
                 continue
             self.trace(f"{life.owner.name} is up")
             return
 
-    def image(self, slot: int) -> Path:
-        """Give a worker's next life a folder of its own, with what its last one left behind."""
-        before = self.folder / f"w{slot}.{self.numbers[slot]}"
-        self.numbers[slot] += 1
+    def machine(self, slot: int) -> Path:
+        """Return the state folder of a worker's present or next life."""
         folder = self.folder / f"w{slot}.{self.numbers[slot]}"
-        if before.exists():
-            # A dead life of this process still has its locks; and no shared memory outlives it.
-            shutil.copytree(before, folder, ignore=_LEFT)
-        else:
+        if not folder.exists():
             write_keys(folder)
         return folder
 
@@ -207,11 +206,16 @@ class _Play:
         write_secret(url, self.server.url.encode())
         return StorePlan("postgresql", url_file=str(url), lease_us=LEASE_US)
 
-    def end(self, life: Life) -> None:
-        """See to what the kernel does when a process has died."""
-        life.kill()
+    def end(self, slot: int, cut: random.Random | None = None) -> None:
+        """Kill a worker and keep what its disk has, for its next life; its connections break."""
+        life, before = self.lives[slot], self.machine(slot)
+        assert life is not None
+        self.numbers[slot] += 1
+        self.disk.image(before, self.folder / f"w{slot}.{self.numbers[slot]}", cut)
+        self.history.errors += life.errors
         if self.server is not None:
             self.server.drop(life.owner)
+        life.kill()
 
     def up(self) -> list[Life]:
         """Return the lives that may be asked something; a frozen one does not look otherwise."""
@@ -223,35 +227,10 @@ class _Play:
             await asyncio.sleep(0.02)
         return self.draw.choice(up)
 
-    def reach(self, point: str) -> None:
-        """Pass a crash point: time passes at a commit, and an armed worker dies there."""
-        owner = OWNER.get()
-        slot = next((s for s, life in enumerate(self.lives) if life and life.owner is owner), None)
-        if owner is None or owner.dead or slot is None:
-            return
-        if slot in self.armed:
-            self.armed[slot] -= 1
-            if self.armed[slot] <= 0:
-                del self.armed[slot]
-                self.trace(f"kill {owner.name} at {point}")
-                life = self.lives[slot]
-                assert life is not None
-                self.loop.later(0.0, self.rise, slot)
-                if self.server is not None:
-                    self.server.drop(owner)
-                life.kill()
-        if point in ("commit:mid", "commit:after", "witness:before"):
-            slow = self.draw.random() < 0.05
-            self.loop.pause(self.draw.uniform(0.02, 0.3) if slow else self.draw.uniform(2e-4, 3e-3))
-
-    def rise(self, slot: int) -> None:
+    async def rise(self, slot: int) -> None:
         """Start a worker anew a moment from now."""
-
-        async def later() -> None:
-            await asyncio.sleep(self.draw.uniform(0.01, 0.5))
-            await self.boot(slot)
-
-        self.loop.spawn(None, later(), "rise")
+        await asyncio.sleep(self.draw.uniform(0.01, 0.5))
+        await self.boot(slot)
 
     # --- sources ------------------------------------------------------------------------
 
@@ -393,19 +372,46 @@ class _Play:
 
     # --- faults -------------------------------------------------------------------------
 
-    async def do_kill(self, one: Operation) -> None:
+    async def do_kill(self, one: Operation, cut: random.Random | None = None) -> None:
         life = self.lives[one.worker]
         if life is None or life.owner.dead:
             return
-        self.trace(f"kill {life.owner.name}")
-        self.end(life)
-        await asyncio.sleep(self.draw.uniform(0.01, 0.5))
-        await self.boot(one.worker)
+        self.trace(f"{one.do} {life.owner.name}")
+        self.end(one.worker, cut)
+        await self.rise(one.worker)
+
+    async def do_cut(self, one: Operation) -> None:
+        """Cut the power of a worker's machine."""
+        await self.do_kill(one, self.draw)
 
     async def do_point(self, one: Operation) -> None:
-        self.armed[one.worker] = one.n
+        """Kill a worker at one of its next crash points."""
+        life = self.lives[one.worker]
+        if life is None or life.owner.dead:
+            return
+        owner = life.owner
+
+        def end(point: str) -> None:
+            self.trace(f"kill {owner.name} at {point}")
+            self.loop.spawn(None, self.rise(one.worker), "rise")
+            self.end(one.worker)
+
+        self.points.end_at(owner, one.n, end)
         await asyncio.sleep(2.0)
-        self.armed.pop(one.worker, None)
+
+    async def do_io(self, one: Operation) -> None:
+        """Let one of the next calls of a worker's disk fail."""
+        self.disk.fail(self.machine(one.worker), one.what, one.n)
+        self.trace(f"the {one.n}. {one.what} of w{one.worker} will fail")
+
+    async def do_full(self, one: Operation) -> None:
+        """Fill a worker's disk for a while."""
+        self.trace(f"the disk of w{one.worker} is full")
+        self.disk.leave_room(self.machine(one.worker), one.n)
+        await asyncio.sleep(one.for_s)
+        for at in range(self.numbers[one.worker] + 1):
+            self.disk.leave_room(self.folder / f"w{one.worker}.{at}", None)
+        self.trace(f"the disk of w{one.worker} has room")
 
     async def do_freeze(self, one: Operation) -> None:
         life = self.lives[one.worker]
@@ -476,7 +482,7 @@ class _Play:
         file = self.folder / f"w0.{self.numbers[0]}" / "store.db"
         path = str(self.server.path if self.server is not None else file)
         if self._view is None or self._view[0] != path:
-            self._view = path, apsw.Connection(path)
+            self._view = path, apsw.Connection(path, vfs="unix")
         try:
             return self._view[1].execute(sql).fetchall()
         except apsw.SQLError:  # there are no tables yet
