@@ -212,8 +212,7 @@ def _stops(history: History) -> Found:
             stopped.add(entry["what"])
         elif entry["kind"] == "stop.lifted":
             stopped.discard(entry["what"])
-        begins = "label" in entry or entry["kind"] == "effect.started"
-        if begins and stopped & _scopes(entry["agent"], entry.get("tool", "")):
+        elif "label" in entry and stopped & _scopes(entry["agent"], ""):
             yield Violation("not stopped", f"entry {entry['seq']} ({entry['kind']})")
 
 

@@ -107,6 +107,7 @@ class Size:
     over_s: float = 3.0
 
 
+TINY = Size(events=6, orders=1, faults=1, over_s=0.6)
 SHORT = Size()
 LONG = Size(events=200, orders=8, faults=8, over_s=12.0)
 
