@@ -29,7 +29,7 @@ LEAKS = [
     "import os\nos.fork()",
     "import asyncio\nprint(asyncio.create_subprocess_exec)",
     "def later() -> None:\n    import time\n    time.sleep(1)",
-    "from cryptography.hazmat.primitives.asymmetric import ec\nec.generate_private_key(ec.SECP256R1())",
+    "from cryptography.hazmat.primitives.asymmetric import ec\nec.generate_private_key(0)",
 ]
 
 
