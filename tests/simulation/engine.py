@@ -173,6 +173,7 @@ class Life:
             if not answer.done():
                 answer.set_exception(ConnectionError(f"{self.owner.name} was killed"))
         self.owner.kept.append(self._app)
+        self._app = None
         self.loop.kill(self.owner)
 
 

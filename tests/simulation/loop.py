@@ -20,9 +20,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import heapq
 import random
 import sys
+import warnings
 from asyncio import events, tasks
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -128,6 +130,7 @@ class SimLoop(_AnyLoop):  # type: ignore[misc]
         self._stopping = self._closed = False
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._threads: dict[Any, None] = {}
+        self._killed: list[Owner] = []
 
     # --- what asyncio asks of a loop ----------------------------------------------------------
 
@@ -272,23 +275,29 @@ class SimLoop(_AnyLoop):  # type: ignore[misc]
         self._closed = True
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         _LOOPS.append(self)
-        try:
-            for let in list(self._threads):
-                if not let.dead:
-                    with suppress(BaseException):
-                        let.parent = getcurrent()
-                        let.throw(GreenletExit)
-            self._threads.clear()
-            for task in list(self._tasks):
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the dead have closed no file
+            self._end_all()
+            # Only what this history made is looked through: what was there before it is frozen.
+            gc.collect()
+            gc.freeze()
+        _LOOPS.pop()
+        sys.unraisablehook = hook
+
+    def _end_all(self) -> None:
+        for let in list(self._threads):
+            if not let.dead:
                 with suppress(BaseException):
-                    task.get_coro().close()
-            self._tasks.clear()
-            self._ready.clear()
-            self._timers.clear()
-        finally:
-            _LOOPS.pop()
-            sys.unraisablehook = hook
+                    let.parent = getcurrent()
+                    let.throw(GreenletExit)
+        for task in list(self._tasks):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            with suppress(BaseException):
+                task.get_coro().close()
+        for owner in self._killed:
+            owner.kept.clear()
+        for kept in (self._threads, self._tasks, self._ready, self._timers, self._killed):
+            kept.clear()
 
     def spawn(
         self, owner: Owner | None, coro: Coroutine[Any, Any, T], name: str = ""
@@ -445,6 +454,7 @@ class SimLoop(_AnyLoop):  # type: ignore[misc]
     def kill(self, owner: Owner) -> None:
         """End an owner here and now; called from inside of it, it does not return."""
         owner.dead = True
+        self._killed.append(owner)
         owner.kept += [*owner.held, *owner.waiting]
         owner.held.clear()
         owner.waiting.clear()

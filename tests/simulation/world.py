@@ -58,6 +58,7 @@ def closed_world(
     before.append((crashpoint, "hook", crashpoint.hook))
     collects = gc.isenabled()
     try:
+        gc.freeze()
         gc.disable()
         for name, what in own.items():
             setattr(machine, name, what)
