@@ -103,7 +103,8 @@ class Supply:
     def offer(self, run: Run, event: Event, octets: int) -> None:
         """Take a run that was just accepted, for which a credit was taken."""
         agent = run.agent
-        if self._line.stops.agent(agent):
+        if agent in self._away or self._line.stops.agent(agent):
+            # Older ones are away, also between the resume and `fetch_back`, which reads them all.
             self._away.add(agent)
             self.credits.give(agent, octets)
             return
@@ -141,6 +142,9 @@ class Supply:
 
     def _look_from(self, agent: str, position: int) -> None:
         """Read an agent's ready runs from a position on."""
+        if agent in self._away or self._line.stops.agent(agent):
+            self._away.add(agent)
+            return
         self.behind.add(agent)
         self._after[agent] = min(self._after.get(agent, 0), position)
         self._try_to_load(agent)
