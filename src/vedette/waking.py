@@ -57,7 +57,6 @@ class Waking:
         rev = self._line.store.lease_rev
         if rev == self._lease_rev:
             return False
-        self._line.moved()
         self._supply.start()
         self.start()
         # Only now: if the store did not answer it is done again.
