@@ -19,7 +19,7 @@ from vedette.labels import labels_before, read_recorded, read_row
 from vedette.line import Line
 from vedette.links import links_in
 from vedette.memory import Briefing, Memory, reviewed_cites, reviewed_ids
-from vedette.moved import Fenced, OverBudget, Superseded
+from vedette.moved import EarlierWaits, Fenced, OverBudget, Superseded
 from vedette.origin import Origin, Roots
 from vedette.perform import answer_data
 from vedette.ports import Thought
@@ -66,6 +66,7 @@ class Case:
     def open(cls, line: Line, run: Run, epoch: int, event: Event) -> Case:
         """Read what the store knows of a run."""
         case = cls(line, run, epoch, line.agent(run.agent), event, [])
+        line.lead(run, epoch)
         if run.turn:
             case.loaded = True
             case.rows = line.store.actions(run.id)
@@ -465,6 +466,8 @@ class Case:
             )
         if committed.shortage is not None and committed.shortage.unit == ACTIONS:
             self.line.tight[self.agent.name] = committed.shortage
+        if committed.answer is Answer.FENCED_EARLIER:
+            raise EarlierWaits("an earlier event of its key waits to be judged")
         if sent is not None and committed.answer is not Answer.COMMITTED:
             raise Superseded(f"others were judged ahead of this ({committed.answer.value})")
         if committed.answer in (Answer.FENCED_POLICY, Answer.FENCED_STOP):

@@ -45,7 +45,8 @@ _NOTHING = nullcontext()
 class Line:
     """One fleet at work. Belongs to the event loop it was made on.
 
-    `heads` is the position of the last observed event of every (agent, key) seen so far. `in_hand`
+    `heads` is the position of the last observed event of every (agent, key) seen so far; what is
+    known of a key holds under the lease under which it was learned (`lead`) and no other. `in_hand`
     remembers, beyond the death of this process, whose judge was at work. `called` are actions
     whose call was let go here and whose outcome is not durable; `since` is the ledger's last entry
     before this process. `scope_readers` are those to whom a scope of a bank may be told.
@@ -76,6 +77,7 @@ class Line:
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CALLS))
     _slots: dict[tuple[str, str], asyncio.Semaphore] = field(default_factory=dict)
     _rows: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    _epochs: dict[tuple[str, str], int] = field(default_factory=dict)
     _known: dict[str, tuple[object, object, Known]] = field(default_factory=dict)
     _locks: NameLocks = field(default_factory=NameLocks)
     _in_flight: dict[object, int] = field(default_factory=dict)
@@ -103,6 +105,17 @@ class Line:
         """Return the reasoner that the agent declares."""
         return self.reasoners[agent.reasoner]
 
+    def lead(self, run: Run, epoch: int) -> None:
+        """Begin with a run's key under a lease; what is known from another one is forgotten.
+
+        The store refuses steps of another lease than the key's, so a step is made of what was the
+        last word on its key: nobody else has written under this one.
+        """
+        key = (run.agent, run.key)
+        if self._epochs.setdefault(key, epoch) != epoch:
+            self.forget(run)
+            self._epochs[key] = epoch
+
     def previous(self, agent: str, key: str, position: int) -> int:
         """Return the position of the last observed event of a key before `position`."""
         head = self.heads.get((agent, key))
@@ -122,8 +135,9 @@ class Line:
 
     def let_go(self, run: Run) -> None:
         """Forget a key that nothing is under way for, once there are many: the store knows it."""
-        if len(self.heads) + len(self._rows) > KEYS:
+        if len(self._epochs) + len(self._rows) > KEYS:
             self.forget(run)
+            self._epochs.pop((run.agent, run.key), None)
 
     def row(self, collection: str, key: str) -> dict[str, Any]:
         """Return a row of a fleet-owned collection as of the last step sent; empty if none."""
@@ -203,15 +217,6 @@ class Line:
         """
         now = self.clock.monotonic_us()
         return [key for key, until_us in self._calling.items() if until_us > now]
-
-    def moved(self) -> None:
-        """Forget what others may have written since: this worker was given other keys.
-
-        A row that a step is under way for stays; that step is fenced, or it is the last word.
-        """
-        self.heads.clear()
-        for name in [name for name in self._rows if ("row", *name) not in self._locks]:
-            del self._rows[name]
 
     def in_flight_before(self, policy_rev: int) -> int:
         """Return how many calls are on their way that started under an older revision."""

@@ -18,8 +18,10 @@ from vedette.supply import Supply
 # How often it is looked for what is due, and how many runs that woke may be in memory at once.
 _EVERY_S = 0.05
 _WINDOW = 256
-# No more than this share of the time goes into looking: a long look is followed by a long pause.
+# No more than this share of the time goes into looking, so a long look is followed by a longer
+# pause. But a look may have been long because a server did not answer: it says nothing of the next.
 _SHARE = 20
+MOST_PAUSE_S = 1.0
 
 
 class Waking:
@@ -55,7 +57,6 @@ class Waking:
         rev = self._line.store.lease_rev
         if rev == self._lease_rev:
             return False
-        self._line.moved()
         self._supply.start()
         self.start()
         # Only now: if the store did not answer it is done again.
@@ -94,7 +95,7 @@ class Waking:
         self._by_turn()
         self._by_clock(now_us)
         took_s = (line.clock.monotonic_us() - began) / 1_000_000
-        self.pause_s = max(_EVERY_S, took_s * _SHARE)
+        self.pause_s = min(MOST_PAUSE_S, max(_EVERY_S, took_s * _SHARE))
 
     def _by_turn(self) -> None:
         line = self._line

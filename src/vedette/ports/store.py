@@ -377,6 +377,10 @@ class Store(Protocol):
         """Return ready runs with position > `after`, oldest first; of one agent, or of all."""
         ...
 
+    def unjudged(self, agent: str, key: str, limit: int) -> list[Run]:
+        """Return the runs of a key that wait for their first turn, oldest first."""
+        ...
+
     def backlogged(self) -> dict[str, int]:
         """Return how many runs are ready, for each agent that has any."""
         ...

@@ -212,10 +212,11 @@ class Leases:
             # Others took us for dead and have our keys: from here on we are a new worker.
             self._join()
             return
-        lapsed = began >= self._until
-        self._until, self._beat_at = began + self._lease_us, began + self._beat_us
-        # Nobody took over what had run out. What was let go of meanwhile is ours to handle again.
-        self.rev += lapsed
+        until, self._until = self._until, began + self._lease_us
+        self._beat_at = began + self._beat_us
+        # Nobody took over what had run out, be it while this beat was on its way. What was let go
+        # of meanwhile is ours to handle again.
+        self.rev += self._now() >= until
         self._meet()
         self._share()
 
