@@ -215,6 +215,9 @@ class Commands:
     ) -> dict[str, Any]:
         """Stop an agent, a tool or everything; in force when this returns, and after restarts.
 
+        If the store cannot commit it holds in this process at once: `recorded` is false then, and
+        `why` says what is in the way. It is recorded as soon as the store takes writes again.
+
         With `for_us` it lifts itself after so many microseconds. A stop that lasts longer takes
         the place of one that lifts itself; one that would end sooner is refused.
         """
@@ -248,7 +251,7 @@ class Commands:
             },
             body=order.body(),
         )
-        await set_stop(self.line, draft, what, on, command=order.command_id)
+        why = await set_stop(self.line, draft, what, on, command=order.command_id)
         took_us = self.line.clock.monotonic_us() - began
         if on:
             self.line.metrics.observe("stop_seconds", took_us / 1e6)
@@ -256,6 +259,9 @@ class Commands:
             "stopped": [f"{s}:{n}" for s, n in self.line.stops.listed()],
             "until": until_us or None,
             "took_us": took_us,
+            "recorded": why is None,
+            "why": why,
+            "others": self.line.store.shared,
         }
 
     def _known(self, scope: str, name: str) -> None:

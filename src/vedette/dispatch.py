@@ -30,7 +30,7 @@ from vedette.line import Line
 from vedette.moved import Superseded
 from vedette.quick_data import dataclass
 from vedette.run import Answer, Lease, Run, Step
-from vedette.standing import lift_ended
+from vedette.standing import StoreWatch, lift_ended
 from vedette.supply import Bounds, Supply
 from vedette.waking import Waking
 
@@ -368,9 +368,11 @@ class Dispatcher:
 
     async def _wake(self) -> None:
         """Look for runs whose wait is over, parked lanes that may go on, and stops that end."""
+        watch = StoreWatch(self._line)
         while True:
             await asyncio.sleep(self.waking.pause_s)
             try:
+                await watch.look()
                 self.wake()
                 await lift_ended(self._line, self._line.clock.now_us())
             except StoreFailed:
@@ -381,6 +383,8 @@ class Dispatcher:
         line, now = self._line, self._line.clock.now_us()
         if self.waking.leases_moved():
             self._drop_lost()
+        if not line.store.ready:
+            return  # whatever went on would come back at once: it could not be committed
         for key, at_us in list(self._parked.items()):
             if at_us <= now and not line.stops.agent(key[0]):
                 del self._parked[key]

@@ -56,6 +56,7 @@ class Running:
             app.pool.tell(self.trouble)
         self.address: str | None = None
         self.aged_at = 0.0
+        self.committing = True
         self.began_us = app.line.clock.monotonic_us()
         self.began_cpu = time.process_time()
         self.sources: list[Source] = []
@@ -108,6 +109,7 @@ class Running:
                 self._mind(tasks[-1])
                 while not self.stopping.is_set():
                     try:
+                        self._tell_store()
                         self._gauges()
                         if on_tick is not None:
                             on_tick(self)
@@ -271,6 +273,19 @@ class Running:
             run.waits in near and not stops.agent(run.agent)
             for run in app.store.due(now_us + SOON_US, 1000)
         )
+
+    def _tell_store(self) -> None:
+        """Tell once that the store cannot commit, and once that it can again."""
+        writer = self.app.store.writer
+        self.app.metrics.gauge("store_ready", writer.ready)
+        if writer.ready != self.committing:
+            self.committing = writer.ready
+            self.trouble(
+                "the store takes writes again"
+                if writer.ready
+                else f"the store cannot commit: {writer.failure}; nothing is accepted and nothing "
+                "is called until it can"
+            )
 
     def _gauges(self) -> None:
         app = self.app
