@@ -14,6 +14,7 @@ import orjson
 from vedette.app import App
 from vedette.curating import feed
 from vedette.errors import BadPolicy, StoreFailed, Unavailable, VedetteError
+from vedette.fleet_clock import Jump, told_jump
 from vedette.follow import catch_up, follow
 from vedette.identity import ENGINE
 from vedette.policy_folder import offer_folder, waiting, waits
@@ -57,6 +58,7 @@ class Running:
         self.address: str | None = None
         self.aged_at = 0.0
         self.committing = True
+        self.jump: Jump | None = None
         self.began_us = app.line.clock.monotonic_us()
         self.began_cpu = time.process_time()
         self.sources: list[Source] = []
@@ -110,6 +112,7 @@ class Running:
                 while not self.stopping.is_set():
                     try:
                         self._tell_store()
+                        self._tell_clock()
                         self._gauges()
                         if on_tick is not None:
                             on_tick(self)
@@ -286,6 +289,14 @@ class Running:
                 else f"the store cannot commit: {writer.failure}; nothing is accepted and nothing "
                 "is called until it can"
             )
+
+    def _tell_clock(self) -> None:
+        """Tell once of a jump of the wall clock."""
+        jump = self.app.line.clock.jump
+        if jump != self.jump:
+            self.jump = jump
+            if jump is not None:
+                self.trouble(f"{told_jump(jump)} until a person says `vedette clock confirm`")
 
     def _gauges(self) -> None:
         app = self.app

@@ -14,6 +14,7 @@ from contextlib import suppress
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
 from vedette.errors import BadCommand, StoreFailed
+from vedette.fleet_clock import Jump, told_jump
 from vedette.identity import ENGINE
 from vedette.line import Line
 from vedette.stop import Scope, Unrecorded
@@ -124,7 +125,7 @@ async def park_agent(line: Line, agent: str, why: str) -> None:
 
 
 async def lift_ended(line: Line, now_us: int) -> None:
-    """Lift the stops whose end has come."""
+    """Lift the stops whose end has come, by the instant that expiries are compared with."""
     for stop in [stop for stop in line.stops.ends if stop.until_us <= now_us]:
         draft = Draft(
             "stop.lifted",
@@ -136,6 +137,19 @@ async def lift_ended(line: Line, now_us: int) -> None:
             await set_stop(line, draft, (stop.scope, stop.name), False)
         except BadCommand:
             take_over(line)  # a person lifted it in the same moment
+
+
+async def tell_jump(line: Line, jump: Jump) -> None:
+    """Record that the wall clock jumped. Raises StoreFailed; the gauge says so in any case."""
+    line.metrics.gauge("clock_jump_seconds", jump.by_us // 1_000_000)
+    line.metrics.count("clock_jumps")
+    await line.store.note([jump_entry(jump)])
+
+
+def jump_entry(jump: Jump) -> Draft:
+    """Return the entry of a jump of the wall clock."""
+    what = f"{jump.by_us // 1_000_000:+d}" if jump.by_us else "away"
+    return Draft("clock.jumped", {"what": what}, body=Body(canonical({"why": told_jump(jump)})))
 
 
 async def erred(line: Line, agent: str) -> None:

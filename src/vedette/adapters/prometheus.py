@@ -48,6 +48,8 @@ METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "pending_runs": ("gauge", "Runs in memory, queued or being handled", ()),
     "ledger_head": ("gauge", "Seq of the last ledger entry", ()),
     "stops": ("gauge", "Stops in force", ()),
+    "clock_jumps": ("counter", "Jumps of the wall clock that were told", ()),
+    "clock_jump_seconds": ("gauge", "By how much the wall clock is off, until confirmed", ()),
     "stops_unrecorded": ("gauge", "Stops that hold in this process and are not durable yet", ()),
     "store_ready": ("gauge", "1 while the store commits; nothing is called while it is 0", ()),
     "releases_changed": ("gauge", "Agents whose folder is not the release that runs", ()),

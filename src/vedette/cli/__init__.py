@@ -49,6 +49,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "dead": ("dead", "dead", "See dead letters; take them up again, or close them."),
     "stop": ("stopping", "stop", "Stop an agent, a tool or everything; lasts until resumed."),
     "resume": ("stopping", "resume", "Lift a stop."),
+    "clock": ("clock", "clock", "Confirm the wall clock after it jumped."),
     "budget": ("budget", "budget", "See what is spent, and give more room for a while."),
     "mode": ("mode", "mode", "See or set whether an agent observes, asks or acts."),
     "agent": ("agent", "agent", "See the agents, and what each of them may do."),
