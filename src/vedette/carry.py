@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from vedette import hold
@@ -14,12 +15,16 @@ from vedette.breaker import Breaker, Pass
 from vedette.case import Case
 from vedette.effect import Outcome
 from vedette.entry import Draft
+from vedette.errors import StoreFailed
 from vedette.line import Line
 from vedette.moved import Superseded
 from vedette.parking import LOOK_AGAIN_US
 from vedette.run import ActionRow
 from vedette.standing import erred, may_call
 from vedette.tool import Tool
+
+# How long after a failed commit an outcome is recorded again, first and at most.
+_RECORD_S, _LAST_RECORD_S = 0.1, 2.0
 
 
 async def perform(line: Line, case: Case) -> None:
@@ -32,9 +37,15 @@ async def perform(line: Line, case: Case) -> None:
 
     def may_start() -> bool:
         live = line.gateway.policy_rev == row.policy_rev and line.store.holds(case.epoch)
-        return live and not (line.stops.tool(agent, row.tool) or line.stops.coming(agent, row.tool))
+        # What could not be recorded must not happen: it would be called again, and again.
+        return (
+            live
+            and line.store.ready
+            and not (line.stops.tool(agent, row.tool) or line.stops.coming(agent, row.tool))
+        )
 
     assert row.effect is not None
+    await await_store(line, case)
     # What may have happened already is not decided anew: first it is found out.
     if row.effect == "intended" and not may_start():
         await stand_by(line, case, row)
@@ -122,6 +133,8 @@ async def try_target(
         await mark(case, replace(row, effect="intended"), None, now=line.clock.now_us())
     else:
         line.called.discard(row.id)
+        if not line.store.ready:
+            return
         await stand_by(line, case, row)
         await decide_again(line, case, [row])
 
@@ -135,6 +148,18 @@ async def clear(line: Line, case: Case, row: ActionRow, outcome: Outcome | None)
     else:
         later = performing.ask_later(row, line.clock.now_us())
         await mark(case, later, None, now=line.clock.now_us())
+
+
+async def await_store(line: Line, case: Case) -> None:
+    """Wait while the store cannot commit: what would come of a call could not be recorded.
+
+    The case is kept for it knows which starts are its own. Raises Superseded if the run is given
+    to another worker meanwhile.
+    """
+    while not line.store.ready:
+        await asyncio.sleep(_RECORD_S)
+        if line.store.lease(case.run) != case.epoch:
+            raise Superseded("another worker has the run by now")
 
 
 async def stand_by(line: Line, case: Case, row: ActionRow) -> None:
@@ -220,8 +245,10 @@ async def mark(case: Case, row: ActionRow, kind: str | None, *, now: int) -> Non
 async def settle(line: Line, case: Case, row: ActionRow, outcome: Outcome, sure: bool) -> None:
     """Record what came of a call. It happened, so no fence may refuse to record it.
 
-    `sure` says that it is the target's word, not only the tool's.
+    `sure` says that it is the target's word, not only the tool's. Only this process knows it: a
+    store that cannot commit is waited for, as a call of the same key again would be the price.
     """
+    wait_s = _RECORD_S
     while True:
         now = line.clock.now_us()
         after = row.copy()
@@ -240,11 +267,16 @@ async def settle(line: Line, case: Case, row: ActionRow, outcome: Outcome, sure:
         step = case.step(drafts, [after], now)
         try:
             await case.commit(step)
-        except Superseded:
+        except (Superseded, StoreFailed) as error:
+            if isinstance(error, StoreFailed):
+                line.metrics.count("store_failures")
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _LAST_RECORD_S)
             if line.store.lease(case.run) != case.epoch:
                 # Another worker's by now: it finds out for itself what came of the call.
-                raise
-            case.reload()
+                raise Superseded("another worker has the run by now") from error
+            with suppress(StoreFailed):
+                case.reload()
             if any(r.id == row.id and r.effect in ("done", "failed") for r in case.rows):
                 raise
             continue

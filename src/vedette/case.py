@@ -123,7 +123,7 @@ class Case:
         if row.hold == "denied":
             return True
         if row.waits == "approval":
-            return row.hold == "approved" or row.until_us <= now_us
+            return row.hold == "approved" or row.until_us <= self.line.clock.expiry_us()
         if row.waits == "time":
             return row.not_before_us <= now_us
         if row.waits == "budget":

@@ -33,7 +33,7 @@ from vedette.line import Line
 from vedette.moved import Superseded
 from vedette.quick_data import dataclass
 from vedette.run import Answer, Lease, Run, Step
-from vedette.standing import lift_ended
+from vedette.standing import StoreWatch, lift_ended, tell_jump
 from vedette.supply import Bounds, Supply
 from vedette.waking import Waking
 
@@ -110,6 +110,7 @@ class Dispatcher:
         self._seen_through: Counter[str] = Counter()
         self._failed: Callable[[str, BaseException | None], None] | None = None
         self._closing = False
+        self._moved_us = line.clock.moved_us
         self.handled = 0
 
     # --- life -------------------------------------------------------------------------------
@@ -430,19 +431,40 @@ class Dispatcher:
 
     async def _wake(self) -> None:
         """Look for runs whose wait is over, parked lanes that may go on, and stops that end."""
+        watch = StoreWatch(self._line)
         while True:
             await asyncio.sleep(self.waking.pause_s)
             try:
+                await watch.look()
+                await self._look_at_clock()
                 self.wake()
-                await lift_ended(self._line, self._line.clock.now_us())
+                await lift_ended(self._line, self._line.clock.expiry_us())
             except StoreFailed:
                 self._line.metrics.count("store_failures")
+
+    async def _look_at_clock(self) -> None:
+        """Tell of a jump of the wall clock; where it was confirmed, waits in memory move along."""
+        line = self._line
+        jump = line.clock.look()
+        if (by_us := line.clock.moved_us - self._moved_us) != 0:
+            self._moved_us += by_us
+            for lane in self._lanes.values():
+                lane.again_us = None if lane.again_us is None else lane.again_us + by_us
+            self._parked = {key: at_us + by_us for key, at_us in self._parked.items()}
+            for breaker in line.breakers.listed():
+                breaker.retry_us += by_us
+            line.tight.clear()
+            self.waking.look_anew()
+        if jump is not None:
+            await tell_jump(line, jump)
 
     def wake(self) -> None:
         """Queue what is due now."""
         line, now = self._line, self._line.clock.now_us()
         if self.waking.leases_moved():
             self._drop_lost()
+        if not line.store.ready:
+            return  # whatever went on would come back at once: it could not be committed
         for key, at_us in list(self._parked.items()):
             if at_us <= now and not line.stops.agent(key[0]):
                 del self._parked[key]

@@ -12,11 +12,11 @@ from vedette.agent import Agent, Fleet
 from vedette.breaker import Breakers
 from vedette.budget import Budgets, Shortage
 from vedette.ceiling import Tallies
-from vedette.clock import Clock
 from vedette.doubt import Doubt
 from vedette.effect import RowWrite
 from vedette.errors import BadFleet
 from vedette.event import Event
+from vedette.fleet_clock import FleetClock
 from vedette.gateway import Gateway
 from vedette.name_locks import NameLocks
 from vedette.origin import Known, known_in
@@ -58,7 +58,7 @@ class Line:
     recall: Recall
     reasoners: Mapping[str, Reasoner]
     performer: Performer
-    clock: Clock
+    clock: FleetClock
     stops: Stops
     metrics: Metrics
     targets: Mapping[str, Mapping[str, Any]]

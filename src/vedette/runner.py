@@ -14,6 +14,7 @@ import orjson
 from vedette.app import App
 from vedette.curating import feed
 from vedette.errors import BadPolicy, StoreFailed, Unavailable, VedetteError
+from vedette.fleet_clock import Jump, told_jump
 from vedette.follow import catch_up, follow
 from vedette.identity import ENGINE
 from vedette.policy_folder import offer_folder, waiting, waits
@@ -56,6 +57,8 @@ class Running:
             app.pool.tell(self.trouble)
         self.address: str | None = None
         self.aged_at = 0.0
+        self.committing = True
+        self.jump: Jump | None = None
         self.began_us = app.line.clock.monotonic_us()
         self.began_cpu = time.process_time()
         self.sources: list[Source] = []
@@ -108,6 +111,8 @@ class Running:
                 self._mind(tasks[-1])
                 while not self.stopping.is_set():
                     try:
+                        self._tell_store()
+                        self._tell_clock()
                         self._gauges()
                         if on_tick is not None:
                             on_tick(self)
@@ -271,6 +276,27 @@ class Running:
             run.waits in near and not stops.agent(run.agent)
             for run in app.store.due(now_us + SOON_US, 1000)
         )
+
+    def _tell_store(self) -> None:
+        """Tell once that the store cannot commit, and once that it can again."""
+        writer = self.app.store.writer
+        self.app.metrics.gauge("store_ready", writer.ready)
+        if writer.ready != self.committing:
+            self.committing = writer.ready
+            self.trouble(
+                "the store takes writes again"
+                if writer.ready
+                else f"the store cannot commit: {writer.failure}; nothing is accepted and nothing "
+                "is called until it can"
+            )
+
+    def _tell_clock(self) -> None:
+        """Tell once of a jump of the wall clock."""
+        jump = self.app.line.clock.jump
+        if jump != self.jump:
+            self.jump = jump
+            if jump is not None:
+                self.trouble(f"{told_jump(jump)} until a person says `vedette clock confirm`")
 
     def _gauges(self) -> None:
         app = self.app

@@ -18,6 +18,8 @@ from vedette.supply import Supply
 # How often it is looked for what is due, and how many runs that woke may be in memory at once.
 _EVERY_S = 0.05
 _WINDOW = 256
+# How many more are looked at while ends of holds are not counted: they are due, and stay.
+_HELD = 4096
 # No more than this share of the time goes into looking, so a long look is followed by a longer
 # pause. But a look may have been long because a server did not answer: it says nothing of the next.
 _SHARE = 20
@@ -51,6 +53,11 @@ class Waking:
                 line.parking.wait(run)
         for run in runs:
             line.parking.wake_if_first(run.id, (run.agent, run.key))
+
+    def look_anew(self) -> None:
+        """Find parked runs again at the next look: the clock that they wait by was set."""
+        self._stale = True
+        self._tried_us.clear()
 
     def leases_moved(self) -> bool:
         """Say whether this worker has been given other runs; then what it may handle is reread."""
@@ -125,8 +132,14 @@ class Waking:
             counts[agent] = counts.get(agent, 0) + 1
         full = [agent for agent, number in counts.items() if number >= most]
         stopped = [name for name in line.fleet.agents if line.stops.agent(name)]
-        for run in line.store.due(now_us, _WINDOW + len(self._here), [*stopped, *full]):
-            self._bring(run)
+        most += len(self._here) + most
+        held_us = line.clock.expiry_us()
+        if held_us < now_us:
+            most += _HELD
+        for run in line.store.due(now_us, most, [*stopped, *full]):
+            # What waits for a person is not over while nobody can tell the time.
+            if run.waits != "approval" or run.wake_us <= held_us:
+                self._bring(run)
 
     def _bring(self, run: Run) -> bool:
         if self._line.store.lease(run) is None or not self._supply.woken(run):

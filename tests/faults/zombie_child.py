@@ -22,8 +22,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette.adapters.postgres import PostgresStore
-from vedette.adapters.postgres.lease import boot_us
-from vedette.clock import SystemClock
+from vedette.clock import SystemClock, boot_us
 from vedette.errors import StoreFailed
 from vedette.testing.steps import accepted, closing, event
 

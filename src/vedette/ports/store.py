@@ -140,6 +140,15 @@ class Store(Protocol):
         """Say that this process decides and stops by these from now on."""
         ...
 
+    @property
+    def ready(self) -> bool:
+        """Say whether the last commit stood and new work has room; no call may start else."""
+        ...
+
+    async def probe(self) -> None:
+        """Try to commit as much as a step has, and leave nothing. Raises StoreFailed."""
+        ...
+
     def holds(self, epoch: int) -> bool:
         """Say whether a call may start under a lease: it lasts, and nothing newer is published.
 

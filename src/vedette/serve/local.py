@@ -32,6 +32,7 @@ from vedette.errors import (
     Unavailable,
     VedetteError,
 )
+from vedette.fleet_clock import told_jump
 from vedette.identity import Principal
 from vedette.serve.ancestry import refuse_descendant
 from vedette.serve.endpoint import close, listen, peer_uid, person
@@ -245,6 +246,9 @@ def live_status(commands: Commands) -> dict[str, Any]:
         },
         "second": line.gateway.second.name if line.gateway.second is not None else None,
         "stopped": [f"{scope}:{name}" for scope, name in line.stops.listed()],
+        "unrecorded": [f"{scope}:{name}" for scope, name in line.stops.unrecorded],
+        "store": {"ready": line.store.ready},
+        "clock": None if line.clock.jump is None else told_jump(line.clock.jump),
         "until": {f"{stop.scope}:{stop.name}": stop.until_us for stop in line.stops.ends},
         "targets": [
             {

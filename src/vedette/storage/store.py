@@ -105,6 +105,14 @@ class SqlStore(Keeping):
     def between(self) -> None:
         """A group was committed."""
 
+    def make_room(self, error: Exception) -> bool:
+        """Where the disk is not this machine's nothing can be given up for it."""
+        return False
+
+    def has_room(self) -> bool:
+        """Say whether there is room for more than what is vital."""
+        return True
+
     def erasing(self) -> None:
         """An erasure is part of this group."""
 
@@ -133,8 +141,18 @@ class SqlStore(Keeping):
 
     @property
     def ready(self) -> bool:
-        """Say whether the last commit stood."""
+        """Say whether the last commit stood, and new work has room: no call starts else."""
         return self.writer.ready
+
+    async def probe(self) -> None:
+        """Try to commit as much as a step has, and leave nothing. Raises StoreFailed."""
+
+        def work() -> None:
+            # What fits into room that is left here and there says nothing of the next step.
+            self._orders.set_meta("probed", "0" * _PROBE)
+            self._orders.set_meta("probed", self._now_us())
+
+        await self.writer.submit(work)
 
     def lease(self, run: Run) -> int | None:
         """Return the epoch under which this worker may handle a run; None if it is not ours."""
@@ -209,7 +227,10 @@ class SqlStore(Keeping):
         """Queue a step now, in the order of calls; the future has its answer after COMMIT."""
         bodies = sum(len(draft.body.data) for draft in step.drafts if draft.body is not None)
         size = 1 + bodies // _A_STEP
-        return self.writer.enqueue(lambda: self._steps.commit(step), guarded=False, size=size)
+        vital = any(row.effect in _CAME for row in step.actions)
+        return self.writer.enqueue(
+            lambda: self._steps.commit(step), guarded=False, size=size, vital=vital
+        )
 
     async def commit(self, step: Step) -> Committed:
         """Make a step durable, or say why not: see `Answer`."""
@@ -244,7 +265,7 @@ class SqlStore(Keeping):
         """Set or lift a stop; return the new stop epoch. Raises BadCommand if it is so already."""
         orders = self._orders
         return await self.writer.submit(
-            orders.once(command, lambda: orders.stop(draft, scope, name, on))
+            orders.once(command, lambda: orders.stop(draft, scope, name, on)), vital=on
         )
 
     async def raise_budget(
@@ -390,6 +411,10 @@ class SqlStore(Keeping):
 
 # How many bytes are as much work as a step.
 _A_STEP = 16_384
+# How many characters are written to find out whether the store commits again.
+_PROBE = 65_536
+# What a call that was made can have come to: nobody else knows, so it is recorded first.
+_CAME = ("done", "failed", "unknown")
 
 
 def _size_of(arrivals: Sequence[Arrival | Refused]) -> int:

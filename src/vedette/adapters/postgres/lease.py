@@ -12,7 +12,6 @@ A thread of its own does all of this, so that a busy event loop loses no lease.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 from vedette.adapters.postgres.database import LOOK, PostgresDatabase
 from vedette.adapters.postgres.schema import shard_of
 from vedette.adapters.postgres.shares import Peer, seen, shard_in, share, silent
+from vedette.clock import boot_us
 from vedette.crashpoint import reach
 
 POLL_S = 0.05
@@ -30,12 +30,6 @@ _DRAIN_US = 2_000_000
 _ENTER = 20
 
 _PEERS = "SELECT id, life, beat, policy_rev, stop_epoch FROM worker WHERE id<>?"
-
-
-def boot_us() -> int:
-    """Return a clock that never goes back and, where there is one, counts a machine's sleep."""
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return time.clock_gettime_ns(clock) // 1000
 
 
 class Leases:
