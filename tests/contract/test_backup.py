@@ -628,7 +628,7 @@ restore(settings, folder / "backup", witness=folder / "elsewhere.log", key=None,
 
 POINTS = [
     ("restore:before", 1), ("restore:mid", 1), ("restore:mid", 6), ("restore:mid", 7),
-    ("restore:after", 1), ("commit:before", 1), ("commit:mid", 2), ("commit:after", 1),
+    ("restore:after", 1), ("commit:before", 1), ("commit:mid", 1), ("commit:after", 1),
     ("key:mid", 1), ("restore:log", 1),
 ]  # fmt: skip
 

@@ -23,6 +23,7 @@ from vedette.storage import kept
 from vedette.storage.database import Database, Row
 from vedette.storage.erase import erase_memories, unname
 from vedette.storage.ledger import META, Ledger
+from vedette.storage.loss import Loss, record_loss
 from vedette.storage.orders import Orders
 from vedette.storage.reads import Reads
 from vedette.storage.record import ARCHIVED, KEY, RESTORED
@@ -247,15 +248,14 @@ class Keeping(Reads):
         """
         return await self.writer.submit(self._ledger.rebuild_views)
 
-    async def restored(self, draft: Draft) -> int:
-        """Record that this store took the place of a lost one; return the entry's seq."""
+    async def restored(self, loss: Loss, *, actor: str, reason: str) -> int:
+        """Record that this store took the place of a lost one, and stop; return the entry's seq."""
 
         def work() -> int:
-            at_us = self._now_us()
-            seq = self._ledger.append([draft], None, 0, at_us)
-            told = {"seq": seq, "at": at_us}
-            self._orders.set_meta(RESTORED, orjson.dumps(told).decode())
-            return seq
+            return record_loss(
+                self._write, self._ledger, self._orders, loss, actor=actor, reason=reason,
+                at_us=self._now_us(),
+            )  # fmt: skip
 
         return await self.writer.submit(work)
 
@@ -267,7 +267,7 @@ class Keeping(Reads):
             if doubt is None or doubt.until:
                 raise BadCommand("there is no doubt to end", mend="see `vedette status`")
             seq = self._ledger.append([draft], None, 0, self._now_us())
-            told = {"seq": doubt.seq, "at": doubt.at_us, "until": seq}
+            told = {**orjson.loads(self.meta(RESTORED) or "{}"), "until": seq}
             self._orders.set_meta(RESTORED, orjson.dumps(told).decode())
             return seq
 

@@ -41,6 +41,11 @@ class Record:
         rows: Iterator[Any] = self._database.each("SELECT size, note FROM checkpoint ORDER BY size")
         yield from rows
 
+    def newest_note(self) -> str | None:
+        """Return the last signed checkpoint; None before the first."""
+        rows = self._rows("SELECT note FROM checkpoint ORDER BY size DESC LIMIT 1")
+        return str(rows[0][0]) if rows else None
+
     def key_in_force(self) -> str | None:
         """Return the verifier key that the last rotation named; None if there was none."""
         return self._meta(KEY)

@@ -19,6 +19,7 @@ from vedette.state_folder import secure
 from vedette.storage.lock import LOCK, own
 from vedette.storage.reads import Reads
 from vedette.storage.store import SqlStore
+from vedette.storage.witness import FILE, Witness
 
 # How long an erasure waits for readers of older pages of the log.
 WAIT_MS = 1000
@@ -53,6 +54,7 @@ class SqliteStore(SqlStore):
             reading = open_database(path, write=False, vfs=vfs)
             undo.callback(reading.close)
             super().__init__(reading, writing, now_us)
+            self.witness = Witness(folder / FILE)
             self._take_over(folder, fleet, key, key_name)
             undo.pop_all()
 
