@@ -198,7 +198,7 @@ def record_loss(
     fields = {"size": loss.size, "heads": heads or None, "actor": actor}
     seq = ledger.append([Draft("store.restored", fields, body=body)], None, 0, at_us)
     named = [list(head) for head in _told_heads(database)]
-    told = {"seq": seq, "at": at_us, "heads": named + [one for one in heads if one not in named]}
+    told = {"seq": seq, "heads": named + [one for one in heads if one not in named]}
     database.run(META, (RESTORED, orjson.dumps(told).decode()))
     stopped = Draft("stop.set", {"what": "all:", "actor": actor}, body=body)
     with suppress(BadCommand):  # it is stopped already, without an end

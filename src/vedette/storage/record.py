@@ -51,12 +51,12 @@ class Record:
         return self._meta(KEY)
 
     def doubt(self) -> Doubt | None:
-        """Return from where effects may have happened in history that a restore lost."""
+        """Return from where effects may have happened in history that was lost."""
         told = self._meta(RESTORED)
         if told is None:
             return None
         value = orjson.loads(told)
-        return Doubt(value["seq"], value["at"], value.get("until", 0))
+        return Doubt(value["seq"], value.get("until", 0))
 
     def open_from(self) -> int | None:
         """Return the first entry of the oldest run that has not ended; None if all have."""
