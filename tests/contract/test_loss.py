@@ -15,16 +15,19 @@ import pytest
 from tests.contract.test_store import KEY
 from tests.pg import server
 
-from vedette.adapters.ledger_file import verify_store
+from vedette.adapters.ledger_file import archive, last_before, verify_store
 from vedette.adapters.sqlite import SqliteStore
+from vedette.backup import back_up, restore
+from vedette.commands import Order
 from vedette.entry import Draft
 from vedette.event import Event
 from vedette.follow import follow
 from vedette.load.settings import StorePlan
 from vedette.run import ActionRow
+from vedette.storage.witness import last_shown
 from vedette.testing.clock import ManualClock
-from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, send, toy_fleet, until
+from vedette.testing.harness import TESTER, FleetHarness
+from vedette.testing.toy import World, job, note, send, toy_fleet, until
 
 TOOLS = ("order.place", "bell.ring", "wire.send")
 KINDS = ("sqlite", "postgresql")
@@ -97,9 +100,12 @@ async def handle(fleet: FleetHarness, *events: Event) -> None:
     await fleet.settle()
 
 
+def ordered(fleet: FleetHarness) -> Order:
+    return replace(fleet.order("looked at the targets"), command_id=None)
+
+
 async def go_on(fleet: FleetHarness) -> None:
-    order = replace(fleet.order("looked at the targets"), command_id=None)
-    await fleet.app.commands.resume(order, all=True)
+    await fleet.app.commands.resume(ordered(fleet), all=True)
 
 
 def rows(fleet: FleetHarness, events: list[Event]) -> list[ActionRow]:
@@ -145,7 +151,7 @@ async def nothing_happens_twice(
 
 
 def stands(fleet: FleetHarness, witness: Path) -> bool:
-    line = (witness.parent / "ledger.pub").read_text().strip()
+    line = (fleet.folder / "state" / "ledger.pub").read_text().strip()
     report = verify_store(fleet.app.store, line, witness)
     assert report.findings == ()
     return bool(report.restored)
@@ -234,3 +240,77 @@ async def test_a_first_start_that_was_killed_before_its_head_was_shown_is_no_los
     assert store.loss is not None
     assert store.stops() == [("all", "")]
     store.close()
+
+
+# --- a server that went back --------------------------------------------------------------------
+
+
+async def test_a_server_that_is_older_than_the_witness_saw_comes_up_stopped(
+    tmp_path: Path, world: World
+) -> None:
+    place = Place(tmp_path, world, "postgresql")
+    later = await grown(place)
+    seen = last_shown(place.witness())
+    assert seen is not None
+    async with place.fleet() as fleet:
+        await nothing_happens_twice(fleet, world, later)
+        loss = fleet.app.store.loss
+        assert loss is not None
+        assert loss.last == seen.size
+        told = f"entries {loss.size + 1} to {seen.size} are lost: the store goes no further than"
+        assert any(told in one for one in fleet.app.troubles)
+        assert fleet.body(fleet.entries("store.restored")[0]["seq"])["reason"] == loss.sentence
+        assert stands(fleet, place.witness())
+        await fleet.restart()
+        assert (fleet.app.store.loss, fleet.app.line.stops.listed()) == (None, [])
+        await archived(fleet, tmp_path / "archive")
+        assert stands(fleet, place.witness())
+
+
+async def test_after_a_restore_and_an_archive_the_ledger_verifies_by_itself(
+    tmp_path: Path, world: World
+) -> None:
+    """What was lost is told again by the entry that lets the restore's own entry go; twice too."""
+    fleet = Place(tmp_path, world, "sqlite").fleet()
+    state, kept = fleet.folder / "state", tmp_path / "elsewhere.log"
+    later = jobs(2, 5)
+    async with fleet:
+        settings = fleet.app.settings
+        await handle(fleet, *jobs(0, 2))
+        await asyncio.to_thread(back_up, settings, tmp_path / "backup", with_keys=True)
+        await handle(fleet, *later)
+    shutil.copy(state / FILE, kept)
+    shutil.rmtree(state)
+
+    def put_back() -> None:
+        restore(
+            settings, tmp_path / "backup", witness=kept, key=None, who=TESTER, reason="disk gone"
+        )
+
+    await asyncio.to_thread(put_back)
+    async with fleet:
+        await nothing_happens_twice(fleet, world, later)
+        for _ in range(2):
+            await archived(fleet, tmp_path / "archive")
+            assert stands(fleet, state / FILE)
+            assert stands(fleet, kept)
+        # Another history is not excused by it.
+        forged = state / "forged.log"
+        text = kept.read_text()
+        forged.write_text(text[: text.rindex("\u2014")] + "\u2014 vedette/harbour AAAA\n\n")
+        line = (state / "ledger.pub").read_text().strip()
+        assert not verify_store(fleet.app.store, line, forged).ok
+
+
+async def archived(fleet: FleetHarness, to: Path) -> None:
+    """Archive what is closed, and let it go: the entries of the loss among it."""
+    store, upkeep = fleet.app.store, fleet.app.commands.upkeep
+    assert upkeep is not None
+    for held in store.holds_page(after=0, limit=100):
+        await fleet.app.commands.deny(ordered(fleet), held.id)
+    await handle(fleet, *(job(f"more {n}", note("more"), value=n) for n in range(3)))
+    key = (fleet.folder / "state" / "ledger.pub").read_text().strip()
+    size = last_before(store, fleet.app.line.clock.now_us(), store.open_from())
+    assert all(one["seq"] <= size for one in fleet.entries("store.restored"))
+    await upkeep.let_go(TESTER, "old", archive(store, to, size, key))
+    assert fleet.entries("store.restored") == []
