@@ -182,6 +182,11 @@ async def open_app(
             pool.close()
         raise
     troubles += closed
+    if store.loss is not None:
+        troubles.append(
+            f"{store.loss.sentence}; everything is stopped, and what may have happened "
+            "already is in doubt: see docs/guides/restore.md"
+        )
     if settings.store.survives != "power-loss":
         troubles.append("[store] survives = kill: a power cut may take the last answered commits")
     dispatcher = Dispatcher(line)
@@ -289,7 +294,7 @@ def _line(
     )
     store.watch(line.in_flight_before, line.keys_calling)
     take_over(line, store.stop_epoch)
-    line.doubt, line.since = store.doubt(), store.head()
+    line.since = store.head()
     _restore_counts(line, store)
     return line
 

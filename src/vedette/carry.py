@@ -59,7 +59,7 @@ async def perform(line: Line, case: Case) -> None:
         return
     tool = action.tool
     breaker = breaker_of(line, agent, tool)
-    doubt = row.id not in case.cleared and line.in_doubt(case.run, case.event, row)
+    doubt = row.id not in case.cleared and line.in_doubt(case.run, row)
     before = performing.before_call(tool, row.effect, mine=row.id in case.started, doubt=doubt)
     if before == "person":
         asked = replace(row, tries=row.tries + 1) if doubt else row

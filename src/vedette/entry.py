@@ -83,7 +83,7 @@ FIELDS = frozenset(
         "threshold_milli", "proposals", "woke", "state", "epoch", "what", "erased", "releases",
         "banks", "unit", "amount", "spend", "scope",
         "window", "limit", "target", "hops", "settled", "key", "size", "root", "heads",
-        "verified", "signature", "signer", "commit", "archive", "back_to", "wasm",
+        "verified", "signature", "signer", "commit", "archive", "back_to", "wasm", "restores",
     }
 )  # fmt: skip
 

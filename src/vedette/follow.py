@@ -44,6 +44,7 @@ async def follow(
             if (line.store.shared or news != fed) and now - counted_us >= _COUNT_US:
                 counted_us = now
                 count_others(line)
+                line.doubt = line.store.doubt()
                 if releases is not None:
                     await releases(trouble)
                 if news != fed:

@@ -15,7 +15,6 @@ from vedette.ceiling import Tallies
 from vedette.doubt import Doubt
 from vedette.effect import RowWrite
 from vedette.errors import BadFleet
-from vedette.event import Event
 from vedette.fleet_clock import FleetClock
 from vedette.gateway import Gateway
 from vedette.name_locks import NameLocks
@@ -151,13 +150,13 @@ class Line:
         for write in writes:
             self._rows[(write.collection, write.key)] = write.row or {}
 
-    def in_doubt(self, run: Run, event: Event, row: ActionRow) -> bool:
-        """Say whether an effect may have happened in history that a restore lost.
+    def in_doubt(self, run: Run, row: ActionRow) -> bool:
+        """Say whether an effect may have happened in history that was lost.
 
         What was tried, or left to a person, after the restore is beyond that.
         """
         doubt = self.doubt
-        if doubt is None or not doubt.covers(run.position, event):
+        if doubt is None or not doubt.covers(run.position):
             return False
         return not (row.tries > 0 and row.last > doubt.seq)
 

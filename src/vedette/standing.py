@@ -94,8 +94,9 @@ class StoreWatch:
 
 
 def take_over(line: Line, epoch: int | None = None) -> None:
-    """Take over the stops that the store knows."""
+    """Take over the stops that the store knows, and the doubt that one of them may be for."""
     store = line.store
+    line.doubt = store.doubt()
     known = line.stops.epoch if epoch is None else max(epoch, line.stops.epoch)
     line.stops.restore(known, store.stops())
     store.adopt(0, known)

@@ -9,6 +9,7 @@ from vedette.approval import HoldState
 from vedette.budget import Raise
 from vedette.bundle import Bundle
 from vedette.digest import canonical, sha256_hex
+from vedette.doubt import Doubt
 from vedette.entry import Draft
 from vedette.event import Event
 from vedette.learned import Learned
@@ -372,6 +373,10 @@ class Store(Protocol):
 
     def stops_set(self) -> list[Stop]:
         """Return the stops in force, with the entries that set them and when they end."""
+        ...
+
+    def doubt(self) -> Doubt | None:
+        """Return from where effects may have happened in history that was lost."""
         ...
 
     def position(self, source: str) -> str | None:

@@ -15,9 +15,10 @@ from vedette.bundle import Bundle
 from vedette.crashpoint import reach
 from vedette.entry import Draft
 from vedette.errors import BadStore
+from vedette.identity import ENGINE
 from vedette.learned import Learned
 from vedette.ports import Accepted, Arrival, Ended, Erased, Refused
-from vedette.proof import SigningKey
+from vedette.proof import SigningKey, verifier_key
 from vedette.run import ActionRow, Committed, Run, Step
 from vedette.storage.curated import accept_order, correct, curate, propose
 from vedette.storage.database import Database
@@ -25,10 +26,11 @@ from vedette.storage.dead import drop, redrive
 from vedette.storage.erase import erase
 from vedette.storage.keeping import Keeping
 from vedette.storage.ledger import Ledger
+from vedette.storage.loss import Loss, find_loss, record_loss
 from vedette.storage.orders import Orders
 from vedette.storage.pending import Pending
 from vedette.storage.steps import Fences, Steps
-from vedette.storage.witness import Witness, check_witness
+from vedette.storage.witness import Witness
 from vedette.storage.writer import Writer
 
 
@@ -36,6 +38,9 @@ class SqlStore(Keeping):
     """One fleet's durable state. See `vedette.ports.Store`; all writes answer after COMMIT."""
 
     writer: Writer
+    witness: Witness  # set by the adapter before it connects
+    # What was found to be lost when it was opened.
+    loss: Loss | None = None
     lease_rev = 0
     several = False
     # How many steps of a group the event loop may write: see `Writer`.
@@ -56,23 +61,59 @@ class SqlStore(Keeping):
                 where=str(folder),
                 mend="use another state folder or the fleet's own name",
             )
-        witness = folder / "witness.log"
-        check_witness(self._write, witness)
         self._ledger = Ledger(
             self._write,
             origin=f"vedette/{fleet}",
             key_name=key_name,
             key=key,
-            witness=Witness(witness),
+            witness=self.witness,
             now_us=self._now_us,
         )
         pending = self._pending = Pending(self._write, self._ledger)
         self._fences = Fences()
         parts = (self._write, self._ledger, pending, self._fences, self._now_us)
         self._steps, self._orders = self.steps_type(*parts), Orders(*parts)
+        self.loss = self._enter_loss(verifier_key(key_name, key.public_key().public_bytes_raw()))
         self._own(fleet)
         self._read_fences()
         self.writer = Writer(self._write, self._ledger, pending, self)
+
+    def _enter_loss(self, key: str) -> Loss | None:
+        """Record what is lost of the history that the witness saw; return it. Raises BadStore."""
+        if self._find_loss(key) is None:
+            return None
+        self._write.begin()
+        try:
+            self.begun()
+            loss = self._find_loss(key)  # another worker may have recorded it meanwhile
+            if loss is not None:
+                record_loss(
+                    self._write, self._ledger, self._orders, loss, actor=str(ENGINE),
+                    reason=loss.sentence, at_us=self._now_us(),
+                )  # fmt: skip
+                self._pending.flush()
+                self._ledger.close_group()
+                self._write.commit()
+        finally:
+            self._write.rollback()
+        if loss is not None:
+            self._ledger.committed()
+        return loss
+
+    def _find_loss(self, key: str) -> Loss | None:
+        loss, self.witness.last = find_loss(self._write, self.witness.path, key, self._joins)
+        if loss is not None and loss.heads and not self.several:
+            # A server goes back by itself; a file does not: somebody put it there.
+            raise BadStore(
+                f"the witness saw a ledger of {loss.last} entries that this store does not hold",
+                where=str(self.witness.path),
+                mend="put the store's whole folder back, or `vedette restore` a backup",
+            )
+        return loss
+
+    def _joins(self) -> bool:
+        """Say whether others vouch for the store, so that a folder without a witness may join."""
+        return False
 
     def _own(self, fleet: str) -> None:
         """Begin a new epoch: whoever wrote before must not any more."""

@@ -7,7 +7,8 @@ prefix of the writes since, the last of them possibly torn at a sector; then the
 
     pull_plug(spared, seed=3, cut_at=120, others=[witness])
 
-Files that were written past SQLite (`others`) keep a seeded prefix of their bytes. Names of files
+Files that were written past SQLite (`others`) keep a seeded prefix of their bytes, and what they
+held when they were synced last. Names of files
 are taken to be durable, and a file that was deleted stays so.
 """
 
@@ -95,6 +96,8 @@ class PowerLoss(apsw.VFS):
         self._draw = random.Random(seed)  # noqa: S311 - drawn again from the same seed
         self._cut_at = cut_at
         self._others = tuple(others)
+        self._fsync = os.fsync
+        self._kept: dict[tuple[int, int], int] = {}
         self._torn = torn
         self._disks: dict[str, _Disk] = {}
         self._lock = threading.RLock()
@@ -131,12 +134,21 @@ class PowerLoss(apsw.VFS):
         with self._lock:
             self._disks[path].sync()
 
+    def fsync(self, file: int) -> None:
+        """Sync a file that was written past SQLite; from here on it keeps what it holds now."""
+        self._fsync(file)
+        found = os.fstat(file)
+        self._kept[found.st_dev, found.st_ino] = found.st_size
+
     def _fail(self) -> None:
         for path, disk in sorted(self._disks.items()):
             (self._to / Path(path).name).write_bytes(disk.spared(self._draw, self._torn))
         for other in self._others:
-            raw = other.read_bytes() if other.exists() else b""
-            (self._to / other.name).write_bytes(raw[: self._draw.randint(0, len(raw))])
+            if not other.exists():
+                continue
+            raw, found = other.read_bytes(), other.stat()
+            kept = self._kept.get((found.st_dev, found.st_ino), 0)
+            (self._to / other.name).write_bytes(raw[: self._draw.randint(kept, len(raw))])
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -169,4 +181,5 @@ def pull_plug(
     """
     power = PowerLoss(spared, seed=seed, cut_at=cut_at, others=others, torn=torn)
     _PLUGGED.append(power)
+    os.fsync = power.fsync  # type: ignore[assignment]
     return power

@@ -21,6 +21,7 @@ from vedette.adapters.postgres.schema import shard_of
 from vedette.adapters.postgres.shares import Peer, seen, shard_in, share, silent
 from vedette.clock import boot_us
 from vedette.crashpoint import reach
+from vedette.errors import BadStore
 
 POLL_S = 0.05
 NEWS = "vedette"
@@ -29,6 +30,7 @@ _DRAIN_US = 2_000_000
 # How often a worker that starts asks again for the fleet's lock, a third of a lease each time.
 _ENTER = 20
 
+_NEWEST = "SELECT note FROM checkpoint ORDER BY size DESC LIMIT 1"
 _PEERS = "SELECT id, life, beat, policy_rev, stop_epoch FROM worker WHERE id<>?"
 
 
@@ -49,9 +51,12 @@ class Leases:
         lease_us: int,
         visit: bool = False,
         own_head: Callable[[], int],
+        show: Callable[[str], None] = lambda note: None,
         now: Callable[[], int] = boot_us,
     ) -> None:
         """Take over a connection. `own_head` is the last seq that this worker knows of.
+
+        `show` is given the newest signed head whenever another worker has committed.
 
         A visitor sees the others and takes no keys.
         """
@@ -60,6 +65,7 @@ class Leases:
         self._lease_us, self._beat_us = lease_us, lease_us // 3
         self._patience_us = lease_us + lease_us // 4
         self._own_head, self._now, self._visit = own_head, now, visit
+        self._show = show
         # What the line knows of its calls: how many are older than a revision, and of which keys.
         self.in_flight: Callable[[int], int] = lambda policy_rev: 0
         self.calling: Callable[[], Collection[tuple[str, str]]] = tuple
@@ -146,7 +152,7 @@ class Leases:
             self._thread.join()
         self._until = 0
         # If that fails the others wait until the lease has run out.
-        with suppress(*self._database.gone), self._alone():
+        with suppress(*self._database.gone, BadStore), self._alone():
             if self._database.run("DELETE FROM worker WHERE id=? AND life=?", self._me()):
                 self._free(self.worker)
         self._database.close()
@@ -161,6 +167,10 @@ class Leases:
                 self._look()
                 if self._now() >= self._beat_at:
                     self._beat()
+            except BadStore:
+                # The server is not the one that it was: nothing more starts here.
+                self._until = 0
+                raise
             except self._database.gone:
                 # Without the database nothing is renewed: the lease runs out by itself.
                 self._database.rollback()
@@ -227,7 +237,10 @@ class Leases:
             self.seen, self._seen_at = (policy_rev, stop_epoch), self._now()
         if head != self._head:
             self._head = head
-            self.news += head > self._own_head()
+            if head > self._own_head():
+                self.news += 1
+                for (note,) in self._database.rows(_NEWEST):
+                    self._show(str(note))
         self._acknowledge()
         if rev != self._known_rev:
             self._known_rev = rev

@@ -20,6 +20,7 @@ from vedette.storage.lock import LOCK, own
 from vedette.storage.reads import Reads
 from vedette.storage.spare_space import SpareSpace
 from vedette.storage.store import SqlStore
+from vedette.storage.witness import FILE, Witness
 
 # How long an erasure waits for readers of older pages of the log.
 WAIT_MS = 1000
@@ -55,6 +56,7 @@ class SqliteStore(SqlStore):
             undo.callback(reading.close)
             super().__init__(reading, writing, now_us)
             self._spare = SpareSpace(folder / "spare")
+            self.witness = Witness(folder / FILE)
             self._take_over(folder, fleet, key, key_name)
             self._spare.hold()
             undo.pop_all()
