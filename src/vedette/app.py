@@ -294,6 +294,9 @@ def _line(
     )
     store.watch(line.in_flight_before, line.keys_calling)
     take_over(line, store.stop_epoch)
+    if not store.several:
+        # There is one lease, and this worker holds it from here on.
+        line.quiet.hold(store.epoch, clock.monotonic_us())
     line.since = store.head()
     _restore_counts(line, store)
     return line

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from vedette import hold
 from vedette import perform as performing
@@ -19,6 +20,7 @@ from vedette.errors import StoreFailed
 from vedette.line import Line
 from vedette.moved import Superseded
 from vedette.parking import LOOK_AGAIN_US
+from vedette.row_proof import Told
 from vedette.run import ActionRow
 from vedette.standing import erred, may_call
 from vedette.tool import Tool
@@ -52,7 +54,8 @@ async def perform(line: Line, case: Case) -> None:
         await decide_again(line, case, [row])
         return
     try:
-        action = case.action(row, case.read_told([row]).get(row.id, ()))
+        told = case.read_told([row]).get(row.id, ())
+        action = case.action(row, told)
     except Superseded:
         again = decide_again if row.effect == "intended" else ask_person
         await again(line, case, [row])
@@ -67,12 +70,17 @@ async def perform(line: Line, case: Case) -> None:
         return
     if await must_wait(line, case, row, breaker):
         return
+    if before == "ask" and (left_us := quiet_us(line, case, row, tool, told)):
+        await keep_quiet(line, case, row, left_us)
+        return
     # Counted once, and before a start is made durable: a call that was begun is seen through.
     fresh = before in ("start", "call") and row.id not in case.started
     if fresh and not await may_call(line, agent):
         return
     if before == "start":
-        await mark(case, replace(row, effect="started"), "effect.started", now=line.clock.now_us())
+        started = replace(row, effect="started")
+        now, timeout = line.clock.now_us(), tool.timeout_us
+        await mark(case, started, "effect.started", now=now, timeout=timeout)
         case.started.add(row.id)
         return
     await try_target(line, case, row, action, before, may_start)
@@ -98,6 +106,7 @@ async def try_target(
         yes = may_start()
         if yes:
             line.called.add(row.id)
+            line.quiet.begin(row.id, case.epoch, line.clock.monotonic_us())
         return yes
 
     async with line.calling(case.run, tool, breaker.target, row.policy_rev):
@@ -128,7 +137,12 @@ async def try_target(
         await park(line, case, replace(row, tries=tried), breaker.target)
     elif outcome is not None:
         await settle(line, case, row, outcome, sure)
+    elif before == "ask" and tool.verify and row.tries >= tool.attempts:
+        # It was said to be done each time, and never was.
+        failed = Outcome("failed", error=performing.NOT_THERE)
+        await settle(line, case, row, failed, sure=True)
     elif before == "ask":
+        line.quiet.end(row.id)
         case.started.discard(row.id)
         await mark(case, replace(row, effect="intended"), None, now=line.clock.now_us())
     else:
@@ -191,6 +205,22 @@ async def must_wait(line: Line, case: Case, row: ActionRow, breaker: Breaker) ->
     return True
 
 
+def quiet_us(line: Line, case: Case, row: ActionRow, tool: Tool, told: Sequence[Told] = ()) -> int:
+    """Return for how long the target must not be asked yet what came of a call; 0 if it may be.
+
+    Whoever asks about a call passes here: until then *absent* may mean *not yet*.
+    """
+    lasts_us = performing.time_of_call(tool, told)
+    return line.quiet.left_us(row.id, case.epoch, lasts_us, line.clock.monotonic_us())
+
+
+async def keep_quiet(line: Line, case: Case, row: ActionRow, left_us: int) -> None:
+    """Let a run wait until its target may be asked; what comes after it in its key waits, too."""
+    now = line.clock.now_us()
+    await mark(case, replace(row, waits="target", not_before_us=now + left_us), None, now=now)
+    line.parking.wait(case.run)
+
+
 async def park(line: Line, case: Case, row: ActionRow, target: str | None) -> None:
     """Let a run wait for a target, or for its turn in its key, at no compute.
 
@@ -236,9 +266,9 @@ async def ask_person(line: Line, case: Case, rows: list[ActionRow]) -> None:
         await mark(case, unknown, kind, now=now)
 
 
-async def mark(case: Case, row: ActionRow, kind: str | None, *, now: int) -> None:
-    """Make one change in an effect's life durable by itself."""
-    drafts = [case.effect_entry(kind, row, 0)] if kind else []
+async def mark(case: Case, row: ActionRow, kind: str | None, *, now: int, **more: Any) -> None:
+    """Make one change in an effect's life durable by itself. `more` are fields of its entry."""
+    drafts = [case.effect_entry(kind, row, 0, **more)] if kind else []
     await case.commit(case.step(drafts, [row], now))
 
 
@@ -254,6 +284,9 @@ async def settle(line: Line, case: Case, row: ActionRow, outcome: Outcome, sure:
         after = row.copy()
         tool = case.agent.tools[row.tool]
         state = performing.settle(after, tool, outcome, now)
+        if state == "unknown" and after.waits == "target":
+            left_us = quiet_us(line, case, row, tool)
+            after.not_before_us = max(after.not_before_us, now + left_us)
         drafts: list[Draft] = []
         if state == "unknown" and row.effect != "unknown":
             case.started.discard(row.id)
@@ -281,6 +314,8 @@ async def settle(line: Line, case: Case, row: ActionRow, outcome: Outcome, sure:
                 raise
             continue
         line.called.discard(row.id)
+        if state != "unknown":
+            line.quiet.end(row.id)
         if after.waits == "target":
             # Before the key is let go: what comes after it must not go ahead of it.
             line.parking.wait(case.run)

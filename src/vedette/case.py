@@ -65,6 +65,7 @@ class Case:
     @classmethod
     def open(cls, line: Line, run: Run, epoch: int, event: Event) -> Case:
         """Read what the store knows of a run."""
+        line.quiet.hold(epoch, line.clock.monotonic_us())
         case = cls(line, run, epoch, line.agent(run.agent), event, [])
         line.lead(run, epoch)
         if run.turn:

@@ -30,7 +30,7 @@ KINDS = frozenset(
         "action.decided",  # body: the exact question and the decision
         "engine.differed",  # two policy engines said otherwise of one question; body: both answers
         "effect.intended",
-        "effect.started",
+        "effect.started",  # a call begins that takes `timeout` (microseconds) at most
         "effect.done",  # body: outcome
         "effect.failed",
         "effect.unknown",
@@ -84,6 +84,7 @@ FIELDS = frozenset(
         "banks", "unit", "amount", "spend", "scope",
         "window", "limit", "target", "hops", "settled", "key", "size", "root", "heads",
         "verified", "signature", "signer", "commit", "archive", "back_to", "wasm", "restores",
+        "timeout",
     }
 )  # fmt: skip
 

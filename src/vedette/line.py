@@ -22,6 +22,7 @@ from vedette.origin import Known, known_in
 from vedette.parking import Parking
 from vedette.ports import InHand, Metrics, Performer, Reasoner, Store
 from vedette.quick_data import dataclass
+from vedette.quiet_time import QuietTimes
 from vedette.readers import Readers
 from vedette.recall import Recall
 from vedette.run import ActionRow, Run
@@ -68,6 +69,7 @@ class Line:
     heads: dict[tuple[str, str], int] = field(default_factory=dict)
     breakers: Breakers = field(default_factory=Breakers)
     parking: Parking = field(default_factory=Parking)
+    quiet: QuietTimes = field(default_factory=QuietTimes)
     tallies: Tallies = field(default_factory=Tallies)
     in_hand: InHand | None = None
     doubt: Doubt | None = None

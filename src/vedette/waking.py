@@ -43,7 +43,13 @@ class Waking:
     def start(self) -> None:
         """Find again in the store who is parked; the first of each key is looked at at once."""
         line, now = self._line, self._line.clock.now_us()
-        runs = [run for run in line.store.parked() if line.store.lease(run) is not None]
+        runs, since_us = [], line.clock.monotonic_us()
+        for run in line.store.parked():
+            epoch = line.store.lease(run)
+            if epoch is not None:
+                # Its target may be asked that much sooner when it comes back.
+                line.quiet.hold(epoch, since_us)
+                runs.append(run)
         line.parking.clear()
         for run in runs:
             # A retry comes back by the clock, and sooner than what is parked.

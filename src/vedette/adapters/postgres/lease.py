@@ -331,7 +331,7 @@ class Leases:
         """Let go of what is over a fair share: begin nothing of it, and a beat later for good.
 
         A shard of which a call is out stays until its outcome is durable, or the tool's time is
-        over: its next holder would ask a target that cannot know of the call yet.
+        over: its next holder would have to find out what the answer says.
         """
         if not self._leave_at:
             self.leaving = frozenset(sorted(self.epochs)[fair:])
