@@ -340,7 +340,7 @@ class Running:
 
         folder = self.app.settings.policies
         clock = self.app.line.clock
-        async for _ in saved(folder, self.stopping):
+        async for _ in saved(folder):
             while True:
                 try:
                     await self.offer_policy()
