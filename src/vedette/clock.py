@@ -7,8 +7,12 @@ too, so that they survive canonical JSON unchanged.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
 
 MICROS = 1_000_000
 # The calendar: the first and the last instant that `iso` can write, in years 1 to 9999.
@@ -46,6 +50,33 @@ class SystemClock:
 
         while (left := at_us - self.now_us()) > 0:  # noqa: ASYNC110 (the wall clock may jump)
             await asyncio.sleep(min(left / MICROS, 3600))
+
+
+def until_beat(period_s: float) -> float:
+    """Return the seconds to the next multiple of a period on the running loop's clock.
+
+    What looks around regularly does so together then: a machine at rest is woken once for all.
+    """
+    import asyncio
+
+    return period_s - asyncio.get_running_loop().time() % period_s
+
+
+async def next_beat(period_s: float) -> None:
+    """Return at the next multiple of a period on the running loop's clock."""
+    import asyncio
+
+    await asyncio.sleep(until_beat(period_s))
+
+
+async def within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event so long at most; return whether it came, be it before."""
+    import asyncio
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 def iso(at_us: int) -> str:

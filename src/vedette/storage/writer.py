@@ -101,6 +101,8 @@ class Writer:
         self.failure = ""
         self.groups = 0
         self.items = 0
+        # Called on the loop once a group is answered.
+        self.listeners: list[Callable[[], None]] = []
         self._thread.start()
 
     async def submit(self, work: Callable[[], T]) -> T:
@@ -233,6 +235,8 @@ class Writer:
                 future.set_exception(error)
             else:
                 future.set_result(result)
+        for tell in self.listeners:
+            tell()
         if go and not self._called:
             self._call(loop)
 
