@@ -8,7 +8,7 @@ WORKERS ?= 2
 ARGS ?=
 
 .PHONY: help setup run test check fast faults lock replay-real kill-real bench-line bench-start \
-  bench-latency bench-standing bench-stop bench-peers bench-publish soak wheel clean \
+  bench-latency bench-idle bench-standing bench-stop bench-peers bench-publish soak wheel clean \
   eval-real session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa \
   bench-opinion bench-box diff-engines pairs
 
@@ -81,6 +81,10 @@ bench-latency: ## From accept to effect at 500 events/s: p50 and p99 beside the 
 bench-start: ## From process start to the first durable decision and the first effect
 	@tools/setup
 	@$(BIN)/python -m tests.bench.start $(ARGS)
+
+bench-idle: ## Four agents at rest: share of a core, wakeups, memory; and when 200 agents are ready (8 min)
+	@tools/setup
+	@$(BIN)/python -m tests.bench.idle $(ARGS)
 
 bench-standing: ## The others' p99 beside an endless loop, a memory eater, a storm, a hanging target
 	@tools/setup

@@ -10,7 +10,10 @@ import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
 
 MICROS = 1_000_000
 # Timers of an event loop do not count a machine's sleep: a long wait looks this often.
@@ -76,6 +79,33 @@ def boot_us() -> int:
     """Return a clock that never goes back and, where there is one, counts a machine's sleep."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime_ns(clock) // 1000
+
+
+def until_beat(period_s: float) -> float:
+    """Return the seconds to the next multiple of a period on the running loop's clock.
+
+    What looks around regularly does so together then: a machine at rest is woken once for all.
+    """
+    import asyncio
+
+    return period_s - asyncio.get_running_loop().time() % period_s
+
+
+async def next_beat(period_s: float) -> None:
+    """Return at the next multiple of a period on the running loop's clock."""
+    import asyncio
+
+    await asyncio.sleep(until_beat(period_s))
+
+
+async def within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event so long at most; return whether it came, be it before."""
+    import asyncio
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 def iso(at_us: int) -> str:

@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from vedette.case import Case
+from vedette.clock import MICROS, until_beat, within
 from vedette.errors import Permanent, StoreFailed
 from vedette.event import Event
 from vedette.fair import OCTETS_A_TURN, Turns
@@ -37,6 +38,8 @@ from vedette.standing import StoreWatch, lift_ended, tell_jump
 from vedette.supply import Bounds, Supply
 from vedette.waking import Waking
 
+# How long nothing is looked for where nothing can be found.
+REST_S = 1.0
 Key = tuple[str, str]
 T = TypeVar("T")
 
@@ -432,15 +435,38 @@ class Dispatcher:
     async def _wake(self) -> None:
         """Look for runs whose wait is over, parked lanes that may go on, and stops that end."""
         watch = StoreWatch(self._line)
+        committed = asyncio.Event()
+        self._line.store.listen(committed.set)
         while True:
-            await asyncio.sleep(self.waking.pause_s)
             try:
+                if not self._rests() or await within(committed, until_beat(REST_S)):
+                    await asyncio.sleep(self.waking.pause_s)
+                committed.clear()
                 await watch.look()
                 await self._look_at_clock()
                 self.wake()
                 await lift_ended(self._line, self._line.clock.expiry_us())
             except StoreFailed:
                 self._line.metrics.count("store_failures")
+                await asyncio.sleep(self.waking.pause_s)
+
+    def _rests(self) -> bool:
+        """Say whether nothing is to be looked for within a second, unless something is committed.
+
+        Raises StoreFailed.
+        """
+        line = self._line
+        by_us = line.clock.now_us() + int(REST_S * MICROS)
+        stopped = [name for name in line.fleet.agents if line.stops.agent(name)]
+        return not (
+            not (self.idle and line.store.ready)
+            or line.stops.unrecorded
+            or self.supply.waited_for
+            or any(at_us <= by_us and key[0] not in stopped for key, at_us in self._parked.items())
+            or self.waking.soon(by_us)
+            or any(stop.until_us <= by_us for stop in line.stops.ends)
+            or line.store.due(by_us, 1, stopped)
+        )
 
     async def _look_at_clock(self) -> None:
         """Tell of a jump of the wall clock; where it was confirmed, waits in memory move along."""

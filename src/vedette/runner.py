@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from vedette.app import App
+from vedette.clock import next_beat, until_beat
 from vedette.curating import feed
 from vedette.errors import BadPolicy, StoreFailed, Unavailable, VedetteError
 from vedette.fleet_clock import Jump, told_jump
@@ -24,13 +25,13 @@ from vedette.signals import Signals
 from vedette.sourcing import make_sources
 
 TICK_S = 0.25
+# The same while nothing happens: then with whoever else looks around, so that one wakeup is enough.
+REST_S = 1.0
 # How often the age of the oldest unfinished run is looked up.
 AGE_S = 2.0
-# How often the state folder is looked at: whether it is still the one that was opened.
-STATE_S = 1.0
 RETRY_US = 1_000_000
 # How often the agents' folders are looked at for what is not the release that runs.
-LOOK_S = 2.0
+LOOK_S = 10.0
 # How far off a retry or a limit may be for `until_idle` to stay up for it.
 SOON_US = 60_000_000
 # What is loaded after the first event waits for it so long at most; or until nothing was to be
@@ -59,6 +60,7 @@ class Running:
         self.aged_at = 0.0
         self.committing = True
         self.jump: Jump | None = None
+        self.seen = (0, 0)
         self.began_us = app.line.clock.monotonic_us()
         self.began_cpu = time.process_time()
         self.sources: list[Source] = []
@@ -156,7 +158,7 @@ class Running:
                         f"{one.agent} was changed on disk since release {one.release[:12]}, which "
                         f"runs on: see `vedette agent release {one.agent}`"
                     )
-            await asyncio.sleep(LOOK_S)
+            await next_beat(LOOK_S)
 
     def _beside(self) -> list[asyncio.Task[None]]:
         """Start what goes on beside the line: traces, logs, shipping, a look at the folders."""
@@ -215,7 +217,7 @@ class Running:
         identity = self.app.identity
         while identity is not None:
             identity.check()
-            await asyncio.sleep(STATE_S)
+            await next_beat(REST_S)
 
     def stop(self) -> None:
         """Ask the run to end; what is not committed is found again by the next one."""
@@ -259,8 +261,11 @@ class Running:
             threading.excepthook = before
 
     async def _pause(self) -> None:
+        """Wait until it is time to look again, or the run is to end."""
+        moved, self.seen = self.seen, (self.app.store.head(), self.app.dispatcher.pending)
+        rests = self.seen == moved and not self.until_idle
         try:
-            async with asyncio.timeout(TICK_S):
+            async with asyncio.timeout(until_beat(REST_S) if rests else TICK_S):
                 await self.stopping.wait()
         except TimeoutError:
             return
@@ -366,7 +371,7 @@ class Running:
 
         folder = self.app.settings.policies
         clock = self.app.line.clock
-        async for _ in saved(folder, self.stopping):
+        async for _ in saved(folder):
             while True:
                 try:
                     await self.offer_policy()

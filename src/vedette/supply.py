@@ -286,6 +286,11 @@ class Supply:
             if not waiting:
                 del self._waiting[agent]
 
+    @property
+    def waited_for(self) -> bool:
+        """Say whether a source waits for room."""
+        return bool(self._waiting)
+
     def let_all_in(self) -> None:
         """Let one of each agent's look again: what is free for one depends on all the others."""
         for agent in list(self._waiting):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from vedette.approval import HoldState
@@ -135,6 +135,10 @@ class Store(Protocol):
     @property
     def current(self) -> bool:
         """Say whether this process has adopted the live revision and the last stop."""
+        ...
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called on the loop after each commit, here or by another worker."""
         ...
 
     def adopt(self, policy_rev: int, stop_epoch: int) -> None:

@@ -29,7 +29,6 @@ from vedette.errors import (
     Forbidden,
     StoreBusy,
     Temporary,
-    Unavailable,
     VedetteError,
 )
 from vedette.fleet_clock import told_jump
@@ -38,6 +37,7 @@ from vedette.serve.ancestry import refuse_descendant
 from vedette.serve.endpoint import close, listen, peer_uid, person
 from vedette.serve.orders import VERBS, carry_out
 from vedette.serve.refusal import Refusals
+from vedette.serve.server import serving
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -282,26 +282,13 @@ async def _serving(
         timeout_graceful_shutdown=5,
         backlog=BACKLOG,
     )
-    server = uvicorn.Server(config)
-    # Not `serve`: it would take over the runner's signals.
-    task = asyncio.create_task(server._serve(sockets=[opened]), name="local API")
-    if mind is not None:
-        mind(task)
     try:
-        while not server.started:
-            if task.done():
-                await task
-                raise Unavailable("the local API did not start", where=str(path))
-            await asyncio.sleep(0.005)  # uvicorn offers nothing to await
-        yield path
+        async with serving(config, opened, "local API", mind):
+            yield path
     finally:
-        server.should_exit = True
-        try:
-            await task
-        finally:
-            refusals.close()
-            opened.close()
-            close(state, path)
+        refusals.close()
+        opened.close()
+        close(state, path)
 
 
 def _protocol(refusals: Refusals) -> type[asyncio.Protocol]:

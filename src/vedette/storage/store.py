@@ -230,6 +230,10 @@ class SqlStore(Keeping):
     ) -> None:
         """Be told how to see which calls are out: how many older than a revision, of which keys."""
 
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called on the loop after each commit, here or by another worker."""
+        self.writer.listeners.append(changed)
+
     def adopt(self, policy_rev: int, stop_epoch: int) -> None:
         """Say that this process decides and stops by these from now on."""
 

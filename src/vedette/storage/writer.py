@@ -116,6 +116,8 @@ class Writer:
         self._short = False  # only vital items are written: see `Owner.make_room`
         self.groups = 0
         self.items = 0
+        # Called on the loop once a group is answered.
+        self.listeners: list[Callable[[], None]] = []
         self._thread.start()
 
     async def submit(self, work: Callable[[], T], *, vital: bool = False) -> T:
@@ -250,6 +252,8 @@ class Writer:
                 future.set_exception(error)
             else:
                 future.set_result(result)
+        for tell in self.listeners:
+            tell()
         if go and not self._called:
             self._call(loop)
 

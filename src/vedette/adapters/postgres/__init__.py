@@ -16,7 +16,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -275,6 +275,17 @@ class PostgresStore(OwnRuns, SqlStore):
     ) -> None:
         """Be told how to see which calls are out; asked by the thread that keeps the leases."""
         self.leases.in_flight, self.leases.calling = older, keys
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called on the loop after each commit, here or by another worker."""
+        super().listen(changed)
+        loop = asyncio.get_running_loop()
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(changed)
+
+        self.leases.listeners.append(tell)
 
     def adopt(self, policy_rev: int, stop_epoch: int) -> None:
         """Say that this process decides and stops by these from now on."""

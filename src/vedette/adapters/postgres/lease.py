@@ -78,6 +78,8 @@ class Leases:
         self._until = self._beat_at = self._leave_at = self._seen_at = 0
         self._known_rev, self._head, self._told = -1, 0, (0, 0)
         self._listening: Any = None
+        # Called on our thread once `rev`, `news` or `seen` is another.
+        self.listeners: list[Callable[[], None]] = []
         self._ending, self._closed = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="vedette-leases", daemon=True)
 
@@ -162,11 +164,15 @@ class Leases:
 
     def _run(self) -> None:
         while not self._ending.is_set():
+            known = self.rev, self.news, self.seen
             try:
                 self._wait()
                 self._look()
                 if self._now() >= self._beat_at:
                     self._beat()
+                if known != (self.rev, self.news, self.seen):
+                    for tell in self.listeners:
+                        tell()
             except BadStore:
                 # The server is not the one that it was: nothing more starts here.
                 self._until = 0
