@@ -10,7 +10,7 @@ ARGS ?=
 .PHONY: help setup run test check fast faults lock replay-real kill-real bench-line bench-start \
   bench-latency bench-idle bench-standing bench-stop bench-peers bench-publish soak wheel clean \
   eval-real session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa \
-  bench-opinion bench-box diff-engines pairs
+  bench-opinion bench-box diff-engines pairs simulate
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,10 @@ lock: ## Compile requirements.lock again; ARGS="--upgrade" moves the pins
 faults: ## Every crash point, 10,000 pairs, power cuts and their controls (10 min and more)
 	@tools/setup
 	@$(BIN)/python -m tests.faults.every $(ARGS)
+
+simulate: ## Simulated histories of the whole cluster, judged by the model; ARGS="--histories 30000"
+	@tools/setup
+	@$(BIN)/python -m tests.simulation.search $(ARGS)
 
 mutants: ## Every deliberate violation of a promise, each killed by that promise's own test (6 min)
 	@tools/setup

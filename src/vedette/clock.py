@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from vedette import machine
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -65,7 +67,7 @@ class SystemClock:
         return None  # not Linux
 
     def monotonic_us(self) -> int:
-        return boot_us()
+        return machine.boot_us()
 
     async def sleep_until(self, at_us: int) -> None:
         import asyncio  # whoever reads the settings or tries a policy needs no event loop
@@ -73,12 +75,6 @@ class SystemClock:
         end_us = self.monotonic_us() + at_us - self.now_us()
         while (left := end_us - self.monotonic_us()) > 0:  # noqa: ASYNC110 (see _NAP_S)
             await asyncio.sleep(min(left / MICROS, _NAP_S))
-
-
-def boot_us() -> int:
-    """Return a clock that never goes back and, where there is one, counts a machine's sleep."""
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return time.clock_gettime_ns(clock) // 1000
 
 
 def until_beat(period_s: float) -> float:

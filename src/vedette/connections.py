@@ -8,10 +8,10 @@ the network takes from a counted room, and never from the reserve.
 from __future__ import annotations
 
 import resource
-import threading
 from collections import Counter
 from pathlib import Path
 
+from vedette import machine
 from vedette.errors import BadFleet
 
 MOST = 512
@@ -34,7 +34,7 @@ class Connections:
         self.refused = 0
         self._peers: Counter[str] = Counter()
         self._open = 0
-        self._lock = threading.Lock()
+        self._lock = machine.Lock()
 
     @property
     def open(self) -> int:

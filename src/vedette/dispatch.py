@@ -109,7 +109,7 @@ class Dispatcher:
         self._handlers = handlers
         self._charge: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
-        self._finishing: set[asyncio.Task[None]] = set()
+        self._finishing: dict[asyncio.Task[None], None] = {}
         self._seen_through: Counter[str] = Counter()
         self._failed: Callable[[str, BaseException | None], None] | None = None
         self._closing = False
@@ -139,7 +139,7 @@ class Dispatcher:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._finishing.discard(task)
+        self._finishing.pop(task, None)
         if self._closing or self._failed is None:
             return
         if task.cancelled():
@@ -420,7 +420,7 @@ class Dispatcher:
         self.handled += 1
 
     def _beside(self, work: Coroutine[Any, Any, None]) -> None:
-        self._finishing.add(self._minded(work, "finisher"))
+        self._finishing[self._minded(work, "finisher")] = None
 
     @staticmethod
     def _own_lane(run: Run) -> Key:

@@ -76,7 +76,7 @@ class LineIntake:
             if isinstance(a, Arrival)
             for agent, _ in a.wakes
         ]
-        await supply.space({agent for agent, _ in woken})
+        await supply.space(sorted({agent for agent, _ in woken}))
         for agent, octets in woken:
             supply.credits.take(agent, octets)
         return await self._through(self._take_in(arrivals, position, woken))

@@ -9,7 +9,6 @@ workers on one store the one that leads tells.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from vedette import machine
 from vedette.backoff import delay_us
 from vedette.errors import BadStore, StoreFailed, Temporary, Unsendable, VedetteError
 from vedette.load.notify_file import MailPlan, NotifyPlan, WebhookPlan
@@ -111,7 +111,7 @@ class Telling:
         # By way: the recipients that it missed, none where it took nothing at all.
         self._failing: dict[str, tuple[str, ...]] = {}
         self._sending: dict[str, asyncio.Task[None]] = {}
-        self._hung: dict[str, set[threading.Thread]] = {}
+        self._hung: dict[str, set[machine.Thread]] = {}
         self.longest_s = _LONGEST_S
         self._look_us = self._mark_us = 0
         known = app.store.meta(NOTICES)
@@ -280,7 +280,7 @@ async def follow(app: App, trouble: Callable[[str], None] = lambda told: None) -
 
 def _beside(
     work: Callable[[], Missed | None],
-) -> tuple[asyncio.Future[Missed | None], threading.Thread]:
+) -> tuple[asyncio.Future[Missed | None], machine.Thread]:
     """Do work in a thread that nobody waits for at the end: what hangs must not keep the fleet."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Missed | None] = loop.create_future()
@@ -303,7 +303,7 @@ def _beside(
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, missed, failed)
 
-    thread = threading.Thread(target=run, name="notice", daemon=True)
+    thread = machine.Thread(target=run, name="notice", daemon=True)
     thread.start()
     return done, thread
 

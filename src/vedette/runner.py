@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from typing import Any
 
 import orjson
 
+from vedette import machine
 from vedette.app import App
 from vedette.clock import next_beat, until_beat
 from vedette.curating import feed
@@ -62,7 +62,7 @@ class Running:
         self.jump: Jump | None = None
         self.seen = (0, 0)
         self.began_us = app.line.clock.monotonic_us()
-        self.began_cpu = time.process_time()
+        self.began_cpu = machine.cpu_s()
         self.sources: list[Source] = []
         self.open_sources = 0
         # The revision that the policy folder was last compared with; how they came up was told.
@@ -187,9 +187,9 @@ class Running:
         Ends with the first effect, or when nothing is to be done, or after a moment.
         """
         app = self.app
-        end = time.monotonic() + FIRST_WORK_S
+        end = machine.monotonic_s() + FIRST_WORK_S
         quiet = 0
-        while time.monotonic() < end and not self.stopping.is_set():
+        while machine.monotonic_s() < end and not self.stopping.is_set():
             await asyncio.sleep(0.005)
             quiet = quiet + 1 if app.dispatcher.idle else 0
             delivering = any(not task.done() for task in sources)
@@ -319,7 +319,7 @@ class Running:
         runs, octets = app.dispatcher.supply.credits.room.total
         app.metrics.gauge("accepted_unfinished", runs)
         app.metrics.gauge("accepted_unfinished_bytes", octets)
-        if (now := time.monotonic()) >= self.aged_at:
+        if (now := machine.monotonic_s()) >= self.aged_at:
             self.aged_at = now + AGE_S
             app.metrics.gauge("oldest_unfinished_seconds", self._oldest_s())
 
@@ -448,7 +448,7 @@ def summary(running: Running) -> dict[str, Any]:
     """Return what the run came to: counts per agent, and three ids to look at next."""
     app = running.app
     seconds = (app.line.clock.monotonic_us() - running.began_us) / 1e6
-    cpu = time.process_time() - running.began_cpu
+    cpu = machine.cpu_s() - running.began_cpu
     accepted, nobody = app.store.events_counted()
     new = app.metrics.total("events", outcome="accepted")
     agents = {}

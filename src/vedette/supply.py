@@ -200,7 +200,7 @@ class Supply:
 
     def load_all(self) -> None:
         """Load for every agent that is behind, as far as there is room."""
-        for agent in sorted(self.behind, key=self.room.held):
+        for agent in sorted(self.behind, key=lambda one: (self.room.held(one), one)):
             self.load(agent)
 
     def load(self, agent: str) -> None:
@@ -230,7 +230,7 @@ class Supply:
         if back:
             counts = self._line.store.backlogged()
             self._away -= back
-            for agent in back:
+            for agent in sorted(back):
                 self.credits.forget(agent)
                 self._fetch(agent, counts.get(agent, 0))
                 self._try_to_load(agent)

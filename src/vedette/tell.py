@@ -8,12 +8,12 @@ begin where this process began. Of several workers on one store the one that lea
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import orjson
 
+from vedette import machine
 from vedette.errors import BadStore, StoreFailed
 from vedette.quick_data import dataclass
 from vedette.timeline.trace import ENDS, sampled, spans
@@ -153,7 +153,7 @@ class Reader:
         from vedette.stores import open_reading
 
         self.store: Any = open_reading(app.settings)
-        self._lock = threading.Lock()
+        self._lock = machine.Lock()
         self._closed = False
 
     def __enter__(self) -> Reader:

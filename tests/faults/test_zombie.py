@@ -18,7 +18,7 @@ from tests.faults.zombie_child import open_worker
 from tests.pg import server
 
 from vedette.adapters.postgres import PostgresStore
-from vedette.clock import boot_us
+from vedette.machine import boot_us
 from vedette.run import Answer, Run
 from vedette.testing.steps import accepted, closing, event
 

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vedette import crashpoint
+from vedette import crashpoint, machine
 from vedette.durable import sync
 from vedette.errors import BadStore
 from vedette.proof import SigningKey, verifier_key
@@ -167,4 +167,4 @@ def _finish(folder: Path, next_key: Path) -> None:
 def _new() -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    return Ed25519PrivateKey.generate()
+    return Ed25519PrivateKey.from_private_bytes(machine.random_bytes(32))

@@ -14,16 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import field
 from types import ModuleType
 from typing import Any, Literal
 
-from vedette import crashpoint
+from vedette import crashpoint, machine
 from vedette.effect import Call, Outcome, RowWrite
 from vedette.errors import BadFleet
 from vedette.quick_data import dataclass
@@ -65,7 +63,7 @@ class _Threads:
     So what is submitted begins at once, and nothing waits in the executor's own queue.
     """
 
-    executor: ThreadPoolExecutor
+    executor: machine.ThreadPoolExecutor
     used: int = 0
     hung: int = 0
     waiting: deque[asyncio.Future[bool]] = field(default_factory=deque)
@@ -176,9 +174,9 @@ class LocalHands:
         Without `late` only that one is under way still counts.
         """
         key = (call.agent, call.tool, call.key)
-        end = time.monotonic() + _seconds(call)
+        end = machine.monotonic_s() + _seconds(call)
         while (earlier := self._running.get(key)) is not None:
-            await asyncio.wait({earlier.ended}, timeout=max(0.0, end - time.monotonic()))
+            await asyncio.wait({earlier.ended}, timeout=max(0.0, end - machine.monotonic_s()))
             if not earlier.ended.done():
                 return Outcome("unknown", error="an earlier call has not come back yet")
             outcome, _ = earlier.ended.result()
@@ -231,7 +229,7 @@ class LocalHands:
             answer: _Answer = (None, None)
             try:
                 if may_start():
-                    running.began = time.monotonic()
+                    running.began = machine.monotonic_s()
                     crashpoint.reach("call:before")
                     answer = (await function(call), None)
                     crashpoint.reach("call:after")
@@ -259,7 +257,7 @@ class LocalHands:
             try:
                 if running.unwanted or not may_start():
                     return None, None
-                running.began = time.monotonic()
+                running.began = machine.monotonic_s()
                 crashpoint.reach("call:before")
                 answer = function(call)
                 crashpoint.reach("call:after")
@@ -295,8 +293,9 @@ class LocalHands:
     def _threads_of(self, agent: str) -> _Threads:
         found = self._threads.get(agent)
         if found is None:
-            executor = ThreadPoolExecutor(THREADS, thread_name_prefix=f"vedette-hand-{agent}")
-            found = self._threads[agent] = _Threads(executor)
+            name = f"vedette-hand-{agent}"
+            found = _Threads(machine.ThreadPoolExecutor(THREADS, thread_name_prefix=name))
+            self._threads[agent] = found
         return found
 
     def _leave(self, call: Call, running: _Running) -> None:
@@ -332,7 +331,7 @@ async def _in_time(running: _Running, seconds: float) -> bool:
         await asyncio.wait({running.ended}, timeout=left)
         if running.ended.done():
             return True
-        left = seconds if running.began is None else running.began + seconds - time.monotonic()
+        left = seconds if running.began is None else running.began + seconds - machine.monotonic_s()
     return running.ended.done()
 
 

@@ -7,7 +7,7 @@ that a series is the same to the last digit on every machine.
 from __future__ import annotations
 
 import math
-import random
+import random  # noqa: TID251 (of a given seed)
 from collections.abc import Mapping
 from typing import Any
 

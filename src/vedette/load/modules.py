@@ -17,10 +17,10 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from threading import RLock
 from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
+from vedette import machine
 from vedette.agent import Agent
 from vedette.errors import BadFleet
 from vedette.judging import Judge
@@ -29,7 +29,7 @@ from vedette.memory import Memory
 
 PARENT = "vedette_fleet"
 
-_LOCK = RLock()
+_LOCK = machine.RLock()
 
 
 class _Source(SourceFileLoader):

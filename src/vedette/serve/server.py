@@ -8,7 +8,6 @@ request comes (RFC 9110, 6.6.1).
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, contextmanager
 from email.utils import formatdate
@@ -74,5 +73,5 @@ async def serving(
 
 def date_answers(state: ServerState, config: uvicorn.Config) -> None:
     """Give the answers of a server the date of now, to the second."""
-    date = formatdate(time.time(), usegmt=True).encode()
+    date = formatdate(usegmt=True).encode()
     state.default_headers = [(b"date", date), *config.encoded_headers]

@@ -8,10 +8,10 @@ commit.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from vedette import machine
 from vedette.crashpoint import reach
 from vedette.digest import SALT_BYTES, salted
 from vedette.entry import Draft, seal
@@ -196,7 +196,7 @@ class Ledger:
     def _salt(self) -> bytes:
         at = self._salted
         if at == len(self._salts):
-            self._salts, at = os.urandom(SALT_BYTES * 256), 0
+            self._salts, at = machine.random_bytes(SALT_BYTES * 256), 0
         self._salted = at + SALT_BYTES
         return self._salts[at : at + SALT_BYTES]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from pathlib import Path
 
+from vedette import machine
 from vedette.durable import sync
 from vedette.errors import BadStore
 from vedette.proof import Checkpoint, ProofError, parse_note, read_notes
@@ -34,7 +34,7 @@ class Witness:
         self.path = path
         self.behind = False
         self.last: Checkpoint | None = None
-        self._lock = threading.Lock()
+        self._lock = machine.Lock()
 
     def show(self, note: str, point: Checkpoint) -> None:
         """Append a note that says `point`, unless a further head was shown.

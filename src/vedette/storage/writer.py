@@ -23,12 +23,12 @@ owner says that there is room again.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
+from vedette import machine
 from vedette.crashpoint import reach
 from vedette.errors import StoreFailed
 from vedette.quick_data import dataclass
@@ -101,7 +101,7 @@ class Writer:
         self._again: tuple[type[BaseException], ...] = (*database.fault, Moved)
         self._whole: tuple[type[BaseException], ...] = (*database.lost, *self._again)
         self._queue: deque[Item] = deque()
-        self._wake = threading.Condition()
+        self._wake = machine.Condition()
         # `_called`: `_go` is to come. `_due`: the queue may be taken. `_busy`: a group is being
         # written or synced, by the loop or the thread; who has set it has the database.
         self._ending = self._called = self._due = self._busy = False
@@ -109,7 +109,7 @@ class Writer:
         self._claimed: tuple[int, Group] | None = None  # being written by that thread's loop
         self._until = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name="vedette-writer", daemon=True)
+        self._thread = machine.Thread(target=self._run, name="vedette-writer", daemon=True)
         self.ready = True
         self.failure = ""
         self._why: Exception | None = None
@@ -168,7 +168,7 @@ class Writer:
             if not self._queue:
                 return
             group = Group(list(self._queue))
-            self._busy, self._claimed = True, (threading.get_ident(), group)
+            self._busy, self._claimed = True, (machine.get_ident(), group)
             self._queue.clear()
         self._write_here(group)
 
@@ -206,7 +206,7 @@ class Writer:
         """Commit what is queued and end the thread."""
         with self._wake:
             self._ending = True
-            if self._claimed is not None and self._claimed[0] == threading.get_ident():
+            if self._claimed is not None and self._claimed[0] == machine.get_ident():
                 # Whoever interrupted this thread took it out of the midst of writing the group.
                 group = self._claimed[1]
                 group.error = group.error or StoreFailed("the commit was interrupted")

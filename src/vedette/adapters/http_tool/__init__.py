@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from vedette import machine
+
 if TYPE_CHECKING:
     from vedette.agent import Fleet
     from vedette.ports import Performer
@@ -24,7 +26,6 @@ def with_http(fleet: Fleet, hands: Performer) -> Performer:
 async def probe(target: Mapping[str, Any]) -> str:
     """Connect to a target, TLS included, and send nothing. Raises Unavailable."""
     import asyncio
-    import time
 
     from vedette.adapters.http_tool.send import NotSent, connected, place_of
     from vedette.errors import Unavailable
@@ -32,7 +33,7 @@ async def probe(target: Mapping[str, Any]) -> str:
     def look() -> str:
         try:
             place = place_of(target)
-            connected(place, time.monotonic() + 5.0).close()
+            connected(place, machine.monotonic_s() + 5.0).close()
         except NotSent as error:
             raise Unavailable(str(error), mend="see base_url in vedette.toml") from error
         return f"{place.host}:{place.port} takes connections; nothing was sent"

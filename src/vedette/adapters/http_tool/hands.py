@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
-import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import field
 from typing import Any
 
-from vedette import crashpoint
+from vedette import crashpoint, machine
 from vedette.adapters.http_tool.outcomes import found_of, outcome_of
 from vedette.adapters.http_tool.send import (
     Answer,
@@ -44,7 +42,7 @@ class _Attempt:
     """One request. `sent` and `unwanted` exclude each other: whoever is first has its way."""
 
     end: float
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: machine.Lock = field(default_factory=lambda: machine.Lock())
     sent: bool = False
     unwanted: bool = False
     line: socket.socket | None = None
@@ -52,10 +50,10 @@ class _Attempt:
     def send(self, line: socket.socket, may_start: Callable[[], bool]) -> bool:
         """Say whether the first byte may go out now; asked on the thread."""
         with self.lock:
-            if self.unwanted or time.monotonic() >= self.end or not may_start():
+            if self.unwanted or machine.monotonic_s() >= self.end or not may_start():
                 self.unwanted = True
                 return False
-            line.settimeout(max(0.001, self.end - time.monotonic()))
+            line.settimeout(max(0.001, self.end - machine.monotonic_s()))
             self.line, self.sent = line, True
         crashpoint.reach("call:before")
         return True
@@ -75,7 +73,7 @@ class HttpHands:
 
     def __init__(self, hands: Performer) -> None:
         self._hands: Any = hands
-        self._threads: dict[str, ThreadPoolExecutor] = {}
+        self._threads: dict[str, machine.ThreadPoolExecutor] = {}
         self._free: dict[str, asyncio.Semaphore] = {}
         self._running: dict[_Key, asyncio.Future[Any]] = {}
 
@@ -132,9 +130,9 @@ class HttpHands:
 
     async def _over(self, call: Call) -> bool:
         """Wait for an earlier request of the key, as long as a call may take."""
-        key, end = _key(call), time.monotonic() + _seconds(call)
+        key, end = _key(call), machine.monotonic_s() + _seconds(call)
         while (earlier := self._running.get(key)) is not None:
-            await asyncio.wait({earlier}, timeout=max(0.0, end - time.monotonic()))
+            await asyncio.wait({earlier}, timeout=max(0.0, end - machine.monotonic_s()))
             if not earlier.done():
                 return False
             await asyncio.sleep(0)
@@ -152,7 +150,7 @@ class HttpHands:
             "User-Agent": "vedette",
         }
         async with self._free.setdefault(call.agent, asyncio.Semaphore(THREADS)):
-            attempt = _Attempt(time.monotonic() + _seconds(call))
+            attempt = _Attempt(machine.monotonic_s() + _seconds(call))
 
             def work() -> Answer | None:
                 answer = exchange(
@@ -186,7 +184,9 @@ class HttpHands:
         threads = self._threads.get(agent)
         if threads is None:
             # More than are let in: those that wait for a name are counted no longer.
-            threads = ThreadPoolExecutor(4 * THREADS, thread_name_prefix=f"vedette-http-{agent}")
+            threads = machine.ThreadPoolExecutor(
+                4 * THREADS, thread_name_prefix=f"vedette-http-{agent}"
+            )
             self._threads[agent] = threads
         return threads.submit(work)
 

@@ -12,13 +12,13 @@ import ipaddress
 import json
 import socket
 import ssl
-import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import field
 from typing import Any
 from urllib.parse import urlsplit
 
+from vedette import machine
 from vedette.load.http_template import Request
 from vedette.quick_data import dataclass
 
@@ -131,7 +131,7 @@ def _read(answer: http.client.HTTPResponse, line: socket.socket, end: float) -> 
     raw, cut = bytearray(), False
     try:
         while len(raw) <= MOST_BYTES:
-            line.settimeout(max(0.001, end - time.monotonic()))
+            line.settimeout(max(0.001, end - machine.monotonic_s()))
             chunk = answer.read1(1 << 14)
             if not chunk:
                 break
@@ -146,7 +146,7 @@ def connected(place: Place, end: float) -> socket.socket:
     """Return a connection to a target, with TLS where its URL says so. Raises NotSent."""
     why = "it has no address"
     for address in _addresses(place):
-        if (left := end - time.monotonic()) <= 0:
+        if (left := end - machine.monotonic_s()) <= 0:
             raise NotSent("the time was over before it was called")
         try:
             line = socket.create_connection((str(address), place.port), timeout=left)

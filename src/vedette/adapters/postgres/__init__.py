@@ -13,14 +13,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import time
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vedette import machine
 from vedette.adapters.postgres.database import PostgresDatabase
 from vedette.adapters.postgres.lease import NEWS, Leases
 from vedette.adapters.postgres.own import OwnRuns
@@ -167,14 +166,14 @@ class PostgresStore(OwnRuns, SqlStore):
     def _other_lives(self) -> bool:
         """Say whether the beat of another worker moves; wait for it for a lease and a quarter."""
         if self._met is None:
-            self._met = self._beats(), time.monotonic() + self._patience_s
+            self._met = self._beats(), machine.monotonic_s() + self._patience_s
         met, until = self._met
         while met:
             if any(beat > met.get(life, beat) for life, beat in self._beats().items()):
                 return True
-            if time.monotonic() >= until:
+            if machine.monotonic_s() >= until:
                 return False
-            time.sleep(_LOOK_S)
+            machine.sleep_s(_LOOK_S)
         return False
 
     def _beats(self) -> dict[int, int]:
@@ -374,7 +373,9 @@ class PostgresStore(OwnRuns, SqlStore):
 
 def _worker_of(path: Path) -> str:
     """Return the name of the worker whose state folder this is, a new one if it has none."""
-    return path.read_text("ascii").strip() if path.exists() else f"wrk_{uuid.uuid4().hex}"
+    if path.exists():
+        return path.read_text("ascii").strip()
+    return f"wrk_{machine.random_bytes(16).hex()}"
 
 
 def _keep_worker(path: Path, name: str) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import itertools
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from vedette import machine
 from vedette.adapters.postgres.text import numbered, written
 from vedette.errors import BadFleet, StoreFailed, Unavailable
 from vedette.storage.database import Row
@@ -261,7 +261,7 @@ class PostgresDatabase:
         who waits here has nothing else to do. After that it is left alone between tries.
         """
         outside, tries = not self.in_transaction, 0
-        if outside and time.monotonic() < self._again_from:
+        if outside and machine.monotonic_s() < self._again_from:
             raise StoreFailed("PostgreSQL does not answer", mend="start it")
         while True:
             try:
@@ -271,14 +271,14 @@ class PostgresDatabase:
             except self.gone as error:
                 if not outside or not (self._connection.closed or self._connection.broken):
                     raise
-                tries, now = tries + 1, time.monotonic()
+                tries, now = tries + 1, machine.monotonic_s()
                 self._away_since = self._away_since or now
                 if tries > 1 and now >= self._away_since + self._patience_s:
                     self._again_from = now + (_ALONE_S if self._patience_s else 0)
                     raise StoreFailed(
                         f"PostgreSQL does not answer: {_first_line(error)}", mend="start it"
                     ) from error
-            time.sleep(0.05 if tries > 1 else 0)
+            machine.sleep_s(0.05 if tries > 1 else 0)
 
     # --- transactions -----------------------------------------------------------------------
 

@@ -11,15 +11,14 @@ A thread of its own does all of this, so that a busy event loop loses no lease.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from vedette import machine
 from vedette.adapters.postgres.database import LOOK, PostgresDatabase
 from vedette.adapters.postgres.schema import shard_of
 from vedette.adapters.postgres.shares import Peer, seen, shard_in, share, silent
-from vedette.clock import boot_us
 from vedette.crashpoint import reach
 from vedette.errors import BadStore
 
@@ -52,7 +51,7 @@ class Leases:
         visit: bool = False,
         own_head: Callable[[], int],
         show: Callable[[str], None] = lambda note: None,
-        now: Callable[[], int] = boot_us,
+        now: Callable[[], int] = lambda: machine.boot_us(),
     ) -> None:
         """Take over a connection. `own_head` is the last seq that this worker knows of.
 
@@ -80,8 +79,8 @@ class Leases:
         self._listening: Any = None
         # Called on our thread once `rev`, `news` or `seen` is another.
         self.listeners: list[Callable[[], None]] = []
-        self._ending, self._closed = threading.Event(), False
-        self._thread = threading.Thread(target=self._run, name="vedette-leases", daemon=True)
+        self._ending, self._closed = machine.Event(), False
+        self._thread = machine.Thread(target=self._run, name="vedette-leases", daemon=True)
 
     # --- what others ask ----------------------------------------------------------------------
 

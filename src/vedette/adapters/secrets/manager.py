@@ -8,11 +8,10 @@ are named; it is spoken to without TLS, so no other host is taken there.
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
+from vedette import machine
 from vedette.errors import BadFleet, Unavailable
 from vedette.load.part import is_here
 
@@ -38,18 +37,18 @@ class SecretManager:
         max_age_s: float = 300.0,
         stale_s: float = 3600.0,
         timeout_s: float = 5.0,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = lambda: machine.monotonic_s(),
     ) -> None:
         self._max_age_s = max_age_s
         self._stale_s = stale_s
         self._timeout_s = timeout_s
         self._clock = clock
         self._client: Any = None
-        self._connecting = threading.Lock()
+        self._connecting = machine.Lock()
         self._known: dict[str, tuple[float, str]] = {}
         # Not to be asked for before an instant, and why.
         self._away: dict[str, tuple[float, str]] = {}
-        self._asking: dict[str, threading.Lock] = {}
+        self._asking: dict[str, machine.Lock] = {}
         self.asked = 0
 
     def read(self, version: str) -> str:
@@ -61,7 +60,7 @@ class SecretManager:
         found = self._value(version, self._max_age_s)
         if found is not None:
             return found
-        asking = self._asking.setdefault(version, threading.Lock())
+        asking = self._asking.setdefault(version, machine.Lock())
         # While it is away, whoever asks again asks for all.
         if not asking.acquire(blocking=version not in self._away):
             return self._last(version)

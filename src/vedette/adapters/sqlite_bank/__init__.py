@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 
 import apsw
 
-from vedette import crashpoint
+from vedette import crashpoint, machine
 from vedette.adapters.sqlite_bank.curated import Curated, migrate
 from vedette.adapters.sqlite_bank.sql import COUNT, FIELDS, FRESH, SCHEMA, ranking
 from vedette.adapters.sqlite_bank.terms import (
@@ -45,7 +44,7 @@ class SqliteBank(Curated):
 
     def __init__(self, path: Path | str) -> None:
         """Open or create the file (`:memory:` for tests). Raises BadStore for another format."""
-        self._lock = threading.RLock()
+        self._lock = machine.RLock()
         self._versions: dict[str, int] = {}
         self._plans: dict[str, BankPlan] = {}
         try:

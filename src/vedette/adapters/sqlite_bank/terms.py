@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import re
 import sys
-import threading
 import unicodedata
 from collections.abc import Iterator
 from functools import cache, lru_cache
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from vedette import machine
 from vedette.memory import Memory
 
 MAX_TERMS = 60  # distinct terms of a query that are looked up
@@ -91,7 +91,7 @@ def stemmer_version() -> str:
     return version("snowballstemmer")
 
 
-_STEMMING = threading.Lock()
+_STEMMING = machine.Lock()
 
 
 @lru_cache(maxsize=65536)

@@ -1,0 +1,110 @@
+"""The disk of a simulated machine: images per life, power cuts, errors at the n-th call, no room.
+
+The files are real ones (put them on a file system in memory); SQLite's own go through the VFS of
+`vedette.testing.disk`, which knows what was not synced. An image is the folder that the next life
+gets: after a kill all that was written, as the kernel has it; after a power cut what the disk has.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+
+from vedette.testing.disk import WatchedDisk, Written
+
+# Appended to past SQLite without being synced: a power cut leaves a prefix of what came last.
+_UNSYNCED = ("witness.log",)
+# A lock of the dead, and SQLite's index of its log, which is memory.
+_NOT_KEPT = ("runner.lock",)
+_MEMORY = "-shm"
+
+CALLS = ("open", "write", "truncate", "sync", "delete")
+
+
+class SimDisk(WatchedDisk):
+    """The disks of all machines of a history; a machine is a state folder."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._counts: dict[tuple[str, str], int] = {}
+        self._fails: dict[tuple[str, str], dict[int, Callable[[], apsw.Error]]] = {}
+        self._room: dict[str, int] = {}
+        self._shown: dict[str, int] = {}
+
+    # --- faults -------------------------------------------------------------------------------
+
+    def calls(self, folder: Path, call: str) -> int:
+        """Return how many calls of a kind a machine's files have had."""
+        return self._counts.get((os.path.realpath(folder), call), 0)
+
+    def fail(self, folder: Path, call: str, nth: int) -> None:
+        """Let the `nth` call of a kind from now fail, once, with an I/O error."""
+        at = os.path.realpath(folder), call
+        self._fails.setdefault(at, {})[self._counts.get(at, 0) + nth] = lambda: apsw.IOError(
+            f"simulated: the {call} failed"
+        )
+
+    def leave_room(self, folder: Path, octets: int | None) -> None:
+        """Let a machine's files grow by so many bytes and no more; None: as they please."""
+        if octets is None:
+            self._room.pop(os.path.realpath(folder), None)
+        else:
+            self._room[os.path.realpath(folder)] = octets
+
+    def before(self, call: str, path: str, more: int = 0) -> None:
+        """Count a call; raise what was asked for."""
+        folder, _, _ = path.rpartition("/")
+        at = folder, call
+        count = self._counts[at] = self._counts.get(at, 0) + 1
+        fails = self._fails.get(at)
+        if fails and count in fails:
+            raise fails.pop(count)()
+        if more > 0 and folder in self._room:
+            if self._room[folder] < more:
+                raise apsw.FullError("simulated: the disk is full")
+            self._room[folder] -= more
+
+    def xSleep(self, microseconds: int) -> int:
+        """Wait for nobody: whoever holds a lock could not go on meanwhile."""
+        return microseconds
+
+    # --- images -------------------------------------------------------------------------------
+
+    def image(self, folder: Path, to: Path, cut: random.Random | None = None) -> None:
+        """Give `to` what survives of a machine's folder: all of it, or what a power cut leaves.
+
+        `cut` draws what that is. Take the image before anything else can write.
+        """
+        real = os.path.realpath(folder)
+
+        def ignore(_: str, names: list[str]) -> list[str]:
+            return [n for n in names if n in _NOT_KEPT or n.endswith(_MEMORY)]
+
+        shutil.copytree(folder, to, ignore=ignore)
+        kept = [path for path in sorted(self.files) if path.rpartition("/")[0] == real]
+        if cut is not None:
+            for path in kept:
+                (to / Path(path).name).write_bytes(self.files[path].left(cut, True))
+            for name in _UNSYNCED:
+                before, file = self._shown.get(real, 0), to / name
+                if file.exists():
+                    raw = file.read_bytes()
+                    file.write_bytes(raw[: cut.randint(min(before, len(raw)), len(raw))])
+        for path in kept:
+            written = self.files.pop(path)
+            if cut is None:
+                # A kill syncs nothing: the next power cut may take what this life wrote.
+                self.files[f"{os.path.realpath(to)}/{Path(path).name}"] = Written(
+                    bytearray(written.synced), list(written.waiting), written.size
+                )
+        witness = to / _UNSYNCED[0]
+        self._shown[os.path.realpath(to)] = witness.stat().st_size if witness.exists() else 0
+
+    def close(self) -> None:
+        """Be the default no more."""
+        self.unregister()
