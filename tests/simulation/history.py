@@ -1,0 +1,115 @@
+"""A history: what happened, as plain data, to whoever stood outside.
+
+What a source was told, what the targets' own record says, what people ordered and when they were
+told that it is done, the faults, and the ledger as exported. Instants are seconds of one true
+clock, never of a worker's. Whoever makes a history, the simulation or a run of real processes,
+fills the same fields; `tests.simulation.model.judge` says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+NEVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Want:
+    """What an event asks of each agent that it wakes: a call, or a row (`row`) of the fleet's own.
+
+    `held`: policy wants a person's approval of it. `text` is unique in the history.
+    """
+
+    tool: str
+    text: str
+    row: bool = False
+    held: bool = False
+
+
+@dataclass
+class Event:
+    """One event. `ref` is its name in the ledger, as a receipt tells it.
+
+    `sent_s` is the first delivery, `told_s` when the source was told that it is durable (NEVER if
+    it was not) and `by` by which worker. `value` is a number of its own.
+    """
+
+    ref: str
+    agents: tuple[str, ...]
+    key: str
+    value: int
+    wants: tuple[Want, ...] = ()
+    sent_s: float = 0.0
+    told_s: float = NEVER
+    by: str = ""
+
+
+@dataclass
+class Act:
+    """One line of a target's own record: a call `begun`, an effect `done`, an outcome `asked`, a
+    call `refused` for good.
+
+    `entries` is how many entries of the ledger were durable then; None: nobody looked.
+    """
+
+    at_s: float
+    what: str
+    tool: str
+    key: str
+    text: str = ""
+    agent: str = ""
+    by: str = ""
+    entries: int | None = None
+
+
+@dataclass
+class Order:
+    """What a person ordered: `stop`, `resume`, `publish`, `approve`, `deny`, `erase`, `archive`,
+    `rotate`, `restore`, `confirm`.
+
+    `what` is `agent:NAME`, `tool:NAME` or `all:` of a stop or resume, the effect's key of an
+    answer, the event's ref of an erasure. `denies` are the tools that a published policy denies and
+    `revision` its number, if it was told. `since_s`: a restored store knows nothing from then on.
+    """
+
+    verb: str
+    asked_s: float
+    told_s: float = NEVER
+    what: str = ""
+    denies: tuple[str, ...] = ()
+    revision: int = 0
+    since_s: float = NEVER
+
+
+@dataclass
+class Fault:
+    """A fault, where, from when to when. The model only counts them."""
+
+    what: str
+    where: str
+    from_s: float
+    to_s: float
+
+
+@dataclass
+class History:
+    """All that is known of one history from outside.
+
+    `entries` are the ledger's entries in order, parsed, and `bodies` what lies beside them, by
+    their seq. `rows` are the texts of the fleet's own rows at the end, by (agent, key). `errors`
+    is what nobody may see, such as a traceback. `grace_s` is how long a call may be under way
+    before its target notes that it began. Every fault has ended and every person has answered
+    before `end_s`; how long that is, is the bound of liveness.
+    """
+
+    events: list[Event] = field(default_factory=list)
+    acts: list[Act] = field(default_factory=list)
+    orders: list[Order] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    bodies: dict[int, dict[str, Any]] = field(default_factory=dict)
+    rows: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    grace_s: float = 0.0
+    end_s: float = 0.0
