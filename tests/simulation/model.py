@@ -35,7 +35,7 @@ def judge(history: History) -> list[Violation]:
 def _events(history: History) -> Found:
     """What was accepted is in the ledger once, and each of its runs is judged and ended once."""
     accepted = Counter(e["event"] for e in _kind(history, "event.accepted"))
-    judged = Counter((e["run"], e["turn"]) for e in _kind(history, "turn.reasoned"))
+    judged = Counter((e["run"], e.get("turn", 1)) for e in _judged(history))
     closed = Counter((e["event"], e["agent"]) for e in _kind(history, "run.closed"))
     dropped = {(e["event"], e["agent"]) for e in _kind(history, "run.dropped")}
     dead = {(e["event"], e["agent"]) for e in _kind(history, "run.dead")}
@@ -102,7 +102,7 @@ def _rows(history: History) -> Found:
     noted: dict[tuple[str, str], list[str]] = defaultdict(list)
     by_ref = {event.ref: event for event in history.events}
     done = {(e["event"], e["agent"], e["tool"]) for e in _kind(history, "effect.done")}
-    for entry in _kind(history, "turn.reasoned"):
+    for entry in _judged(history):
         event = by_ref.get(entry["event"])
         if event is None:
             continue
@@ -172,9 +172,9 @@ def _order(history: History) -> Found:
     by_ref = {event.ref: event for event in history.events}
     seen: dict[tuple[str, str], list[int]] = defaultdict(list)
     last: dict[tuple[str, str], int] = {}
-    for entry in _kind(history, "turn.reasoned"):
+    for entry in _judged(history):
         event = by_ref.get(entry["event"])
-        if event is None or entry["turn"] != 1:
+        if event is None or entry.get("turn", 1) != 1:
             continue
         name = entry["agent"], event.key
         if entry["about"] < last.get(name, 0):
@@ -212,7 +212,7 @@ def _stops(history: History) -> Found:
             stopped.add(entry["what"])
         elif entry["kind"] == "stop.lifted":
             stopped.discard(entry["what"])
-        begins = entry["kind"] in ("turn.reasoned", "effect.started")
+        begins = "label" in entry or entry["kind"] == "effect.started"
         if begins and stopped & _scopes(entry["agent"], entry.get("tool", "")):
             yield Violation("not stopped", f"entry {entry['seq']} ({entry['kind']})")
 
@@ -223,6 +223,11 @@ def _scopes(agent: str, tool: str) -> set[str]:
 
 def _kind(history: History, *kinds: str) -> Iterator[dict[str, Any]]:
     return (entry for entry in history.entries if entry["kind"] in kinds)
+
+
+def _judged(history: History) -> Iterator[dict[str, Any]]:
+    """Give the entries that record a judgement: of a turn, or of a run that came to nothing."""
+    return (entry for entry in history.entries if "label" in entry)
 
 
 def _ordered(history: History, verb: str) -> set[str]:
