@@ -6,8 +6,9 @@ BIN := .venv/bin
 # Two, not one per core: the fault and speed tests measure time and start processes of their own.
 WORKERS ?= 2
 ARGS ?=
+SEED ?=
 
-.PHONY: help setup run test check fast faults lock replay-real kill-real bench-line bench-start \
+.PHONY: help setup run test check fast faults jepsen lock replay-real kill-real bench-line bench-start \
   bench-latency bench-idle bench-standing bench-stop bench-peers bench-publish soak wheel clean \
   eval-real session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa \
   bench-opinion bench-box diff-engines pairs simulate
@@ -57,6 +58,10 @@ faults: ## Every crash point, 10,000 pairs, power cuts and their controls (10 mi
 simulate: ## Simulated histories of the whole cluster, judged by the model; ARGS="--histories 30000"
 	@tools/setup
 	@$(BIN)/python -m tests.simulation.search $(ARGS)
+
+jepsen: ## The promises on real processes under SEED=n faults; ARGS="--minutes 30 --store postgresql"
+	@tools/setup
+	@SEED=$(SEED) $(BIN)/python -m tests.jepsen $(ARGS)
 
 mutants: ## Every deliberate violation of a promise, each killed by that promise's own test (6 min)
 	@tools/setup
