@@ -34,7 +34,7 @@ async def decide_due(line: Line, case: Case, due: list[ActionRow]) -> Step:
         returns: list[tuple[str, int, int]] = []
         permits = 0
         for row in rows:
-            if hold.ended(row, now):
+            if hold.ended(row, line.clock.expiry_us()):
                 drafts += end_hold(case, row)
                 continue
             counted_us = row.counted_us

@@ -143,10 +143,11 @@ class Step:
     `lacking` what it has no room for beside `spend`: it is refused if there is room by now. `order`
     is (key, the position the judge's state was at, the position it is at now): events of a key
     may be judged ahead of the commits before them, and the store refuses a step whose predecessor
-    did not stand. The step with which a run becomes observed has one; -1 before stands for
-    whatever came before. `stops` is the stop epoch as of which it says that its run waits for a
-    resume: a run that waits as of an older one is due at once, as that resume may have been. A step without `run` (a person's command, a publication) is fenced by
-    nothing.
+    did not stand, or that passes over an event which still waits to be judged. The step with which
+    a run becomes observed has one; -1 before stands for whatever came before, or waits. `stops` is
+    the stop epoch as of which it says that its run waits for a resume: as of an older one the run
+    is due at once, as that resume may have been. A step without `run` (a person's command, a
+    publication) is fenced by nothing.
     `position` is the run's; 0 lets the store look it up.
     """
 
@@ -186,6 +187,7 @@ class Answer(Enum):
     FENCED_POLICY = "fenced: policy"
     FENCED_STOP = "fenced: stop"
     FENCED_ORDER = "fenced: order"
+    FENCED_EARLIER = "fenced: an earlier event waits"
     OVER_BUDGET = "over budget"
     ROOM = "room"
 

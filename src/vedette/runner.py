@@ -12,8 +12,10 @@ import orjson
 
 from vedette import machine
 from vedette.app import App
+from vedette.clock import next_beat, until_beat
 from vedette.curating import feed
 from vedette.errors import BadPolicy, StoreFailed, Unavailable, VedetteError
+from vedette.fleet_clock import Jump, told_jump
 from vedette.follow import catch_up, follow
 from vedette.identity import ENGINE
 from vedette.policy_folder import offer_folder, waiting, waits
@@ -23,13 +25,13 @@ from vedette.signals import Signals
 from vedette.sourcing import make_sources
 
 TICK_S = 0.25
+# The same while nothing happens: then with whoever else looks around, so that one wakeup is enough.
+REST_S = 1.0
 # How often the age of the oldest unfinished run is looked up.
 AGE_S = 2.0
-# How often the state folder is looked at: whether it is still the one that was opened.
-STATE_S = 1.0
 RETRY_US = 1_000_000
 # How often the agents' folders are looked at for what is not the release that runs.
-LOOK_S = 2.0
+LOOK_S = 10.0
 # How far off a retry or a limit may be for `until_idle` to stay up for it.
 SOON_US = 60_000_000
 # What is loaded after the first event waits for it so long at most; or until nothing was to be
@@ -56,6 +58,9 @@ class Running:
             app.pool.tell(self.trouble)
         self.address: str | None = None
         self.aged_at = 0.0
+        self.committing = True
+        self.jump: Jump | None = None
+        self.seen = (0, 0)
         self.began_us = app.line.clock.monotonic_us()
         self.began_cpu = machine.cpu_s()
         self.sources: list[Source] = []
@@ -108,6 +113,8 @@ class Running:
                 self._mind(tasks[-1])
                 while not self.stopping.is_set():
                     try:
+                        self._tell_store()
+                        self._tell_clock()
                         self._gauges()
                         if on_tick is not None:
                             on_tick(self)
@@ -151,7 +158,7 @@ class Running:
                         f"{one.agent} was changed on disk since release {one.release[:12]}, which "
                         f"runs on: see `vedette agent release {one.agent}`"
                     )
-            await asyncio.sleep(LOOK_S)
+            await next_beat(LOOK_S)
 
     def _beside(self) -> list[asyncio.Task[None]]:
         """Start what goes on beside the line: traces, logs, shipping, a look at the folders."""
@@ -210,7 +217,7 @@ class Running:
         identity = self.app.identity
         while identity is not None:
             identity.check()
-            await asyncio.sleep(STATE_S)
+            await next_beat(REST_S)
 
     def stop(self) -> None:
         """Ask the run to end; what is not committed is found again by the next one."""
@@ -254,8 +261,11 @@ class Running:
             threading.excepthook = before
 
     async def _pause(self) -> None:
+        """Wait until it is time to look again, or the run is to end."""
+        moved, self.seen = self.seen, (self.app.store.head(), self.app.dispatcher.pending)
+        rests = self.seen == moved and not self.until_idle
         try:
-            async with asyncio.timeout(TICK_S):
+            async with asyncio.timeout(until_beat(REST_S) if rests else TICK_S):
                 await self.stopping.wait()
         except TimeoutError:
             return
@@ -271,6 +281,27 @@ class Running:
             run.waits in near and not stops.agent(run.agent)
             for run in app.store.due(now_us + SOON_US, 1000)
         )
+
+    def _tell_store(self) -> None:
+        """Tell once that the store cannot commit, and once that it can again."""
+        writer = self.app.store.writer
+        self.app.metrics.gauge("store_ready", writer.ready)
+        if writer.ready != self.committing:
+            self.committing = writer.ready
+            self.trouble(
+                "the store takes writes again"
+                if writer.ready
+                else f"the store cannot commit: {writer.failure}; nothing is accepted and nothing "
+                "is called until it can"
+            )
+
+    def _tell_clock(self) -> None:
+        """Tell once of a jump of the wall clock."""
+        jump = self.app.line.clock.jump
+        if jump != self.jump:
+            self.jump = jump
+            if jump is not None:
+                self.trouble(f"{told_jump(jump)} until a person says `vedette clock confirm`")
 
     def _gauges(self) -> None:
         app = self.app
@@ -340,7 +371,7 @@ class Running:
 
         folder = self.app.settings.policies
         clock = self.app.line.clock
-        async for _ in saved(folder, self.stopping):
+        async for _ in saved(folder):
             while True:
                 try:
                     await self.offer_policy()

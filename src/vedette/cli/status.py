@@ -45,6 +45,8 @@ def status(ctx: click.Context, as_json: bool) -> None:
     found["changed_on_disk"] = live.get("changed_on_disk", [])
     found |= {"folder": folder, "engine": live.get("engine", published)}
     found["second"] = live.get("second")
+    found["clock"] = live.get("clock")
+    found["unrecorded"] = live.get("unrecorded", [])
     say(as_json, {"running": running, **found}, _text(running, found))
 
 
@@ -103,6 +105,11 @@ def _text(running: bool, found: dict[str, Any]) -> str:
     lines += [plain(line) for line in folder_note(found["folder"])]
     stopped = [_stop(stop, found["until"]) for stop in found["stops"]]
     lines.append(f"stopped: {', '.join(stopped) or 'nothing'}")
+    if unrecorded := found.get("unrecorded"):
+        names = ", ".join(name.replace(":", " ").strip() for name in unrecorded)
+        lines.append(f"stopped in the running fleet, not recorded yet: {names}")
+    if found.get("clock"):
+        lines.append(f"clock: {found['clock']} until a person says `vedette clock confirm`")
     lines += [
         f"left alone: {target['target']} ({target['state']}), {target['waiting']:,} runs wait for "
         f"it, tried again at {shown_time(target['retry_us'])}"

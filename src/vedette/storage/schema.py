@@ -14,6 +14,12 @@ from __future__ import annotations
 
 SCHEMA = 2
 
+# Events of a key that wait to be judged. Made wherever it is missing: an older program keeps it.
+WAITING = (
+    "CREATE INDEX IF NOT EXISTS run_unjudged ON run(agent, key, position) "
+    "WHERE state = 'ready' AND turn = 0"
+)
+
 TABLES = """
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 

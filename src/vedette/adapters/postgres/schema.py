@@ -12,7 +12,7 @@ import re
 
 from vedette.adapters.postgres.database import PostgresDatabase
 from vedette.errors import BadStore
-from vedette.storage.schema import SCHEMA, TABLES
+from vedette.storage.schema import SCHEMA, TABLES, WAITING
 
 SHARDS = 64
 
@@ -68,6 +68,7 @@ def prepare(database: PostgresDatabase) -> None:
                 f"the store has schema {found}, this program knows {SCHEMA}",
                 mend="use the version of vedette that wrote it",
             )
+        database.script(WAITING)
         database.commit()
     finally:
         database.rollback()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -120,6 +121,12 @@ class SqliteDatabase:
         """Close the connection."""
         self.connection.close()
 
+    def is_full(self, error: BaseException) -> bool:
+        """Say whether an error means that the disk takes no more; a quota is an I/O error."""
+        import apsw
+
+        return isinstance(error, apsw.FullError | apsw.IOError)
+
     def scrub(self, wait_ms: int = 0) -> bool:
         """Write the log back and cut it to nothing; False if a reader still needs it.
 
@@ -201,13 +208,23 @@ def open_database(
         raise BadStore(
             "this file is not a store", where=str(path), mend="use another state folder"
         ) from error
-    except apsw.FullError as error:
-        connection.close()
-        raise StoreFailed(
-            "the disk is full", where=str(path), code="no-space",
-            mend="make room, then start again; nothing accepted is lost",
-        ) from error  # fmt: skip
     except BaseException:
         connection.close()
         raise
     return SqliteDatabase(connection)
+
+
+@contextmanager
+def told_of_space(path: Path) -> Iterator[None]:
+    """Raise StoreFailed (`no-space`) where a full disk broke something off."""
+    import apsw
+
+    try:
+        yield
+    except (apsw.FullError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise StoreFailed(
+            "the disk is full", where=str(path), code="no-space",
+            mend="make room, then start again; nothing accepted is lost",
+        ) from error  # fmt: skip

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vedette.adapters.sqlite.database import SqliteDatabase
 from vedette.crashpoint import reach
 from vedette.errors import BadStore
-from vedette.storage.schema import SCHEMA, TABLES, tag
+from vedette.storage.schema import SCHEMA, TABLES, WAITING, tag
 from vedette.storage.views import Views
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def bring_up(connection: apsw.Connection, path: Path) -> None:
     """Make the tables of a new file, or bring an older one up. Raises BadStore for a newer one."""
     found: Any = connection.execute("PRAGMA user_version").fetchall()[0][0]
     if found == SCHEMA:
+        connection.execute(WAITING)
         return
     if found > SCHEMA:
         raise BadStore(
@@ -95,6 +96,7 @@ def bring_up(connection: apsw.Connection, path: Path) -> None:
             connection.execute(TABLES)
         else:
             _one_to_two(connection)
+        connection.execute(WAITING)
         connection.execute(f"PRAGMA user_version={SCHEMA}")
         reach("schema:mid")
     reach("schema:after")
