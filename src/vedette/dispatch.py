@@ -50,7 +50,9 @@ AHEAD = 32
 # How many runs of a key are read at once; more than may be under way, so that one is new.
 _PAGE = 2 * AHEAD
 # A lane that waits for longer than this leaves the room to others.
-_REST_US = 1_000_000
+_REST_US = 200_000
+# A handler that is at one run for longer than this waits for a judge, a model or a store.
+_SLOW_US = 500_000
 # Handlers of one agent while another that asks for little is about. Whatever is in hand for the
 # one stands before the other's next step, in every commit and every round of the loop.
 BESIDE = 6
@@ -79,6 +81,15 @@ class Lane:
         self.queue.insert(at, run)
 
 
+@dataclass(slots=True, eq=False)
+class Hand:
+    """A handler at a run of a key, since an instant of the monotonic clock."""
+
+    key: Key
+    since_us: int
+    slow: bool = False
+
+
 class Dispatcher:
     """Hands ready runs to handlers. `start` and `close` bound its life on one event loop.
 
@@ -102,6 +113,7 @@ class Dispatcher:
         self._guarding = Guard(line, self._passed)
         self._lanes: dict[Key, Lane] = {}
         self._turns: Turns[Key] = Turns(handlers, beside=BESIDE, cost=self._cost)
+        self._hands: set[Hand] = set()
         self._free: deque[asyncio.Future[None]] = deque()
         self._parked: dict[Key, int] = {}
         # Keys of which more is in the store than in their lanes.
@@ -303,10 +315,13 @@ class Dispatcher:
             # There may be more to do than handlers were called for, when a bound was raised.
             self._call_handler()
             agent, key = turn
+            hand = Hand(key, self._line.clock.monotonic_us())
+            self._hands.add(hand)
             try:
                 await self._serve(key)
             finally:
-                self._turns.done(agent)
+                self._hands.discard(hand)
+                self._turns.done(agent, slow=hand.slow)
 
     async def _serve(self, key: Key) -> None:
         """Take the next run of a lane, if it may still be taken."""
@@ -487,6 +502,11 @@ class Dispatcher:
     def wake(self) -> None:
         """Queue what is due now."""
         line, now = self._line, self._line.clock.now_us()
+        before_us = line.clock.monotonic_us() - _SLOW_US
+        for hand in self._hands:
+            if hand.since_us < before_us and not hand.slow:
+                hand.slow = True
+                self._turns.slow(hand.key[0])
         if self.waking.leases_moved():
             self._drop_lost()
         if not line.store.ready:
