@@ -21,7 +21,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from vedette.case import Case
 from vedette.clock import MICROS, until_beat, within
@@ -41,6 +41,9 @@ from vedette.waking import Waking
 # How long nothing is looked for where nothing can be found.
 REST_S = 1.0
 Key = tuple[str, str]
+# Where a ready run is: waiting for an instant or a person; with a judge; performed; in a lane that
+# is to have a handler, or that nobody looks at; to be read; not to be read; of no lease.
+Place = Literal["aside", "hand", "effects", "queued", "idle", "behind", "unread", "leaseless"]
 T = TypeVar("T")
 
 # A target whose next trial is further off than this has failed several in a row.
@@ -51,6 +54,8 @@ AHEAD = 32
 _PAGE = 2 * AHEAD
 # A lane that waits for longer than this leaves the room to others.
 _REST_US = 200_000
+# A lane whose instant was so long ago is looked at by nobody.
+_LATE_US = 5_000_000
 # A handler that is at one run for longer than this waits for a judge, a model or a store.
 _SLOW_US = 500_000
 # Handlers of one agent while another that asks for little is about. Whatever is in hand for the
@@ -196,6 +201,46 @@ class Dispatcher:
         if self._seen_through[agent]:
             return True
         return judging and any(lane.busy for key, lane in self._lanes.items() if key[0] == agent)
+
+    def in_hand(self, agent: str) -> int:
+        """Return how many runs of an agent are being judged or performed."""
+        return self._seen_through[agent] + sum(hand.key[0] == agent for hand in self._hands)
+
+    def place(self, run: Run) -> Place:
+        """Return where a run is that the store says is ready."""
+        key = (run.agent, run.key)
+        if self._line.stops.agent(run.agent):
+            return "aside"
+        if self._line.store.lease(run) is None:
+            return "leaseless"
+        if run.id not in self.supply.known:
+            if key in self._short:
+                return self._lane_place(key)
+            return "behind" if run.agent in self.supply.behind else "unread"
+        for at in (key, self._own_lane(run)):
+            lane = self._lanes.get(at)
+            if lane is not None and any(other.id == run.id for other in lane.queue):
+                return self._lane_place(at)
+        lane = self._lanes.get(key)
+        return "hand" if lane is not None and lane.busy else "effects"
+
+    def _lane_place(self, key: Key) -> Place:
+        at_us = self._parked.get(key)
+        if at_us is not None:
+            late = at_us + _LATE_US < self._line.clock.now_us()
+            return "idle" if late else "aside"
+        lane = self._lanes.get(key)
+        if lane is None:
+            return "idle"
+        return "hand" if lane.busy else "queued" if lane.queued else "idle"
+
+    def read_again(self) -> None:
+        """Begin anew with what the store has, beside what is in hand. Raises StoreFailed."""
+        self.supply.start()
+        self.waking.start()
+        for key, lane in list(self._lanes.items()):
+            self._go_on(key, lane)
+        self._call_handler()
 
     @property
     def soon(self) -> bool:
