@@ -116,6 +116,7 @@ class Running:
                         self._tell_store()
                         self._tell_clock()
                         self._gauges()
+                        app.watchdog.look()
                         if on_tick is not None:
                             on_tick(self)
                         if self.until_idle and self._idle():
