@@ -195,7 +195,7 @@ async def open_app(
         if pool is not None:
             pool.close()
         raise
-    troubles += closed
+    troubles += [*closed, *store.remarks, *banks.remarks]
     if store.loss is not None:
         troubles.append(
             f"{store.loss.sentence}; everything is stopped, and what may have happened "

@@ -41,6 +41,7 @@ METRICS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "engine_differences": ("counter", "Decisions on which policy engines differ", ("where",)),
     "second_opinion": ("gauge", "1 while there is a second policy engine", ()),
     "second_opinion_missing": ("gauge", "1 while the second engine cannot be made", ()),
+    "policy_live_refused": ("gauge", "1 if this version's check refuses the live policy", ()),
     "policy_folder_differs": ("gauge", "1 while the policy folder says else than what is live", ()),
     "policy_engine_up": ("gauge", "1 while the policy server serves the live bundle", ()),
     "policy_engine_wasm": ("gauge", "1 while OPA's Wasm decides, 0 while another engine does", ()),
