@@ -58,6 +58,7 @@ from vedette.state_folder import StateIdentity, secure
 from vedette.stop import Stops
 from vedette.stores import is_there, open_reading, open_store
 from vedette.upkeep import Letters, Upkeep
+from vedette.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from vedette.adapters.prometheus import PrometheusMetrics
@@ -98,6 +99,19 @@ class App:
     containment: Containment | None = None
     identity: StateIdentity | None = None
     connections: Connections = field(default_factory=lambda: Connections(room()))
+    watchdog: Watchdog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watchdog = Watchdog(
+            self.line, self.dispatcher, bound_us=self.settings.stuck_us,
+            has_worker=self._has_worker, far=self._is_far,
+        )  # fmt: skip
+
+    def _is_far(self, agent: str) -> bool:
+        return self.settings.edges.gateway.remote(agent)
+
+    def _has_worker(self, agent: str) -> bool:
+        return self.pool is None or (agent, "judge") in self.pool.workers
 
     async def close(self) -> None:
         """Stop handling, commit what is queued, and let go of the store."""
@@ -181,7 +195,7 @@ async def open_app(
         if pool is not None:
             pool.close()
         raise
-    troubles += closed
+    troubles += [*closed, *store.remarks, *banks.remarks]
     if store.loss is not None:
         troubles.append(
             f"{store.loss.sentence}; everything is stopped, and what may have happened "

@@ -21,7 +21,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from vedette.case import Case
 from vedette.clock import MICROS, until_beat, within
@@ -41,6 +41,9 @@ from vedette.waking import Waking
 # How long nothing is looked for where nothing can be found.
 REST_S = 1.0
 Key = tuple[str, str]
+# Where a ready run is: waiting for an instant or a person; with a judge; performed; in a lane that
+# is to have a handler, or that nobody looks at; to be read; not to be read; of no lease.
+Place = Literal["aside", "hand", "effects", "queued", "idle", "behind", "unread", "leaseless"]
 T = TypeVar("T")
 
 # A target whose next trial is further off than this has failed several in a row.
@@ -50,7 +53,11 @@ AHEAD = 32
 # How many runs of a key are read at once; more than may be under way, so that one is new.
 _PAGE = 2 * AHEAD
 # A lane that waits for longer than this leaves the room to others.
-_REST_US = 1_000_000
+_REST_US = 200_000
+# A lane whose instant was so long ago is looked at by nobody.
+_LATE_US = 5_000_000
+# A handler that is at one run for longer than this waits for a judge, a model or a store.
+_SLOW_US = 500_000
 # Handlers of one agent while another that asks for little is about. Whatever is in hand for the
 # one stands before the other's next step, in every commit and every round of the loop.
 BESIDE = 6
@@ -79,6 +86,15 @@ class Lane:
         self.queue.insert(at, run)
 
 
+@dataclass(slots=True, eq=False)
+class Hand:
+    """A handler at a run of a key, since an instant of the monotonic clock."""
+
+    key: Key
+    since_us: int
+    slow: bool = False
+
+
 class Dispatcher:
     """Hands ready runs to handlers. `start` and `close` bound its life on one event loop.
 
@@ -102,6 +118,7 @@ class Dispatcher:
         self._guarding = Guard(line, self._passed)
         self._lanes: dict[Key, Lane] = {}
         self._turns: Turns[Key] = Turns(handlers, beside=BESIDE, cost=self._cost)
+        self._hands: set[Hand] = set()
         self._free: deque[asyncio.Future[None]] = deque()
         self._parked: dict[Key, int] = {}
         # Keys of which more is in the store than in their lanes.
@@ -184,6 +201,46 @@ class Dispatcher:
         if self._seen_through[agent]:
             return True
         return judging and any(lane.busy for key, lane in self._lanes.items() if key[0] == agent)
+
+    def in_hand(self, agent: str) -> int:
+        """Return how many runs of an agent are being judged or performed."""
+        return self._seen_through[agent] + sum(hand.key[0] == agent for hand in self._hands)
+
+    def place(self, run: Run) -> Place:
+        """Return where a run is that the store says is ready."""
+        key = (run.agent, run.key)
+        if self._line.stops.agent(run.agent):
+            return "aside"
+        if self._line.store.lease(run) is None:
+            return "leaseless"
+        if run.id not in self.supply.known:
+            if key in self._short:
+                return self._lane_place(key)
+            return "behind" if run.agent in self.supply.behind else "unread"
+        for at in (key, self._own_lane(run)):
+            lane = self._lanes.get(at)
+            if lane is not None and any(other.id == run.id for other in lane.queue):
+                return self._lane_place(at)
+        lane = self._lanes.get(key)
+        return "hand" if lane is not None and lane.busy else "effects"
+
+    def _lane_place(self, key: Key) -> Place:
+        at_us = self._parked.get(key)
+        if at_us is not None:
+            late = at_us + _LATE_US < self._line.clock.now_us()
+            return "idle" if late else "aside"
+        lane = self._lanes.get(key)
+        if lane is None:
+            return "idle"
+        return "hand" if lane.busy else "queued" if lane.queued else "idle"
+
+    def read_again(self) -> None:
+        """Begin anew with what the store has, beside what is in hand. Raises StoreFailed."""
+        self.supply.start()
+        self.waking.start()
+        for key, lane in list(self._lanes.items()):
+            self._go_on(key, lane)
+        self._call_handler()
 
     @property
     def soon(self) -> bool:
@@ -303,10 +360,13 @@ class Dispatcher:
             # There may be more to do than handlers were called for, when a bound was raised.
             self._call_handler()
             agent, key = turn
+            hand = Hand(key, self._line.clock.monotonic_us())
+            self._hands.add(hand)
             try:
                 await self._serve(key)
             finally:
-                self._turns.done(agent)
+                self._hands.discard(hand)
+                self._turns.done(agent, slow=hand.slow)
 
     async def _serve(self, key: Key) -> None:
         """Take the next run of a lane, if it may still be taken."""
@@ -487,6 +547,11 @@ class Dispatcher:
     def wake(self) -> None:
         """Queue what is due now."""
         line, now = self._line, self._line.clock.now_us()
+        before_us = line.clock.monotonic_us() - _SLOW_US
+        for hand in self._hands:
+            if hand.since_us < before_us and not hand.slow:
+                hand.slow = True
+                self._turns.slow(hand.key[0])
         if self.waking.leases_moved():
             self._drop_lost()
         if not line.store.ready:

@@ -18,6 +18,7 @@ from vedette.errors import BadPolicy, StoreFailed, Unavailable, VedetteError
 from vedette.fleet_clock import Jump, told_jump
 from vedette.follow import catch_up, follow
 from vedette.identity import ENGINE
+from vedette.policy_check import check_live, checked_mark, read_check, told_check
 from vedette.policy_folder import offer_folder, waiting, waits
 from vedette.ports import Source
 from vedette.rollout import Wish
@@ -32,6 +33,8 @@ AGE_S = 2.0
 RETRY_US = 1_000_000
 # How often the agents' folders are looked at for what is not the release that runs.
 LOOK_S = 10.0
+# When the live policy is tried by this version: the first events have the processors before it.
+CHECK_S = 3.0
 # How far off a retry or a limit may be for `until_idle` to stay up for it.
 SOON_US = 60_000_000
 # What is loaded after the first event waits for it so long at most; or until nothing was to be
@@ -116,6 +119,7 @@ class Running:
                         self._tell_store()
                         self._tell_clock()
                         self._gauges()
+                        app.watchdog.look()
                         if on_tick is not None:
                             on_tick(self)
                         if self.until_idle and self._idle():
@@ -160,6 +164,24 @@ class Running:
                     )
             await next_beat(LOOK_S)
 
+    async def _check_policy(self) -> None:
+        """Tell once if this version's check refuses the live policy, which another admitted."""
+        app = self.app
+        await asyncio.sleep(CHECK_S)
+        live = app.rollout.live
+        try:
+            found = await check_live(app.store, live.digest, app.rollout.stage.try_out)
+            if found is not None:
+                app.metrics.gauge("policy_live_refused", bool(found))
+                if read_check(app.store, live.digest) is None:
+                    for name, value in checked_mark(live.digest, found).items():
+                        await app.store.remember(name, value)
+            if found:
+                self.trouble(told_check(live.number, found))
+        except StoreFailed as error:
+            self.trouble(f"whether this version admits the live policy is not known: {error}")
+        await asyncio.Event().wait()
+
     def _beside(self) -> list[asyncio.Task[None]]:
         """Start what goes on beside the line: traces, logs, shipping, a look at the folders."""
         from vedette.edges import followers
@@ -171,7 +193,7 @@ class Running:
         works = [
             *followers(self.app, self.trouble), ("policy shelf", keeping),
             ("folder watcher", self._watch_folders()), ("second opinion", comparing),
-            ("second engine", retrying),
+            ("second engine", retrying), ("policy check", self._check_policy()),
         ]  # fmt: skip
         tasks = [asyncio.create_task(work, name=name) for name, work in works]
         for task in tasks:

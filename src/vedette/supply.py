@@ -274,6 +274,10 @@ class Supply:
         held = self.known.pop(run.id)
         self.room.give(held.agent, held.octets)
 
+    def moved_us(self, agent: str) -> int:
+        """Return when an agent's run last left memory, by the monotonic clock; 0 if none did."""
+        return self._moved_us.get(agent, 0)
+
     def let_in(self, agent: str) -> None:
         """Let the next who waits for an agent's credits look again."""
         waiting = self._waiting.get(agent)

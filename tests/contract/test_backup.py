@@ -30,6 +30,7 @@ from vedette.event import Event
 from vedette.identity import Principal
 from vedette.load import Settings
 from vedette.proof import Checkpoint, Frontier, leaf_hash, read_notes, sign_note
+from vedette.quiet_time import QuietTimes
 from vedette.standing import lift_ended
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, note, send, stick, toy_fleet, until
@@ -71,6 +72,10 @@ async def in_thread(work: Callable[[], Any]) -> Any:
 
 async def go_on(fleet: FleetHarness) -> None:
     order = replace(fleet.order("restored, checked"), command_id=None)
+    # They check first, which takes longer than any call of the lost fleet.
+    quiet, line = QuietTimes(), fleet.app.line
+    quiet.hold(fleet.app.store.epoch, line.clock.monotonic_us() - 60_000_000)
+    line.quiet = quiet
     await fleet.app.commands.resume(order, all=True)
 
 
@@ -208,6 +213,19 @@ async def test_a_target_that_does_not_answer_is_asked_again(tmp_path: Path, worl
         await until(lambda: fleet.actions(later[0])[0].effect == "done", within_s=20)
         assert len(world.asked) >= 2
     assert set(world.keys("order.place").values()) == {1}
+
+
+async def test_who_resumes_at_once_waits_for_what_the_lost_fleet_may_be_at(
+    tmp_path: Path, world: World
+) -> None:
+    fleet = toy_fleet(tmp_path, world)
+    later = await lost_and_restored(fleet, tmp_path, "order.place")
+    async with fleet:
+        await fleet.send(*later)
+        await fleet.app.commands.resume(fleet.order("at once"), all=True)
+        await fleet.settle()
+        assert {run.waits for one in later for run in fleet.runs(one)} == {"target"}
+    assert (world.asked, len(world.calls)) == ([], 6)
 
 
 async def test_a_person_may_let_it_happen(tmp_path: Path, world: World) -> None:

@@ -130,6 +130,7 @@ class SimLoop(_AnyLoop):  # type: ignore[misc]
         self._runner: Any = None
         self._stopping = self._closed = False
         self._tasks: dict[asyncio.Task[Any], None] = {}
+        # What is left standing in the midst of something, if it is never resumed.
         self._threads: dict[Any, None] = {}
         self._killed: list[Owner] = []
 
@@ -379,6 +380,8 @@ class SimLoop(_AnyLoop):  # type: ignore[misc]
             events._set_running_loop(None)
             let.switch()
             events._set_running_loop(self)
+            if let.dead:
+                del self._threads[let]
         else:
             let.switch()
 

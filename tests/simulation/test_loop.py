@@ -188,6 +188,28 @@ def test_a_main_thread_that_waits_holds_up_its_own_engine_only() -> None:
     assert [when for name, when in seen if name == "beside"] == [6, 12, 18]
 
 
+def test_main_threads_may_wait_as_often_as_they_like() -> None:
+    loop = SimLoop(1)
+    owners = [Owner(f"w{n}") for n in range(3)]
+
+    def deep(levels: int) -> None:
+        if levels:
+            deep(levels - 1)
+        else:
+            loop.pause(loop.some(0.001, 0.01))
+
+    async def work() -> None:
+        for _ in range(400):
+            deep(200)
+            await asyncio.sleep(0)
+
+    async def history() -> None:
+        await asyncio.gather(*(loop.spawn(owner, work()) for owner in owners))
+
+    run(history(), loop)
+    assert not loop.errors
+
+
 def test_a_stalled_main_thread_leaves_its_other_threads_running() -> None:
     loop, owner = SimLoop(1), Owner("a")
     seen: list[Any] = []

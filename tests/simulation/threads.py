@@ -144,12 +144,18 @@ class Condition:
             self.wait(left)
         return result
 
+    def _must_hold(self) -> None:
+        if not self._lock.locked():
+            raise RuntimeError("cannot notify without the lock")
+
     def notify(self, n: int = 1) -> None:
-        """Tell the first `n` that wait."""
+        """Tell the first `n` that wait. Raises RuntimeError without the lock."""
+        self._must_hold()
         self._waiters.wake(n)
 
     def notify_all(self) -> None:
-        """Tell all that wait."""
+        """Tell all that wait. Raises RuntimeError without the lock."""
+        self._must_hold()
         self._waiters.wake_all()
 
     def __enter__(self) -> bool:

@@ -18,6 +18,7 @@ from vedette.cli.common import (
 )
 from vedette.cli.folder_state import folder_note, folder_state
 from vedette.clock import SystemClock
+from vedette.policy_check import read_check, told_check
 
 if TYPE_CHECKING:
     from vedette.load import Settings
@@ -37,6 +38,7 @@ def status(ctx: click.Context, as_json: bool) -> None:
         found = stand(store, SystemClock().now_us())
         published = _published(store)
         folder = folder_state(settings, store)
+        refused = read_check(store, str(found["bundle"]))
     client = LocalClient(settings.state)
     running = client.alive()
     live = client.status() if running else {}
@@ -45,6 +47,7 @@ def status(ctx: click.Context, as_json: bool) -> None:
     found["changed_on_disk"] = live.get("changed_on_disk", [])
     found |= {"folder": folder, "engine": live.get("engine", published)}
     found["second"] = live.get("second")
+    found["check"] = refused
     found["clock"] = live.get("clock")
     found["unrecorded"] = live.get("unrecorded", [])
     say(as_json, {"running": running, **found}, _text(running, found))
@@ -97,6 +100,8 @@ def _text(running: bool, found: dict[str, Any]) -> str:
         f"{one['release'][:12]} runs; `vedette agent release {one['agent']}` makes it the release"
         for one in found["changed_on_disk"]
     ]
+    if refused := found.get("check"):
+        lines.append(plain(told_check(found["revision"], refused)))
     if engine := found["engine"]:
         lines.append(f"decided by {engine['name']}: {engine['why']}")
     if running:

@@ -46,7 +46,7 @@ def application(app: App) -> Starlette:
         return hosts.refusal(request) or PlainTextResponse("alive\n")
 
     async def readyz(request: Request) -> Response:
-        """Ready means: the last commit stood and a policy is live."""
+        """Ready means: the last commit stood, a policy is live, and what may go on does."""
         if (refusal := hosts.refusal(request)) is not None:
             return refusal
         why = []
@@ -54,6 +54,7 @@ def application(app: App) -> Starlette:
             why.append(f"store: {app.store.writer.failure}")
         if app.line.gateway.policy_rev == 0:
             why.append("policy: no revision is live")
+        why += app.watchdog.why
         return JSONResponse({"ready": not why, "why": why}, 503 if why else 200)
 
     senders = [

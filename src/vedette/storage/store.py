@@ -43,6 +43,8 @@ class SqlStore(Keeping):
     loss: Loss | None = None
     lease_rev = 0
     several = False
+    # What a person should know of how it was opened.
+    remarks: Sequence[str] = ()
     # How many steps of a group the event loop may write: see `Writer`.
     small = 0
     steps_type: type[Steps] = Steps

@@ -18,6 +18,7 @@ from vedette.proof import SigningKey
 from vedette.state_folder import secure
 from vedette.storage.lock import LOCK, own
 from vedette.storage.reads import Reads
+from vedette.storage.schema import SCHEMA
 from vedette.storage.spare_space import SpareSpace
 from vedette.storage.store import SqlStore
 from vedette.storage.witness import FILE, Witness
@@ -55,6 +56,8 @@ class SqliteStore(SqlStore):
             reading = open_database(path, write=False, vfs=vfs)
             undo.callback(reading.close)
             super().__init__(reading, writing, now_us)
+            if writing.kept is not None:
+                self.remarks = (migrated(writing.kept),)
             self._spare = SpareSpace(folder / "spare")
             self.witness = Witness(folder / FILE)
             self._take_over(folder, fleet, key, key_name)
@@ -104,6 +107,14 @@ class SqliteStore(SqlStore):
         if self._uncut:
             self._uncut = not self._write.scrub(self._wait_ms)
             self._wait_ms = 0
+
+
+def migrated(kept: Path) -> str:
+    """Say that a store was brought to this program's schema, and where it lies as it was."""
+    return (
+        f"the store was brought to schema {SCHEMA}; as it was it lies in {kept}: an older version "
+        "goes on with that, and you delete it once you trust this one"
+    )
 
 
 class OpenedStore(Reads):

@@ -25,12 +25,16 @@ _SIZES = (128, 32, 8, 1)
 
 
 class SqliteDatabase:
-    """One connection. See `vedette.storage.database.Database`."""
+    """One connection. See `vedette.storage.database.Database`.
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    `kept` is where the state lies as it was, if the file was just brought to this schema.
+    """
+
+    def __init__(self, connection: apsw.Connection, kept: Path | None = None) -> None:
         import apsw
 
         self.connection = connection
+        self.kept = kept
         self._cursor = connection.cursor()
         self._sized: dict[str, tuple[str, ...]] = {}
         self.lost: tuple[type[BaseException], ...] = (apsw.Error,)
@@ -202,7 +206,7 @@ def open_database(
         connection.execute("PRAGMA secure_delete=ON")
         connection.execute("PRAGMA cache_size=-65536")
         connection.execute("PRAGMA wal_autocheckpoint=4000")
-        bring_up(connection, path)
+        kept = bring_up(connection, path)
     except apsw.NotADBError as error:
         connection.close()
         raise BadStore(
@@ -211,7 +215,7 @@ def open_database(
     except BaseException:
         connection.close()
         raise
-    return SqliteDatabase(connection)
+    return SqliteDatabase(connection, kept)
 
 
 @contextmanager
