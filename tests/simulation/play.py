@@ -99,6 +99,7 @@ class _Play:
         self.numbers = [0] * plan.workers
         self.events: dict[str, Event] = {}
         self.commands = 0
+        self.image: tuple[float, Path] | None = None
         self.reorder_s = 0.0
         self._view: tuple[str, apsw.Connection] | None = None
 
@@ -152,7 +153,7 @@ class _Play:
         act: Callable[[Operation], Awaitable[None]] = getattr(self, f"do_{one.do}")
         from_s = self.loop.time()
         await act(one)
-        if one.do not in ("stop", "resume", "publish", "answer", "erase", "rotate"):
+        if one.do not in ("stop", "resume", "publish", "answer", "erase", "rotate", "backup"):
             where = f"w{one.worker}"
             self.history.faults.append(Fault(one.do, where, from_s, self.loop.time()))
 
