@@ -6,9 +6,10 @@ BIN := .venv/bin
 # Two, not one per core: the fault and speed tests measure time and start processes of their own.
 WORKERS ?= 2
 ARGS ?=
+SEED ?=
 
-.PHONY: help setup run test check fast faults lock replay-real kill-real bench-line bench-start \
-  bench-latency bench-standing bench-stop bench-peers bench-publish soak wheel clean \
+.PHONY: help setup run test check fast faults jepsen lock replay-real kill-real bench-line bench-start \
+  bench-latency bench-idle bench-standing bench-stop bench-peers bench-publish soak wheel clean \
   eval-real session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa \
   bench-opinion bench-box diff-engines pairs simulate
 
@@ -58,6 +59,10 @@ simulate: ## Simulated histories of the whole cluster, judged by the model; ARGS
 	@tools/setup
 	@$(BIN)/python -m tests.simulation.search $(ARGS)
 
+jepsen: ## The promises on real processes under SEED=n faults; ARGS="--minutes 30 --store postgresql"
+	@tools/setup
+	@SEED=$(SEED) $(BIN)/python -m tests.jepsen $(ARGS)
+
 mutants: ## Every deliberate violation of a promise, each killed by that promise's own test (6 min)
 	@tools/setup
 	@$(BIN)/python -m tests.mutants $(ARGS)
@@ -85,6 +90,10 @@ bench-latency: ## From accept to effect at 500 events/s: p50 and p99 beside the 
 bench-start: ## From process start to the first durable decision and the first effect
 	@tools/setup
 	@$(BIN)/python -m tests.bench.start $(ARGS)
+
+bench-idle: ## Four agents at rest: share of a core, wakeups, memory; and when 200 agents are ready (8 min)
+	@tools/setup
+	@$(BIN)/python -m tests.bench.idle $(ARGS)
 
 bench-standing: ## The others' p99 beside an endless loop, a memory eater, a storm, a hanging target
 	@tools/setup

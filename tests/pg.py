@@ -16,6 +16,7 @@ import os
 import pwd
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -84,6 +85,8 @@ class Server:
         self.folder = Path(tempfile.mkdtemp(prefix="vedette-pg-"))
         self.password = secrets.token_urlsafe(12)
         self._as = _unprivileged(self.folder)
+        # A guard outlives its server, and removes the folder in the end: each start has one more.
+        self._guards: list[subprocess.Popen[bytes]] = []
         self._initdb()
         self._listen(fsync)
 
@@ -104,22 +107,41 @@ class Server:
             raise RuntimeError(f"initdb failed: {done.stderr[-2000:]}")
 
     def _listen(self, fsync: bool) -> None:
-        log = self.folder / "log"
+        self._fsync = "on" if fsync else "off"
+        atexit.register(self.stop)
         for _ in range(5):
             self.port = _free_port()
-            with log.open("wb") as out:
-                self._guard = subprocess.Popen(
-                    ["sh", "-c", _GUARD, str(self.folder), str(self.binaries / "postgres"),
-                     "-D", str(self.folder / "data"), "-p", str(self.port),
-                     "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
-                     "-c", f"fsync={'on' if fsync else 'off'}", "-c", "max_connections=200"],
-                    stdin=subprocess.PIPE, stdout=out, stderr=out, cwd="/",
-                    **self._as,
-                )  # fmt: skip
-            atexit.register(self.stop)
-            if self._up():
+            if self._started():
                 return
-        raise RuntimeError(f"the server did not start: {log.read_text()[-2000:]}")
+        raise RuntimeError(f"the server did not start: {self._told()}")
+
+    def _started(self) -> bool:
+        with (self.folder / "log").open("wb") as out:
+            guard = subprocess.Popen(
+                ["sh", "-c", _GUARD, str(self.folder), str(self.binaries / "postgres"),
+                 "-D", str(self.folder / "data"), "-p", str(self.port),
+                 "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
+                 "-c", f"fsync={self._fsync}", "-c", "max_connections=200"],
+                stdin=subprocess.PIPE, stdout=out, stderr=out, cwd="/",
+                **self._as,
+            )  # fmt: skip
+        self._guards.append(guard)
+        return self._up()
+
+    def _told(self) -> str:
+        return (self.folder / "log").read_text()[-2000:]
+
+    def crash(self) -> None:
+        """Shut it down at once (SIGQUIT): no checkpoint, the next start recovers."""
+        pid = self.pid
+        os.kill(pid, signal.SIGQUIT)
+        while (self.folder / "data" / "postmaster.pid").exists():
+            time.sleep(0.02)
+
+    def restart(self) -> None:
+        """Start it again at its port. Raises RuntimeError with what it said."""
+        if not self._started():
+            raise RuntimeError(f"the server did not start again: {self._told()}")
 
     def _up(self) -> bool:
         """Wait for the server; False if it ended (the port may have been taken meanwhile)."""
@@ -161,13 +183,14 @@ class Server:
 
     def stop(self) -> None:
         """Stop the server (fast shutdown) and remove its folder; once is enough."""
-        if self._guard.stdin is not None and not self._guard.stdin.closed:
-            self._guard.stdin.close()
-        try:
-            self._guard.wait(30)
-        except subprocess.TimeoutExpired:
-            self._guard.kill()
-            self._guard.wait()
+        for guard in reversed(self._guards):
+            if guard.stdin is not None and not guard.stdin.closed:
+                guard.stdin.close()
+            try:
+                guard.wait(30)
+            except subprocess.TimeoutExpired:
+                guard.kill()
+                guard.wait()
         # As root: what the unprivileged shell may not remove is its own folder's place.
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -80,8 +80,12 @@ class Board:
             return found
 
     def known(self) -> Mapping[str, Any] | None:
-        """Return what the effect did, or None if the board does not know its key."""
+        """Return what the effect did, or None if the board does not know its key.
+
+        Raises sqlite3.Error for a file that is no board: that one knows of no effect.
+        """
         with closing(self._open()) as db:
+            db.execute("SELECT 1 FROM comment LIMIT 1")
             return self._known(db)
 
     def _open(self) -> sqlite3.Connection:

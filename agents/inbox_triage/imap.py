@@ -167,10 +167,15 @@ class Mailbox:
         self._with_folder(folder, lambda: self._session.append(folder, flags, mail))
 
     def holds(self, folder: str, message_id: str) -> int | None:
-        """Return the number of the mail of ours that a folder holds; None if it holds none."""
+        """Return the number of the mail of ours that a folder holds; None if it holds none.
+
+        Raises Temporary for a folder that is there and is not opened: what it holds is not known.
+        """
         try:
             self._session.open(folder, write=True)
-        except NoFolder:
+        except NoFolder as error:
+            if self._session.lists(folder):
+                raise Temporary(f"{error}, though the server lists it") from error
             return None
         found = self._session.search("HEADER", "Message-ID", quoted(message_id))
         return found[-1] if found else None

@@ -33,33 +33,35 @@ async def decide_due(line: Line, case: Case, due: list[ActionRow]) -> Step:
         told = case.read_told(rows)
         returns: list[tuple[str, int, int]] = []
         permits = 0
-        for row in rows:
-            if hold.ended(row, now):
-                drafts += end_hold(case, row)
-                continue
-            counted_us = row.counted_us
-            if counted_us:
-                # Its own place is free again, or a full window would hold what it had granted.
-                line.gateway.give_back(case.agent.name, counted_us)
-                returns.append((ACTIONS, counted_us, 1))
-            try:
-                action = case.action(row, told.get(row.id, ()))
-            except Superseded as error:
-                drafts += refuse_changed(line, case, row, str(error), now)
-                continue
-            drafts += decide(line, case, action, row, rows, writes, 0, now, told.get(row.id, ()))
-            if counted_us and row.decided == "permit":
-                keep_place(line, case, row, counted_us)
-                returns.pop()
-            else:
-                permits += row.decided == "permit"
-        if case.final and all(row.settled for row in case.merged(rows)):
-            drafts.append(case.closed_entry(1, None, len(case.rows)))
-        step = case.step(
-            drafts, rows, now, rows=writes, returns=returns, policy_rev=line.gateway.policy_rev,
-            stop_epoch=line.stops.epoch, **case.places_taken(permits),
-        )  # fmt: skip
         try:
+            for row in rows:
+                if hold.ended(row, line.clock.expiry_us()):
+                    drafts += end_hold(case, row)
+                    continue
+                counted_us = row.counted_us
+                if counted_us:
+                    # Its own place is free again, or a full window would hold what it had granted.
+                    line.gateway.give_back(case.agent.name, counted_us)
+                    returns.append((ACTIONS, counted_us, 1))
+                try:
+                    action = case.action(row, told.get(row.id, ()))
+                except Superseded as error:
+                    drafts += refuse_changed(line, case, row, str(error), now)
+                    continue
+                drafts += decide(
+                    line, case, action, row, rows, writes, 0, now, told.get(row.id, ())
+                )
+                if counted_us and row.decided == "permit":
+                    keep_place(line, case, row, counted_us)
+                    returns.pop()
+                else:
+                    permits += row.decided == "permit"
+            if case.final and all(row.settled for row in case.merged(rows)):
+                drafts.append(case.closed_entry(1, None, len(case.rows)))
+            step = case.step(
+                drafts, rows, now, rows=writes, returns=returns, policy_rev=line.gateway.policy_rev,
+                stop_epoch=line.stops.epoch, **case.places_taken(permits),
+            )  # fmt: skip
             await case.commit(step)
         except BaseException as error:
             for _ in range(permits):

@@ -18,7 +18,7 @@ from vedette.agent import Agent, Fleet
 from vedette.apart import apart, close_apart, with_tokens
 from vedette.budget import DAY_US, MINUTE_US, Budgets, read_budgets, window_start
 from vedette.bundle import Bundle, Revision, find_bundle
-from vedette.clock import Clock, SystemClock
+from vedette.clock import Clock, MachineClock, SystemClock
 from vedette.commands import Commands
 from vedette.connections import Connections, room
 from vedette.curating import Curating, feed
@@ -28,6 +28,7 @@ from vedette.display import DISPLAYS
 from vedette.engines import close_stage, policy_stage, reason_of, second_maker, trouble_of
 from vedette.entry import Draft
 from vedette.errors import BadFleet, BadPolicy
+from vedette.fleet_clock import FILE, FleetClock, Jump
 from vedette.gateway import Gateway
 from vedette.identity import ENGINE
 from vedette.intake import LineIntake
@@ -52,11 +53,12 @@ from vedette.recall import Recall
 from vedette.releasing import Releases, keep_all
 from vedette.rollout import Rollout, Wish
 from vedette.second_opinion import SecondOpinion, SecondOpinions
-from vedette.standing import take_over
+from vedette.standing import jump_entry, take_over
 from vedette.state_folder import StateIdentity, secure
 from vedette.stop import Stops
 from vedette.stores import is_there, open_reading, open_store
 from vedette.upkeep import Letters, Upkeep
+from vedette.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from vedette.adapters.prometheus import PrometheusMetrics
@@ -97,6 +99,19 @@ class App:
     containment: Containment | None = None
     identity: StateIdentity | None = None
     connections: Connections = field(default_factory=lambda: Connections(room()))
+    watchdog: Watchdog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watchdog = Watchdog(
+            self.line, self.dispatcher, bound_us=self.settings.stuck_us,
+            has_worker=self._has_worker, far=self._is_far,
+        )  # fmt: skip
+
+    def _is_far(self, agent: str) -> bool:
+        return self.settings.edges.gateway.remote(agent)
+
+    def _has_worker(self, agent: str) -> bool:
+        return self.pool is None or (agent, "judge") in self.pool.workers
 
     async def close(self) -> None:
         """Stop handling, commit what is queued, and let go of the store."""
@@ -118,7 +133,7 @@ class App:
 async def open_app(
     settings: Settings,
     *,
-    clock: Clock | None = None,
+    clock: MachineClock | None = None,
     reasoners: dict[str, Reasoner] | None = None,
     stage: PolicyStage | None = None,
     second: Callable[[Bundle], PolicyEngine | None] | None = None,
@@ -138,13 +153,14 @@ async def open_app(
     from vedette.load import load_fleet
 
     wire()
-    clock = clock or SystemClock()
-    loaded = load_fleet(settings.root, settings, now_us=clock.now_us())
+    time = FleetClock(clock or SystemClock(), settings.state / FILE)
+    loaded = load_fleet(settings.root, settings, now_us=time.now_us())
     fleet, key_name = loaded.fleet, f"vedette/{loaded.fleet.name}"
     contained = containment(settings, fleet.agents)
     require_box(settings, contained)
     closed = secure(settings.state)
-    store = _own_store(settings, fleet.name, key_name, clock)
+    store = _own_store(settings, fleet.name, key_name, time)
+    jump = _begin_clock(time, store)
     metrics, pool = PrometheusMetrics(), None
     try:
         keep_all(loaded, settings.state)
@@ -155,9 +171,9 @@ async def open_app(
         hands = performer(fleet, pool, settings.targets)
         hands = with_tokens(settings, with_secrets(hands, settings.targets))
         lessons = Lessons(banks, {} if reasoners else _judged(loaded))
-        thinking = reasoners or await _reasoners(settings, loaded, lessons, clock, pool, hands)
-        thinking = apart(settings, fleet, thinking, lessons, clock)
-        line = _line(settings, fleet, store, banks, thinking, clock, metrics, hands)
+        thinking = reasoners or await _reasoners(settings, loaded, lessons, time, pool, hands)
+        thinking = apart(settings, fleet, thinking, lessons, time)
+        line = _line(settings, fleet, store, banks, thinking, time, metrics, hands)
         line.in_hand = in_hand(settings, fleet, pool)
         line.scope_readers = {
             (bank.name, scope): readers
@@ -166,18 +182,25 @@ async def open_app(
         }
         rollout, troubles = await _roll_out(settings, store, line, stage, second, lessons)
         refuse_unbounded(line)
-        read = lessons.catch_up(line.gateway, rollout.live.number, clock.now_us())
+        read = lessons.catch_up(line.gateway, rollout.live.number, time.now_us())
         store.adopt(rollout.live.number, line.stops.epoch)
         what = "visit" if settings.store.visit else None
         opened = Draft("store.opened", {"epoch": store.epoch, "what": what})
-        await store.note([opened, _loaded(loaded, versions, settings.store.visit), *read])
+        jumped = [] if jump is None or settings.store.visit else [jump_entry(jump)]
+        loads = _loaded(loaded, versions, settings.store.visit)
+        await store.note([opened, loads, *read, *jumped])
         await _keep_displays(settings, store)
     except BaseException:
         store.close()
         if pool is not None:
             pool.close()
         raise
-    troubles += closed
+    troubles += [*closed, *store.remarks, *banks.remarks]
+    if store.loss is not None:
+        troubles.append(
+            f"{store.loss.sentence}; everything is stopped, and what may have happened "
+            "already is in doubt: see docs/guides/restore.md"
+        )
     if settings.store.survives != "power-loss":
         troubles.append("[store] survives = kill: a power cut may take the last answered commits")
     dispatcher = Dispatcher(line)
@@ -191,6 +214,21 @@ async def open_app(
         settings, loaded, line, store, banks, metrics, commands, intake, dispatcher, rollout,
         releases, troubles, pool, fed, contained, StateIdentity.of(settings.state),
     )  # fmt: skip
+
+
+def _begin_clock(clock: FleetClock, store: SqlStore) -> Jump | None:
+    """Let fleet time begin after what the ledger saw; return what is to be confirmed."""
+    last = store.entry(store.head())
+
+    def expires(since_us: int, until_us: int) -> bool:
+        ends = [stop.until_us for stop in store.stops_set()]
+        place, beside = 0, ""
+        while rows := store.holds_page(after=place, beside=beside, limit=1000):
+            ends += [row.until_us for row in rows if row.waits == "approval"]
+            place, beside = rows[-1].seq, rows[-1].id
+        return any(since_us < end_us <= until_us for end_us in ends)
+
+    return clock.begin(int(orjson.loads(last[1])["at"]) if last else 0, expires)
 
 
 async def _keep_displays(settings: Settings, store: SqlStore) -> None:
@@ -250,7 +288,7 @@ def _line(
     store: SqlStore,
     banks: SqliteBank,
     reasoners: dict[str, Reasoner],
-    clock: Clock,
+    clock: FleetClock,
     metrics: PrometheusMetrics,
     hands: Performer,
 ) -> Line:
@@ -270,7 +308,10 @@ def _line(
     )
     store.watch(line.in_flight_before, line.keys_calling)
     take_over(line, store.stop_epoch)
-    line.doubt, line.since = store.doubt(), store.head()
+    if not store.several:
+        # There is one lease, and this worker holds it from here on.
+        line.quiet.hold(store.epoch, clock.monotonic_us())
+    line.since = store.head()
     _restore_counts(line, store)
     return line
 

@@ -24,13 +24,11 @@ import orjson
 from vedette import __version__
 from vedette.clock import SystemClock, iso
 from vedette.crashpoint import reach
-from vedette.digest import canonical
-from vedette.entry import Body, Draft
 from vedette.errors import BadCommand, BadStore
 from vedette.identity import Principal
-from vedette.proof import Checkpoint, ProofError, parse_note, read_notes, verify_note
-from vedette.quick_data import dataclass
+from vedette.proof import ProofError, read_notes
 from vedette.state_folder import secure
+from vedette.storage.loss import Loss, ends_beyond, size_of
 
 if TYPE_CHECKING:
     from vedette.load import Settings
@@ -43,19 +41,6 @@ PUBLIC, PRIVATE = "ledger.pub", "ledger.key"
 # Those that policy archives are signed with and verified by.
 POLICY_PUBLIC, POLICY_PRIVATE = "policy.pub", "policy.key"
 _BUILDING = "restoring"
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """What a restore found to be lost: the heads beyond the backup that the witness saw."""
-
-    size: int
-    heads: tuple[tuple[int, str], ...]
-
-    @property
-    def last(self) -> int:
-        """Return the last entry known to be lost; 0 if none is."""
-        return max((size for size, _ in self.heads), default=0)
 
 
 # --- backup ---------------------------------------------------------------------------------
@@ -221,7 +206,7 @@ def _shown(witness: Path | None) -> list[str]:
     return notes
 
 
-def _check(source: Path, building: Path, shown: list[str]) -> tuple[Lost, str]:
+def _check(source: Path, building: Path, shown: list[str]) -> tuple[Loss, str]:
     """Copy the files, verify the ledger against what the witness saw.
 
     Returns what is beyond it, and the verifier key in force at the backup.
@@ -237,40 +222,28 @@ def _check(source: Path, building: Path, shown: list[str]) -> tuple[Lost, str]:
         first = (building / PUBLIC).read_text(encoding="utf-8").strip()
         in_force = store.key_in_force() or first
         size = store.head()
-        within = [note for note in shown if _size(note) <= size]
+        within = [note for note in shown if size_of(note) <= size]
         (building / WITNESS).write_text("".join(note + "\n" for note in within), encoding="utf-8")
         report = verify_store(store, first, building / WITNESS)
+        # The restored store is opened with a witness that saw all of it, and no more.
+        (building / WITNESS).write_text(f"{store.newest_note() or ''}\n", encoding="utf-8")
     finally:
         store.close()
-        (building / WITNESS).unlink(missing_ok=True)
     if not report.ok:
         raise BadStore(
             f"the backup does not verify: {report.findings[0].sentence}",
             where=str(source),
             mend="take another backup, or the witness file of this fleet",
         )
-    return Lost(size, _beyond(shown, size, in_force)), in_force
-
-
-def _beyond(shown: list[str], size: int, key: str) -> tuple[tuple[int, str], ...]:
-    """Return the last head of every stretch of the witness that reaches beyond a size."""
-    ends = [
-        note
-        for at, note in enumerate(shown)
-        if _size(note) > size and (at + 1 == len(shown) or _size(shown[at + 1]) < _size(note))
-    ]
-    heads = []
-    for note in ends:
-        try:
-            point = Checkpoint.from_body(verify_note(note, key))
-        except ProofError as error:
-            raise BadCommand(
-                f"a head that the witness saw beyond the backup does not hold: {error}",
-                mend="the key was rotated after this backup: restore one taken since, or restore "
-                "with --no-witness and say so to whoever verifies",
-            ) from error
-        heads.append((point.size, point.root.hex()))
-    return tuple(heads)
+    try:
+        heads = ends_beyond(shown, size, in_force)
+    except ProofError as error:
+        raise BadCommand(
+            f"a head that the witness saw beyond the backup does not hold: {error}",
+            mend="the key was rotated after this backup: restore one taken since, or restore "
+            "with --no-witness and say so to whoever verifies",
+        ) from error
+    return Loss(size, heads), in_force
 
 
 def _private(
@@ -299,7 +272,7 @@ def _private(
 
 
 async def _enter(
-    building: Path, fleet: str, key: SigningKey, lost: Lost, who: Principal, reason: str
+    building: Path, fleet: str, key: SigningKey, lost: Loss, who: Principal, reason: str
 ) -> None:
     """Write into the restored store what it is: restored, and stopped."""
     from vedette.adapters.sqlite import SqliteStore
@@ -307,14 +280,7 @@ async def _enter(
     name = f"vedette/{fleet}"
     store = SqliteStore(building, fleet=fleet, key=key, key_name=name, now_us=SystemClock().now_us)
     try:
-        body = Body(canonical({"reason": reason}))
-        heads = [list(head) for head in lost.heads]
-        fields = {"size": lost.size, "heads": heads or None, "actor": str(who)}
-        await store.restored(Draft("store.restored", fields, body=body))
-        # One that lifts itself is no reason to be sure of what happened meanwhile.
-        if not any(stop.scope == "all" and not stop.until_us for stop in store.stops_set()):
-            stopped = {"what": "all:", "actor": str(who)}
-            await store.stop(Draft("stop.set", stopped, body=body), "all", "", True)
+        await store.restored(lost, actor=str(who), reason=reason)
     finally:
         store.close()
 
@@ -368,10 +334,3 @@ def _digest(path: Path) -> str:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def _size(note: str) -> int:
-    try:
-        return Checkpoint.from_body(parse_note(note).body).size
-    except ProofError:
-        return 0

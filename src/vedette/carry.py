@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from vedette import hold
 from vedette import perform as performing
@@ -14,12 +16,17 @@ from vedette.breaker import Breaker, Pass
 from vedette.case import Case
 from vedette.effect import Outcome
 from vedette.entry import Draft
+from vedette.errors import StoreFailed
 from vedette.line import Line
 from vedette.moved import Superseded
 from vedette.parking import LOOK_AGAIN_US
+from vedette.row_proof import Told
 from vedette.run import ActionRow
 from vedette.standing import erred, may_call
 from vedette.tool import Tool
+
+# How long after a failed commit an outcome is recorded again, first and at most.
+_RECORD_S, _LAST_RECORD_S = 0.1, 2.0
 
 
 async def perform(line: Line, case: Case) -> None:
@@ -32,23 +39,30 @@ async def perform(line: Line, case: Case) -> None:
 
     def may_start() -> bool:
         live = line.gateway.policy_rev == row.policy_rev and line.store.holds(case.epoch)
-        return live and not (line.stops.tool(agent, row.tool) or line.stops.coming(agent, row.tool))
+        # What could not be recorded must not happen: it would be called again, and again.
+        return (
+            live
+            and line.store.ready
+            and not (line.stops.tool(agent, row.tool) or line.stops.coming(agent, row.tool))
+        )
 
     assert row.effect is not None
+    await await_store(line, case)
     # What may have happened already is not decided anew: first it is found out.
     if row.effect == "intended" and not may_start():
         await stand_by(line, case, row)
         await decide_again(line, case, [row])
         return
     try:
-        action = case.action(row, case.read_told([row]).get(row.id, ()))
+        told = case.read_told([row]).get(row.id, ())
+        action = case.action(row, told)
     except Superseded:
         again = decide_again if row.effect == "intended" else ask_person
         await again(line, case, [row])
         return
     tool = action.tool
     breaker = breaker_of(line, agent, tool)
-    doubt = row.id not in case.cleared and line.in_doubt(case.run, case.event, row)
+    doubt = row.id not in case.cleared and line.in_doubt(case.run, row)
     before = performing.before_call(tool, row.effect, mine=row.id in case.started, doubt=doubt)
     if before == "person":
         asked = replace(row, tries=row.tries + 1) if doubt else row
@@ -56,12 +70,17 @@ async def perform(line: Line, case: Case) -> None:
         return
     if await must_wait(line, case, row, breaker):
         return
+    if before == "ask" and (left_us := quiet_us(line, case, row, tool, told)):
+        await keep_quiet(line, case, row, left_us)
+        return
     # Counted once, and before a start is made durable: a call that was begun is seen through.
     fresh = before in ("start", "call") and row.id not in case.started
     if fresh and not await may_call(line, agent):
         return
     if before == "start":
-        await mark(case, replace(row, effect="started"), "effect.started", now=line.clock.now_us())
+        started = replace(row, effect="started")
+        now, timeout = line.clock.now_us(), tool.timeout_us
+        await mark(case, started, "effect.started", now=now, timeout=timeout)
         case.started.add(row.id)
         return
     await try_target(line, case, row, action, before, may_start)
@@ -87,6 +106,7 @@ async def try_target(
         yes = may_start()
         if yes:
             line.called.add(row.id)
+            line.quiet.begin(row.id, case.epoch, line.clock.monotonic_us())
         return yes
 
     async with line.calling(case.run, tool, breaker.target, row.policy_rev):
@@ -117,11 +137,18 @@ async def try_target(
         await park(line, case, replace(row, tries=tried), breaker.target)
     elif outcome is not None:
         await settle(line, case, row, outcome, sure)
+    elif before == "ask" and tool.verify and row.tries >= tool.attempts:
+        # It was said to be done each time, and never was.
+        failed = Outcome("failed", error=performing.NOT_THERE)
+        await settle(line, case, row, failed, sure=True)
     elif before == "ask":
+        line.quiet.end(row.id)
         case.started.discard(row.id)
         await mark(case, replace(row, effect="intended"), None, now=line.clock.now_us())
     else:
         line.called.discard(row.id)
+        if not line.store.ready:
+            return
         await stand_by(line, case, row)
         await decide_again(line, case, [row])
 
@@ -135,6 +162,18 @@ async def clear(line: Line, case: Case, row: ActionRow, outcome: Outcome | None)
     else:
         later = performing.ask_later(row, line.clock.now_us())
         await mark(case, later, None, now=line.clock.now_us())
+
+
+async def await_store(line: Line, case: Case) -> None:
+    """Wait while the store cannot commit: what would come of a call could not be recorded.
+
+    The case is kept for it knows which starts are its own. Raises Superseded if the run is given
+    to another worker meanwhile.
+    """
+    while not line.store.ready:
+        await asyncio.sleep(_RECORD_S)
+        if line.store.lease(case.run) != case.epoch:
+            raise Superseded("another worker has the run by now")
 
 
 async def stand_by(line: Line, case: Case, row: ActionRow) -> None:
@@ -164,6 +203,22 @@ async def must_wait(line: Line, case: Case, row: ActionRow, breaker: Breaker) ->
         return False
     await park(line, case, row, breaker.target)
     return True
+
+
+def quiet_us(line: Line, case: Case, row: ActionRow, tool: Tool, told: Sequence[Told] = ()) -> int:
+    """Return for how long the target must not be asked yet what came of a call; 0 if it may be.
+
+    Whoever asks about a call passes here: until then *absent* may mean *not yet*.
+    """
+    lasts_us = performing.time_of_call(tool, told)
+    return line.quiet.left_us(row.id, case.epoch, lasts_us, line.clock.monotonic_us())
+
+
+async def keep_quiet(line: Line, case: Case, row: ActionRow, left_us: int) -> None:
+    """Let a run wait until its target may be asked; what comes after it in its key waits, too."""
+    now = line.clock.now_us()
+    await mark(case, replace(row, waits="target", not_before_us=now + left_us), None, now=now)
+    line.parking.wait(case.run)
 
 
 async def park(line: Line, case: Case, row: ActionRow, target: str | None) -> None:
@@ -211,22 +266,27 @@ async def ask_person(line: Line, case: Case, rows: list[ActionRow]) -> None:
         await mark(case, unknown, kind, now=now)
 
 
-async def mark(case: Case, row: ActionRow, kind: str | None, *, now: int) -> None:
-    """Make one change in an effect's life durable by itself."""
-    drafts = [case.effect_entry(kind, row, 0)] if kind else []
+async def mark(case: Case, row: ActionRow, kind: str | None, *, now: int, **more: Any) -> None:
+    """Make one change in an effect's life durable by itself. `more` are fields of its entry."""
+    drafts = [case.effect_entry(kind, row, 0, **more)] if kind else []
     await case.commit(case.step(drafts, [row], now))
 
 
 async def settle(line: Line, case: Case, row: ActionRow, outcome: Outcome, sure: bool) -> None:
     """Record what came of a call. It happened, so no fence may refuse to record it.
 
-    `sure` says that it is the target's word, not only the tool's.
+    `sure` says that it is the target's word, not only the tool's. Only this process knows it: a
+    store that cannot commit is waited for, as a call of the same key again would be the price.
     """
+    wait_s = _RECORD_S
     while True:
         now = line.clock.now_us()
         after = row.copy()
         tool = case.agent.tools[row.tool]
         state = performing.settle(after, tool, outcome, now)
+        if state == "unknown" and after.waits == "target":
+            left_us = quiet_us(line, case, row, tool)
+            after.not_before_us = max(after.not_before_us, now + left_us)
         drafts: list[Draft] = []
         if state == "unknown" and row.effect != "unknown":
             case.started.discard(row.id)
@@ -240,15 +300,22 @@ async def settle(line: Line, case: Case, row: ActionRow, outcome: Outcome, sure:
         step = case.step(drafts, [after], now)
         try:
             await case.commit(step)
-        except Superseded:
+        except (Superseded, StoreFailed) as error:
+            if isinstance(error, StoreFailed):
+                line.metrics.count("store_failures")
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _LAST_RECORD_S)
             if line.store.lease(case.run) != case.epoch:
                 # Another worker's by now: it finds out for itself what came of the call.
-                raise
-            case.reload()
+                raise Superseded("another worker has the run by now") from error
+            with suppress(StoreFailed):
+                case.reload()
             if any(r.id == row.id and r.effect in ("done", "failed") for r in case.rows):
                 raise
             continue
         line.called.discard(row.id)
+        if state != "unknown":
+            line.quiet.end(row.id)
         if after.waits == "target":
             # Before the key is let go: what comes after it must not go ahead of it.
             line.parking.wait(case.run)

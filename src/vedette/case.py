@@ -19,7 +19,7 @@ from vedette.labels import labels_before, read_recorded, read_row
 from vedette.line import Line
 from vedette.links import links_in
 from vedette.memory import Briefing, Memory, reviewed_cites, reviewed_ids
-from vedette.moved import Fenced, OverBudget, Superseded
+from vedette.moved import EarlierWaits, Fenced, OverBudget, Superseded
 from vedette.origin import Origin, Roots
 from vedette.perform import answer_data
 from vedette.ports import Thought
@@ -65,7 +65,9 @@ class Case:
     @classmethod
     def open(cls, line: Line, run: Run, epoch: int, event: Event) -> Case:
         """Read what the store knows of a run."""
+        line.quiet.hold(epoch, line.clock.monotonic_us())
         case = cls(line, run, epoch, line.agent(run.agent), event, [])
+        line.lead(run, epoch)
         if run.turn:
             case.loaded = True
             case.rows = line.store.actions(run.id)
@@ -122,7 +124,7 @@ class Case:
         if row.hold == "denied":
             return True
         if row.waits == "approval":
-            return row.hold == "approved" or row.until_us <= now_us
+            return row.hold == "approved" or row.until_us <= self.line.clock.expiry_us()
         if row.waits == "time":
             return row.not_before_us <= now_us
         if row.waits == "budget":
@@ -465,6 +467,8 @@ class Case:
             )
         if committed.shortage is not None and committed.shortage.unit == ACTIONS:
             self.line.tight[self.agent.name] = committed.shortage
+        if committed.answer is Answer.FENCED_EARLIER:
+            raise EarlierWaits("an earlier event of its key waits to be judged")
         if sent is not None and committed.answer is not Answer.COMMITTED:
             raise Superseded(f"others were judged ahead of this ({committed.answer.value})")
         if committed.answer in (Answer.FENCED_POLICY, Answer.FENCED_STOP):

@@ -7,10 +7,20 @@ too, so that they survive canonical JSON unchanged.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from vedette import machine
+
+if TYPE_CHECKING:
+    import asyncio
 
 MICROS = 1_000_000
+# Timers of an event loop do not count a machine's sleep: a long wait looks this often.
+_NAP_S = 60
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 # The calendar: the first and the last instant that `iso` can write, in years 1 to 9999.
 EARLIEST_US = -62_135_596_800 * MICROS
 LATEST_US = 253_402_300_800 * MICROS - 1
@@ -28,7 +38,19 @@ class Clock(Protocol):
         ...
 
     async def sleep_until(self, at_us: int) -> None:
-        """Return when the wall clock has reached `at_us`; at once if it has already."""
+        """Return when as much time has passed as lies between now and `at_us`.
+
+        By the monotonic clock: a wall clock that is set meanwhile changes nothing.
+        """
+        ...
+
+
+class MachineClock(Clock, Protocol):
+    """A clock that fleet time is made of (see `vedette.fleet_clock`)."""
+
+    @property
+    def boot(self) -> str | None:
+        """Return what names the run of the monotonic clock; None where nothing does."""
         ...
 
 
@@ -38,14 +60,48 @@ class SystemClock:
     def now_us(self) -> int:
         return time.time_ns() // 1000
 
+    @property
+    def boot(self) -> str | None:
+        with suppress(OSError):
+            return _BOOT.read_text(encoding="ascii").strip()
+        return None  # not Linux
+
     def monotonic_us(self) -> int:
-        return time.monotonic_ns() // 1000
+        return machine.boot_us()
 
     async def sleep_until(self, at_us: int) -> None:
         import asyncio  # whoever reads the settings or tries a policy needs no event loop
 
-        while (left := at_us - self.now_us()) > 0:  # noqa: ASYNC110 (the wall clock may jump)
-            await asyncio.sleep(min(left / MICROS, 3600))
+        end_us = self.monotonic_us() + at_us - self.now_us()
+        while (left := end_us - self.monotonic_us()) > 0:  # noqa: ASYNC110 (see _NAP_S)
+            await asyncio.sleep(min(left / MICROS, _NAP_S))
+
+
+def until_beat(period_s: float) -> float:
+    """Return the seconds to the next multiple of a period on the running loop's clock.
+
+    What looks around regularly does so together then: a machine at rest is woken once for all.
+    """
+    import asyncio
+
+    return period_s - asyncio.get_running_loop().time() % period_s
+
+
+async def next_beat(period_s: float) -> None:
+    """Return at the next multiple of a period on the running loop's clock."""
+    import asyncio
+
+    await asyncio.sleep(until_beat(period_s))
+
+
+async def within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event so long at most; return whether it came, be it before."""
+    import asyncio
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 def iso(at_us: int) -> str:

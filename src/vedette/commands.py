@@ -21,6 +21,7 @@ from vedette.digest import canonical
 from vedette.entry import Body, Draft
 from vedette.errors import BadCommand, Forbidden, NotFound
 from vedette.event import PRINCIPAL, REASON, Event
+from vedette.fleet_clock import told_jump
 from vedette.hold import EXPIRES_US
 from vedette.identity import Principal
 from vedette.line import Line
@@ -146,6 +147,7 @@ class Commands:
         if held is None or held.hold is None:
             raise NotFound(f"there is no hold {hold!r}", mend="see `vedette hold list`")
         until, now = 0, self.line.clock.now_us()
+        ends_us = self.line.clock.expiry_us()
         item = hold_item(cast("Record", self.line.store), held, now)
         # Of one that was answered the store says so, or that it was by this very command.
         if held.hold == "open" and digest is not None:
@@ -154,10 +156,11 @@ class Commands:
             refuse_erased(item)
         if to == "approved":
             asked = held.waits == "approval"
-            if asked and held.until_us <= now:
+            if asked and held.until_us <= ends_us:
                 raise BadCommand(f"hold {hold} has expired", mend="see `vedette hold list`")
-            # A hold that waits for time or a resume ends then; the approval outlasts that.
-            until = held.until_us if asked else now + EXPIRES_US
+            # A hold that waits for time or a resume ends then; the approval outlasts that. So does
+            # one of a hold whose end nobody can tell has come.
+            until = held.until_us if asked and held.until_us > now else now + EXPIRES_US
         draft = Draft(
             f"hold.{to}",
             {
@@ -215,6 +218,9 @@ class Commands:
     ) -> dict[str, Any]:
         """Stop an agent, a tool or everything; in force when this returns, and after restarts.
 
+        If the store cannot commit it holds in this process at once: `recorded` is false then, and
+        `why` says what is in the way. It is recorded as soon as the store takes writes again.
+
         With `for_us` it lifts itself after so many microseconds. A stop that lasts longer takes
         the place of one that lifts itself; one that would end sooner is refused.
         """
@@ -248,7 +254,7 @@ class Commands:
             },
             body=order.body(),
         )
-        await set_stop(self.line, draft, what, on, command=order.command_id)
+        why = await set_stop(self.line, draft, what, on, command=order.command_id)
         took_us = self.line.clock.monotonic_us() - began
         if on:
             self.line.metrics.observe("stop_seconds", took_us / 1e6)
@@ -256,7 +262,33 @@ class Commands:
             "stopped": [f"{s}:{n}" for s, n in self.line.stops.listed()],
             "until": until_us or None,
             "took_us": took_us,
+            "recorded": why is None,
+            "why": why,
+            "others": self.line.store.shared,
         }
+
+    # --- the clock --------------------------------------------------------------------------
+
+    async def clock_confirm(self, order: Order) -> dict[str, Any]:
+        """Take this machine's wall clock for right: fleet time follows it, and expiries with it.
+
+        Raises BadCommand if there is nothing to confirm.
+        """
+        self._may(order, "clock_confirm")
+        clock = self.line.clock
+        clock.look()
+        if clock.jump is None:
+            raise BadCommand("the clock has not jumped; there is nothing to confirm")
+        told = told_jump(clock.jump)
+        draft = Draft(
+            "clock.confirmed",
+            {"actor": str(order.principal)},
+            body=order.body(jump=told),
+        )
+        seq = await self.line.store.note([draft], command=order.command_id)
+        by_us = clock.confirm()
+        self.line.metrics.gauge("clock_jump_seconds", 0)
+        return {"seq": seq, "by_us": by_us, "was": told}
 
     def _known(self, scope: str, name: str) -> None:
         agents = self.line.fleet.agents

@@ -7,6 +7,9 @@ waits until all have come back and goes on from what is durable. Once a run's fi
 it leaves its lane: its effects are performed, in the order of the key, beside the key's next event.
 A run that waits and wakes has a lane of its own.
 
+A lane that has to wait keeps its first run in memory and leaves the others in the store: they are
+read when it goes on, oldest first. So it is with a lane that turns out to lack one (`_short`).
+
 Lanes take turns by agent (`fair.Turns`), and what is in memory is shared by agent (`supply`): an
 agent that is slow, or has a storm of events, is in nobody else's way.
 """
@@ -18,9 +21,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from vedette.case import Case
+from vedette.clock import MICROS, until_beat, within
 from vedette.errors import Permanent, StoreFailed
 from vedette.event import Event
 from vedette.fair import OCTETS_A_TURN, Turns
@@ -30,17 +34,30 @@ from vedette.line import Line
 from vedette.moved import Superseded
 from vedette.quick_data import dataclass
 from vedette.run import Answer, Lease, Run, Step
-from vedette.standing import lift_ended
+from vedette.standing import StoreWatch, lift_ended, tell_jump
 from vedette.supply import Bounds, Supply
 from vedette.waking import Waking
 
+# How long nothing is looked for where nothing can be found.
+REST_S = 1.0
 Key = tuple[str, str]
+# Where a ready run is: waiting for an instant or a person; with a judge; performed; in a lane that
+# is to have a handler, or that nobody looks at; to be read; not to be read; of no lease.
+Place = Literal["aside", "hand", "effects", "queued", "idle", "behind", "unread", "leaseless"]
 T = TypeVar("T")
 
 # A target whose next trial is further off than this has failed several in a row.
 _TRIAL_SOON_US = 10_000_000
 _SOON_US = 60_000_000
 AHEAD = 32
+# How many runs of a key are read at once; more than may be under way, so that one is new.
+_PAGE = 2 * AHEAD
+# A lane that waits for longer than this leaves the room to others.
+_REST_US = 200_000
+# A lane whose instant was so long ago is looked at by nobody.
+_LATE_US = 5_000_000
+# A handler that is at one run for longer than this waits for a judge, a model or a store.
+_SLOW_US = 500_000
 # Handlers of one agent while another that asks for little is about. Whatever is in hand for the
 # one stands before the other's next step, in every commit and every round of the loop.
 BESIDE = 6
@@ -63,8 +80,19 @@ class Lane:
 
     def put_back(self, run: Run) -> None:
         """Put a run back in its place."""
-        at = sum(1 for other in self.queue if other.position < run.position)
+        at = len(self.queue)
+        while at and self.queue[at - 1].position > run.position:
+            at -= 1
         self.queue.insert(at, run)
+
+
+@dataclass(slots=True, eq=False)
+class Hand:
+    """A handler at a run of a key, since an instant of the monotonic clock."""
+
+    key: Key
+    since_us: int
+    slow: bool = False
 
 
 class Dispatcher:
@@ -83,13 +111,18 @@ class Dispatcher:
     ) -> None:
         bounds = bounds or Bounds()
         self._line = line
-        self.supply = Supply(line, self._put, replace(bounds, room=room or bounds.room))
+        self.supply = Supply(
+            line, self._put, replace(bounds, room=room or bounds.room), self._later
+        )
         self.waking = Waking(line, self.supply)
-        self._guarding = Guard(line)
+        self._guarding = Guard(line, self._passed)
         self._lanes: dict[Key, Lane] = {}
         self._turns: Turns[Key] = Turns(handlers, beside=BESIDE, cost=self._cost)
+        self._hands: set[Hand] = set()
         self._free: deque[asyncio.Future[None]] = deque()
         self._parked: dict[Key, int] = {}
+        # Keys of which more is in the store than in their lanes.
+        self._short: set[Key] = set()
         self._handlers = handlers
         self._charge: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -97,6 +130,7 @@ class Dispatcher:
         self._seen_through: Counter[str] = Counter()
         self._failed: Callable[[str, BaseException | None], None] | None = None
         self._closing = False
+        self._moved_us = line.clock.moved_us
         self.handled = 0
 
     # --- life -------------------------------------------------------------------------------
@@ -156,13 +190,57 @@ class Dispatcher:
             if at_us > now or line.stops.agent(key[0])
         )
         behind = any(not line.stops.agent(agent) for agent in self.supply.behind)
-        return len(self.supply.known) == aside and not behind and not self.waking.due
+        short = any(
+            self._parked.get(key, 0) <= now and not line.stops.agent(key[0]) for key in self._short
+        )
+        aside_all = len(self.supply.known) == aside
+        return aside_all and not behind and not short and not self.waking.due
 
     def at_work(self, agent: str, *, judging: bool = True) -> bool:
         """Say whether runs of an agent are being handled; without `judging` only beyond that."""
         if self._seen_through[agent]:
             return True
         return judging and any(lane.busy for key, lane in self._lanes.items() if key[0] == agent)
+
+    def in_hand(self, agent: str) -> int:
+        """Return how many runs of an agent are being judged or performed."""
+        return self._seen_through[agent] + sum(hand.key[0] == agent for hand in self._hands)
+
+    def place(self, run: Run) -> Place:
+        """Return where a run is that the store says is ready."""
+        key = (run.agent, run.key)
+        if self._line.stops.agent(run.agent):
+            return "aside"
+        if self._line.store.lease(run) is None:
+            return "leaseless"
+        if run.id not in self.supply.known:
+            if key in self._short:
+                return self._lane_place(key)
+            return "behind" if run.agent in self.supply.behind else "unread"
+        for at in (key, self._own_lane(run)):
+            lane = self._lanes.get(at)
+            if lane is not None and any(other.id == run.id for other in lane.queue):
+                return self._lane_place(at)
+        lane = self._lanes.get(key)
+        return "hand" if lane is not None and lane.busy else "effects"
+
+    def _lane_place(self, key: Key) -> Place:
+        at_us = self._parked.get(key)
+        if at_us is not None:
+            late = at_us + _LATE_US < self._line.clock.now_us()
+            return "idle" if late else "aside"
+        lane = self._lanes.get(key)
+        if lane is None:
+            return "idle"
+        return "hand" if lane.busy else "queued" if lane.queued else "idle"
+
+    def read_again(self) -> None:
+        """Begin anew with what the store has, beside what is in hand. Raises StoreFailed."""
+        self.supply.start()
+        self.waking.start()
+        for key, lane in list(self._lanes.items()):
+            self._go_on(key, lane)
+        self._call_handler()
 
     @property
     def soon(self) -> bool:
@@ -185,11 +263,48 @@ class Dispatcher:
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Lane()
-        if run.state == "ready":
-            lane.queue.append(run)
-        else:
-            lane.put_back(run)
+        lane.put_back(run)
         self._go_on(key, lane)
+
+    def _later(self, run: Run) -> bool:
+        """Say whether a run stays in the store until its lane reads on."""
+        key = (run.agent, run.key)
+        if key not in self._short or run.turn or run.state != "ready":
+            return False
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane()
+        self._go_on(key, lane)
+        return key in self._short or run.id in self.supply.known
+
+    def _passed(self, run: Run) -> None:
+        """A run came before an earlier one of its key, which is not here: read the key again."""
+        self._read_on((run.agent, run.key))
+
+    def _shorten(self, key: Key, lane: Lane) -> None:
+        """Leave the runs of a lane in the store that wait for its first."""
+        kept = deque[Run]()
+        for run in lane.queue:
+            fresh = run.state == "ready" and not run.turn and not run.attempts
+            if kept and fresh and run.id not in self._charge:
+                self.supply.put_back(run)
+                self.waking.gone(run)
+                self._short.add(key)
+            else:
+                kept.append(run)
+        lane.queue = kept
+
+    def _read_on(self, key: Key) -> None:
+        """Read a lane's next runs from the store, oldest first."""
+        self._short.discard(key)
+        more = True
+        try:
+            more = self.supply.read_on(*key, _PAGE)
+        except StoreFailed:
+            self._line.metrics.count("store_failures")
+            self._parked[key] = self._line.clock.now_us() + _REST_US
+        if more:
+            self._short.add(key)
 
     def _put_away(self, key: Key, lane: Lane) -> None:
         """Drop a stopped agent's runs from memory: the store has them, others need the room."""
@@ -197,6 +312,7 @@ class Dispatcher:
         for run in lane.queue:
             self.waking.gone(run)
         lane.queue.clear()
+        self._short.discard(key)
         if not lane.busy:
             self._drop(key)
 
@@ -207,6 +323,8 @@ class Dispatcher:
 
     def _go_on(self, key: Key, lane: Lane) -> None:
         """Give a lane to a handler if another of its runs may be begun now."""
+        if key in self._short and not lane.queue and key not in self._parked:
+            self._read_on(key)
         may = lane.again_us is None and lane.busy < AHEAD and key not in self._parked
         if may and lane.queue and not lane.queued and lane.judged is None:
             lane.queued = True
@@ -242,10 +360,13 @@ class Dispatcher:
             # There may be more to do than handlers were called for, when a bound was raised.
             self._call_handler()
             agent, key = turn
+            hand = Hand(key, self._line.clock.monotonic_us())
+            self._hands.add(hand)
             try:
                 await self._serve(key)
             finally:
-                self._turns.done(agent)
+                self._hands.discard(hand)
+                self._turns.done(agent, slow=hand.slow)
 
     async def _serve(self, key: Key) -> None:
         """Take the next run of a lane, if it may still be taken."""
@@ -260,6 +381,7 @@ class Dispatcher:
         epoch = self._line.store.lease(run)
         if epoch is None:
             # Another worker has it by now.
+            self._short.discard(key)
             self._forget(run)
             self._come_back(key, lane, run)
             return
@@ -325,10 +447,14 @@ class Dispatcher:
         elif not lane.busy:
             # What was judged ahead of a commit that did not stand is forgotten with it.
             self._line.forget(run)
+            if lane.again_us > self._line.clock.now_us() + _REST_US:
+                self._shorten(key, lane)
             if lane.queue:
                 self._parked[key] = lane.again_us
             lane.again_us = None
-        if not lane.queue and not lane.busy and not lane.queued:
+            if not lane.queue:
+                self._go_on(key, lane)
+        if not lane.queue and not lane.busy and not lane.queued and key not in self._short:
             self._drop(key)
             self._line.let_go(run)
 
@@ -368,19 +494,68 @@ class Dispatcher:
 
     async def _wake(self) -> None:
         """Look for runs whose wait is over, parked lanes that may go on, and stops that end."""
+        watch = StoreWatch(self._line)
+        committed = asyncio.Event()
+        self._line.store.listen(committed.set)
         while True:
-            await asyncio.sleep(self.waking.pause_s)
             try:
+                if not self._rests() or await within(committed, until_beat(REST_S)):
+                    await asyncio.sleep(self.waking.pause_s)
+                committed.clear()
+                await watch.look()
+                await self._look_at_clock()
                 self.wake()
-                await lift_ended(self._line, self._line.clock.now_us())
+                await lift_ended(self._line, self._line.clock.expiry_us())
             except StoreFailed:
                 self._line.metrics.count("store_failures")
+                await asyncio.sleep(self.waking.pause_s)
+
+    def _rests(self) -> bool:
+        """Say whether nothing is to be looked for within a second, unless something is committed.
+
+        Raises StoreFailed.
+        """
+        line = self._line
+        by_us = line.clock.now_us() + int(REST_S * MICROS)
+        stopped = [name for name in line.fleet.agents if line.stops.agent(name)]
+        return not (
+            not (self.idle and line.store.ready)
+            or line.stops.unrecorded
+            or self.supply.waited_for
+            or any(at_us <= by_us and key[0] not in stopped for key, at_us in self._parked.items())
+            or self.waking.soon(by_us)
+            or any(stop.until_us <= by_us for stop in line.stops.ends)
+            or line.store.due(by_us, 1, stopped)
+        )
+
+    async def _look_at_clock(self) -> None:
+        """Tell of a jump of the wall clock; where it was confirmed, waits in memory move along."""
+        line = self._line
+        jump = line.clock.look()
+        if (by_us := line.clock.moved_us - self._moved_us) != 0:
+            self._moved_us += by_us
+            for lane in self._lanes.values():
+                lane.again_us = None if lane.again_us is None else lane.again_us + by_us
+            self._parked = {key: at_us + by_us for key, at_us in self._parked.items()}
+            for breaker in line.breakers.listed():
+                breaker.retry_us += by_us
+            line.tight.clear()
+            self.waking.look_anew()
+        if jump is not None:
+            await tell_jump(line, jump)
 
     def wake(self) -> None:
         """Queue what is due now."""
         line, now = self._line, self._line.clock.now_us()
+        before_us = line.clock.monotonic_us() - _SLOW_US
+        for hand in self._hands:
+            if hand.since_us < before_us and not hand.slow:
+                hand.slow = True
+                self._turns.slow(hand.key[0])
         if self.waking.leases_moved():
             self._drop_lost()
+        if not line.store.ready:
+            return  # whatever went on would come back at once: it could not be committed
         for key, at_us in list(self._parked.items()):
             if at_us <= now and not line.stops.agent(key[0]):
                 del self._parked[key]
@@ -396,5 +571,7 @@ class Dispatcher:
             for run in lost:
                 lane.queue.remove(run)
                 self._forget(run)
+            if lost:
+                self._short.discard(key)
             if lost and not lane.queue and not lane.busy and not lane.queued:
                 self._drop(key)

@@ -30,7 +30,7 @@ KINDS = frozenset(
         "action.decided",  # body: the exact question and the decision
         "engine.differed",  # two policy engines said otherwise of one question; body: both answers
         "effect.intended",
-        "effect.started",
+        "effect.started",  # a call begins that takes `timeout` (microseconds) at most
         "effect.done",  # body: outcome
         "effect.failed",
         "effect.unknown",
@@ -58,6 +58,8 @@ KINDS = frozenset(
         "notice.raised",  # a permit that a person is to be told of
         "identity.changed",  # a person issued, rotated or revoked a key; body: reason
         "identity.refused",  # a token, or a worker's answer, was not taken; `what` is the code
+        "clock.jumped",  # the wall clock is off by `what` seconds, or `away`; body: in words
+        "clock.confirmed",  # a person takes the wall clock for right; body: reason, by_us
         "stop.set",
         "stop.lifted",
         "body.erased",  # `erased` names the digests
@@ -81,7 +83,8 @@ FIELDS = frozenset(
         "threshold_milli", "proposals", "woke", "state", "epoch", "what", "erased", "releases",
         "banks", "unit", "amount", "spend", "scope",
         "window", "limit", "target", "hops", "settled", "key", "size", "root", "heads",
-        "verified", "signature", "signer", "commit", "archive", "back_to", "wasm",
+        "verified", "signature", "signer", "commit", "archive", "back_to", "wasm", "restores",
+        "timeout",
     }
 )  # fmt: skip
 

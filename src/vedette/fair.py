@@ -136,6 +136,7 @@ class _Agent(Generic[K]):
     queue: deque[K] = field(default_factory=deque)
     held: int = 0
     light: int = 0
+    slow: int = 0
     deficit: int = 0
     waits: bool = False
 
@@ -145,7 +146,8 @@ class Turns(Generic[K]):
 
     One agent may have three quarters of the `hands`; while another that asks for little was heard
     of within half a second it may have `beside` only, and one while the other has a handler, so
-    that commits and calls of the first do not stand in the other's way.
+    that commits and calls of the first do not stand in the other's way. A `slow` one stands in
+    nobody's way: it waits.
     """
 
     def __init__(self, hands: int, *, beside: int, cost: Callable[[K], int]) -> None:
@@ -178,7 +180,8 @@ class Turns(Generic[K]):
         while barred < len(self._ring):
             agent = self._ring[0]
             mine = self._agents[agent]
-            if mine.held >= self._limit(agent, now_us):
+            held = mine.held if mine.held >= self._alone else mine.held - mine.slow
+            if held >= self._limit(agent, now_us):
                 self._ring.rotate(-1)
                 barred += 1
                 continue
@@ -201,10 +204,15 @@ class Turns(Generic[K]):
             return agent, what
         return None
 
-    def done(self, agent: str) -> None:
-        """Take a handler back."""
+    def slow(self, agent: str) -> None:
+        """Count one of an agent's handlers as waiting for something that takes long."""
+        self._agents[agent].slow += 1
+
+    def done(self, agent: str, *, slow: bool = False) -> None:
+        """Take a handler back; `slow` says that it was counted as such."""
         mine = self._agents[agent]
         mine.held -= 1
+        mine.slow -= slow
         if mine.light > mine.held:
             mine.light -= 1
             self._light_held -= 1

@@ -12,12 +12,15 @@ from collections.abc import Awaitable, Callable
 
 from vedette.budget import DAY_US, FLEET, HOUR_US, MINUTE_US
 from vedette.bundle import Bundle
+from vedette.clock import until_beat, within
 from vedette.errors import VedetteError
 from vedette.line import Line
 from vedette.rollout import Rollout
 from vedette.standing import take_over
 
-_EVERY_S = 0.01
+# How often it is looked without anything having been committed: a call may have kept us.
+_EVERY_S = 1.0
+_GATHER_S = 0.01
 _RETRY_S = 0.5
 _COUNT_US = 1_000_000
 
@@ -37,6 +40,8 @@ async def follow(
     worker that is idle, or alone but for somebody's command, hears of it too.
     """
     counted_us, fed = 0, -1
+    committed = asyncio.Event()
+    line.store.listen(committed.set)
     while True:
         try:
             await catch_up(line, rollout)
@@ -44,12 +49,15 @@ async def follow(
             if (line.store.shared or news != fed) and now - counted_us >= _COUNT_US:
                 counted_us = now
                 count_others(line)
+                line.doubt = line.store.doubt()
                 if releases is not None:
                     await releases(trouble)
                 if news != fed:
                     feed()
                     fed = news  # only now: what could not be read is tried again
-            await asyncio.sleep(_EVERY_S)
+            if await within(committed, until_beat(_EVERY_S)):
+                await asyncio.sleep(_GATHER_S)
+            committed.clear()
         except VedetteError as error:
             # Nothing starts here until it succeeds; the other workers go on.
             trouble(f"cannot take up what another worker published: {error}")

@@ -6,7 +6,7 @@ Whatever an agent's code raises ends its own run only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from traceback import format_exception
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from vedette.backoff import delay_us
 from vedette.errors import StoreFailed, Temporary, VedetteError
 from vedette.handle import bury
 from vedette.line import Line
-from vedette.moved import Superseded
+from vedette.moved import EarlierWaits, Superseded
 from vedette.run import Run
 from vedette.standing import erred
 
@@ -30,8 +30,9 @@ _FRAMES, _TRACE = 8, 4096
 class Guard:
     """Does the work of runs so that nothing it raises comes out. Belongs to a dispatcher."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, line: Line, passed: Callable[[Run], None]) -> None:
+        """Tell `passed` of a run that would have gone before an earlier one of its key."""
+        self._line, self._passed = line, passed
 
     async def do(self, run: Run, work: Coroutine[Any, Any, T]) -> T | int | None:
         """Do a run's work; return an instant if it has to be tried again then."""
@@ -42,6 +43,8 @@ class Guard:
             line.metrics.count("store_failures")
             return self._again(run, line.clock.now_us() + _RETRY_US)
         except Superseded as error:
+            if isinstance(error, EarlierWaits):
+                self._passed(run)
             return self._again(run, line.clock.now_us() + error.wait_us)
         except Temporary as error:
             run.attempts += 1

@@ -12,17 +12,17 @@ from vedette.agent import Agent, Fleet
 from vedette.breaker import Breakers
 from vedette.budget import Budgets, Shortage
 from vedette.ceiling import Tallies
-from vedette.clock import Clock
 from vedette.doubt import Doubt
 from vedette.effect import RowWrite
 from vedette.errors import BadFleet
-from vedette.event import Event
+from vedette.fleet_clock import FleetClock
 from vedette.gateway import Gateway
 from vedette.name_locks import NameLocks
 from vedette.origin import Known, known_in
 from vedette.parking import Parking
 from vedette.ports import InHand, Metrics, Performer, Reasoner, Store
 from vedette.quick_data import dataclass
+from vedette.quiet_time import QuietTimes
 from vedette.readers import Readers
 from vedette.recall import Recall
 from vedette.run import ActionRow, Run
@@ -45,7 +45,8 @@ _NOTHING = nullcontext()
 class Line:
     """One fleet at work. Belongs to the event loop it was made on.
 
-    `heads` is the position of the last observed event of every (agent, key) seen so far. `in_hand`
+    `heads` is the position of the last observed event of every (agent, key) seen so far; what is
+    known of a key holds under the lease under which it was learned (`lead`) and no other. `in_hand`
     remembers, beyond the death of this process, whose judge was at work. `called` are actions
     whose call was let go here and whose outcome is not durable; `since` is the ledger's last entry
     before this process. `scope_readers` are those to whom a scope of a bank may be told.
@@ -57,7 +58,7 @@ class Line:
     recall: Recall
     reasoners: Mapping[str, Reasoner]
     performer: Performer
-    clock: Clock
+    clock: FleetClock
     stops: Stops
     metrics: Metrics
     targets: Mapping[str, Mapping[str, Any]]
@@ -68,6 +69,7 @@ class Line:
     heads: dict[tuple[str, str], int] = field(default_factory=dict)
     breakers: Breakers = field(default_factory=Breakers)
     parking: Parking = field(default_factory=Parking)
+    quiet: QuietTimes = field(default_factory=QuietTimes)
     tallies: Tallies = field(default_factory=Tallies)
     in_hand: InHand | None = None
     doubt: Doubt | None = None
@@ -76,6 +78,7 @@ class Line:
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CALLS))
     _slots: dict[tuple[str, str], asyncio.Semaphore] = field(default_factory=dict)
     _rows: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
+    _epochs: dict[tuple[str, str], int] = field(default_factory=dict)
     _known: dict[str, tuple[object, object, Known]] = field(default_factory=dict)
     _locks: NameLocks = field(default_factory=NameLocks)
     _in_flight: dict[object, int] = field(default_factory=dict)
@@ -103,6 +106,17 @@ class Line:
         """Return the reasoner that the agent declares."""
         return self.reasoners[agent.reasoner]
 
+    def lead(self, run: Run, epoch: int) -> None:
+        """Begin with a run's key under a lease; what is known from another one is forgotten.
+
+        The store refuses steps of another lease than the key's, so a step is made of what was the
+        last word on its key: nobody else has written under this one.
+        """
+        key = (run.agent, run.key)
+        if self._epochs.setdefault(key, epoch) != epoch:
+            self.forget(run)
+            self._epochs[key] = epoch
+
     def previous(self, agent: str, key: str, position: int) -> int:
         """Return the position of the last observed event of a key before `position`."""
         head = self.heads.get((agent, key))
@@ -122,8 +136,9 @@ class Line:
 
     def let_go(self, run: Run) -> None:
         """Forget a key that nothing is under way for, once there are many: the store knows it."""
-        if len(self.heads) + len(self._rows) > KEYS:
+        if len(self._epochs) + len(self._rows) > KEYS:
             self.forget(run)
+            self._epochs.pop((run.agent, run.key), None)
 
     def row(self, collection: str, key: str) -> dict[str, Any]:
         """Return a row of a fleet-owned collection as of the last step sent; empty if none."""
@@ -137,13 +152,13 @@ class Line:
         for write in writes:
             self._rows[(write.collection, write.key)] = write.row or {}
 
-    def in_doubt(self, run: Run, event: Event, row: ActionRow) -> bool:
-        """Say whether an effect may have happened in history that a restore lost.
+    def in_doubt(self, run: Run, row: ActionRow) -> bool:
+        """Say whether an effect may have happened in history that was lost.
 
         What was tried, or left to a person, after the restore is beyond that.
         """
         doubt = self.doubt
-        if doubt is None or not doubt.covers(run.position, event):
+        if doubt is None or not doubt.covers(run.position):
             return False
         return not (row.tries > 0 and row.last > doubt.seq)
 
@@ -203,15 +218,6 @@ class Line:
         """
         now = self.clock.monotonic_us()
         return [key for key, until_us in self._calling.items() if until_us > now]
-
-    def moved(self) -> None:
-        """Forget what others may have written since: this worker was given other keys.
-
-        A row that a step is under way for stays; that step is fenced, or it is the last word.
-        """
-        self.heads.clear()
-        for name in [name for name in self._rows if ("row", *name) not in self._locks]:
-            del self._rows[name]
 
     def in_flight_before(self, policy_rev: int) -> int:
         """Return how many calls are on their way that started under an older revision."""

@@ -19,6 +19,10 @@ class Superseded(VedetteError):
         self.wait_us = wait_us
 
 
+class EarlierWaits(Superseded):
+    """An earlier event of the key waits to be judged: the key is read again, from the oldest."""
+
+
 class OverBudget(VedetteError):
     """A budget has no room for what the step would spend; `shortage` says which."""
 

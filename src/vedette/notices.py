@@ -42,6 +42,7 @@ _TITLES: Mapping[str, tuple[str, str]] = {
     "run.dead": ("A run was given up: a dead letter", "runs were given up: dead letters"),
     "budget.alerted": ("A limit has 80 % of it taken", "limits have 80 % of them taken"),
     "agent.parked": ("An agent is parked: over a ceiling", "agents are parked: over a ceiling"),
+    "clock.jumped": ("The wall clock jumped, or a start was far off", "the wall clock jumped"),
     "notice.raised": (
         "An action was done that you are told of",
         "actions were done, to be told of",
@@ -272,6 +273,8 @@ def told_of(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str] | None:
         limit = f"{get('scope')} {get('unit')} by {get('window')}"
         return kind, agent, "", limit, ""
     what = str(get("what") or "")
+    if kind == "clock.jumped":
+        return kind, "", "", what, ""
     if kind == "stop.set" and get("actor") == str(ENGINE) and what.startswith("agent:"):
         return "agent.parked", what.removeprefix("agent:"), "", "", ""
     return None

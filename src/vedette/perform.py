@@ -7,7 +7,7 @@ durable mark the call needs before it, makes the call, and turns the answer into
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -22,11 +22,14 @@ from vedette.errors import Permanent
 from vedette.event import Event
 from vedette.ports import Performer
 from vedette.readers import meet
+from vedette.row_proof import STARTED, Told
 from vedette.run import ActionRow
 from vedette.tool import Tool
 
 _FIRST_RETRY_US = 500_000
 LAST_RETRY_US = 300_000_000
+
+NOT_THERE = "the tool said done, and the target does not know of it"
 
 # What a call needs first: nothing, a durable `started`, a question to the target, or a person.
 Before = Literal["call", "start", "ask", "person"]
@@ -79,6 +82,16 @@ def call_of(
     )
 
 
+def time_of_call(tool: Tool, told: Sequence[Told]) -> int:
+    """Return how long a call that may be on its way takes at most (microseconds).
+
+    `told` are the action's entries: a start says what the tool was given then, which may be more
+    than it is given today.
+    """
+    given = [entry.get("timeout") or 0 for entry, _ in told if entry["kind"] == STARTED]
+    return max(tool.timeout_us, *given[-1:], 0)
+
+
 async def make(
     performer: Performer, tool: Tool, call: Call, may_start: Callable[[], bool]
 ) -> Outcome | None:
@@ -118,7 +131,7 @@ async def verified(
 
     Returns the outcome and whether it is the target's word. Without an answer it is the tool's own
     claim, unless policy obliges to verify: then nobody knows. If the target says that it is not
-    there, nobody knows either, until the tries are used up: then it failed.
+    there, nobody knows either.
     """
     obliged = "verify" in row.obliges.split(",")
     function = tool.verifier(obliged)
@@ -126,9 +139,8 @@ async def verified(
         return done, False
     said = await ask(performer, replace(tool, query=function, verify=function), call)
     if said is None:
-        error = "the tool said done, and the target does not know of it"
-        last = tool.settles != "none" and row.tries + 1 >= tool.attempts
-        return Outcome("failed" if last else "unknown", error=error), False
+        # Not yet, perhaps: it is asked the moment after.
+        return Outcome("unknown", error=NOT_THERE), False
     if said.state == "done":
         return done, True
     if said.state == "failed":

@@ -45,6 +45,7 @@ WRITES: Mapping[str, frozenset[Role]] = {
     "drop": _OPERATOR,
     "stop": _OPERATOR,
     "resume": _OPERATOR,
+    "clock_confirm": _OPERATOR,
     "budget_raise": _OPERATOR,
     "erase": _OPERATOR,
     "correct": _OPERATOR,

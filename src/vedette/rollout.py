@@ -20,6 +20,7 @@ from vedette.entry import Body, Draft
 from vedette.errors import AlreadyDone, BadPolicy, Outrun
 from vedette.identity import Principal
 from vedette.loosening import Loosening
+from vedette.policy_check import checked_mark
 from vedette.policy_wasm import PolicyWasm
 from vedette.ports import Compiling, Finding, Metrics, PolicyEngine, PolicyStage, Store, Warming
 from vedette.quick_data import dataclass
@@ -237,6 +238,7 @@ class Rollout:
         number = self.shelving.next_number(live) if self.shelving else live + 1
         archive = self._pack(bundle, number, wish, wasm)
         marks = (archive.marks() if archive else {}) | (wasm.marks() if wasm else {})
+        marks |= checked_mark(bundle.digest, ())
         fields = {
             "bundle": bundle.digest,
             "engine": engine.name,

@@ -27,7 +27,8 @@ _ANSWERS = ("hold.approved", "hold.denied", "hold.expired")
 _OVER = ("effect.done", "effect.failed")
 _EFFECT_ENDS = (*_OVER, "effect.cancelled")
 DECIDED = "action.decided"
-ENDS = (*_ANSWERS, *_EFFECT_ENDS)
+STARTED = "effect.started"
+READ = (*_ANSWERS, *_EFFECT_ENDS, STARTED)
 Told = tuple[Mapping[str, Any], bytes | None]
 
 # The rule in the row of a permit whose run was a dead letter, and was taken up again.

@@ -143,9 +143,9 @@ class Step:
     `lacking` what it has no room for beside `spend`: it is refused if there is room by now. `order`
     is (key, the position the judge's state was at, the position it is at now): events of a key
     may be judged ahead of the commits before them, and the store refuses a step whose predecessor
-    did not stand. The step with which a run becomes observed has one; -1 before stands for
-    whatever came before. A step without `run` (a person's command, a publication) is fenced by
-    nothing.
+    did not stand, or that passes over an event which still waits to be judged. The step with which
+    a run becomes observed has one; -1 before stands for whatever came before, or waits. A step
+    without `run` (a person's command, a publication) is fenced by nothing.
     `position` is the run's; 0 lets the store look it up.
     """
 
@@ -184,6 +184,7 @@ class Answer(Enum):
     FENCED_POLICY = "fenced: policy"
     FENCED_STOP = "fenced: stop"
     FENCED_ORDER = "fenced: order"
+    FENCED_EARLIER = "fenced: an earlier event waits"
     OVER_BUDGET = "over budget"
     ROOM = "room"
 

@@ -12,10 +12,13 @@ import orjson
 
 from vedette import machine
 from vedette.app import App
+from vedette.clock import next_beat, until_beat
 from vedette.curating import feed
 from vedette.errors import BadPolicy, StoreFailed, Unavailable, VedetteError
+from vedette.fleet_clock import Jump, told_jump
 from vedette.follow import catch_up, follow
 from vedette.identity import ENGINE
+from vedette.policy_check import check_live, checked_mark, read_check, told_check
 from vedette.policy_folder import offer_folder, waiting, waits
 from vedette.ports import Source
 from vedette.rollout import Wish
@@ -23,13 +26,15 @@ from vedette.signals import Signals
 from vedette.sourcing import make_sources
 
 TICK_S = 0.25
+# The same while nothing happens: then with whoever else looks around, so that one wakeup is enough.
+REST_S = 1.0
 # How often the age of the oldest unfinished run is looked up.
 AGE_S = 2.0
-# How often the state folder is looked at: whether it is still the one that was opened.
-STATE_S = 1.0
 RETRY_US = 1_000_000
 # How often the agents' folders are looked at for what is not the release that runs.
-LOOK_S = 2.0
+LOOK_S = 10.0
+# When the live policy is tried by this version: the first events have the processors before it.
+CHECK_S = 3.0
 # How far off a retry or a limit may be for `until_idle` to stay up for it.
 SOON_US = 60_000_000
 # What is loaded after the first event waits for it so long at most; or until nothing was to be
@@ -56,6 +61,9 @@ class Running:
             app.pool.tell(self.trouble)
         self.address: str | None = None
         self.aged_at = 0.0
+        self.committing = True
+        self.jump: Jump | None = None
+        self.seen = (0, 0)
         self.began_us = app.line.clock.monotonic_us()
         self.began_cpu = machine.cpu_s()
         self.sources: list[Source] = []
@@ -108,7 +116,10 @@ class Running:
                 self._mind(tasks[-1])
                 while not self.stopping.is_set():
                     try:
+                        self._tell_store()
+                        self._tell_clock()
                         self._gauges()
+                        app.watchdog.look()
                         if on_tick is not None:
                             on_tick(self)
                         if self.until_idle and self._idle():
@@ -151,7 +162,25 @@ class Running:
                         f"{one.agent} was changed on disk since release {one.release[:12]}, which "
                         f"runs on: see `vedette agent release {one.agent}`"
                     )
-            await asyncio.sleep(LOOK_S)
+            await next_beat(LOOK_S)
+
+    async def _check_policy(self) -> None:
+        """Tell once if this version's check refuses the live policy, which another admitted."""
+        app = self.app
+        await asyncio.sleep(CHECK_S)
+        live = app.rollout.live
+        try:
+            found = await check_live(app.store, live.digest, app.rollout.stage.try_out)
+            if found is not None:
+                app.metrics.gauge("policy_live_refused", bool(found))
+                if read_check(app.store, live.digest) is None:
+                    for name, value in checked_mark(live.digest, found).items():
+                        await app.store.remember(name, value)
+            if found:
+                self.trouble(told_check(live.number, found))
+        except StoreFailed as error:
+            self.trouble(f"whether this version admits the live policy is not known: {error}")
+        await asyncio.Event().wait()
 
     def _beside(self) -> list[asyncio.Task[None]]:
         """Start what goes on beside the line: traces, logs, shipping, a look at the folders."""
@@ -164,7 +193,7 @@ class Running:
         works = [
             *followers(self.app, self.trouble), ("policy shelf", keeping),
             ("folder watcher", self._watch_folders()), ("second opinion", comparing),
-            ("second engine", retrying),
+            ("second engine", retrying), ("policy check", self._check_policy()),
         ]  # fmt: skip
         tasks = [asyncio.create_task(work, name=name) for name, work in works]
         for task in tasks:
@@ -210,7 +239,7 @@ class Running:
         identity = self.app.identity
         while identity is not None:
             identity.check()
-            await asyncio.sleep(STATE_S)
+            await next_beat(REST_S)
 
     def stop(self) -> None:
         """Ask the run to end; what is not committed is found again by the next one."""
@@ -254,8 +283,11 @@ class Running:
             threading.excepthook = before
 
     async def _pause(self) -> None:
+        """Wait until it is time to look again, or the run is to end."""
+        moved, self.seen = self.seen, (self.app.store.head(), self.app.dispatcher.pending)
+        rests = self.seen == moved and not self.until_idle
         try:
-            async with asyncio.timeout(TICK_S):
+            async with asyncio.timeout(until_beat(REST_S) if rests else TICK_S):
                 await self.stopping.wait()
         except TimeoutError:
             return
@@ -271,6 +303,27 @@ class Running:
             run.waits in near and not stops.agent(run.agent)
             for run in app.store.due(now_us + SOON_US, 1000)
         )
+
+    def _tell_store(self) -> None:
+        """Tell once that the store cannot commit, and once that it can again."""
+        writer = self.app.store.writer
+        self.app.metrics.gauge("store_ready", writer.ready)
+        if writer.ready != self.committing:
+            self.committing = writer.ready
+            self.trouble(
+                "the store takes writes again"
+                if writer.ready
+                else f"the store cannot commit: {writer.failure}; nothing is accepted and nothing "
+                "is called until it can"
+            )
+
+    def _tell_clock(self) -> None:
+        """Tell once of a jump of the wall clock."""
+        jump = self.app.line.clock.jump
+        if jump != self.jump:
+            self.jump = jump
+            if jump is not None:
+                self.trouble(f"{told_jump(jump)} until a person says `vedette clock confirm`")
 
     def _gauges(self) -> None:
         app = self.app
@@ -340,7 +393,7 @@ class Running:
 
         folder = self.app.settings.policies
         clock = self.app.line.clock
-        async for _ in saved(folder, self.stopping):
+        async for _ in saved(folder):
             while True:
                 try:
                     await self.offer_policy()

@@ -32,7 +32,7 @@ from vedette.question import Answer, Decided, answer_of, differing
 ONE_IN = 64
 _MOST_WAITING = 1000
 _AT_ONCE = 50
-_EVERY_S = 0.05
+_GATHER_S = 0.05
 # How long a store that is away is left alone before what is sampled next is compared.
 _AWAY_S = 1.0
 # How often an engine that could not be made is made again.
@@ -164,11 +164,13 @@ class Samples:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._waiting: deque[tuple[SecondOpinion, Decided]] = deque()
+        self._more = asyncio.Event()
 
     def add(self, second: SecondOpinion, decided: Decided) -> None:
         """Put a decision aside."""
         if len(self._waiting) < _MOST_WAITING:
             self._waiting.append((second, decided))
+            self._more.set()
         else:
             self._metrics.count("samples_dropped")
 
@@ -210,9 +212,13 @@ class Samples:
         """Compare what is put aside for as long as the fleet runs, over a store that is away."""
         while True:
             try:
-                if not await self.compare(store, trouble):
-                    await asyncio.sleep(_EVERY_S)
+                await self._more.wait()
+                self._more.clear()
+                await asyncio.sleep(_GATHER_S)
+                while await self.compare(store, trouble):
+                    pass
             except StoreFailed:
+                self._more.set()
                 self._metrics.count("store_failures")
                 await asyncio.sleep(_AWAY_S)
 

@@ -2,43 +2,101 @@
 
 Stops are set and lifted here, by people and by the engine itself: an agent over a ceiling is
 parked, which is a stop like any other, and a stop with an end is lifted when that has come.
+
+A stop holds from the moment it was ordered, whether or not the store can commit it: what could not
+be recorded is kept in this process and written as soon as the store takes writes again.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
-from vedette.errors import BadCommand
+from vedette.errors import BadCommand, StoreFailed
+from vedette.fleet_clock import Jump, told_jump
 from vedette.identity import ENGINE
 from vedette.line import Line
-from vedette.stop import Scope
+from vedette.stop import Scope, Unrecorded
+
+# After how long a store that cannot commit is tried again, first and at most.
+_PROBE_US, _LAST_PROBE_US = 250_000, 4_000_000
 
 
 async def set_stop(
     line: Line, draft: Draft, scope: Scope, on: bool, *, command: str | None = None
-) -> None:
+) -> str | None:
     """Set or lift a stop; in force when this returns. Raises BadCommand if it is so already.
 
-    A stop that lasts longer takes the place of one that has an end.
+    A stop that lasts longer takes the place of one that has an end. Returns None once the stop is
+    durable; else why it is not: then it holds in this process, and `record_stops` records it.
+    A stop that cannot be recorded is never lifted before it is. Raises StoreFailed for a lift.
 
     No call starts from the moment on which a stop is announced, before it is durable: whoever is
     told that it stands will see none start that had its leave a moment earlier.
     """
     if on:
         line.stops.announce(scope)
+    else:
+        await record_stops(line)
     try:
         epoch = await line.store.stop(draft, *scope, on, command=command)
         take_over(line, epoch)
         if on:
+            line.stops.unrecorded.pop(scope, None)
             await line.store.everywhere()
+    except StoreFailed as error:
+        if not on:
+            raise
+        line.stops.unrecorded[scope] = Unrecorded(draft, command, str(error))
+        line.metrics.gauge("stops_unrecorded", len(line.stops.unrecorded))
+        return str(error)
     finally:
         if on:
             line.stops.settle(scope)
+    return None
+
+
+async def record_stops(line: Line) -> None:
+    """Make durable the stops that hold in this process alone. Raises StoreFailed."""
+    for scope, kept in list(line.stops.unrecorded.items()):
+        # Refused where its commit stood though nobody was told, or another's stop lasts as long.
+        with suppress(BadCommand):
+            await line.store.stop(kept.draft, *scope, True, command=kept.command)
+        take_over(line, line.store.stop_epoch)
+        if line.stops.unrecorded.get(scope) is kept:
+            del line.stops.unrecorded[scope]
+        line.metrics.gauge("stops_unrecorded", len(line.stops.unrecorded))
+
+
+class StoreWatch:
+    """Tries a store that cannot commit until it can, then records what could not be before."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._next_us = self._wait_us = 0
+
+    async def look(self) -> None:
+        """Try again if it is time. Raises StoreFailed."""
+        line = self._line
+        if line.store.ready and not line.stops.unrecorded:
+            self._wait_us = 0
+            return
+        now = line.clock.monotonic_us()
+        if now < self._next_us and self._wait_us:
+            return
+        self._wait_us = min(2 * self._wait_us or _PROBE_US, _LAST_PROBE_US)
+        self._next_us = now + self._wait_us
+        # The stops first: nothing else may go on before them.
+        await record_stops(line)
+        if not line.store.ready:
+            await line.store.probe()
 
 
 def take_over(line: Line, epoch: int | None = None) -> None:
-    """Take over the stops that the store knows."""
+    """Take over the stops that the store knows, and the doubt that one of them may be for."""
     store = line.store
+    line.doubt = store.doubt()
     known = line.stops.epoch if epoch is None else max(epoch, line.stops.epoch)
     line.stops.restore(known, store.stops())
     store.adopt(0, known)
@@ -68,7 +126,7 @@ async def park_agent(line: Line, agent: str, why: str) -> None:
 
 
 async def lift_ended(line: Line, now_us: int) -> None:
-    """Lift the stops whose end has come."""
+    """Lift the stops whose end has come, by the instant that expiries are compared with."""
     for stop in [stop for stop in line.stops.ends if stop.until_us <= now_us]:
         draft = Draft(
             "stop.lifted",
@@ -80,6 +138,19 @@ async def lift_ended(line: Line, now_us: int) -> None:
             await set_stop(line, draft, (stop.scope, stop.name), False)
         except BadCommand:
             take_over(line)  # a person lifted it in the same moment
+
+
+async def tell_jump(line: Line, jump: Jump) -> None:
+    """Record that the wall clock jumped. Raises StoreFailed; the gauge says so in any case."""
+    line.metrics.gauge("clock_jump_seconds", jump.by_us // 1_000_000)
+    line.metrics.count("clock_jumps")
+    await line.store.note([jump_entry(jump)])
+
+
+def jump_entry(jump: Jump) -> Draft:
+    """Return the entry of a jump of the wall clock."""
+    what = f"{jump.by_us // 1_000_000:+d}" if jump.by_us else "away"
+    return Draft("clock.jumped", {"what": what}, body=Body(canonical({"why": told_jump(jump)})))
 
 
 async def erred(line: Line, agent: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import field
 
+from vedette.entry import Draft
 from vedette.errors import BadCommand
 from vedette.quick_data import dataclass
 
@@ -24,16 +25,30 @@ class Stop:
     until_us: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Unrecorded:
+    """A stop that holds in this process and could not be made durable: what is to be written.
+
+    `why` says what was in the way.
+    """
+
+    draft: Draft
+    command: str | None
+    why: str
+
+
 @dataclass(slots=True)
 class Stops:
     """What is stopped. `epoch` grows with every change; older steps are refused.
 
     `ends` are those that lift themselves. A stop that is on its way to the store is *coming*: no
-    call starts any more, and nothing is decided by it yet.
+    call starts any more, and nothing is decided by it yet. `unrecorded` are on their way until the
+    store takes writes again.
     """
 
     epoch: int = 0
     ends: list[Stop] = field(default_factory=list)
+    unrecorded: dict[Scope, Unrecorded] = field(default_factory=dict)
     _set: set[Scope] = field(default_factory=set)
     _paused: set[str] = field(default_factory=set)
     _coming: list[Scope] = field(default_factory=list)
@@ -47,7 +62,8 @@ class Stops:
         return agent in self._paused or self._stopped(agent)
 
     def _stopped(self, agent: str) -> bool:
-        return ("all", "") in self._set or ("agent", agent) in self._set
+        scopes = (("all", ""), ("agent", agent))
+        return any(scope in self._set or scope in self.unrecorded for scope in scopes)
 
     def pause(self, agent: str) -> None:
         """Have an agent begin nothing in this process; what was begun is seen through.
@@ -62,7 +78,8 @@ class Stops:
 
     def tool(self, agent: str, tool: str) -> bool:
         """Say whether an action of this agent with this tool may not start."""
-        return self._stopped(agent) or ("tool", tool) in self._set
+        one = ("tool", tool)
+        return self._stopped(agent) or one in self._set or one in self.unrecorded
 
     def coming(self, agent: str, tool: str) -> bool:
         """Say whether a stop that concerns such an action is on its way to the store."""
@@ -78,8 +95,8 @@ class Stops:
         self._coming.remove(scope)
 
     def listed(self) -> list[Scope]:
-        """Return what is stopped, sorted."""
-        return sorted(self._set)
+        """Return what is stopped, sorted; what could not be recorded yet, too."""
+        return sorted(self._set | self.unrecorded.keys())
 
 
 def scope_of(agent: str | None, tool: str | None, everything: bool) -> Scope:

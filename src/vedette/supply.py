@@ -52,11 +52,21 @@ class Held:
 
 
 class Supply:
-    """The runs of a dispatcher. `put` is called with each run that comes into memory."""
+    """The runs of a dispatcher. `put` is called with each run that comes into memory.
 
-    def __init__(self, line: Line, put: Callable[[Run], None], bounds: Bounds) -> None:
+    `later` says that the dispatcher reads a run by itself when its key's turn comes. Up to
+    `_after` an agent's ready runs are in memory, are read so, or are away with their agent.
+    """
+
+    def __init__(
+        self,
+        line: Line,
+        put: Callable[[Run], None],
+        bounds: Bounds,
+        later: Callable[[Run], bool] = lambda run: False,
+    ) -> None:
         self._line = line
-        self._put = put
+        self._put, self._later = put, later
         self._most = bounds.most
         self._moved_us: dict[str, int] = {}
         self.room = Room(bounds.room, bounds.room_octets)
@@ -65,6 +75,8 @@ class Supply:
         # Agents with ready runs in the store that are not in memory, and where to read on.
         self.behind: set[str] = set()
         self._after: dict[str, int] = {}
+        # The leases under which this was read; with others nothing is read before `start`.
+        self._lease_rev = line.store.lease_rev
         # Up to where other workers' commits were looked through (see `look_for_news`).
         self._news, self._head = line.store.news, 0
         # Stopped agents that may have ready runs in the store.
@@ -103,7 +115,8 @@ class Supply:
     def offer(self, run: Run, event: Event, octets: int) -> None:
         """Take a run that was just accepted, for which a credit was taken."""
         agent = run.agent
-        if self._line.stops.agent(agent):
+        if agent in self._away or self._line.stops.agent(agent):
+            # Older ones are away, also between the resume and `fetch_back`, which reads them all.
             self._away.add(agent)
             self.credits.give(agent, octets)
             return
@@ -141,6 +154,9 @@ class Supply:
 
     def _look_from(self, agent: str, position: int) -> None:
         """Read an agent's ready runs from a position on."""
+        if agent in self._away or self._line.stops.agent(agent):
+            self._away.add(agent)
+            return
         self.behind.add(agent)
         self._after[agent] = min(self._after.get(agent, 0), position)
         self._try_to_load(agent)
@@ -156,7 +172,7 @@ class Supply:
         return True
 
     def _take(self, run: Run, event: Event | None, octets: int) -> None:
-        if run.id not in self.known:
+        if run.id not in self.known and not self._later(run):
             self.known[run.id] = Held(run.agent, event, octets)
             self.room.take(run.agent, octets)
             self._put(run)
@@ -167,6 +183,8 @@ class Supply:
         """Begin with what the store has; also when this worker was given other runs."""
         self.credits.clear()
         self.behind.clear()
+        self._after.clear()
+        self._lease_rev = self._line.store.lease_rev
         self._news, self._head = self._line.store.news, self._line.store.head()
         for agent, runs in self._line.store.backlogged().items():
             self._fetch(agent, runs)
@@ -189,8 +207,11 @@ class Supply:
         """Load the next runs of an agent that is behind, if it has few in memory."""
         share = max(16, self.room.events // (4 * len(self.behind) or 1))
         limit = min(_LOAD, share)
+        store = self._line.store
         while agent in self.behind and self.room.held(agent) < limit and self.room.fits(agent):
-            runs = self._line.store.backlog(self._after.get(agent, 0), limit, agent)
+            runs = store.backlog(self._after.get(agent, 0), limit, agent)
+            if store.lease_rev != self._lease_rev:
+                return  # of keys that came meanwhile the older ones are not here: `start` reads all
             for run in runs:
                 self._after[agent] = run.position
                 self.credits.seen(run.id, agent)
@@ -215,7 +236,21 @@ class Supply:
                 self._try_to_load(agent)
         return back
 
+    def read_on(self, agent: str, key: str, limit: int) -> bool:
+        """Load a key's next runs that wait to be judged; say whether there may be more of them."""
+        runs = self._line.store.unjudged(agent, key, limit)
+        if runs and self._line.store.lease(runs[0]) is None:
+            return False  # another worker reads them
+        for run in runs:
+            self.credits.seen(run.id, agent)
+            self._take(run, None, 0)
+        return len(runs) == limit
+
     # --- out --------------------------------------------------------------------------------
+
+    def put_back(self, run: Run) -> None:
+        """Drop a run from memory that is read again with its key (`read_on`)."""
+        self._drop(run)
 
     def forget(self, run: Run) -> None:
         """Let go of a run that is finished, or waits at no compute."""
@@ -239,6 +274,10 @@ class Supply:
         held = self.known.pop(run.id)
         self.room.give(held.agent, held.octets)
 
+    def moved_us(self, agent: str) -> int:
+        """Return when an agent's run last left memory, by the monotonic clock; 0 if none did."""
+        return self._moved_us.get(agent, 0)
+
     def let_in(self, agent: str) -> None:
         """Let the next who waits for an agent's credits look again."""
         waiting = self._waiting.get(agent)
@@ -250,6 +289,11 @@ class Supply:
                     break
             if not waiting:
                 del self._waiting[agent]
+
+    @property
+    def waited_for(self) -> bool:
+        """Say whether a source waits for room."""
+        return bool(self._waiting)
 
     def let_all_in(self) -> None:
         """Let one of each agent's look again: what is free for one depends on all the others."""

@@ -19,7 +19,7 @@ from vedette.decision import Decision, denied
 from vedette.digest import canonical, checked, short_id, tame
 from vedette.effect import Outcome, RowWrite
 from vedette.entry import Draft
-from vedette.errors import BadConfidence, BadProposal, Permanent
+from vedette.errors import BadConfidence, BadProposal, Permanent, Temporary
 from vedette.labels import read_row, write_row
 from vedette.line import Line
 from vedette.memory import Candidate
@@ -83,7 +83,12 @@ def compose(
             continue
         row = hold.new_row(action, case.agent.name)
         rows.append(row)
-        drafts += decide(line, case, action, row, rows, writes, back, now)
+        try:
+            drafts += decide(line, case, action, row, rows, writes, back, now)
+        except BaseException:
+            for _ in range(permits):
+                line.gateway.give_back(case.agent.name, now)
+            raise
         permits += row.decided == "permit"
     for told in homeless:
         back = len(drafts) - turn_at + 1
@@ -127,7 +132,8 @@ def decide(
     """Ask the gateway about one action; write the answer into its row and return the entries.
 
     `told` are the entries that it has already; an approval counts as far as they have it.
-    A rule's stop that stands as it did, under the same revision, has none.
+    A rule's stop that stands as it did, under the same revision, has none. Raises what `write_rows`
+    raises; the action is not counted then.
     """
     was, has_place = (row.hold, row.approver, row.until_us), bool(row.counted_us)
     stood = (row.decided, row.rule, row.policy_rev, row.waits)
@@ -163,7 +169,11 @@ def decide(
             # After a try without an answer nobody knows whether it happened; it is not repeated.
             drafts.append(case.effect_entry(end, row, 1))
     elif action.tool.settles == "transactional":
-        drafts.append(write_rows(line, case, action, row, writes))
+        try:
+            drafts.append(write_rows(line, case, action, row, writes))
+        except BaseException:
+            line.gateway.give_back(case.agent.name, now)
+            raise
     elif not planned:
         case.fresh[row.id] = (action.origins, line.registry)
         drafts.append(case.effect_entry("effect.intended", row, 1))
@@ -198,7 +208,11 @@ def oblige(line: Line, case: Case, row: ActionRow, decision: Decision) -> None:
 def write_rows(
     line: Line, case: Case, action: Action, row: ActionRow, writes: list[RowWrite]
 ) -> Draft:
-    """Perform a transactional tool: its rows are part of the step, so nothing can be unknown."""
+    """Perform a transactional tool: its rows are part of the step, so nothing can be unknown.
+
+    Raises Temporary if it gave no answer (its worker died, or took too long): that is an attempt
+    of the run, of which nothing was made durable. What the tool itself raises is its answer.
+    """
     target = line.targets.get(action.tool.target or "", {})
     call = performing.call_of(action, case.agent, case.event, target, 1)
     kept = line.row(case.agent.collection, case.run.key) if case.agent.collection else {}
@@ -244,6 +258,8 @@ def end_hold(case: Case, row: ActionRow) -> list[Draft]:
     return drafts
 
 
+    except Temporary:
+        raise
 def refuse_changed(line: Line, case: Case, row: ActionRow, why: str, now: int) -> list[Draft]:
     """Deny an action that is not what it was: its tool, its charter or the registry changed."""
     end = case.ends_as(row) if row.effect is not None else None

@@ -18,8 +18,12 @@ from vedette.supply import Supply
 # How often it is looked for what is due, and how many runs that woke may be in memory at once.
 _EVERY_S = 0.05
 _WINDOW = 256
-# No more than this share of the time goes into looking: a long look is followed by a long pause.
+# How many more are looked at while ends of holds are not counted: they are due, and stay.
+_HELD = 4096
+# No more than this share of the time goes into looking, so a long look is followed by a longer
+# pause. But a look may have been long because a server did not answer: it says nothing of the next.
 _SHARE = 20
+MOST_PAUSE_S = 1.0
 
 
 class Waking:
@@ -39,7 +43,13 @@ class Waking:
     def start(self) -> None:
         """Find again in the store who is parked; the first of each key is looked at at once."""
         line, now = self._line, self._line.clock.now_us()
-        runs = [run for run in line.store.parked() if line.store.lease(run) is not None]
+        runs, since_us = [], line.clock.monotonic_us()
+        for run in line.store.parked():
+            epoch = line.store.lease(run)
+            if epoch is not None:
+                # Its target may be asked that much sooner when it comes back.
+                line.quiet.hold(epoch, since_us)
+                runs.append(run)
         line.parking.clear()
         for run in runs:
             # A retry comes back by the clock, and sooner than what is parked.
@@ -50,12 +60,16 @@ class Waking:
         for run in runs:
             line.parking.wake_if_first(run.id, (run.agent, run.key))
 
+    def look_anew(self) -> None:
+        """Find parked runs again at the next look: the clock that they wait by was set."""
+        self._stale = True
+        self._tried_us.clear()
+
     def leases_moved(self) -> bool:
         """Say whether this worker has been given other runs; then what it may handle is reread."""
         rev = self._line.store.lease_rev
         if rev == self._lease_rev:
             return False
-        self._line.moved()
         self._supply.start()
         self.start()
         # Only now: if the store did not answer it is done again.
@@ -94,7 +108,7 @@ class Waking:
         self._by_turn()
         self._by_clock(now_us)
         took_s = (line.clock.monotonic_us() - began) / 1_000_000
-        self.pause_s = max(_EVERY_S, took_s * _SHARE)
+        self.pause_s = min(MOST_PAUSE_S, max(_EVERY_S, took_s * _SHARE))
 
     def _by_turn(self) -> None:
         line = self._line
@@ -124,8 +138,14 @@ class Waking:
             counts[agent] = counts.get(agent, 0) + 1
         full = [agent for agent, number in counts.items() if number >= most]
         stopped = [name for name in line.fleet.agents if line.stops.agent(name)]
-        for run in line.store.due(now_us, _WINDOW + len(self._here), [*stopped, *full]):
-            self._bring(run)
+        most += len(self._here) + most
+        held_us = line.clock.expiry_us()
+        if held_us < now_us:
+            most += _HELD
+        for run in line.store.due(now_us, most, [*stopped, *full]):
+            # What waits for a person is not over while nobody can tell the time.
+            if run.waits != "approval" or run.wake_us <= held_us:
+                self._bring(run)
 
     def _bring(self, run: Run) -> bool:
         if self._line.store.lease(run) is None or not self._supply.woken(run):

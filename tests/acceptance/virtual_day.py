@@ -39,7 +39,7 @@ from tests.acceptance.day_world import (
     share,
 )
 from tests.faults.scenario import publish
-from tests.faults.warming import again, keep
+from tests.faults.warming import keep_content
 
 from vedette import crashpoint
 from vedette.errors import AlreadyDone
@@ -230,9 +230,7 @@ def die_calling(day: Day) -> None:
 
 def warm(folder: Path) -> None:
     """Load once, in the parent, what every child would load again."""
-    keep("vedette.load", "load_fleet", lambda root, settings, **_: root, again)
-    keep("vedette.load.policy_data", "mount", lambda files: frozenset(files.items()))
-    keep("vedette.adapters.rego.stage", "read_bundle", lambda folder: folder)
+    keep_content()
     app: Any = import_module("vedette.app")
     app.Dispatcher = partial(app.Dispatcher, handlers=16)
     with TemporaryDirectory(dir=folder) as place:

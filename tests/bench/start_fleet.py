@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,6 +71,17 @@ LIMIT = "    beacon: {minute: 10000000, hour: 10000000, day: 100000000}\n"
 
 
 @dataclass(frozen=True, slots=True)
+class Crowd:
+    """A fleet of many such agents: where it lies, where it serves, and what wakes each."""
+
+    config: Path
+    port: int
+    types: tuple[str, ...]
+    record: Path
+    events: Path
+
+
+@dataclass(frozen=True, slots=True)
 class SmallFleet:
     """Where it lies. `record` is what its target wrote: the moment of each call."""
 
@@ -79,15 +91,15 @@ class SmallFleet:
     events: Path
 
 
-def events(count: int, first: int = 0) -> str:
+def events(count: int, first: int = 0, type: str = "lamp.asked") -> str:
     """Return CloudEvents, one a line; each of a key of its own."""
     return "".join(
         json.dumps(
             {
                 "specversion": "1.0",
-                "id": str(number),
+                "id": f"{type} {number}",
                 "source": "bench:lamps",
-                "type": "lamp.asked",
+                "type": type,
                 "subject": f"keeper {number % 1000}",
                 "data": {"number": number},
             }
@@ -129,6 +141,54 @@ rate = 0
 """
     (folder / "vedette.toml").write_text(settings)
     return SmallFleet(folder / "vedette.toml", folder / "state", record, source)
+
+
+def crowd(folder: Path, agents: int, *, idle: str = "5m") -> Crowd:
+    """Write a fleet of `agents` agents into `folder`; its source goes on reading its file.
+
+    `idle` is how long an agent's process is kept without work.
+    """
+    folder.mkdir(parents=True)
+    (folder / "memory").mkdir()
+    shutil.copytree(ROOT / "policies", folder / "policies")
+    names = [f"beacon_{number:03d}" for number in range(1, agents + 1)]
+    for name in names:
+        agent = folder / "agents" / name
+        agent.mkdir(parents=True)
+        (agent / "__init__.py").touch()
+        text = AGENT.replace("name: beacon", f"name: {name}").replace("lamp.asked", f"{name}.asked")
+        for file, said in (("agent.yaml", text), ("judge.py", JUDGE), ("tools.py", TOOLS)):
+            (agent / file).write_text(said)
+        (agent / "instruction.md").write_text("Light the lamp.\n")
+    grants = "".join(GRANT.replace("beacon:", f"{name}:") for name in names)
+    limits = "".join(LIMIT.replace("beacon:", f"{name}:") for name in names)
+    _after(
+        folder / "policies" / "grants" / "data.yaml", grants, "anomaly_detection:\n", before=True
+    )
+    _after(folder / "policies" / "limits" / "data.yaml", limits, "  agents:\n")
+    (folder / "target").mkdir()
+    record, source = folder / "target" / "calls.log", folder / "events.jsonl"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (folder / "vedette.toml").write_text(f"""\
+fleet = "bench"
+state = "state"
+[serve]
+http = "127.0.0.1:{port}"
+[isolation]
+idle = "{idle}"
+[targets.record]
+kind = "record"
+path = {json.dumps(str(record))}
+[[sources]]
+kind = "jsonl"
+name = "lamps"
+path = "events.jsonl"
+rate = 0
+""")
+    types = tuple(f"{name}.asked" for name in names)
+    return Crowd(folder / "vedette.toml", port, types, record, source)
 
 
 def _after(path: Path, text: str, mark: str, *, before: bool = False) -> None:

@@ -31,6 +31,8 @@ from vedette.timeline.dead import dead_named, dead_page, dead_show
 from vedette.view import folded, told_of
 
 # What makes the judge fail.
+# More than a call of the toy fleet takes, and what is waited for beyond it.
+A_CALL_US = 32_000_000
 FAILS: dict[str, Any] = {"raise": True}
 # A judge that fails as long as a file is there: whoever mends it takes that away. It lies outside
 # of the agent's folder, of which a snapshot runs that no edit reaches.
@@ -207,7 +209,7 @@ async def test_what_is_not_mended_dies_again_and_may_be_taken_up_again(
 
 
 async def test_a_queryable_effect_that_happened_is_found_and_not_repeated(
-    fleet: FleetHarness, world: World
+    fleet: FleetHarness, world: World, clock: ManualClock
 ) -> None:
     world.answer, world.after = lambda _: ConnectionError("lost"), True
     world.query = lambda _: ConnectionError("not there")
@@ -216,6 +218,7 @@ async def test_a_queryable_effect_that_happened_is_found_and_not_repeated(
     run = await buried(fleet, event)
     assert (run.state, only_row(fleet, event).effect) == ("dead", "unknown")
     world.answer, world.query = None, None
+    clock.advance(A_CALL_US)
     await redriven(fleet, event)
     assert (only_row(fleet, event).effect, world.effects()) == ("done", 1)
     (done,) = fleet.entries("effect.done")
@@ -225,7 +228,7 @@ async def test_a_queryable_effect_that_happened_is_found_and_not_repeated(
 
 
 async def test_a_queryable_effect_that_did_not_happen_is_decided_again_and_made(
-    fleet: FleetHarness, world: World
+    fleet: FleetHarness, world: World, clock: ManualClock
 ) -> None:
     world.answer = lambda _: ConnectionError("lost")
     world.query = lambda _: ConnectionError("not there")
@@ -234,6 +237,7 @@ async def test_a_queryable_effect_that_did_not_happen_is_decided_again_and_made(
     await buried(fleet, event)
     world.answer, world.query = None, None
     asked, decided = len(world.asked), len(fleet.entries("action.decided"))
+    clock.advance(A_CALL_US)
     await redriven(fleet, event)
     assert len(world.asked) > asked, "it is asked before anything is repeated"
     assert len(fleet.entries("action.decided")) == decided + 1

@@ -769,3 +769,77 @@ async def test_a_wrong_declaration_is_told(
     line = next(n for n, one in enumerate(path.read_text().splitlines(), 1) if "wire.send" in one)
     assert (found.value.where or "").startswith("agents/worker/agent.yaml:")
     assert int((found.value.where or "").split(":")[1].split()[0]) >= line
+
+
+# --- an outcome query that cannot be read ---------------------------------------------------------
+
+LOGIN = b"<!doctype html><title>Log in</title><form>"
+JSON, LISTS = "application/json", {**QUERY, "where": {"/items/0/key": "{@key}"}}
+
+
+@pytest.mark.parametrize(
+    ("told", "headers"),
+    [
+        (LOGIN, {"Content-Type": "text/html"}),
+        (LOGIN, {}),
+        (b"", {}),
+        (b"", {"Content-Length": "0", "Content-Type": "text/plain"}),
+        ({"key": "other"}, {"Content-Type": "text/plain"}),
+        ({"key": "other"}, {"Content-Type": ""}),
+        (b'{"key": "oth', {}),
+        (b'{"key": "other"}', {"Content-Length": "40"}),
+        (b'{"key": "a", "key": "b"}', {}),
+        ({"error": "please log in"}, {}),
+        ({"Key": "other"}, {}),
+        ([{"key": "other"}], {}),
+        ("other", {}),
+        ({"key": {"id": "other"}}, {}),
+        ({"key": ["other"]}, {}),
+    ],
+)
+async def test_an_answer_that_cannot_be_read_is_no_no(
+    shop: Shop, told: Any, headers: dict[str, str]
+) -> None:
+    shop.answer = lambda method, path: (200, told, headers)
+    async with hands_of() as hands:
+        found = await hands.ask(a_tool("queryable"), a_call(shop.target(), seconds=0.5))
+    assert found is not None
+    assert found.state == "unknown", found
+
+
+@pytest.mark.parametrize("status", [202, 301, 302, 303, 400, 401, 403, 429, 500, 503])
+async def test_a_status_that_is_not_declared_is_no_no(shop: Shop, status: int) -> None:
+    shop.answer = lambda method, path: (status, {"key": "other"}, {"Location": "/login"})
+    async with hands_of() as hands:
+        found = await hands.ask(a_tool("queryable"), a_call(shop.target()))
+    assert found is not None
+    assert found.state == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        (QUERY, {"key": "other"}),
+        (QUERY, {"key": None}),
+        (QUERY, {"key": 7}),
+        (QUERY, None),
+        (LISTS, {"items": []}),
+        (LISTS, {"items": None}),
+        (LISTS, {"items": [{"key": "other"}]}),
+    ],
+)
+async def test_an_answer_that_says_no_is_a_no(shop: Shop, where: Any, told: Any) -> None:
+    """The control: what is well-formed and says that it is not there is believed."""
+    shop.answer = lambda method, path: (200, told, {})
+    async with hands_of() as hands:
+        assert await hands.ask(a_tool("queryable", query=where), a_call(shop.target())) is None
+
+
+async def test_a_page_for_people_does_not_say_that_it_is_done(shop: Shop) -> None:
+    tool = a_tool("queryable", query={**QUERY, "where": {}})
+    shop.answer = lambda method, path: (200, LOGIN, {"Content-Type": "text/html; charset=utf-8"})
+    async with hands_of() as hands:
+        page = await hands.ask(tool, a_call(shop.target()))
+        shop.answer = lambda method, path: (200, b"", {})
+        told = await hands.ask(tool, a_call(shop.target()))
+    assert (page and page.state, told and told.state) == ("unknown", "done")

@@ -12,6 +12,7 @@ import vedette.line
 from vedette.budget import HOUR_US, Cap
 from vedette.effect import Outcome
 from vedette.run import Committed, Step
+from vedette.testing.clock import ManualClock
 from vedette.testing.toy import World, job, note, send, toy_fleet, until
 from vedette.totals import Total, Totals
 
@@ -25,7 +26,8 @@ async def test_a_query_that_answers_retry_is_no_leave_to_call_again(
     tmp_path: Path, world: World
 ) -> None:
     """The call happened and its outcome was lost; the target is busy when it is asked."""
-    fleet = toy_fleet(tmp_path, world)
+    clock = ManualClock()
+    fleet = toy_fleet(tmp_path, world, clock=clock)
     async with fleet:
         store: Any = fleet.app.store
         onward = store.send
@@ -43,8 +45,11 @@ async def test_a_query_that_answers_retry_is_no_leave_to_call_again(
         busy = [Outcome("retry", error="503")]
         world.query = lambda call: busy.pop() if busy else Outcome("done", {"id": call.key})
         await fleet.restart()
+        for _ in range(2):
+            await fleet.settle()
+            clock.advance(40_000_000)
         await fleet.settle()
-        await until(lambda: fleet.actions(event)[0].effect == "done")
+        assert fleet.actions(event)[0].effect == "done"
         assert not busy
         assert world.effects("order.place") == 1
 

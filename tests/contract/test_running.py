@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 
 from vedette.adapters import policy_watch
 from vedette.adapters.file_source import JsonlSource
@@ -100,7 +101,7 @@ def break_finisher(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def break_watcher(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def saved(folder: Path, stop: asyncio.Event) -> AsyncIterator[None]:
+    async def saved(folder: Path) -> AsyncIterator[None]:
         for _ in ():
             yield None
         raise OSError(28, "no inotify watches are left")
@@ -109,7 +110,7 @@ def break_watcher(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def end_watcher(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def saved(folder: Path, stop: asyncio.Event) -> AsyncIterator[None]:
+    async def saved(folder: Path) -> AsyncIterator[None]:
         for _ in ():
             yield None
 
@@ -117,13 +118,10 @@ def end_watcher(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def break_local_api(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken:
-        started = True
-        should_exit = False
-
-        def __init__(self, config: Any) -> None: ...
-
-        async def _serve(self, sockets: Any) -> None:
+    class Broken(uvicorn.Server):
+        async def serve(self: Any, sockets: Any = None) -> None:
+            self.ready.set()
+            await asyncio.sleep(0)
             raise RuntimeError("a bug of the server")
 
     monkeypatch.setattr("uvicorn.Server", Broken)
@@ -201,9 +199,9 @@ async def test_a_policy_that_could_not_be_stored_is_offered_again(
 ) -> None:
     offered: list[int] = []
 
-    async def saved(folder: Path, stop: asyncio.Event) -> AsyncIterator[None]:
+    async def saved(folder: Path) -> AsyncIterator[None]:
         yield None
-        await stop.wait()
+        await asyncio.Event().wait()
 
     async def offer(self: Running) -> None:
         offered.append(1)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import smtp
+from tests import imap, smtp
 from tests.contract.test_mail_targets import Hand, ImapBox, MaildirBox, tools
 
 from vedette import crashpoint
@@ -452,6 +452,30 @@ def test_a_mailbox_that_does_not_answer_is_no_proof_that_nothing_was_sent(
         hand = Hand({**target, "password": "p", "address": "desk@lights.example"})
         said = hand("sent_mail", "1;2;3;" + "a" * 24 + ";INBOX", **letter("a@b.example"))
         assert said.state == "unknown"
+
+
+def test_a_folder_that_the_server_lists_and_does_not_open_proves_nothing(
+    request: pytest.FixtureRequest,
+) -> None:
+    box, address = ImapBox(), to("ann", request)
+    relay = smtp.server().table()
+    target = with_relays({"box": {**box.target, "smtp": "relay"}, "relay": relay})["box"]
+    hand, message = Hand({**target, "smtp_password": relay["password"]}), box.lay(1)
+    assert asked(hand, message, **letter(address)) is None, "the control: there are none yet"
+    assert hand("send_mail", message, **letter(address)).state == "done"
+    folder = imap.server().mails_at(box.box.user) / ".Sent"
+    folder.chmod(0)
+    close_all()
+    try:
+        said = asked(hand, message, **letter(address))
+        assert said is not None
+        assert (said.state, "though the server lists it" in said.error) == ("unknown", True)
+        again = hand("send_mail", message, again=True, **letter(address))
+        assert again.state == "retry"
+    finally:
+        folder.chmod(0o700)
+        close_all()
+    assert len(smtp.server().mails(address)) == 1
 
 
 def test_without_a_relay_an_imap_mailbox_sends_nothing() -> None:

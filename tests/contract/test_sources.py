@@ -19,6 +19,7 @@ from vedette.budget import Budget
 from vedette.clock import MICROS, SystemClock, from_iso, iso
 from vedette.errors import BadFleet, StoreFailed
 from vedette.event import ENVELOPE, Event
+from vedette.fleet_clock import FleetClock
 from vedette.identity import Identity
 from vedette.ports import Intake, Receipt, Refused, Source
 from vedette.testing.clock import ManualClock, settle
@@ -125,6 +126,35 @@ async def test_an_edited_schedule_does_not_repeat_a_tick() -> None:
     intake.positions["schedule:desk/s"] = iso(T0)  # as if the position were from an old backup
     (receipt,) = await ScheduleSource(fleet(after), ManualClock()).wake(intake, T0 + HOUR)
     assert receipt.status == "duplicate"
+
+
+@pytest.mark.parametrize(("hours", "made_up"), [(80, [81]), (-3, [])])
+async def test_a_jump_brings_no_tick_and_a_confirmed_one_repeats_none(
+    hours: int, made_up: list[int]
+) -> None:
+    machine, intake = ManualClock(T0), ListIntake()
+    clock = FleetClock(machine)
+    source = ScheduleSource(fleet(Schedule("s", every_us=HOUR, missed="latest")), clock)
+    ticked: list[int] = []
+
+    async def look() -> list[int]:
+        intake.events.clear()
+        await source.wake(intake, clock.now_us())
+        clock.look()
+        return [(from_iso(str(event.time)) - T0) // HOUR for event in intake.events]
+
+    ticked += await look()
+    machine.advance(HOUR)
+    ticked += await look()
+    machine.set_wall(machine.now_us() + hours * HOUR)
+    ticked += await look()
+    assert ticked == [1]
+    machine.advance(HOUR)
+    assert await look() == [2]
+    clock.confirm()
+    assert await look() == [hour + 1 for hour in made_up]
+    machine.advance(2 * HOUR)
+    assert await look() == ([84] if hours > 0 else [])
 
 
 async def test_the_scheduler_wakes_us_in_time() -> None:

@@ -15,6 +15,7 @@ from tests.said import START, environment, vedette
 from tests.small import small
 
 from vedette.errors import BadStore, Unavailable
+from vedette.proof import Checkpoint
 from vedette.runner import Running
 from vedette.state_folder import StateIdentity, open_file, secure
 from vedette.storage.lock import own
@@ -170,7 +171,7 @@ def test_a_witness_that_became_a_link_leaves_the_fleet_behind_and_the_victim_alo
     victim = tmp_path / "victim"
     (tmp_path / "witness.log").symlink_to(victim)
     witness = Witness(tmp_path / "witness.log")
-    witness.show("a note")
+    witness.show("a note", Checkpoint("vedette/harbour", 1, bytes(32)))
     assert witness.behind
     assert not victim.exists()
 

@@ -401,10 +401,32 @@ async def test_a_step_that_counts_on_another_is_refused_without_it(store: Opened
 
     assert (await store.commit(judged(second, first.position))).answer is Answer.FENCED_ORDER
     assert (await store.commit(judged(first, 0))).answer is Answer.COMMITTED
-    # One that was passed over must not be locked out for ever by a later one.
+    # Whoever does not know of an earlier one that waits does not go before it, in any group.
+    both = [judged(third, first.position), judged(second, first.position)]
+    answers = await asyncio.gather(*(store.commit(each) for each in both))
+    assert [each.answer for each in answers] == [Answer.FENCED_EARLIER, Answer.COMMITTED]
+    assert (await store.commit(judged(third, second.position))).answer is Answer.COMMITTED
+
+
+async def test_a_dead_letter_holds_nobody_and_is_made_up_for(store: Opened) -> None:
+    first, second, third = await accepted(store, *(event(n) for n in range(3)))
+    key = first.key
+
+    def judged(run: Run, after: int) -> Step:
+        return closing(store, run, observed=True, order=(key, after, run.position))
+
+    assert (await store.commit(judged(first, 0))).answer is Answer.COMMITTED
+    assert [run.id for run in store.unjudged("watcher", key, 9)] == [second.id, third.id]
+    dead = step(store, second, entry(second, "run.dead"), state="dead")
+    assert (await store.commit(dead)).answer is Answer.COMMITTED
     assert (await store.commit(judged(third, first.position))).answer is Answer.COMMITTED
-    assert (await store.commit(judged(second, 0))).answer is Answer.FENCED_ORDER
-    assert (await store.commit(judged(second, first.position))).answer is Answer.COMMITTED
+    await store.redrive([second.id], by_person("run.redriven"))
+    found = store.run(second.id)
+    assert found is not None
+    # It must not be locked out for ever by a later one.
+    assert (await store.commit(judged(found, 0))).answer is Answer.FENCED_ORDER
+    assert (await store.commit(judged(found, first.position))).answer is Answer.COMMITTED
+    assert store.unjudged("watcher", key, 9) == []
 
 
 async def test_another_runner_fences_the_steps_of_the_one_before(

@@ -16,6 +16,7 @@ from vedette.doubt import Doubt
 from vedette.entry import Body, Draft
 from vedette.errors import AlreadyDone, BadCommand, BadStore
 from vedette.run import Run
+from vedette.storage.loss import Loss
 from vedette.testing.steps import accepted, closing, entry, event, step
 
 NAME = "vedette/harbour"
@@ -162,16 +163,16 @@ async def test_a_restore_leaves_doubt_until_it_is_settled(adapter: Any, tmp_path
     assert store.doubt() is None
     with pytest.raises(BadCommand, match="no doubt"):
         await store.settled(draft("store.settled"))
-    seq = await store.restored(draft("store.restored", size=0))
-    assert store.doubt() == Doubt(seq, CLOCK.now_us())
+    seq = await store.restored(Loss(0), actor="person:kim", reason="why")
+    assert store.stops() == [("all", "")]
+    assert store.doubt() == Doubt(seq)
     until = await store.settled(draft("store.settled"))
     store.close()
     store = adapter(tmp_path / "state")
-    assert store.doubt() == Doubt(seq, CLOCK.now_us(), until)
-    old, new = event(1), event(2)
+    assert store.doubt() == Doubt(seq, until)
     found = store.doubt()
     assert found is not None
-    assert found.covers(seq - 1, old)
-    assert found.covers(seq + 1, old)
-    assert not found.covers(until + 1, new)
+    assert found.covers(seq - 1)
+    assert found.covers(until)
+    assert not found.covers(until + 1)
     store.close()

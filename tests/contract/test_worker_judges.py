@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.workers import CHARTER, EVERY, LIMITS, REGISTRY, alive, brief, crew, until
+from tests.workers import CHARTER, EVERY, LIMITS, REGISTRY, Crew, alive, brief, crew, until
 
 from vedette.adapters.local_judges import LocalJudges
 from vedette.adapters.worker_pool.asked import WorkerLost
@@ -89,11 +89,54 @@ async def test_who_kills_its_worker_is_charged_and_nobody_else(
         told = await asyncio.gather(*before, *after, other)
         assert {thought.label for thought in told} == {"seen 1"}
         assert not any(thought.needs_state for thought in told)
-        assert not alive(pid)
+        await until(lambda: not alive(pid))
         assert await there.born() != pid
         assert [death[:2] for death in there.deaths if death[0] == "worker"] == [
             ("worker", "judge")
         ]
+
+
+NINE = [f"p{n}" for n in range(9)]
+
+
+async def asked_behind(there: Crew, do: str, within_s: float) -> list[asyncio.Task[Thought]]:
+    """Ask nine questions that end workers, then others; return the nine once those are answered."""
+    await there.judges.reason(brief(key="early"))
+    guilty = [asyncio.create_task(there.judges.reason(brief(key=key, do=do))) for key in NINE]
+    others = [asyncio.create_task(there.judges.reason(brief(key=f"k{n}"))) for n in range(30)]
+    async with asyncio.timeout(within_s):
+        assert {thought.label for thought in await asyncio.gather(*others)} == {"seen 1"}
+    return guilty
+
+
+async def test_questions_that_take_long_keep_no_other_key_waiting(tmp_path: Path) -> None:
+    """They have all the time that is theirs, in workers of their own, which end with them."""
+    async with crew(tmp_path, replace(LIMITS, time_us=25_000_000)) as there:
+        guilty = await asked_behind(there, "sleep", 24)
+        assert not there.deaths
+        assert not any(task.done() for task in guilty)
+        for task in guilty:
+            task.cancel()
+        await asyncio.gather(*guilty, return_exceptions=True)
+
+
+async def test_questions_that_end_workers_keep_no_other_key_waiting(tmp_path: Path) -> None:
+    """The next worker is there at once, and a second attempt is not made in it."""
+    async with crew(tmp_path) as there:
+        guilty = await asked_behind(there, "exit", 14)
+        told = await asyncio.gather(*guilty, return_exceptions=True)
+        assert {type(each) for each in told} == {WorkerLost}
+        pid, deaths = await there.born(), len(there.deaths)
+        with pytest.raises(WorkerLost):
+            await there.judges.reason(brief(key=NINE[0], do="exit"))
+        assert len(there.deaths) == deaths + 1
+        assert (
+            await there.judges.reason(brief(key="k1", position=2, previous=1))
+        ).label == "seen 2"
+        assert there.pid() == pid, "the others' worker was not touched"
+        # Once it is answered it is one of the others again.
+        assert (await there.judges.reason(brief(key=NINE[0]))).label == "seen 1"
+        await until(lambda: len(there.pool._seats) == 1)
 
 
 async def test_a_worker_that_is_not_hurt_is_kept(tmp_path: Path) -> None:

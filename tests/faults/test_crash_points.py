@@ -1,7 +1,7 @@
 """Showing 1: killed at every crash point, and again in recovery, nothing is lost or done twice.
 
 Here: every single point, a seeded sample of pairs, power cuts, and the negative controls. The
-whole of it (10,000 schedules and more) is `python -m tests.faults.every`.
+whole of it (10,000 pairs, both stores) is `make faults`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ POINTS = {
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_at_every_point_and_at_pairs_of_points_nothing_is_lost_or_done_twice() -> None:
-    report = crash.run(shards=2, seed=SEED, pairs=120)
+    report = crash.run(shards=2, seed=SEED, pairs=60)
     assert not report.wrong, "\n".join(report.findings[:10])
     assert report.singles >= 100
-    assert report.pairs >= 120
-    assert report.pairs - report.ended_before >= 90, "hardly any died a second time"
+    assert report.pairs >= 60
+    assert report.pairs - report.ended_before >= 45, "hardly any died a second time"
     assert report.points.keys() >= POINTS, sorted(POINTS - report.points.keys())
 
 
@@ -59,7 +59,7 @@ def test_killed_at_points_of_a_fleet_on_postgresql_nothing_is_lost_or_done_twice
 @pytest.mark.timeout(300)
 def test_an_engine_that_calls_before_it_commits_is_found() -> None:
     """Negative control: the effect comes before the commit of its permit."""
-    report = crash.run(shards=2, seed=SEED, pairs=0, control="early", every=3)
+    report = crash.run(shards=2, seed=SEED, pairs=0, control="early", every=8)
     assert any("without a durable permit" in told for told in report.findings), report.told()
     assert any("done 2 times" in told for told in report.findings), report.told()
 
@@ -68,23 +68,23 @@ def test_an_engine_that_calls_before_it_commits_is_found() -> None:
 @pytest.mark.timeout(300)
 def test_a_target_that_is_not_idempotent_though_its_tool_says_so_is_found() -> None:
     """Negative control: nothing but the target's word keeps a repeat from being a second effect."""
-    report = crash.run(shards=2, seed=SEED, pairs=0, control="repeating", every=3)
+    report = crash.run(shards=2, seed=SEED, pairs=0, control="repeating", every=6)
     assert any("done 2 times" in told for told in report.findings), report.told()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_power_cut_costs_nothing_that_was_answered_for() -> None:
-    report = outage.run(shards=2, seed=SEED, cuts=60)
+    report = outage.run(shards=2, seed=SEED, cuts=40)
     assert not report.wrong, "\n".join(report.findings[:10])
-    assert report.singles >= 55
+    assert report.singles >= 36
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_power_cut_under_a_weaker_mode_does_cost_something() -> None:
     """Negative control: synchronous=NORMAL is not synced at each commit, and this must show."""
-    report = outage.run(shards=2, seed=SEED, cuts=16, synchronous="NORMAL")
+    report = outage.run(shards=2, seed=SEED, cuts=10, synchronous="NORMAL")
     assert any("answered for and is not durable" in told for told in report.findings), report.told()
 
 

@@ -16,18 +16,28 @@ from tests.faults.scenario import Stage, dump, play
 def warm(stage: Stage) -> None:
     """Read the content once for all the children to come, in the parent that they are forked from.
 
-    What is kept are pure functions of content that no child changes: the loaded fleet, the policy
-    folders, and the data that a bundle carries.
+    What is kept is said at `keep_content`.
     """
-    keep("vedette.load", "load_fleet", lambda root, settings, **_: root, again)
-    keep("vedette.load.policy_data", "mount", lambda files: frozenset(files.items()))
-    keep("vedette.adapters.rego.stage", "read_bundle", lambda folder: folder)
+    keep_content()
     app: Any = import_module("vedette.app")
     # A fleet this small needs no 256 handlers, and making them would be most of a child's work.
     app.Dispatcher = partial(app.Dispatcher, handlers=8)
     with TemporaryDirectory(dir=stage.content) as folder:
         play(replace(stage, store="sqlite"), Path(folder), 0)
         dump(stage, Path(folder))
+
+
+def keep_content() -> None:
+    """Keep pure functions of content that no child changes.
+
+    These are: the loaded fleet, the policy folders, the data that a bundle carries, and where two
+    engines differ on the questions that its rules make.
+    """
+    keep("vedette.load", "load_fleet", lambda root, settings, **_: root, again)
+    keep("vedette.load.policy_data", "mount", lambda files: frozenset(files.items()))
+    keep("vedette.adapters.rego.stage", "read_bundle", lambda folder: folder)
+    stage = import_module("vedette.adapters.opa_wasm.stage").WasmStage
+    keep(stage, "_compared", lambda _, bundle: bundle.digest)
 
 
 def again(loaded: Any) -> Any:
@@ -37,16 +47,16 @@ def again(loaded: Any) -> Any:
 
 
 def keep(
-    module: str,
+    holder: Any,
     name: str,
     key: Callable[..., object],
     give: Callable[[Any], Any] = lambda found: found,
 ) -> None:
-    """Let a function of a module be done once for each `key` that its arguments have.
+    """Let a function of a module or a class be done once for each `key` that its arguments have.
 
-    `give` makes what is returned of what is kept.
+    A module may be named. `give` makes what is returned of what is kept.
     """
-    place: Any = import_module(module)
+    place: Any = import_module(holder) if isinstance(holder, str) else holder
     work: Callable[..., Any] = getattr(place, name)
     kept: dict[object, Any] = {}
 

@@ -123,6 +123,15 @@ def test_a_person_who_approved_stands_in_the_statement(tools: ModuleType, board:
     assert state(board)[1]["decided_by"] == "a person"
 
 
+def test_what_is_no_board_knows_of_nothing(tools: ModuleType, board: Path, tmp_path: Path) -> None:
+    other, gone = tmp_path / "other.db", tmp_path / "gone.db"
+    other.touch()
+    for path in (other, gone):
+        told = tools.known(call(path, "hide", "k1"))
+        assert (told.state, bool(told.error)) == ("unknown", True)
+    assert tools.known(call(board, "hide", "k1")) is None
+
+
 def test_what_was_done_is_taken_back_exactly_and_once(tools: ModuleType, board: Path) -> None:
     tools.approve(call(board, "approve", "k1"))
     approved = state(board)

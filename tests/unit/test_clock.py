@@ -77,6 +77,20 @@ def test_the_wall_clock_may_be_set_and_the_monotonic_stays() -> None:
         clock.advance(-1)
 
 
+async def test_who_sleeps_does_not_go_by_a_wall_clock_that_is_set() -> None:
+    clock = ManualClock(T0)
+    seen: list[tuple[str, int]] = []
+    task = asyncio.create_task(sleeper(clock, "one", T0 + 10, seen))
+    await settle()
+    clock.set_wall(T0 + 1000)
+    await settle()
+    assert not seen
+    clock.set_wall(T0 - 1000)
+    clock.advance(10)
+    await task
+    assert seen == [("one", T0 - 990)]
+
+
 def test_the_last_instant_of_the_calendar_is_told_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
     """Anybody may write it into an event; in Tokyo it is a day that no calendar here has."""
     with monkeypatch.context() as patched:

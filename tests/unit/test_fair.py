@@ -145,3 +145,30 @@ def test_nothing_is_lost_and_nothing_comes_twice(wanted: int) -> None:
         seen.append(turn[1])
         turns.done(turn[0])
     assert sorted(seen) == list(range(60))
+
+
+def test_a_handler_that_waits_for_long_takes_no_turn_of_its_agent() -> None:
+    """Beside a light agent a heavy one has few handlers; one that waits counts as none of them."""
+    turns: Turns[str] = Turns(16, beside=3, cost=lambda what: 1)
+    turns.want("light", "l", 0)
+    for number in range(30):
+        turns.want("heavy", f"h{number}", 0)
+    assert turns.next(1) == ("light", "l")
+    turns.done("light")
+    taken = [turns.next(1) for _ in range(4)]
+    assert [found is not None for found in taken] == [True, True, True, False]
+    for _ in range(3):
+        turns.slow("heavy")
+    assert [turns.next(1) is not None for _ in range(4)] == [True, True, True, False]
+    # It may never have more than one alone may.
+    for _ in range(3):
+        turns.slow("heavy")
+    assert [turns.next(1) is not None for _ in range(4)] == [True, True, True, False]
+    for _ in range(3):
+        turns.slow("heavy")
+    # However many wait, it has no more than one agent alone may have: three quarters.
+    assert [turns.next(1) is not None for _ in range(4)] == [True, True, True, False]
+    turns.slow("heavy")
+    assert turns.next(1) is None
+    turns.done("heavy", slow=True)
+    assert turns.next(1) is not None

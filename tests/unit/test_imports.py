@@ -40,7 +40,7 @@ VENDORS = frozenset(
         "stamina",
         "starlette",
         "uvicorn",
-        "watchfiles",
+        "watchdog",
     }
 )
 

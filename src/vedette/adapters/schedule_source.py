@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,8 +23,8 @@ from vedette.quick_data import dataclass
 from vedette.tick import Calendar, NextWall, Tick, calendar_of, due
 from vedette.trigger import Schedule
 
-# Timers of an event loop do not count the time that a machine sleeps, and wall clocks are set.
-# So every schedule is looked at this often even if its timer says nothing.
+# APScheduler's timers go by the wall clock, which may be set, and by the event loop's, which does
+# not count the time that a machine sleeps. So every schedule is looked at this often by fleet time.
 HEARTBEAT_SECONDS = 30
 
 # What happened between two instants, for an agent that may know; None if it may not.
@@ -83,7 +84,6 @@ class ScheduleSource:
     async def deliver(self, intake: Intake) -> None:
         """Emit ticks when they are due, until cancelled. Raises what the intake raises."""
         from apscheduler.schedulers.asyncio import AsyncIOScheduler
-        from apscheduler.triggers.interval import IntervalTrigger
 
         ready: set[str] = set(self._planned)
         awake = asyncio.Event()
@@ -97,14 +97,14 @@ class ScheduleSource:
         once = {"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
         for position, plan in self._planned.items():
             scheduler.add_job(call, _timer(plan.calendar), args=[position], **once)
-        heartbeat = IntervalTrigger(seconds=HEARTBEAT_SECONDS, timezone=UTC)
-        scheduler.add_job(call, heartbeat, args=list(self._planned), **once)
         scheduler.start()
         try:
             while True:
-                await awake.wait()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(HEARTBEAT_SECONDS):
+                        await awake.wait()
                 awake.clear()
-                positions = set(ready)
+                positions = set(ready or self._planned)
                 ready.clear()
                 await self.wake(intake, self._clock.now_us(), positions)
         finally:

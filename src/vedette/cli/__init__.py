@@ -49,6 +49,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "dead": ("dead", "dead", "See dead letters; take them up again, or close them."),
     "stop": ("stopping", "stop", "Stop an agent, a tool or everything; lasts until resumed."),
     "resume": ("stopping", "resume", "Lift a stop."),
+    "clock": ("clock", "clock", "Confirm the wall clock after it jumped."),
     "budget": ("budget", "budget", "See what is spent, and give more room for a while."),
     "mode": ("mode", "mode", "See or set whether an agent observes, asks or acts."),
     "agent": ("agent", "agent", "See the agents, and what each of them may do."),
@@ -205,8 +206,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         click.echo(json.dumps(told) if as_json else f"nothing to do: {error.what}")
         _leave(DONE)
     except VedetteError as error:
-        _tell(error.to_json(), as_json)
-        _leave(exit_code(error))
+        full = full_disk(error)
+        _tell(full or error.to_json(), as_json)
+        _leave(UNAVAILABLE if full else exit_code(error))
     except SeenEnough:
         # The interpreter must not try to flush what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -215,6 +217,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _tell(system_error(error), as_json)
         _leave(UNAVAILABLE)
     except Exception as error:
+        if (full := full_disk(error)) is not None:
+            _tell(full, as_json)
+            _leave(UNAVAILABLE)
         if _is_about_text(error) and (wrong := _no_text(given)) is not None:
             _tell(wrong, as_json)
             _leave(USAGE)
@@ -239,6 +244,34 @@ def system_error(error: OSError) -> dict[str, str | None]:
     code, mend = _SYSTEM.get(error.errno or 0, ("system", None))
     where = str(error.filename) if error.filename else None
     return {"code": code, "what": error.strerror or str(error), "where": where, "mend": mend}
+
+
+def full_disk(error: BaseException) -> dict[str, str | None] | None:
+    """Return what to say if a full disk is at the bottom of an error; None for any other.
+
+    Whoever met it may have taken it for something else: a file that cannot be read, a broken part.
+    """
+    where = getattr(error, "where", None)
+    at: BaseException | None = error
+    while at is not None:
+        number = at.errno if isinstance(at, OSError) else None
+        # By its name: which library writes the file is the adapter's business.
+        sqlite = type(at).__name__ == "FullError" or getattr(at, "extendedresult", 0) == _INDEX_FULL
+        server = getattr(at, "sqlstate", None) == _DISK_FULL
+        if sqlite or server or number in (errno.ENOSPC, errno.EDQUOT):
+            named = getattr(at, "filename", None)
+            what = "the database server's disk is full" if server else "the disk is full"
+            mend = _SYSTEM[errno.ENOSPC][1]
+            return {
+                "code": "no-space", "what": what, "where": str(named) if named else where,
+                "mend": mend,
+            }  # fmt: skip
+        at = at.__cause__ or at.__context__
+    return None
+
+
+# What PostgreSQL calls it; and SQLite, where its log's index had no room to grow.
+_DISK_FULL, _INDEX_FULL = "53100", 4874
 
 
 def _is_about_text(error: Exception) -> bool:

@@ -165,6 +165,8 @@ async def _here(
     from vedette.serve.orders import carry_out
 
     app = await open_app(replace(settings, store=replace(settings.store, visit=True)))
+    for told in app.store.remarks:
+        click.echo(f"note: {told}", err=True)
     try:
         return await carry_out(app.commands, verb, Order(this_person(), reason, command_id), args)
     finally:

@@ -217,6 +217,12 @@ LESSONS: dict[str, Lesson] = {
         "It was written by another version or another fleet, or it is damaged.",
         "`vedette ledger verify` says what stands; `vedette restore` puts a backup in place.",
     ),
+    "newer-store": Lesson(
+        "A newer version of vedette wrote this state, and this one cannot read it.",
+        "The program was put back to an older version after a newer one had started once.",
+        "Use the newer version. To go back for good: stop it, and put what lies in `before/` of the"
+        " state folder in the place of the files of the same names; what came since is lost.",
+    ),
     "unsafe-state": Lesson(
         "The state folder, or a file in it, may be somebody else's; nothing was written.",
         "There is a link in it, it belongs to another user, or its file system keeps no modes.",

@@ -149,7 +149,7 @@ def _text(value: dict[str, Any]) -> str:
     if value["keys"] > 1:
         lines.append(f"keys: {value['keys']}, each handed over by the one before")
     for one in value["restored"]:
-        lost = f"entries {one['seq']:,} to {one['last']:,} were lost" if one["last"] else ""
+        lost = f"entries {one['first']:,} to {one['last']:,} were lost" if one["last"] else ""
         lines.append(f"restored at entry {one['seq']:,}: {lost or 'nothing known was lost'}")
     if value["bodies"] is not None:
         lines.append(f"bodies: {value['bodies']:,} right, {value['erased']:,} erased")

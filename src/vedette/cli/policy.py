@@ -24,6 +24,7 @@ from vedette.cli.folder_state import folder_state
 from vedette.cli.loosening import obey_confirmed, yes_option
 from vedette.cli.policy_past import policy_diff, policy_history
 from vedette.errors import BadPolicy, Unavailable
+from vedette.policy_check import check_live, told_check
 
 if TYPE_CHECKING:
     from vedette.load import Settings
@@ -176,6 +177,7 @@ def policy_status(ctx: click.Context, as_json: bool) -> None:
     settings = settings_of(ctx)
     with reading(settings) as store:
         value = _status(settings, store)
+        value["check"] = _check_live(store, value["digest"])
     folder = value["folder"]
     signed = f"archive {value['archive'][:12]}, signed by key {value['signer']}"
     commit = f", commit {value['commit']}" if value["commit"] else ""
@@ -187,12 +189,23 @@ def policy_status(ctx: click.Context, as_json: bool) -> None:
         signed if value["archive"] else "no signed archive was recorded with it",
         f"folder {folder['path']}: {folder['says']}",
     ]
+    if value["check"]:
+        lines.insert(1, plain(told_check(value["revision"], value["check"])))
     if value["shelf"] is not None:
         lines.append(f"shelf {value['shelf']['where']}: {plain(value['shelf']['says'])}")
     for refusal in value["refusals"]:
         lines.append(f"refused {shown_time(refusal['at'])} by {refusal['by']}:")
         lines += [f"  {plain(told)}" for told in refusal["findings"]]
     say(as_json, value, "\n".join(lines))
+
+
+def _check_live(store: Reads, digest: str) -> list[str] | None:
+    """Return what this version's check finds in the live policy; None if it could not say."""
+    import asyncio
+
+    from vedette.adapters.rego.stage import SubprocessStage
+
+    return asyncio.run(check_live(store, digest, SubprocessStage().try_out))
 
 
 def _status(settings: Settings, store: Reads) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from vedette.cli.common import (
 )
 from vedette.cli.folder_state import folder_note, folder_state
 from vedette.clock import SystemClock
+from vedette.policy_check import read_check, told_check
 
 if TYPE_CHECKING:
     from vedette.load import Settings
@@ -37,6 +38,7 @@ def status(ctx: click.Context, as_json: bool) -> None:
         found = stand(store, SystemClock().now_us())
         published = _published(store)
         folder = folder_state(settings, store)
+        refused = read_check(store, str(found["bundle"]))
     client = LocalClient(settings.state)
     running = client.alive()
     live = client.status() if running else {}
@@ -45,6 +47,9 @@ def status(ctx: click.Context, as_json: bool) -> None:
     found["changed_on_disk"] = live.get("changed_on_disk", [])
     found |= {"folder": folder, "engine": live.get("engine", published)}
     found["second"] = live.get("second")
+    found["check"] = refused
+    found["clock"] = live.get("clock")
+    found["unrecorded"] = live.get("unrecorded", [])
     say(as_json, {"running": running, **found}, _text(running, found))
 
 
@@ -95,6 +100,8 @@ def _text(running: bool, found: dict[str, Any]) -> str:
         f"{one['release'][:12]} runs; `vedette agent release {one['agent']}` makes it the release"
         for one in found["changed_on_disk"]
     ]
+    if refused := found.get("check"):
+        lines.append(plain(told_check(found["revision"], refused)))
     if engine := found["engine"]:
         lines.append(f"decided by {engine['name']}: {engine['why']}")
     if running:
@@ -103,6 +110,11 @@ def _text(running: bool, found: dict[str, Any]) -> str:
     lines += [plain(line) for line in folder_note(found["folder"])]
     stopped = [_stop(stop, found["until"]) for stop in found["stops"]]
     lines.append(f"stopped: {', '.join(stopped) or 'nothing'}")
+    if unrecorded := found.get("unrecorded"):
+        names = ", ".join(name.replace(":", " ").strip() for name in unrecorded)
+        lines.append(f"stopped in the running fleet, not recorded yet: {names}")
+    if found.get("clock"):
+        lines.append(f"clock: {found['clock']} until a person says `vedette clock confirm`")
     lines += [
         f"left alone: {target['target']} ({target['state']}), {target['waiting']:,} runs wait for "
         f"it, tried again at {shown_time(target['retry_us'])}"

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from vedette.cli import UNAVAILABLE
 from vedette.cli.common import human_verb, obey, say, settings_of, shown_time
 from vedette.errors import BadCommand
 
@@ -48,9 +49,28 @@ def _order(ctx: click.Context, verb: str, given: dict[str, Any]) -> None:
     if given.get("length") is not None:
         args["for_us"] = _length(given["length"])
     done = obey(settings_of(ctx), verb, given["reason"], args, given["command_id"])
+    say(given["as_json"], done, told_of(done))
+    if not done["recorded"]:
+        ctx.exit(UNAVAILABLE)
+
+
+def told_of(done: dict[str, Any]) -> str:
+    """Say in words what is stopped now, and what that is worth if it could not be committed."""
     stopped = ", ".join(name.replace(":", " ").strip() for name in done["stopped"]) or "nothing"
     until = f", until {shown_time(done['until'])}" if done["until"] else ""
-    say(given["as_json"], done, f"stopped now: {stopped}{until} ({done['took_us'] / 1000:.1f} ms)")
+    told = f"stopped now: {stopped}{until} ({done['took_us'] / 1000:.1f} ms)"
+    if done["recorded"]:
+        return told
+    told += (
+        f"\nIt holds in the running fleet; not recorded yet: {done['why']}. It is recorded when "
+        "the store takes writes again; a fleet that ends before has forgotten it: order it anew."
+    )
+    if done["others"]:
+        told += (
+            "\nthe other workers are not told yet: each of them starts no call only once it cannot "
+            "commit either, so stop them too"
+        )
+    return told
 
 
 def _length(text: str) -> int:

@@ -29,9 +29,9 @@ _LINES, _ID = 8, 16
 # How many entries one look reads at most: the newest.
 _MOST = 200
 _PLAIN_EVERY_S = 5.0
-# Looking costs the fleet's own time: at most a twentieth of it.
+# Looking costs the fleet's own time: a twentieth of it, but none is put off for long.
 _SHARE = 20
-_LOOK_EVERY_S = 0.4
+_LOOK_EVERY_S, _LOOK_LATEST_S = 0.4, 10.0
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class Watch:
         self._note(running)
         self.look = self._see(running, began)
         took = time.monotonic() - began
-        self._next = began + max(_LOOK_EVERY_S, took * _SHARE)
+        self._next = began + min(_LOOK_LATEST_S, max(_LOOK_EVERY_S, took * _SHARE))
         return True
 
     def _see(self, running: Running, at: float) -> Look:

@@ -43,7 +43,8 @@ class HttpQueryFile(Shape):
     )
     where: dict[str, str] = Field(
         default_factory=dict,
-        description="JSON Pointers into the answer, and what must stand there, or it is not there",
+        description="JSON Pointers into the answer, and what must stand there; another value, null "
+        "or too short a list says it is not there, and any other answer says nothing",
     )
 
 

@@ -160,7 +160,8 @@ class Settings:
     code runs in the engine's process: for tests and tiny fleets.
     `targets` are the tables that calling tools get as `call.target`; `displays` say what people are
     shown of events. The retentions say how long
-    content and entries stay in the store (microseconds), None for ever.
+    content and entries stay in the store (microseconds), None for ever. `stuck_us` is the bound of
+    the watchdog.
     """
 
     root: Path
@@ -174,6 +175,7 @@ class Settings:
     retention_entries_us: int | None = None
     max_event_bytes: int = 262_144
     max_hops: int = 8
+    stuck_us: int = 60_000_000
     http: tuple[str, int] | None = None
     http_fallback: bool = False
     anonymous: bool = False
@@ -291,6 +293,12 @@ def _problems(shape: SettingsFile, document: Document) -> list[Problem]:
     if duration_us(plan.lease) < 1_000_000:
         what, mend = f"{plan.lease!r} is too short a lease", "write 1s or more"
         problems.append(document.problem(("store", "lease"), what, mend))
+    if duration_us(shape.limits.stuck) < 10_000_000:
+        what, mend = (
+            f"{shape.limits.stuck!r} is too short to tell what is slow",
+            "write 10s or more",
+        )
+        problems.append(document.problem(("limits", "stuck"), what, mend))
     kept = shape.retention
     if kept.bodies and kept.entries and duration_us(kept.bodies) > duration_us(kept.entries):
         what = "content would outlive the entries that prove it"
@@ -407,6 +415,7 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
         retention_entries_us=_length(shape.retention.entries),
         max_event_bytes=shape.limits.max_event_bytes,
         max_hops=shape.limits.max_hops,
+        stuck_us=duration_us(shape.limits.stuck),
         http=(host.strip("[]"), int(port)) if host else None,
         http_fallback=shape.serve.fallback,
         anonymous=shape.serve.anonymous,

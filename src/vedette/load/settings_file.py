@@ -45,6 +45,9 @@ class LimitsFile(Part):
 
     max_event_bytes: Whole = Field(default=262_144, ge=1024, le=16_777_216)
     max_hops: Whole = Field(default=8, ge=0, le=64)
+    stuck: Duration = Field(
+        default="60s", description="how long what could go on may stand still; then not ready"
+    )
 
 
 class IsolationFile(Part):

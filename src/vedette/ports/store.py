@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from vedette.approval import HoldState
 from vedette.budget import Raise
 from vedette.bundle import Bundle
 from vedette.digest import canonical, sha256_hex
+from vedette.doubt import Doubt
 from vedette.entry import Draft
 from vedette.event import Event
 from vedette.learned import Learned
@@ -136,8 +137,21 @@ class Store(Protocol):
         """Say whether this process has adopted the live revision and the last stop."""
         ...
 
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called on the loop after each commit, here or by another worker."""
+        ...
+
     def adopt(self, policy_rev: int, stop_epoch: int) -> None:
         """Say that this process decides and stops by these from now on."""
+        ...
+
+    @property
+    def ready(self) -> bool:
+        """Say whether the last commit stood and new work has room; no call may start else."""
+        ...
+
+    async def probe(self) -> None:
+        """Try to commit as much as a step has, and leave nothing. Raises StoreFailed."""
         ...
 
     def holds(self, epoch: int) -> bool:
@@ -365,6 +379,10 @@ class Store(Protocol):
         """Return the stops in force, with the entries that set them and when they end."""
         ...
 
+    def doubt(self) -> Doubt | None:
+        """Return from where effects may have happened in history that was lost."""
+        ...
+
     def position(self, source: str) -> str | None:
         """Return where a source was as of its last durable batch."""
         ...
@@ -375,6 +393,10 @@ class Store(Protocol):
 
     def backlog(self, after: int, limit: int, agent: str | None = None) -> list[Run]:
         """Return ready runs with position > `after`, oldest first; of one agent, or of all."""
+        ...
+
+    def unjudged(self, agent: str, key: str, limit: int) -> list[Run]:
+        """Return the runs of a key that wait for their first turn, oldest first."""
         ...
 
     def backlogged(self) -> dict[str, int]:

@@ -12,6 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from vedette.connections import Connections
+from vedette.serve.server import date_answers
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -52,6 +53,7 @@ def protocol(
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
+            date_answers(self.server_state, self.config)
             super().data_received(data)
             self._time()
 

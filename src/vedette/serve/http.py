@@ -10,13 +10,14 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from vedette.connections import BACKLOG
-from vedette.errors import BadFleet, Unavailable
+from vedette.errors import BadFleet
 from vedette.serve import operators
 from vedette.serve.alertmanager import alert_routes
 from vedette.serve.bundles import bundle_routes
 from vedette.serve.hosts import Hosts
 from vedette.serve.ingest import IngestLimits, Sender, routes
 from vedette.serve.push import push_routes
+from vedette.serve.server import serving
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -45,7 +46,7 @@ def application(app: App) -> Starlette:
         return hosts.refusal(request) or PlainTextResponse("alive\n")
 
     async def readyz(request: Request) -> Response:
-        """Ready means: the last commit stood and a policy is live."""
+        """Ready means: the last commit stood, a policy is live, and what may go on does."""
         if (refusal := hosts.refusal(request)) is not None:
             return refusal
         why = []
@@ -53,6 +54,7 @@ def application(app: App) -> Starlette:
             why.append(f"store: {app.store.writer.failure}")
         if app.line.gateway.policy_rev == 0:
             why.append("policy: no revision is live")
+        why += app.watchdog.why
         return JSONResponse({"ready": not why, "why": why}, 503 if why else 200)
 
     senders = [
@@ -103,28 +105,15 @@ async def serve_http(
         application(app), http=protocol(app.connections), ws="none", lifespan="off",
         log_config=None, access_log=False, backlog=BACKLOG,
     )  # fmt: skip
-    server = uvicorn.Server(config)
-    server.capture_signals = _NoSignals  # type: ignore[method-assign, assignment]
-    task = asyncio.create_task(server.serve(sockets=[bound]), name="http server")
-    if mind is not None:
-        mind(task)
     host, port = bound.getsockname()[:2]
     try:
-        while not server.started:
-            if task.done():
-                await task
-                raise Unavailable("the HTTP server did not start", where=f"{host}:{port}")
-            await asyncio.sleep(0.005)  # uvicorn offers nothing to await
-        yield f"http://{host}:{port}"
+        async with serving(config, bound, "http server", mind, grace_s=_CLOSE_S):
+            try:
+                yield f"http://{host}:{port}"
+            finally:
+                if app.rollout.shelving is not None:
+                    app.rollout.shelving.close()  # answers that are held back go out now
     finally:
-        if app.rollout.shelving is not None:
-            app.rollout.shelving.close()  # answers that are held back go out now
-        server.should_exit = True
-        server.force_exit = True
-        # From Python 3.12 on the server waits for connections that a client keeps open.
-        await asyncio.wait({task}, timeout=_CLOSE_S)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
         bound.close()
 
 
@@ -146,11 +135,3 @@ def _bind(host: str, port: int, *, fallback: bool) -> socket.socket:
             ) from error
         bound.bind((host, 0))
     return bound
-
-
-class _NoSignals:
-    """The runner handles signals for the whole fleet; the server must not take them over."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *args: object) -> None: ...

@@ -29,14 +29,15 @@ from vedette.errors import (
     Forbidden,
     StoreBusy,
     Temporary,
-    Unavailable,
     VedetteError,
 )
+from vedette.fleet_clock import told_jump
 from vedette.identity import Principal
 from vedette.serve.ancestry import refuse_descendant
 from vedette.serve.endpoint import close, listen, peer_uid, person
 from vedette.serve.orders import VERBS, carry_out
 from vedette.serve.refusal import Refusals
+from vedette.serve.server import serving
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -245,6 +246,9 @@ def live_status(commands: Commands) -> dict[str, Any]:
         },
         "second": line.gateway.second.name if line.gateway.second is not None else None,
         "stopped": [f"{scope}:{name}" for scope, name in line.stops.listed()],
+        "unrecorded": [f"{scope}:{name}" for scope, name in line.stops.unrecorded],
+        "store": {"ready": line.store.ready},
+        "clock": None if line.clock.jump is None else told_jump(line.clock.jump),
         "until": {f"{stop.scope}:{stop.name}": stop.until_us for stop in line.stops.ends},
         "targets": [
             {
@@ -278,26 +282,13 @@ async def _serving(
         timeout_graceful_shutdown=5,
         backlog=BACKLOG,
     )
-    server = uvicorn.Server(config)
-    # Not `serve`: it would take over the runner's signals.
-    task = asyncio.create_task(server._serve(sockets=[opened]), name="local API")
-    if mind is not None:
-        mind(task)
     try:
-        while not server.started:
-            if task.done():
-                await task
-                raise Unavailable("the local API did not start", where=str(path))
-            await asyncio.sleep(0.005)  # uvicorn offers nothing to await
-        yield path
+        async with serving(config, opened, "local API", mind):
+            yield path
     finally:
-        server.should_exit = True
-        try:
-            await task
-        finally:
-            refusals.close()
-            opened.close()
-            close(state, path)
+        refusals.close()
+        opened.close()
+        close(state, path)
 
 
 def _protocol(refusals: Refusals) -> type[asyncio.Protocol]:

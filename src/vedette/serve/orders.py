@@ -26,6 +26,7 @@ VERBS: Mapping[str, Mapping[str, type]] = {
     "drop": {"runs": list},
     "stop": {"agent": str, "tool": str, "all": bool, "for_us": int},
     "resume": {"agent": str, "tool": str, "all": bool},
+    "clock_confirm": {},
     "budget_raise": {"for_us": int, "agent": str, "unit": str, "window": str, "by": int},
     "policy_apply": {"folder": str, "commit": str, "new_key": bool, "confirm": str},
     "policy_rollback": {"number": int, "confirm": str},
@@ -82,6 +83,8 @@ async def carry_out(
         return await commands.stop(order, **given)
     if verb == "resume":
         return await commands.resume(order, **given)
+    if verb == "clock_confirm":
+        return await commands.clock_confirm(order)
     if verb == "budget_raise":
         return await commands.budget_raise(order, given.pop("for_us"), **given)
     if verb in correcting.VERBS:

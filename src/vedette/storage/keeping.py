@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import orjson
 
@@ -23,10 +24,12 @@ from vedette.storage import kept
 from vedette.storage.database import Database, Row
 from vedette.storage.erase import erase_memories, unname
 from vedette.storage.ledger import META, Ledger
+from vedette.storage.loss import Loss, record_loss
 from vedette.storage.orders import Orders
 from vedette.storage.reads import Reads
 from vedette.storage.record import ARCHIVED, KEY, RESTORED
 from vedette.storage.writer import Writer
+from vedette.verify.entries import ARCHIVING, RESTORE
 
 # How much is deleted in one transaction: the line's commits wait for it.
 CHUNK = 1000
@@ -65,10 +68,10 @@ def let_go(database: Database, ledger: Ledger, archived: Archived, draft: Draft,
     """Say in the ledger that its beginning is archived, and keep what goes on without it.
 
     What memories are made of is copied in the same commit (`vedette.storage.kept`). The entry says
-    which Wasm the last bundles were published with, as their publications may go: so it stays said
-    in what the ledger signs. Raises BadCommand unless a checkpoint of the store vouches for exactly
-    that beginning, and no run needs any of it: a dead letter may have been taken up again since it
-    was archived.
+    which Wasm the last bundles were published with, and what restores have lost: so it stays said
+    in what the ledger signs, though the entries go that said it first. Raises BadCommand unless a
+    checkpoint of the store vouches for exactly that beginning, and no run needs any of it: a dead
+    letter may have been taken up again since it was archived.
     """
     refuse_open(Reads(database), archived)
     kept.keep(database, archived.size)
@@ -87,8 +90,13 @@ def let_go(database: Database, ledger: Ledger, archived: Archived, draft: Draft,
             f"there is content of entries 1 to {archived.size} that was not erased",
             mend="archive again; no entry was deleted",
         )
-    wasm = _published_wasm(Reads(database))
-    fields = {**draft.fields, "size": archived.size, "root": root.hex(), "wasm": wasm or None}
+    fields = {
+        **draft.fields,
+        "size": archived.size,
+        "root": root.hex(),
+        "wasm": _published_wasm(Reads(database)) or None,
+        "restores": _restores(Reads(database), archived.size) or None,
+    }
     seq = ledger.append([replace(draft, fields=fields)], None, 0, at_us)
     database.run(META, (ARCHIVED, archived.to_bytes().decode()))
     return seq
@@ -99,6 +107,18 @@ def _published_wasm(reads: Reads) -> dict[str, str]:
     digests = dict.fromkeys(digest for _, digest, _ in reads.revisions())
     found = {digest: reads.published_wasm(digest) for digest in islice(digests, BUNDLES)}
     return {digest: wasm for digest, wasm in found.items() if wasm is not None}
+
+
+def _restores(reads: Reads, size: int) -> list[dict[str, Any]]:
+    """Return what the entries up to `size`, and those archived before, tell of lost history."""
+    told: dict[int, dict[str, Any]] = {}
+    for seq, raw, _, _ in reads.walk((RESTORE, ARCHIVING)):
+        entry = orjson.loads(raw)
+        if entry["kind"] == ARCHIVING:
+            told |= {one["seq"]: one for one in entry.get("restores") or ()}
+        elif seq <= size:
+            told[seq] = {name: entry.get(name) for name in ("seq", "size", "heads")}
+    return [told[seq] for seq in sorted(told)]
 
 
 def refuse_open(reads: Reads, archived: Archived) -> None:
@@ -247,15 +267,14 @@ class Keeping(Reads):
         """
         return await self.writer.submit(self._ledger.rebuild_views)
 
-    async def restored(self, draft: Draft) -> int:
-        """Record that this store took the place of a lost one; return the entry's seq."""
+    async def restored(self, loss: Loss, *, actor: str, reason: str) -> int:
+        """Record that this store took the place of a lost one, and stop; return the entry's seq."""
 
         def work() -> int:
-            at_us = self._now_us()
-            seq = self._ledger.append([draft], None, 0, at_us)
-            told = {"seq": seq, "at": at_us}
-            self._orders.set_meta(RESTORED, orjson.dumps(told).decode())
-            return seq
+            return record_loss(
+                self._write, self._ledger, self._orders, loss, actor=actor, reason=reason,
+                at_us=self._now_us(),
+            )  # fmt: skip
 
         return await self.writer.submit(work)
 
@@ -267,7 +286,7 @@ class Keeping(Reads):
             if doubt is None or doubt.until:
                 raise BadCommand("there is no doubt to end", mend="see `vedette status`")
             seq = self._ledger.append([draft], None, 0, self._now_us())
-            told = {"seq": doubt.seq, "at": doubt.at_us, "until": seq}
+            told = {**orjson.loads(self.meta(RESTORED) or "{}"), "until": seq}
             self._orders.set_meta(RESTORED, orjson.dumps(told).decode())
             return seq
 

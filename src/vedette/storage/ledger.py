@@ -68,7 +68,7 @@ class Ledger:
         self._views = Views(database)
         self._bodies: list[tuple[Any, ...]] = []
         self._leaves: list[bytes] = []
-        self._note: str | None = None
+        self._head: tuple[str, Checkpoint] | None = None
         self._handover: tuple[int, SigningKey] | None = None
         self._salts, self._salted = b"", 0
         self.load()
@@ -217,30 +217,31 @@ class Ledger:
 
     def close_group(self) -> None:
         """Grow the tree by the group's entries and sign its head, before COMMIT."""
-        self._note = None
+        self._head = None
         if not self._leaves:
             return
         grown = self._frontier.copy()
         for leaf in self._leaves:
             grown.append(leaf)
         point = Checkpoint(self._origin, grown.size, grown.root())
-        self._note = sign_note(point.body(), self._key_name, self._key, self._key_id)
-        self._database.many("INSERT INTO checkpoint VALUES(?,?)", [(grown.size, self._note)])
+        note = sign_note(point.body(), self._key_name, self._key, self._key_id)
+        self._head = note, point
+        self._database.many("INSERT INTO checkpoint VALUES(?,?)", [(grown.size, note)])
         self._database.many(META, [("frontier", grown.to_bytes().hex())])
         self._grown = grown
 
     def committed(self) -> None:
         """Take over the grown tree after COMMIT and show its head to the witness."""
-        if self._note is None:
+        if self._head is None:
             return
         self._frontier = self._grown
         self._leaves.clear()
         if self._handover is not None:
             self._key, self._handover = self._handover[1], None
             self._key_id = _id_of(self._key_name, self._key)
-        note, self._note = self._note, None
+        (note, point), self._head = self._head, None
         reach("witness:before")
-        self._witness.show(note)
+        self._witness.show(note, point)
         reach("witness:after")
 
     @property
@@ -255,7 +256,7 @@ class Ledger:
         self._views.forget()
         self._bodies.clear()
         self._leaves.clear()
-        self._note = self._handover = None
+        self._head = self._handover = None
         self._next = self._frontier.size + 1
 
 

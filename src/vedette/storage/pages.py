@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from vedette.digest import salted
-from vedette.row_proof import DECIDED, ENDS, Told
+from vedette.row_proof import DECIDED, READ, Told
 from vedette.run import ActionRow, Run
 from vedette.storage.database import Database, Row
 from vedette.storage.entry_pages import EntryPages
@@ -107,9 +107,9 @@ class Pages(EntryPages, ViewPages):
             return {}
         about = find_position(self._database, next(iter(entries)))
         sql = (
-            f"SELECT seq, bytes FROM entry WHERE about=? AND kind IN ({','.join('?' * len(ENDS))})"
+            f"SELECT seq, bytes FROM entry WHERE about=? AND kind IN ({','.join('?' * len(READ))})"
         )
-        for seq, raw in self._rows(sql, about, *ENDS):
+        for seq, raw in self._rows(sql, about, *READ):
             entry = orjson.loads(raw)
             if entry.get("action") in entries:
                 entries[entry["action"]][seq] = entry

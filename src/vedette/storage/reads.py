@@ -68,6 +68,14 @@ class Reads(Pages, Record):
         sql = f"{RUNS} WHERE r.state='ready' AND r.position>? {one}ORDER BY r.position LIMIT ?"
         return [to_run(row) for row in self._rows(sql, after, *values, limit)]
 
+    def unjudged(self, agent: str, key: str, limit: int) -> list[Run]:
+        """Return the runs of a key that wait for their first turn, oldest first."""
+        sql = (
+            f"{RUNS} WHERE r.agent=? AND r.key=? AND r.state='ready' AND r.turn=0 "
+            "ORDER BY r.position LIMIT ?"
+        )
+        return [to_run(row) for row in self._rows(sql, agent, key, limit)]
+
     def backlogged(self) -> dict[str, int]:
         """Return how many runs are ready, for each agent that has any."""
         sql = "SELECT agent, COUNT(*) FROM run WHERE state='ready' GROUP BY agent"

@@ -41,17 +41,22 @@ class Record:
         rows: Iterator[Any] = self._database.each("SELECT size, note FROM checkpoint ORDER BY size")
         yield from rows
 
+    def newest_note(self) -> str | None:
+        """Return the last signed checkpoint; None before the first."""
+        rows = self._rows("SELECT note FROM checkpoint ORDER BY size DESC LIMIT 1")
+        return str(rows[0][0]) if rows else None
+
     def key_in_force(self) -> str | None:
         """Return the verifier key that the last rotation named; None if there was none."""
         return self._meta(KEY)
 
     def doubt(self) -> Doubt | None:
-        """Return from where effects may have happened in history that a restore lost."""
+        """Return from where effects may have happened in history that was lost."""
         told = self._meta(RESTORED)
         if told is None:
             return None
         value = orjson.loads(told)
-        return Doubt(value["seq"], value["at"], value.get("until", 0))
+        return Doubt(value["seq"], value.get("until", 0))
 
     def open_from(self) -> int | None:
         """Return the first entry of the oldest run that has not ended; None if all have."""

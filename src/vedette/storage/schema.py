@@ -12,7 +12,15 @@ themselves. Ids lead home: the first half of a run's or an action's id is that o
 
 from __future__ import annotations
 
+from vedette.errors import BadStore
+
 SCHEMA = 2
+
+# Events of a key that wait to be judged. Made wherever it is missing: an older program keeps it.
+WAITING = (
+    "CREATE INDEX IF NOT EXISTS run_unjudged ON run(agent, key, position) "
+    "WHERE state = 'ready' AND turn = 0"
+)
 
 TABLES = """
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
@@ -115,6 +123,16 @@ CREATE TABLE candidate(
   seq INTEGER PRIMARY KEY, bank TEXT NOT NULL, scope TEXT NOT NULL, agent TEXT NOT NULL,
   run TEXT NOT NULL, event TEXT NOT NULL) STRICT;
 """
+
+
+def refuse_newer(found: int, where: str | None = None) -> None:
+    """Raise BadStore (`newer-store`) for a store that a newer program wrote."""
+    if found > SCHEMA:
+        raise BadStore(
+            f"a newer vedette wrote this store (schema {found}; this version knows {SCHEMA})",
+            where=where, code="newer-store",
+            mend="use the version of vedette that wrote it; the store is whole",
+        )  # fmt: skip
 
 
 def tag(id: str) -> int:

@@ -7,6 +7,7 @@ fences are compared with it, and with the database where it is not known.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from vedette.budget import FLEET, MINUTE_US, Alert, Shortage
@@ -22,6 +23,14 @@ from vedette.storage.schema import tag
 
 _KNOWN = 65_536
 _BATCH = 128
+# How many of a key's events that wait to be judged are read at once.
+_AHEAD = 32
+
+# A key's events after a position that wait to be judged, oldest first; see `schema.WAITING`.
+_WAITING = (
+    "SELECT position FROM run WHERE agent=? AND key=? AND state='ready' AND turn=0 "
+    "AND position>? ORDER BY position LIMIT ?"
+)
 
 _POSITION = (
     "INSERT INTO position(source,value) VALUES(?,?) "
@@ -54,11 +63,13 @@ class Steps:
         self._now_us = now_us
         self._steps: dict[tuple[int, str], int] = {}
         self._heads: dict[tuple[str, str], int] = {}
+        self._waiting: dict[tuple[str, str], deque[int]] = {}
 
     def forget(self) -> None:
         """Forget what is known of runs and keys: a group was lost, or somebody else writes too."""
         self._steps.clear()
         self._heads.clear()
+        self._waiting.clear()
         self._pending.totals.forget()
 
     # --- accept -----------------------------------------------------------------------------
@@ -152,8 +163,12 @@ class Steps:
                 return Committed(refused)
             if step.order is not None:
                 before, successor = self._place(step.agent or "", step.order[0], step.order[2])
-                if step.order[1] not in (before, -1):
-                    return Committed(Answer.FENCED_ORDER)
+                if step.order[1] != -1:
+                    if step.order[1] != before:
+                        return Committed(Answer.FENCED_ORDER)
+                    key = (step.agent or "", step.order[0])
+                    if not successor and not self._is_next(*key, position):
+                        return Committed(Answer.FENCED_EARLIER)
             if self._taken(position, step.agent or "") != step.expects:
                 return Committed(Answer.DUPLICATE)
             if step.limits:
@@ -255,6 +270,22 @@ class Steps:
         self._pending.flush()
         rows = self._database.rows(BEFORE, (agent, key, agent, position, position))
         return int(rows[0][0]), int(rows[0][1])
+
+    def _is_next(self, agent: str, key: str, position: int) -> bool:
+        """Say whether a key's event passes over none: nothing after the head waits before it."""
+        known = self._waiting.get((agent, key))
+        if not known or known[0] != position:
+            # What was read may have ended otherwise. What this group has judged is up to the head.
+            rows = self._database.rows(_WAITING, (agent, key, self._heads[(agent, key)], _AHEAD))
+            known = deque(int(at) for (at,) in rows)
+            if known and known[0] < position:
+                return False
+            self._waiting[(agent, key)] = known
+            if len(self._waiting) > _KNOWN:
+                self._waiting.pop(next(iter(self._waiting)))
+        if known:
+            known.popleft()
+        return True
 
     def _move(
         self, step: Step, position: int, prior: int | None, successor: int, last: int

@@ -15,9 +15,10 @@ from vedette.bundle import Bundle
 from vedette.crashpoint import reach
 from vedette.entry import Draft
 from vedette.errors import BadStore
+from vedette.identity import ENGINE
 from vedette.learned import Learned
 from vedette.ports import Accepted, Arrival, Ended, Erased, Refused
-from vedette.proof import SigningKey
+from vedette.proof import SigningKey, verifier_key
 from vedette.run import ActionRow, Committed, Run, Step
 from vedette.storage.curated import accept_order, correct, curate, propose
 from vedette.storage.database import Database
@@ -25,10 +26,11 @@ from vedette.storage.dead import drop, redrive
 from vedette.storage.erase import erase
 from vedette.storage.keeping import Keeping
 from vedette.storage.ledger import Ledger
+from vedette.storage.loss import Loss, find_loss, record_loss
 from vedette.storage.orders import Orders
 from vedette.storage.pending import Pending
 from vedette.storage.steps import Fences, Steps
-from vedette.storage.witness import Witness, check_witness
+from vedette.storage.witness import Witness
 from vedette.storage.writer import Writer
 
 
@@ -36,8 +38,13 @@ class SqlStore(Keeping):
     """One fleet's durable state. See `vedette.ports.Store`; all writes answer after COMMIT."""
 
     writer: Writer
+    witness: Witness  # set by the adapter before it connects
+    # What was found to be lost when it was opened.
+    loss: Loss | None = None
     lease_rev = 0
     several = False
+    # What a person should know of how it was opened.
+    remarks: Sequence[str] = ()
     # How many steps of a group the event loop may write: see `Writer`.
     small = 0
     steps_type: type[Steps] = Steps
@@ -56,23 +63,59 @@ class SqlStore(Keeping):
                 where=str(folder),
                 mend="use another state folder or the fleet's own name",
             )
-        witness = folder / "witness.log"
-        check_witness(self._write, witness)
         self._ledger = Ledger(
             self._write,
             origin=f"vedette/{fleet}",
             key_name=key_name,
             key=key,
-            witness=Witness(witness),
+            witness=self.witness,
             now_us=self._now_us,
         )
         pending = self._pending = Pending(self._write, self._ledger)
         self._fences = Fences()
         parts = (self._write, self._ledger, pending, self._fences, self._now_us)
         self._steps, self._orders = self.steps_type(*parts), Orders(*parts)
+        self.loss = self._enter_loss(verifier_key(key_name, key.public_key().public_bytes_raw()))
         self._own(fleet)
         self._read_fences()
         self.writer = Writer(self._write, self._ledger, pending, self)
+
+    def _enter_loss(self, key: str) -> Loss | None:
+        """Record what is lost of the history that the witness saw; return it. Raises BadStore."""
+        if self._find_loss(key) is None:
+            return None
+        self._write.begin()
+        try:
+            self.begun()
+            loss = self._find_loss(key)  # another worker may have recorded it meanwhile
+            if loss is not None:
+                record_loss(
+                    self._write, self._ledger, self._orders, loss, actor=str(ENGINE),
+                    reason=loss.sentence, at_us=self._now_us(),
+                )  # fmt: skip
+                self._pending.flush()
+                self._ledger.close_group()
+                self._write.commit()
+        finally:
+            self._write.rollback()
+        if loss is not None:
+            self._ledger.committed()
+        return loss
+
+    def _find_loss(self, key: str) -> Loss | None:
+        loss, self.witness.last = find_loss(self._write, self.witness.path, key, self._joins)
+        if loss is not None and loss.heads and not self.several:
+            # A server goes back by itself; a file does not: somebody put it there.
+            raise BadStore(
+                f"the witness saw a ledger of {loss.last} entries that this store does not hold",
+                where=str(self.witness.path),
+                mend="put the store's whole folder back, or `vedette restore` a backup",
+            )
+        return loss
+
+    def _joins(self) -> bool:
+        """Say whether others vouch for the store, so that a folder without a witness may join."""
+        return False
 
     def _own(self, fleet: str) -> None:
         """Begin a new epoch: whoever wrote before must not any more."""
@@ -105,6 +148,14 @@ class SqlStore(Keeping):
     def between(self) -> None:
         """A group was committed."""
 
+    def make_room(self, error: Exception) -> bool:
+        """Where the disk is not this machine's nothing can be given up for it."""
+        return False
+
+    def has_room(self) -> bool:
+        """Say whether there is room for more than what is vital."""
+        return True
+
     def erasing(self) -> None:
         """An erasure is part of this group."""
 
@@ -133,8 +184,18 @@ class SqlStore(Keeping):
 
     @property
     def ready(self) -> bool:
-        """Say whether the last commit stood."""
+        """Say whether the last commit stood, and new work has room: no call starts else."""
         return self.writer.ready
+
+    async def probe(self) -> None:
+        """Try to commit as much as a step has, and leave nothing. Raises StoreFailed."""
+
+        def work() -> None:
+            # What fits into room that is left here and there says nothing of the next step.
+            self._orders.set_meta("probed", "0" * _PROBE)
+            self._orders.set_meta("probed", self._now_us())
+
+        await self.writer.submit(work)
 
     def lease(self, run: Run) -> int | None:
         """Return the epoch under which this worker may handle a run; None if it is not ours."""
@@ -170,6 +231,10 @@ class SqlStore(Keeping):
         self, older: Callable[[int], int], keys: Callable[[], Collection[tuple[str, str]]]
     ) -> None:
         """Be told how to see which calls are out: how many older than a revision, of which keys."""
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called on the loop after each commit, here or by another worker."""
+        self.writer.listeners.append(changed)
 
     def adopt(self, policy_rev: int, stop_epoch: int) -> None:
         """Say that this process decides and stops by these from now on."""
@@ -209,7 +274,10 @@ class SqlStore(Keeping):
         """Queue a step now, in the order of calls; the future has its answer after COMMIT."""
         bodies = sum(len(draft.body.data) for draft in step.drafts if draft.body is not None)
         size = 1 + bodies // _A_STEP
-        return self.writer.enqueue(lambda: self._steps.commit(step), guarded=False, size=size)
+        vital = any(row.effect in _CAME for row in step.actions)
+        return self.writer.enqueue(
+            lambda: self._steps.commit(step), guarded=False, size=size, vital=vital
+        )
 
     async def commit(self, step: Step) -> Committed:
         """Make a step durable, or say why not: see `Answer`."""
@@ -244,7 +312,7 @@ class SqlStore(Keeping):
         """Set or lift a stop; return the new stop epoch. Raises BadCommand if it is so already."""
         orders = self._orders
         return await self.writer.submit(
-            orders.once(command, lambda: orders.stop(draft, scope, name, on))
+            orders.once(command, lambda: orders.stop(draft, scope, name, on)), vital=on
         )
 
     async def raise_budget(
@@ -390,6 +458,10 @@ class SqlStore(Keeping):
 
 # How many bytes are as much work as a step.
 _A_STEP = 16_384
+# How many characters are written to find out whether the store commits again.
+_PROBE = 65_536
+# What a call that was made can have come to: nobody else knows, so it is recorded first.
+_CAME = ("done", "failed", "unknown")
 
 
 def _size_of(arrivals: Sequence[Arrival | Refused]) -> int:

@@ -1,7 +1,7 @@
 """The witness file: every signed head, appended after its commit, outside of the store.
 
-It is what a store that was cut is found out by; copy it to where nobody who can write the store
-can write.
+It is what a store that was cut, or is an older one, is found out by (`vedette.storage.loss`); copy
+it to where nobody who can write the store can write.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ import os
 import re
 from pathlib import Path
 
+from vedette import machine
+from vedette.durable import sync
 from vedette.errors import BadStore
 from vedette.proof import Checkpoint, ProofError, parse_note, read_notes
 from vedette.state_folder import open_file, refuse_link
-from vedette.storage.database import Database
+
+FILE = "witness.log"
 
 # A note is some 250 bytes; its last line is a signature, behind an em dash, and an empty line
 # parts it from the next.
@@ -22,34 +25,59 @@ _NOTE_END = re.compile(rb"^\xe2\x80\x94 [^\n]*\n\n", re.MULTILINE)
 
 
 class Witness:
-    """Where heads are shown. `behind` says that the last one could not be written."""
+    """Where heads are shown. `behind` says that the last one could not be written.
+
+    `last` is the furthest head that was shown, or would have been. Any thread may show one.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.behind = False
+        self.last: Checkpoint | None = None
+        self._lock = machine.Lock()
 
-    def show(self, note: str) -> None:
-        """Append a note. Never raises for the file's sake: the commit stands."""
-        try:
-            show(self.path, note)
-        except (OSError, BadStore):
-            self.behind = True
-        else:
-            self.behind = False
+    def show(self, note: str, point: Checkpoint) -> None:
+        """Append a note that says `point`, unless a further head was shown.
+
+        Never raises for the file's sake: the commit stands.
+        """
+        with self._lock:
+            if self.last is not None and point.size <= self.last.size:
+                return
+            self.last = point
+            try:
+                show(self.path, note)
+            except (OSError, BadStore):
+                self.behind = True
+            else:
+                self.behind = False
 
 
 def show(witness: Path, note: str) -> None:
-    """Append a note to the witness file, whole or not at all. Raises OSError, BadStore."""
+    """Append a note to the witness file, whole or not at all. Raises OSError, BadStore.
+
+    The first is made durable: a file without one tells of a witness that was lost.
+    """
     raw = (note + "\n").encode()
     file = open_file(witness, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
+        first = not os.fstat(file).st_size
         written = os.write(file, raw)
         if written != len(raw):
             # Nobody else appends: what stands behind the last whole note is ours.
             os.ftruncate(file, os.fstat(file).st_size - written)
             raise OSError("the witness file takes no more")
+        if first:
+            os.fsync(file)
+            sync(witness.parent)
     finally:
         os.close(file)
+
+
+def begin(witness: Path) -> None:
+    """Make an empty witness file, durable, beside a store that holds nothing yet."""
+    os.close(open_file(witness, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+    sync(witness.parent)
 
 
 def last_shown(witness: Path) -> Checkpoint | None:
@@ -82,24 +110,3 @@ def last_shown(witness: Path) -> Checkpoint | None:
         if kept < size:
             file.truncate(kept)
     return point
-
-
-def check_witness(database: Database, witness: Path) -> None:
-    """Refuse a store that is shorter than, or differs from, the last head the witness saw.
-
-    Only the last note is compared here, at the cost of one row; `vedette ledger verify` compares
-    all. Raises BadStore.
-    """
-    point = last_shown(witness)
-    if point is None:
-        return
-    rows = database.rows(
-        "SELECT note, (SELECT MAX(seq) FROM entry) FROM checkpoint WHERE size=?", (point.size,)
-    )
-    held = Checkpoint.from_body(parse_note(rows[0][0]).body) if rows else None
-    if held != point or rows[0][1] is None or rows[0][1] < point.size:
-        raise BadStore(
-            f"the witness saw a ledger of {point.size} entries that this store does not hold",
-            where=str(witness),
-            mend="restore the store's whole folder, or see `vedette ledger verify`",
-        )

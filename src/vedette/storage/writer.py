@@ -13,7 +13,11 @@ What the line sends (steps, batches of events) either leaves something for the g
 fails before it has left anything. Everything else runs in a savepoint of its own, behind a flush.
 If the group's end cannot be written the group is done again, item by item, so that one bad row
 loses only its own item. If the transaction itself is gone (disk full, I/O error) the whole group
-fails and the writer says it is not ready.
+fails and the writer says it is not ready, until a group stands again.
+
+Some items are `vital`: a stop, what came of a call that was made. If the owner can make room for
+them (`Owner.make_room`) they are written all the same, and everything else is refused until the
+owner says that there is room again.
 """
 
 from __future__ import annotations
@@ -62,8 +66,17 @@ class Owner(Protocol):
         """A group was committed and is not answered yet. Must not raise."""
         ...
 
+    def make_room(self, error: Exception) -> bool:
+        """A group was lost to this: say whether vital items have room to be written now."""
+        ...
 
-Item = tuple[Callable[[], Any], "asyncio.Future[Any]", bool, int]
+    def has_room(self) -> bool:
+        """Say whether there is room again for more than vital items."""
+        ...
+
+
+# The work, its answer, whether it is guarded, its size, whether it is vital.
+Item = tuple[Callable[[], Any], "asyncio.Future[Any]", bool, int, bool]
 Answered = tuple["asyncio.Future[Any]", Any, BaseException | None]
 
 
@@ -99,22 +112,28 @@ class Writer:
         self._thread = machine.Thread(target=self._run, name="vedette-writer", daemon=True)
         self.ready = True
         self.failure = ""
+        self._why: Exception | None = None
+        self._short = False  # only vital items are written: see `Owner.make_room`
         self.groups = 0
         self.items = 0
+        # Called on the loop once a group is answered.
+        self.listeners: list[Callable[[], None]] = []
         self._thread.start()
 
-    async def submit(self, work: Callable[[], T]) -> T:
+    async def submit(self, work: Callable[[], T], *, vital: bool = False) -> T:
         """Run `work` inside the next group's transaction; return what it returned, once durable.
 
         Raises what `work` raised (its own writes are undone), or StoreFailed if the group is lost.
         """
-        return await self.enqueue(work, guarded=True)
+        return await self.enqueue(work, guarded=True, vital=vital)
 
-    def enqueue(self, work: Callable[[], T], *, guarded: bool, size: int = 1) -> asyncio.Future[T]:
+    def enqueue(
+        self, work: Callable[[], T], *, guarded: bool, size: int = 1, vital: bool = False
+    ) -> asyncio.Future[T]:
         """Queue `work` now, in the order of calls, and return the future of its answer.
 
         `guarded` work may write as it goes; other work must fail before it leaves anything. `size`
-        says how much it is, in steps.
+        says how much it is, in steps. `vital` work is written though nothing else has room.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -123,7 +142,7 @@ class Writer:
                 self._loop, self._called = loop, False
             if self._ending:
                 raise StoreFailed("the store is closed")
-            self._queue.append((work, future, guarded, size))
+            self._queue.append((work, future, guarded, size, vital))
             if not self._called:
                 self._call(loop)
         return future
@@ -175,9 +194,9 @@ class Writer:
     def _few(self) -> bool:
         """Say whether what is queued is little enough for the loop to write."""
         left = self._owner.small
-        if len(self._queue) > left or self._ending:
+        if len(self._queue) > left or self._ending or self._short:
             return False
-        for _, _, guarded, size in self._queue:
+        for _, _, guarded, size, _ in self._queue:
             left -= size
             if guarded or left < 0:
                 return False
@@ -233,34 +252,69 @@ class Writer:
                 future.set_exception(error)
             else:
                 future.set_result(result)
+        for tell in self.listeners:
+            tell()
         if go and not self._called:
             self._call(loop)
 
     def _commit(self, group: Group) -> list[Answered]:
+        refused: list[Answered] = []
+        if self._short and self._owner.has_room():
+            self._short = False
+        if self._short:
+            group, refused = self._part(group.items)
+            if not group.items:
+                return refused
         try:
-            try:
-                if group.error is not None:
-                    raise group.error
-                answers = group.answers
-                if answers is None:
-                    answers = self._begin_and_write(group.items, self._item)
-                self._stand()
-            except self._again:
-                self._undo()
-                answers = self._begin_and_write(group.items, self._guarded)
-                self._stand()
+            answers = self._make_stand(group)
         except Exception as error:
             self._undo()
-            self.ready, self.failure = False, str(error)
-            lost = StoreFailed(f"the commit failed: {error}", mend="free space, check the disk")
-            return [(future, None, lost) for _, future, _, _ in group.items]
+            self.ready, self.failure, self._why = False, str(error), error
+            if not self._owner.make_room(error):
+                return refused + self._refuse(group.items)
+            self._short = True
+            group, lost = self._part(group.items)
+            refused += lost
+            if not group.items:
+                return refused
+            try:
+                answers = self._make_stand(group)
+            except Exception:
+                self._undo()
+                return refused + self._refuse(group.items)
         self._pending.settled()
         self._ledger.committed()
         self._owner.between()
-        self.ready, self.failure = True, ""
+        if not self._short:
+            self.ready, self.failure, self._why = True, "", None
         self.groups += 1
         self.items += len(group.items)
+        return answers + refused
+
+    def _make_stand(self, group: Group) -> list[Answered]:
+        """Write and commit a group; item by item where that saves the others."""
+        try:
+            if group.error is not None:
+                raise group.error
+            answers = group.answers
+            if answers is None:
+                answers = self._begin_and_write(group.items, self._item)
+            self._stand()
+        except self._again:
+            self._undo()
+            answers = self._begin_and_write(group.items, self._guarded)
+            self._stand()
         return answers
+
+    def _part(self, items: list[Item]) -> tuple[Group, list[Answered]]:
+        """Return a group of the vital items, and the refusal of the others."""
+        vital = [item for item in items if item[4]]
+        return Group(vital), self._refuse([item for item in items if not item[4]])
+
+    def _refuse(self, items: list[Item]) -> list[Answered]:
+        lost = StoreFailed(f"the commit failed: {self.failure}", mend="free space, check the disk")
+        lost.__cause__ = self._why
+        return [(item[1], None, lost) for item in items]
 
     def _begin_and_write(
         self, items: list[Item], one: Callable[[Item], Answered]
@@ -284,7 +338,7 @@ class Writer:
         reach("commit:after")
 
     def _item(self, item: Item) -> Answered:
-        work, future, guarded, _ = item
+        work, future, guarded, _, _ = item
         if guarded:
             return self._guarded(item)
         try:
@@ -295,7 +349,7 @@ class Writer:
             return future, None, error
 
     def _guarded(self, item: Item) -> Answered:
-        work, future, _, _ = item
+        work, future, _, _, _ = item
         run = self._database.run
         self._pending.flush()
         mark, numbered = self._ledger.mark(), self._pending.numbered

@@ -14,9 +14,11 @@ class ManualClock:
     """A Clock for tests. Instants and durations are integer microseconds.
 
     Those who sleep wake in the order of their instants, and of their calls where these are equal.
+    `boot` names the run of the monotonic clock, where a test wants it to outlast a process.
     """
 
-    def __init__(self, now_us: int = 1_750_000_000_000_000) -> None:
+    def __init__(self, now_us: int = 1_750_000_000_000_000, boot: str | None = None) -> None:
+        self.boot = boot
         self._now_us = now_us
         self._monotonic_us = 0
         self._calls = 0
@@ -31,13 +33,14 @@ class ManualClock:
         return self._monotonic_us
 
     async def sleep_until(self, at_us: int) -> None:
-        """Return when the clock was advanced to `at_us`; otherwise let the others run once."""
+        """Return when the clock was advanced as far as `at_us` is now; else let others run once."""
         if at_us <= self._now_us:
             await asyncio.sleep(0)
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._calls += 1
-        heapq.heappush(self._sleepers, (at_us, self._calls, future))
+        at = self._monotonic_us + at_us - self._now_us
+        heapq.heappush(self._sleepers, (at, self._calls, future))
         await future
 
     def advance(self, by_us: int) -> None:
@@ -55,16 +58,15 @@ class ManualClock:
         while True:
             left = end - self._monotonic_us
             first = self._first()
-            step = left if first is None else min(left, max(0, first - self._now_us))
+            step = left if first is None else min(left, max(0, first - self._monotonic_us))
             self.advance(step)
             await settle()
             if step == left:
                 return
 
     def set_wall(self, now_us: int) -> None:
-        """Set the wall clock, forward or back; the monotonic clock stays."""
+        """Set the wall clock, forward or back; the monotonic clock stays, and so do sleepers."""
         self._now_us = now_us
-        self._wake()
 
     @property
     def sleepers(self) -> int:
@@ -77,7 +79,7 @@ class ManualClock:
         return self._sleepers[0][0] if self._sleepers else None
 
     def _wake(self) -> None:
-        while self._sleepers and self._sleepers[0][0] <= self._now_us:
+        while self._sleepers and self._sleepers[0][0] <= self._monotonic_us:
             _, _, future = heapq.heappop(self._sleepers)
             if not future.done():
                 future.set_result(None)

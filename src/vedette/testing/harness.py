@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from vedette.bundle import Bundle
-from vedette.clock import Clock
+from vedette.clock import MachineClock
 from vedette.commands import Order
 from vedette.event import ENVELOPE, Event
 from vedette.identity import Principal
@@ -82,7 +82,7 @@ class FleetHarness:
         policies: Path | None = None,
         reasoners: Mapping[str, Reasoner] | None = None,
         targets: Mapping[str, Mapping[str, Any]] | None = None,
-        clock: Clock | None = None,
+        clock: MachineClock | None = None,
         trial: bool = False,
         workers: bool = False,
         store: StorePlan | None = None,

@@ -5,7 +5,9 @@ have it then (`disk`); then the process is killed.
 
     pull_plug(spared, seed=3, cut_at=120, others=[witness])
 
-Files that were written past SQLite (`others`) keep a seeded prefix of their bytes.
+Files that were written past SQLite (`others`) keep a seeded prefix of their bytes, and what they
+held when they were synced last. Names of files
+are taken to be durable, and a file that was deleted stays so.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ class PowerLoss(WatchedDisk):
         self._draw = random.Random(seed)  # noqa: S311 - drawn again from the same seed
         self._cut_at = cut_at
         self._others = tuple(others)
+        self._fsync = os.fsync
+        self._kept: dict[tuple[int, int], int] = {}
         self._torn = torn
 
     def wrote(self, path: str) -> None:
@@ -49,12 +53,21 @@ class PowerLoss(WatchedDisk):
         if self.writes == self._cut_at:
             self._fail()
 
+    def fsync(self, file: int) -> None:
+        """Sync a file that was written past SQLite; from here on it keeps what it holds now."""
+        self._fsync(file)
+        found = os.fstat(file)
+        self._kept[found.st_dev, found.st_ino] = found.st_size
+
     def _fail(self) -> None:
         for path, written in sorted(self.files.items()):
             (self._to / Path(path).name).write_bytes(written.left(self._draw, self._torn))
         for other in self._others:
-            raw = other.read_bytes() if other.exists() else b""
-            (self._to / other.name).write_bytes(raw[: self._draw.randint(0, len(raw))])
+            if not other.exists():
+                continue
+            raw, found = other.read_bytes(), other.stat()
+            kept = self._kept.get((found.st_dev, found.st_ino), 0)
+            (self._to / other.name).write_bytes(raw[: self._draw.randint(kept, len(raw))])
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -67,4 +80,5 @@ def pull_plug(
     """
     power = PowerLoss(spared, seed=seed, cut_at=cut_at, others=others, torn=torn)
     _PLUGGED.append(power)
+    os.fsync = power.fsync  # type: ignore[assignment]
     return power

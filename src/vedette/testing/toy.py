@@ -21,7 +21,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from vedette.clock import Clock
+from vedette.clock import MachineClock
 from vedette.effect import Call, Outcome
 from vedette.event import Event
 from vedette.load.edges import Edges
@@ -286,7 +286,7 @@ def toy_fleet(
     model_calls: int = 100,
     mode: str = "act",
     extra: Mapping[str, str] | None = None,
-    clock: Clock | None = None,
+    clock: MachineClock | None = None,
     workers: bool = False,
     edges: Edges | None = None,
 ) -> FleetHarness:

@@ -182,6 +182,16 @@ def tries_told(effect: Mapping[str, Any]) -> str:
     return ""
 
 
+def quiet_told(effect: Mapping[str, Any]) -> str:
+    """Say when and why not sooner the target of what perhaps happened is asked; else nothing.
+
+    What is said has a place for the instant, `{at}`.
+    """
+    if effect["state"] not in ("started", "unknown") or not effect["next_try_at"]:
+        return ""
+    return "nobody knows yet: its target is asked at {at}, never before the call's time is over"
+
+
 def times(number: int) -> str:
     """Return how often, in words."""
     return "once" if number == 1 else f"{number:,} times"

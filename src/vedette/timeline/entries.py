@@ -128,7 +128,7 @@ def _touched(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     room = _BY_ROOM.get(kind.partition(".")[0])
     if room is not None:
         yield room, ""
-    elif kind in ("store.opened", "store.restored", "run.dead"):
+    elif kind.startswith("clock.") or kind in ("store.opened", "store.restored", "run.dead"):
         yield "fleet", ""
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from vedette.display_text import INSIDE, OUTSIDE
 from vedette.event import DATA
-from vedette.timeline.actions import tries_told
+from vedette.timeline.actions import quiet_told, tries_told
 from vedette.timeline.intent import OPEN
 from vedette.timeline.page_style import STYLE
 from vedette.timeline.text import safe
@@ -324,7 +324,9 @@ def _effect(effect: Mapping[str, Any], when: When) -> str:
         (state["state"], f"{_time(state['at'], when)}, revision {state['revision']}")
         for state in effect["states"]
     ]
-    if told := tries_told(effect):
+    if told := quiet_told(effect):
+        rows.append(("outcome", told.format(at=_time(effect["next_try_at"], when))))
+    elif told := tries_told(effect):
         next_at = effect["next_try_at"] if effect["state"] in OPEN else None
         rows.append(("tries", told + (f", next try {_time(next_at, when)}" if next_at else "")))
     outcome = effect["outcome"]

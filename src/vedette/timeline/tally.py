@@ -17,7 +17,8 @@ _CHANGES = frozenset(
     {
         "policy.published", "policy.refused", "stop.set", "stop.lifted", "budget.raised",
         "body.erased", "key.rotated", "ledger.archived", "store.restored", "store.copied",
-        "store.settled", "source.redriven", "run.redriven", "run.dropped",
+        "store.settled", "clock.jumped", "clock.confirmed", "source.redriven", "run.redriven",
+        "run.dropped",
     }
 )  # fmt: skip
 

@@ -16,7 +16,7 @@ from vedette.clock import iso
 from vedette.display_text import about_lines
 from vedette.event import DATA, PRINCIPAL, REASON, UNDONE
 from vedette.safe_text import escape_text, fold_line
-from vedette.timeline.actions import tries_told
+from vedette.timeline.actions import quiet_told, tries_told
 from vedette.timeline.intent import OPEN
 
 # title, head, text, dim, permit, hold, deny, done, failed: what a terminal may colour.
@@ -312,7 +312,9 @@ def _effect(effect: Mapping[str, Any]) -> Iterator[Styled]:
         tries = f", tries {state['tries']}" if state["tries"] else ""
         under = f"revision {state['revision']}"
         yield "text", f"  {_at(state['at'])}  {state['state']}, {under}{tries}"
-    if told := tries_told(effect):
+    if told := quiet_told(effect):
+        yield "text", f"  {told.format(at=_at(effect['next_try_at']))}"
+    elif told := tries_told(effect):
         next_at = effect["next_try_at"] if effect["state"] in OPEN else None
         yield "text", f"  {told}" + (f", next try {_at(next_at)}" if next_at else "")
     outcome = effect["outcome"]

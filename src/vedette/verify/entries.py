@@ -12,6 +12,7 @@ from vedette.verify.finding import Code, Findings, shown
 
 ERASURE = "body.erased"
 RESTORE = "store.restored"
+ARCHIVING = "ledger.archived"
 
 _HEX = frozenset("0123456789abcdef")
 _FLAT = frozenset({str, int, bool, type(None)})
@@ -40,6 +41,7 @@ class Entries:
         self.erased: set[str] = set()
         self.right = 0
         self.rotations: list[tuple[int, dict[str, Any]]] = []
+        # Which entry tells, and what of: a restore's own, or its `seq`, `size` and `heads` again.
         self.restores: list[tuple[int, dict[str, Any]]] = []
 
     def read(self, seq: int, raw: bytes) -> None:
@@ -67,6 +69,11 @@ class Entries:
             self.rotations.append((seq, entry))
         elif kind == RESTORE:
             self.restores.append((seq, entry))
+        elif kind == ARCHIVING:
+            # What the archived entries told of restores is told again by who lets them go.
+            again = entry.get("restores")
+            told = again if isinstance(again, list) else []
+            self.restores += [(seq, one) for one in told if isinstance(one, dict)]
         if self._bodies is not None:
             if kind == ERASURE:
                 self._read_erasure(entry.get("erased"))

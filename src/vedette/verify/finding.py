@@ -52,14 +52,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A restore that the ledger itself records: at entry `seq` a backup took the fleet's place.
+    """A loss that the ledger itself records in entry `seq`: the store took a longer one's place.
 
     `last` is the last entry that a witness is known to have seen of the history that was lost,
-    0 if of none it is known; the entries `seq` to `last` of that history are lost.
+    0 if of none it is known; the entries `first` to `last` of that history are lost.
     """
 
     seq: int
     last: int
+    first: int
 
 
 @dataclass(frozen=True, slots=True)

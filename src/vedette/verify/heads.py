@@ -170,40 +170,58 @@ class Heads:
         """
         witness = [h for h in self._heads if h.source == WITNESS]
         signed = max((h.point.size for h in self._heads if h.good and _agrees(h, roots)), default=0)
-        told: list[tuple[int, dict[int, bytes]]] = []
-        for seq, entry in restores:
-            if seq <= signed:  # or nobody vouches for the entry
-                told.append((seq, _named_heads(entry, seq)))
-        ends = {(size, root) for _, heads in told for size, root in heads.items()}
+        told: dict[int, _Told] = {}
+        for by, entry in restores:
+            one = _told(entry, by)
+            if one is not None and by <= signed:  # or nobody vouches for the entry
+                told.setdefault(one.seq, one)
+        ends = {(size, root) for one in told.values() for size, root in one.heads.items()}
         for branch in _branches(witness, ends):
             own = max((h.point.size for h in branch if h.good and _agrees(h, roots)), default=0)
             last = branch[-1].point
-            for seq, heads in told:
-                furthest = max(heads, default=0)
-                if own >= seq or not (heads.get(last.size) == last.root or last.size < furthest):
+            for one in told.values():
+                named = one.heads.get(last.size) == last.root or last.size < one.last
+                if own >= one.start or not named:
                     continue
                 for head in branch:
-                    if head.point.size >= seq and not (head.good and _agrees(head, roots)):
+                    if head.point.size >= one.start and not (head.good and _agrees(head, roots)):
                         head.lost = True
-        return tuple(Restored(seq, max(heads, default=0)) for seq, heads in told)
+        return tuple(Restored(one.seq, one.last, one.start) for one in told.values())
 
 
 def _agrees(head: _Head, roots: Mapping[int, bytes]) -> bool:
     return roots.get(head.point.size) == head.point.root
 
 
-def _named_heads(entry: Mapping[str, Any], seq: int) -> dict[int, bytes]:
-    """Return the lost heads that a restore's entry names; what is malformed names none."""
+@dataclass(slots=True)
+class _Told:
+    """What is told of a loss: its entry, the first entry lost, and the named heads beyond."""
+
+    seq: int
+    start: int
+    heads: dict[int, bytes]
+
+    @property
+    def last(self) -> int:
+        return max(self.heads, default=0)
+
+
+def _told(entry: Mapping[str, Any], by: int) -> _Told | None:
+    """Read what entry `by` tells of a loss; a head that is malformed is not named."""
+    seq, size = entry.get("seq"), entry.get("size")
+    if type(seq) is not int or not 0 < seq <= by:
+        return None
+    start = size + 1 if type(size) is int and 0 <= size < seq else seq
     found: dict[int, bytes] = {}
     named = entry.get("heads")
     for one in named if isinstance(named, list) else []:
         try:
-            size, root = one
-            if type(size) is int and size >= seq:
-                found[size] = bytes.fromhex(root)
+            at, root = one
+            if type(at) is int and at >= start:
+                found[at] = bytes.fromhex(root)
         except (ValueError, TypeError):
             continue
-    return found
+    return _Told(seq, start, found)
 
 
 def _branches(heads: list[_Head], ends: set[tuple[int, bytes]]) -> Iterator[list[_Head]]:

@@ -55,19 +55,34 @@ def outcome_of(tool: Tool, answer: Answer) -> Outcome:
 def found_of(spec: Mapping[str, Any], answer: Answer, call: Any) -> Outcome | None:
     """Return what the answer to an outcome query means; None if the effect is not there.
 
-    Raises BadArgument for a template that the arguments do not fit.
+    It is not there if the target says so: by a status, or in an answer that can be read. What
+    cannot be (a login page, half an answer, another shape) says nothing. Raises BadArgument for a
+    template that the arguments do not fit.
     """
     if answer.status in spec["absent"]:
         return None
-    if answer.status not in spec["done"] or answer.cut:
-        what = "too much" if answer.cut else str(answer.status)
-        return Outcome("unknown", error=f"asked for the outcome, the target answers {what}")
-    data = data_of(answer)
+    if answer.status not in spec["done"]:
+        return _unread(str(answer.status))
+    if answer.cut:
+        return _unread("more or less than the whole")
+    if not spec["where"]:
+        page = _kind(answer) in _PAGES
+        return _unread("a page for people") if page else Outcome("done", data_of(answer))
+    body = _json(answer)
+    if body is _NOTHING:
+        return _unread(f"no JSON (its Content-Type is {_kind(answer) or 'missing'})")
+    there = True
     for pointer, template in spec["where"].items():
         wanted = filled_text(template, call.args, call.key)
-        if _text(_at(data.get("body"), pointer)) != wanted:
-            return None
-    return Outcome("done", data)
+        value = _at(body, pointer)
+        if value is _NOTHING or isinstance(value, list | dict):
+            return _unread(f"something without a text or number at {pointer}")
+        there &= _text(value) == wanted
+    return Outcome("done", data_of(answer)) if there else None
+
+
+def _unread(what: str) -> Outcome:
+    return Outcome("unknown", error=f"asked for the outcome, the target answers {what}")
 
 
 def data_of(answer: Answer) -> dict[str, Any]:
@@ -77,12 +92,9 @@ def data_of(answer: Answer) -> dict[str, Any]:
         data["cut"] = True
     if not answer.body:
         return data
-    kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if (kind == "application/json" or kind.endswith("+json")) and not answer.cut:
-        try:
-            return {**data, "body": load_json(answer.body)}
-        except BadEvent:
-            pass  # it says that it is JSON, and is none
+    body = _json(answer)
+    if body is not _NOTHING:
+        return {**data, "body": body}
     return {**data, "body": answer.body.decode("utf-8", "replace").replace("\0", "�")}
 
 
@@ -110,17 +122,37 @@ def _said(answer: Answer) -> str:
 
 
 _NOTHING = object()
+_PAGES = ("text/html", "application/xhtml+xml")
+
+
+def _kind(answer: Answer) -> str:
+    return answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _json(answer: Answer) -> Any:
+    """Return an answer that says that it is JSON, and is."""
+    kind = _kind(answer)
+    if answer.cut or not (kind == "application/json" or kind.endswith("+json")):
+        return _NOTHING
+    try:
+        return load_json(answer.body)
+    except BadEvent:
+        return _NOTHING
 
 
 def _at(value: Any, pointer: str) -> Any:
-    """Return what a JSON Pointer (RFC 6901) points at."""
+    """Return what a JSON Pointer (RFC 6901) points at.
+
+    None where the answer says itself that nothing is there: a null on the way, or a list that is
+    too short.
+    """
     for part in pointer.split("/")[1:]:
         part = part.replace("~1", "/").replace("~0", "~")
         if isinstance(value, dict) and part in value:
             value = value[part]
-        elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
-            value = value[int(part)]
-        else:
+        elif isinstance(value, list) and part.isascii() and part.isdigit():
+            value = value[int(part)] if int(part) < len(value) else None
+        elif value is not None:
             return _NOTHING
     return value
 

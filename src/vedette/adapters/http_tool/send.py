@@ -136,6 +136,7 @@ def _read(answer: http.client.HTTPResponse, line: socket.socket, end: float) -> 
             if not chunk:
                 break
             raw += chunk
+        cut = bool(answer.length)  # of what it announced that much did not come
     except (OSError, http.client.HTTPException):
         cut = True
     headers = {name.lower(): value for name, value in answer.getheaders()}

@@ -153,6 +153,14 @@ class Session:
         found = [name for line in told if (name := listed(line)) is not None]
         return found[:_FOLDERS]
 
+    def lists(self, folder: str) -> bool:
+        """Say whether the server has a folder of this name, by its own list. Raises NoFolder."""
+        with self._asked():
+            kind, told = self.wire.list('""', _name(folder))
+        if kind != "OK":
+            raise Permanent(f"no list of folders: {_text(told)}", where=self.where)
+        return any(line is not None for line in told)
+
     def wait(self, seconds: float) -> bool:
         """Wait so long, or until something happens in the open folder; say whether it did."""
         with self._asked():

@@ -14,9 +14,10 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from vedette import machine
 from vedette.adapters.postgres.database import PostgresDatabase
@@ -29,18 +30,23 @@ from vedette.crashpoint import reach
 from vedette.entry import Draft
 from vedette.errors import BadStore
 from vedette.ports import Erased
-from vedette.proof import SigningKey, verifier_key
+from vedette.proof import Checkpoint, SigningKey, parse_note, verifier_key
 from vedette.run import Run, Step
 from vedette.state_folder import secure
+from vedette.storage.database import Row
 from vedette.storage.lock import LOCK, own
+from vedette.storage.loss import holds_head
 from vedette.storage.reads import Reads
 from vedette.storage.steps import Steps
 from vedette.storage.store import SqlStore
+from vedette.storage.witness import FILE, Witness
 
 LEASE_US = 5_000_000
 # How long what the line reads waits for a server that is away; the whole line waits with it, so
 # this is for a server that is started again. After that reads fail until it is back.
 PATIENCE_S = 1.0
+# How often a worker without a witness looks whether another one lives.
+_LOOK_S = 0.02
 
 
 class LeasedSteps(Steps):
@@ -80,6 +86,7 @@ class PostgresStore(OwnRuns, SqlStore):
         """
         secure(folder)
         label = f"{socket.gethostname()}:{os.getpid()}"
+        self.witness = Witness(folder / FILE)
         with ExitStack() as undo:
             self._lock = undo.enter_context(
                 own(
@@ -89,22 +96,29 @@ class PostgresStore(OwnRuns, SqlStore):
                 )
             )
             writing = PostgresDatabase(
-                url, name=f"vedette writer {label}", hold_ms=max(1, lease_us // 1000)
-            )
+                url, name=f"vedette writer {label}", hold_ms=max(1, lease_us // 1000),
+                greet=self._refuse_older,
+            )  # fmt: skip
             undo.callback(writing.close)
             prepare(writing)
             reading = PostgresDatabase(
-                url, name=f"vedette reader {label}", hold_ms=0, patience_s=PATIENCE_S
-            )
+                url, name=f"vedette reader {label}", hold_ms=0, patience_s=PATIENCE_S,
+                greet=self._refuse_older,
+            )  # fmt: skip
             undo.callback(reading.close)
             beating = PostgresDatabase(
-                url, name=f"vedette lease {label}", statement_ms=max(1, lease_us // 3000)
-            )
+                url, name=f"vedette lease {label}", statement_ms=max(1, lease_us // 3000),
+                greet=self._refuse_older,
+            )  # fmt: skip
             undo.callback(beating.close)
             super().__init__(reading, writing, now_us)
+            worker = folder / "worker"
+            self._known, name = worker.exists(), _worker_of(worker)
+            self._patience_s = lease_us * 1.25 / 1e6
+            self._met: tuple[dict[int, int], float] | None = None
             self.leases = Leases(
-                beating, _worker_of(folder), label, lease_us=lease_us, visit=visit,
-                own_head=self._own_head,
+                beating, name, label, lease_us=lease_us, visit=visit, own_head=self._own_head,
+                show=self._show,
             )  # fmt: skip
             undo.callback(self.leases.close)
             self._granted_rev, self._shared = -1, False
@@ -116,8 +130,58 @@ class PostgresStore(OwnRuns, SqlStore):
     def _own_head(self) -> int:
         return self._ledger.head
 
+    # --- the witness ------------------------------------------------------------------------
+
+    def _refuse_older(self, ask: Callable[[str, Sequence[Any]], list[Row]]) -> None:
+        """Raise BadStore if a server that answers anew lacks the last head that was seen here.
+
+        What this process holds in memory is of the history that is lost, so it ends; the next
+        start says what was lost, and is stopped. Any of our threads may ask.
+        """
+        point = self.witness.last
+        if point is not None and not holds_head(ask, point):
+            raise BadStore(
+                f"the server went back: it does not hold entry {point.size}, which it had",
+                where="[store]",
+                mend="start this worker again: the fleet comes up stopped, and says what is lost",
+            )
+
+    def _show(self, note: str) -> None:
+        """Let our witness see a head that another worker signed."""
+        self.witness.show(note, Checkpoint.from_body(parse_note(note).body))
+
+    def _joins(self) -> bool:
+        """Say whether this state folder is new to a fleet of which a worker lives.
+
+        A worker shows that it lives by its beat, and beats only at a server that holds the last
+        head its own witness saw. A folder that was a worker's had a witness: then it was lost.
+        """
+        if self._known or not self._other_lives():
+            return False
+        note = self.newest_note()
+        if note is not None:
+            self._show(note)
+        return not self.witness.behind
+
+    def _other_lives(self) -> bool:
+        """Say whether the beat of another worker moves; wait for it for a lease and a quarter."""
+        if self._met is None:
+            self._met = self._beats(), machine.monotonic_s() + self._patience_s
+        met, until = self._met
+        while met:
+            if any(beat > met.get(life, beat) for life, beat in self._beats().items()):
+                return True
+            if machine.monotonic_s() >= until:
+                return False
+            machine.sleep_s(_LOOK_S)
+        return False
+
+    def _beats(self) -> dict[int, int]:
+        return dict(self._write.rows("SELECT life, beat FROM worker"))
+
     def _own(self, fleet: str) -> None:
         """Say whose store it is, and join the others who work on it."""
+        _keep_worker(self.witness.path.with_name("worker"), self.leases.worker)
         reach("epoch:before")
         self._write.begin()
         try:
@@ -174,9 +238,10 @@ class PostgresStore(OwnRuns, SqlStore):
         A COMMIT may have taken effect though nobody was told: what it accepted is looked for.
         """
         self._granted_rev, self._unsure, self._doubts = -1, True, self._doubts + 1
+        away: tuple[type[BaseException], ...] = (*self._write.gone, BadStore)
         try:
             super().undone()
-        except self._write.gone:
+        except away:
             self._write.rollback()
 
     # --- leases -----------------------------------------------------------------------------
@@ -209,6 +274,17 @@ class PostgresStore(OwnRuns, SqlStore):
     ) -> None:
         """Be told how to see which calls are out; asked by the thread that keeps the leases."""
         self.leases.in_flight, self.leases.calling = older, keys
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Have `changed` called on the loop after each commit, here or by another worker."""
+        super().listen(changed)
+        loop = asyncio.get_running_loop()
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(changed)
+
+        self.leases.listeners.append(tell)
 
     def adopt(self, policy_rev: int, stop_epoch: int) -> None:
         """Say that this process decides and stops by these from now on."""
@@ -295,17 +371,23 @@ class PostgresStore(OwnRuns, SqlStore):
         return replace(erased, scrubbed=False)
 
 
-def _worker_of(folder: Path) -> str:
-    """Return the name of the worker whose state folder this is, made on first use."""
-    path = folder / "worker"
-    if not path.exists():
-        # Whole or not at all: two workers of the same name would take each other's leases.
-        new = folder / "worker.new"
-        reach("worker:before")
-        new.write_text(f"wrk_{machine.random_bytes(16).hex()}\n", encoding="ascii")
-        new.replace(path)
-        reach("worker:after")
-    return path.read_text(encoding="ascii").strip()
+def _worker_of(path: Path) -> str:
+    """Return the name of the worker whose state folder this is, a new one if it has none."""
+    if path.exists():
+        return path.read_text("ascii").strip()
+    return f"wrk_{machine.random_bytes(16).hex()}"
+
+
+def _keep_worker(path: Path, name: str) -> None:
+    """Name the worker in its state folder: once its witness saw a head, and not before."""
+    if path.exists():
+        return
+    # Whole or not at all: two workers of the same name would take each other's leases.
+    new = path.with_name("worker.new")
+    reach("worker:before")
+    new.write_text(f"{name}\n", encoding="ascii")
+    new.replace(path)
+    reach("worker:after")
 
 
 def has_store(url: str) -> bool:

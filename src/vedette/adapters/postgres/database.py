@@ -74,8 +74,13 @@ class PostgresDatabase:
         hold_ms: int = 5_000,
         statement_ms: int = 0,
         patience_s: float = 0,
+        greet: Callable[[Callable[[str, Sequence[Any]], list[Row]]], None] | None = None,
     ) -> None:
-        """Connect. Raises Unavailable if there is no server, BadFleet for what is no URL."""
+        """Connect. Raises Unavailable if there is no server, BadFleet for what is no URL.
+
+        `greet` is given a way to ask each new connection, before anything else does; what it
+        raises is raised instead of what was asked.
+        """
         psycopg = _psycopg()
         self.lost: tuple[type[BaseException], ...] = (
             psycopg.OperationalError,
@@ -99,6 +104,7 @@ class PostgresDatabase:
         self._saved = False
         self.looked: Row = ()
         self._cursors = itertools.count(1)
+        self._greet = greet
         self._connection = self._connect()
 
     def _connect(self) -> psycopg.Connection[Any]:
@@ -127,6 +133,12 @@ class PostgresDatabase:
         # One type for all whole numbers, or every size of a value would be another statement.
         made.adapters.register_dumper(int, Int8BinaryDumper)
         made.execute(self._settings.encode())
+        if self._greet is not None:
+            try:
+                self._greet(lambda sql, values: made.execute(numbered(sql), values).fetchall())
+            except BaseException:
+                made.close()
+                raise
         return made
 
     @property

@@ -20,6 +20,7 @@ from vedette.adapters.postgres.database import LOOK, PostgresDatabase
 from vedette.adapters.postgres.schema import shard_of
 from vedette.adapters.postgres.shares import Peer, seen, shard_in, share, silent
 from vedette.crashpoint import reach
+from vedette.errors import BadStore
 
 POLL_S = 0.05
 NEWS = "vedette"
@@ -28,6 +29,7 @@ _DRAIN_US = 2_000_000
 # How often a worker that starts asks again for the fleet's lock, a third of a lease each time.
 _ENTER = 20
 
+_NEWEST = "SELECT note FROM checkpoint ORDER BY size DESC LIMIT 1"
 _PEERS = "SELECT id, life, beat, policy_rev, stop_epoch FROM worker WHERE id<>?"
 
 
@@ -48,9 +50,12 @@ class Leases:
         lease_us: int,
         visit: bool = False,
         own_head: Callable[[], int],
+        show: Callable[[str], None] = lambda note: None,
         now: Callable[[], int] = lambda: machine.boot_us(),
     ) -> None:
         """Take over a connection. `own_head` is the last seq that this worker knows of.
+
+        `show` is given the newest signed head whenever another worker has committed.
 
         A visitor sees the others and takes no keys.
         """
@@ -59,6 +64,7 @@ class Leases:
         self._lease_us, self._beat_us = lease_us, lease_us // 3
         self._patience_us = lease_us + lease_us // 4
         self._own_head, self._now, self._visit = own_head, now, visit
+        self._show = show
         # What the line knows of its calls: how many are older than a revision, and of which keys.
         self.in_flight: Callable[[int], int] = lambda policy_rev: 0
         self.calling: Callable[[], Collection[tuple[str, str]]] = tuple
@@ -71,6 +77,8 @@ class Leases:
         self._until = self._beat_at = self._leave_at = self._seen_at = 0
         self._known_rev, self._head, self._told = -1, 0, (0, 0)
         self._listening: Any = None
+        # Called on our thread once `rev`, `news` or `seen` is another.
+        self.listeners: list[Callable[[], None]] = []
         self._ending, self._closed = machine.Event(), False
         self._thread = machine.Thread(target=self._run, name="vedette-leases", daemon=True)
 
@@ -145,7 +153,7 @@ class Leases:
             self._thread.join()
         self._until = 0
         # If that fails the others wait until the lease has run out.
-        with suppress(*self._database.gone), self._alone():
+        with suppress(*self._database.gone, BadStore), self._alone():
             if self._database.run("DELETE FROM worker WHERE id=? AND life=?", self._me()):
                 self._free(self.worker)
         self._database.close()
@@ -155,11 +163,19 @@ class Leases:
 
     def _run(self) -> None:
         while not self._ending.is_set():
+            known = self.rev, self.news, self.seen
             try:
                 self._wait()
                 self._look()
                 if self._now() >= self._beat_at:
                     self._beat()
+                if known != (self.rev, self.news, self.seen):
+                    for tell in self.listeners:
+                        tell()
+            except BadStore:
+                # The server is not the one that it was: nothing more starts here.
+                self._until = 0
+                raise
             except self._database.gone:
                 # Without the database nothing is renewed: the lease runs out by itself.
                 self._database.rollback()
@@ -205,10 +221,11 @@ class Leases:
             # Others took us for dead and have our keys: from here on we are a new worker.
             self._join()
             return
-        lapsed = began >= self._until
-        self._until, self._beat_at = began + self._lease_us, began + self._beat_us
-        # Nobody took over what had run out. What was let go of meanwhile is ours to handle again.
-        self.rev += lapsed
+        until, self._until = self._until, began + self._lease_us
+        self._beat_at = began + self._beat_us
+        # Nobody took over what had run out, be it while this beat was on its way. What was let go
+        # of meanwhile is ours to handle again.
+        self.rev += self._now() >= until
         self._meet()
         self._share()
 
@@ -225,7 +242,10 @@ class Leases:
             self.seen, self._seen_at = (policy_rev, stop_epoch), self._now()
         if head != self._head:
             self._head = head
-            self.news += head > self._own_head()
+            if head > self._own_head():
+                self.news += 1
+                for (note,) in self._database.rows(_NEWEST):
+                    self._show(str(note))
         self._acknowledge()
         if rev != self._known_rev:
             self._known_rev = rev
@@ -316,7 +336,7 @@ class Leases:
         """Let go of what is over a fair share: begin nothing of it, and a beat later for good.
 
         A shard of which a call is out stays until its outcome is durable, or the tool's time is
-        over: its next holder would ask a target that cannot know of the call yet.
+        over: its next holder would have to find out what the answer says.
         """
         if not self._leave_at:
             self.leaving = frozenset(sorted(self.epochs)[fair:])

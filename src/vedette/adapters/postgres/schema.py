@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+from typing import NoReturn
 
 from vedette.adapters.postgres.database import PostgresDatabase
 from vedette.errors import BadStore
-from vedette.storage.schema import SCHEMA, TABLES
+from vedette.storage.schema import SCHEMA, TABLES, WAITING, refuse_newer
 
 SHARDS = 64
 
@@ -64,10 +65,8 @@ def prepare(database: PostgresDatabase) -> None:
             database.script(translated(TABLES) + _SHARED)
             database.run("INSERT INTO meta VALUES('schema', ?)", (str(SCHEMA),))
         elif found != SCHEMA:
-            raise BadStore(
-                f"the store has schema {found}, this program knows {SCHEMA}",
-                mend="use the version of vedette that wrote it",
-            )
+            _refuse(found)
+        database.script(WAITING)
         database.commit()
     finally:
         database.rollback()
@@ -79,10 +78,16 @@ def check(database: PostgresDatabase) -> None:
     if found is None:
         raise BadStore("there is no store here", mend="start `vedette run` once")
     if found != SCHEMA:
-        raise BadStore(
-            f"the store has schema {found}, this program knows {SCHEMA}",
-            mend="use the version of vedette that wrote it",
-        )
+        _refuse(found)
+
+
+def _refuse(found: int) -> NoReturn:
+    """Raise BadStore for a store of another schema: none is brought up here yet."""
+    refuse_newer(found)
+    raise BadStore(
+        f"the store has the older schema {found}, this program knows {SCHEMA}",
+        mend="take a dump (pg_dump), then use the version of vedette that wrote it",
+    )
 
 
 def has_schema(database: PostgresDatabase) -> bool:

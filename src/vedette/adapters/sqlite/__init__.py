@@ -11,14 +11,17 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from vedette.adapters.sqlite.database import SqliteDatabase, open_database
+from vedette.adapters.sqlite.database import SqliteDatabase, open_database, told_of_space
 from vedette.entry import Draft
 from vedette.ports import Erased
 from vedette.proof import SigningKey
 from vedette.state_folder import secure
 from vedette.storage.lock import LOCK, own
 from vedette.storage.reads import Reads
+from vedette.storage.schema import SCHEMA
+from vedette.storage.spare_space import SpareSpace
 from vedette.storage.store import SqlStore
+from vedette.storage.witness import FILE, Witness
 
 # How long an erasure waits for readers of older pages of the log.
 WAIT_MS = 1000
@@ -44,7 +47,7 @@ class SqliteStore(SqlStore):
     ) -> None:
         secure(folder)
         path = folder / "store.db"
-        with ExitStack() as undo:
+        with ExitStack() as undo, told_of_space(path):
             self._lock = undo.enter_context(own(folder / LOCK))
             writing = open_database(path, write=True, synchronous=synchronous, vfs=vfs)
             undo.callback(writing.close)
@@ -53,7 +56,12 @@ class SqliteStore(SqlStore):
             reading = open_database(path, write=False, vfs=vfs)
             undo.callback(reading.close)
             super().__init__(reading, writing, now_us)
+            if writing.kept is not None:
+                self.remarks = (migrated(writing.kept),)
+            self._spare = SpareSpace(folder / "spare")
+            self.witness = Witness(folder / FILE)
             self._take_over(folder, fleet, key, key_name)
+            self._spare.hold()
             undo.pop_all()
 
     def close(self) -> None:
@@ -83,6 +91,14 @@ class SqliteStore(SqlStore):
         """The log is to be cut after this group."""
         self._uncut, self._wait_ms = True, WAIT_MS
 
+    def make_room(self, error: Exception) -> bool:
+        """Give up the spare space for what must be written, if the disk took no more."""
+        return self._write.is_full(error) and self._spare.held and self._spare.give_up()
+
+    def has_room(self) -> bool:
+        """Say whether the disk has room for the spare space again."""
+        return self._spare.hold()
+
     def between(self) -> None:
         """Cut the log after an erasure; if a reader needs it still, after each group until it went.
 
@@ -91,6 +107,14 @@ class SqliteStore(SqlStore):
         if self._uncut:
             self._uncut = not self._write.scrub(self._wait_ms)
             self._wait_ms = 0
+
+
+def migrated(kept: Path) -> str:
+    """Say that a store was brought to this program's schema, and where it lies as it was."""
+    return (
+        f"the store was brought to schema {SCHEMA}; as it was it lies in {kept}: an older version "
+        "goes on with that, and you delete it once you trust this one"
+    )
 
 
 class OpenedStore(Reads):

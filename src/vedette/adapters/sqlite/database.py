@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,12 +25,16 @@ _SIZES = (128, 32, 8, 1)
 
 
 class SqliteDatabase:
-    """One connection. See `vedette.storage.database.Database`."""
+    """One connection. See `vedette.storage.database.Database`.
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    `kept` is where the state lies as it was, if the file was just brought to this schema.
+    """
+
+    def __init__(self, connection: apsw.Connection, kept: Path | None = None) -> None:
         import apsw
 
         self.connection = connection
+        self.kept = kept
         self._cursor = connection.cursor()
         self._sized: dict[str, tuple[str, ...]] = {}
         self.lost: tuple[type[BaseException], ...] = (apsw.Error,)
@@ -120,6 +125,12 @@ class SqliteDatabase:
         """Close the connection."""
         self.connection.close()
 
+    def is_full(self, error: BaseException) -> bool:
+        """Say whether an error means that the disk takes no more; a quota is an I/O error."""
+        import apsw
+
+        return isinstance(error, apsw.FullError | apsw.IOError)
+
     def scrub(self, wait_ms: int = 0) -> bool:
         """Write the log back and cut it to nothing; False if a reader still needs it.
 
@@ -195,19 +206,29 @@ def open_database(
         connection.execute("PRAGMA secure_delete=ON")
         connection.execute("PRAGMA cache_size=-65536")
         connection.execute("PRAGMA wal_autocheckpoint=4000")
-        bring_up(connection, path)
+        kept = bring_up(connection, path)
     except apsw.NotADBError as error:
         connection.close()
         raise BadStore(
             "this file is not a store", where=str(path), mend="use another state folder"
         ) from error
-    except apsw.FullError as error:
+    except BaseException:
         connection.close()
+        raise
+    return SqliteDatabase(connection, kept)
+
+
+@contextmanager
+def told_of_space(path: Path) -> Iterator[None]:
+    """Raise StoreFailed (`no-space`) where a full disk broke something off."""
+    import apsw
+
+    try:
+        yield
+    except (apsw.FullError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
         raise StoreFailed(
             "the disk is full", where=str(path), code="no-space",
             mend="make room, then start again; nothing accepted is lost",
         ) from error  # fmt: skip
-    except BaseException:
-        connection.close()
-        raise
-    return SqliteDatabase(connection)

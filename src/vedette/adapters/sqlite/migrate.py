@@ -1,5 +1,7 @@
 """Bringing a store's file to the schema of this program: forward only, in one transaction.
 
+What was there before is copied first (`before`), so that the older program can go on with it.
+
 A step is written once, when the schema changes, and never edited: tests/fixtures holds a store
 of every schema there was.
 """
@@ -9,10 +11,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vedette.adapters.sqlite.before import keep_before
 from vedette.adapters.sqlite.database import SqliteDatabase
 from vedette.crashpoint import reach
 from vedette.errors import BadStore
-from vedette.storage.schema import SCHEMA, TABLES, tag
+from vedette.storage.schema import SCHEMA, TABLES, WAITING, refuse_newer, tag
 from vedette.storage.views import Views
 
 if TYPE_CHECKING:
@@ -78,26 +81,27 @@ INSERT INTO policy SELECT number, digest, seq, at FROM old_policy;
 """
 
 
-def bring_up(connection: apsw.Connection, path: Path) -> None:
-    """Make the tables of a new file, or bring an older one up. Raises BadStore for a newer one."""
-    found: Any = connection.execute("PRAGMA user_version").fetchall()[0][0]
+def bring_up(connection: apsw.Connection, path: Path) -> Path | None:
+    """Make the tables of a new file, or bring an older one up; return where it lies as it was.
+
+    Raises BadStore for a newer one, and StoreFailed where there is no room for the copy.
+    """
+    found = _schema(connection, path)
     if found == SCHEMA:
-        return
-    if found > SCHEMA:
-        raise BadStore(
-            f"the store has schema {found}, this program knows {SCHEMA}",
-            where=str(path),
-            mend="use the version of vedette that wrote it",
-        )
+        connection.execute(WAITING)
+        return None
+    kept = keep_before(path.parent, found) if found else None
     reach("schema:before")
     with connection:
         if found == 0:
             connection.execute(TABLES)
         else:
             _one_to_two(connection)
+        connection.execute(WAITING)
         connection.execute(f"PRAGMA user_version={SCHEMA}")
         reach("schema:mid")
     reach("schema:after")
+    return kept
 
 
 def check_schema(connection: apsw.Connection, path: Path) -> None:
@@ -113,12 +117,7 @@ def check_schema(connection: apsw.Connection, path: Path) -> None:
 
 def _schema(connection: apsw.Connection, path: Path) -> int:
     found: Any = connection.execute("PRAGMA user_version").fetchall()[0][0]
-    if found > SCHEMA:
-        raise BadStore(
-            f"the store has schema {found}, this program knows {SCHEMA}",
-            where=str(path),
-            mend="use the version of vedette that wrote it",
-        )
+    refuse_newer(found, str(path))
     return int(found)
 
 

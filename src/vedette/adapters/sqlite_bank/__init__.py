@@ -22,7 +22,7 @@ from typing import Any
 import apsw
 
 from vedette import crashpoint, machine
-from vedette.adapters.sqlite_bank.curated import Curated, migrate
+from vedette.adapters.sqlite_bank.curated import Curated, is_older, migrate
 from vedette.adapters.sqlite_bank.sql import COUNT, FIELDS, FRESH, SCHEMA, ranking
 from vedette.adapters.sqlite_bank.terms import (
     MAX_TERMS,
@@ -31,6 +31,7 @@ from vedette.adapters.sqlite_bank.terms import (
     stemmer_version,
     terms,
 )
+from vedette.durable import sync
 from vedette.errors import BadStore
 from vedette.memory import BankPlan, Memory
 from vedette.state_folder import create_file
@@ -47,6 +48,8 @@ class SqliteBank(Curated):
         self._lock = machine.RLock()
         self._versions: dict[str, int] = {}
         self._plans: dict[str, BankPlan] = {}
+        # What a person should know of how it was opened.
+        self.remarks: tuple[str, ...] = ()
         try:
             if isinstance(path, Path):
                 create_file(path)
@@ -55,6 +58,8 @@ class SqliteBank(Curated):
             self._db.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")
             self._db.execute("PRAGMA secure_delete = ON")
             _ensure_ln(self._db)
+            if isinstance(path, Path) and is_older(self._db):
+                self.remarks = (_keep_before(self._db, path),)
             with self._db:
                 self._db.execute(SCHEMA)
                 self._check_format()
@@ -265,8 +270,10 @@ class SqliteBank(Curated):
         if held.get("format") in ("1", "2"):
             migrate(self._db)
         elif held.get("format", str(_FORMAT)) != str(_FORMAT):
-            mend = "use the program that wrote it, or move the file away"
-            raise BadStore(f"the bank store has format {held['format']}", mend=mend)
+            raise BadStore(
+                f"a newer version of vedette wrote this memory bank (format {held['format']})",
+                code="newer-store", mend="use that version; the bank is whole",
+            )  # fmt: skip
         stemmer = stemmer_version()
         if held.get("stemmer", stemmer) != stemmer:
             self._db.execute("DELETE FROM post")
@@ -299,3 +306,14 @@ def _ensure_ln(db: apsw.Connection) -> None:
         db.execute("SELECT ln(1.0)").fetchone()
     except apsw.SQLError:
         db.create_scalar_function("ln", ln, 1, deterministic=True)
+
+
+def _keep_before(db: apsw.Connection, path: Path) -> str:
+    """Copy a bank as it is before it is changed; return that in words. Raises apsw.Error."""
+    kept = path.parent / "before" / path.name
+    kept.parent.mkdir(mode=0o700, exist_ok=True)
+    kept.unlink(missing_ok=True)
+    db.execute("VACUUM INTO ?", (str(kept),))
+    kept.chmod(0o600)
+    sync(kept)
+    return f"the memory bank was brought to this version's form; as it was it lies in {kept}"

@@ -321,6 +321,12 @@ class Curated:
         return sorted(found, key=lambda one: (one["bank"], one["proposed_at"] or 0, one["id"]))
 
 
+def is_older(db: apsw.Connection) -> bool:
+    """Say whether a file lacks what the present format has; one that is new does not."""
+    names = {row[1] for row in db.execute("PRAGMA table_info(candidate)")}
+    return bool(names) and not names.issuperset(_MIGRATION)
+
+
 def migrate(db: apsw.Connection) -> None:
     """Add to a file of before what the present format has; what it holds stays."""
     names = {row[1] for row in db.execute("PRAGMA table_info(candidate)")}

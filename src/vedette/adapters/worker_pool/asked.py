@@ -10,9 +10,13 @@ from vedette.errors import Temporary
 
 
 class WorkerLost(Temporary):
-    """The worker that was at this work was ended, or ended itself."""
+    """The worker that was at this work was ended, or ended itself.
+
+    `charged` says that it was this work which ended it, as far as is known.
+    """
 
     code = "worker-lost"
+    charged = False
 
 
 class Asked:

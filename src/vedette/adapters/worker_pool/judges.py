@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 from vedette.adapters.worker_pool import wire
 from vedette.adapters.worker_pool.asked import Asked, WorkerLost
 from vedette.adapters.worker_pool.birth import START_S, Pool
+from vedette.adapters.worker_pool.confine import read_note
 from vedette.adapters.worker_pool.errors import Raised, raised
 from vedette.adapters.worker_pool.frames import BadFrame, Frame, pack
 from vedette.adapters.worker_pool.plain import read_plain
@@ -22,6 +26,12 @@ from vedette.quick_data import dataclass
 
 _CHECKPOINT_EVERY = 256
 _SLOTS = 64
+# How many workers of an agent may be at questions that take long or end workers, beside its main
+# one; and after how long the others do not wait for a question, if that is usual for the judge.
+_APART = 12
+_SUSPECTS = 1024
+_NICE = 10
+_SLOW_S, _SLOWER = 0.25, 4.0
 _MEND = "see `limits` in agent.yaml"
 _NEEDS_STATE = Thought(needs_state=True, observed=False)
 
@@ -42,7 +52,11 @@ class Making:
 
 
 class WorkerJudges:
-    """Runs each agent's judge in a process of its own. `make` is asked before each is made.
+    """Runs each agent's judge in a process of its own.
+
+    A question that takes long keeps that process, and the agent's others get a fresh one. A key
+    whose question ended a worker is asked of one apart until it is answered. `make` is asked before
+    each is made.
 
     `beside` is told of an agent whose judge is about to be made: its tools may be wanted soon.
     `expired` says, once, that an agent's is to be made anew: what it was taught holds no longer.
@@ -60,11 +74,51 @@ class WorkerJudges:
         self._beside = beside
         self._expired = expired
         self._seats: dict[str, _JudgeSeat] = {}
+        self._apart: dict[str, list[_JudgeSeat]] = {}
+        # Keys whose question ended a worker, with the seat at which they are asked next.
+        self._suspects: dict[tuple[str, str], _JudgeSeat | None] = {}
+
+    def _seat_of(self, agent: str, key: str) -> _JudgeSeat:
+        """Return the seat at which a key is asked: the agent's main one, but for suspects."""
+        if (agent, key) not in self._suspects:
+            return self._seat(agent)
+        seat = self._suspects[agent, key]
+        if seat is None:
+            seat = self._suspects[agent, key] = self._seat_apart(agent)
+        return seat
+
+    def _seat_apart(self, agent: str) -> _JudgeSeat:
+        seats = self._apart.setdefault(agent, [])
+        if len(seats) >= _APART:
+            return min(seats, key=lambda seat: len(seat.pending))
+        seat = _JudgeSeat(self._pool, agent, self._make, self._beside)
+        seat.apart = True
+        seats.append(seat)
+        return seat
+
+    def _step_aside(self, seat: _JudgeSeat, asked: list[Asked]) -> None:
+        """Let a main seat's worker go on with what it is at, in a seat apart, if there is one."""
+        if len(self._apart.get(seat.agent, ())) < _APART:
+            with suppress(OSError):  # it may be in an endless loop: the others come first
+                os.setpriority(os.PRIO_PROCESS, seat.pid, _NICE)
+            seat.leave_to(self._seat_apart(seat.agent), asked)
+
+    def _clear(self, agent: str) -> None:
+        """Let the workers apart go that nothing is asked of any more."""
+        seats = self._apart.get(agent, [])
+        for seat in [seat for seat in seats if not seat.pending]:
+            seats.remove(seat)
+            if not seats:
+                del self._apart[agent]
+            seat.kill("is needed no more", charge=False, quiet=True)
+            for key in [key for key, at in self._suspects.items() if at is seat]:
+                self._suspects[key] = None
 
     def _seat(self, agent: str) -> _JudgeSeat:
         seat = self._seats.get(agent)
         if seat is None:
             seat = self._seats[agent] = _JudgeSeat(self._pool, agent, self._make, self._beside)
+            seat.step_aside = self._step_aside
         return seat
 
     async def reason(self, briefing: Briefing) -> Thought:
@@ -74,7 +128,19 @@ class WorkerJudges:
         """
         if self._expired(briefing.agent):
             self.renew(briefing.agent)
-        thought: Thought = await self._seat(briefing.agent).reason(briefing).future
+        agent, key = briefing.agent, briefing.key
+        try:
+            thought: Thought = await self._seat_of(agent, key).reason(briefing).future
+        except Exception as error:
+            if isinstance(error, WorkerLost) and error.charged:
+                self._suspects[agent, key] = None
+                if len(self._suspects) > _SUSPECTS:
+                    del self._suspects[next(iter(self._suspects))]
+            self._clear(agent)
+            raise
+        if not thought.needs_state and (self._apart or self._suspects):
+            self._suspects.pop((agent, key), None)
+            self._clear(agent)
         return thought
 
     def restore(
@@ -86,11 +152,11 @@ class WorkerJudges:
         since: Sequence[tuple[int, Event]],
     ) -> None:
         """Have a key's state taken up; what goes wrong is raised by the key's next `reason`."""
-        self._seat(agent).restore(key, checkpoint, at, since)
+        self._seat_of(agent, key).restore(key, checkpoint, at, since)
 
     def forget(self, agent: str, key: str) -> None:
         """Drop a key's state: what it learned last was not committed."""
-        seat = self._seats.get(agent)
+        seat = self._suspects.get((agent, key)) or self._seats.get(agent)
         if seat is not None:
             seat.forget(key)
 
@@ -113,8 +179,8 @@ class WorkerJudges:
 
     def renew(self, agent: str) -> None:
         """Let an agent's worker go: the next one is made anew, and takes its states up again."""
-        seat = self._seats.get(agent)
-        if seat is not None:
+        main = self._seats.get(agent)
+        for seat in [*self._apart.get(agent, ()), *([main] if main is not None else [])]:
             seat.kill("was to be made anew", charge=False, quiet=True)
 
 
@@ -140,12 +206,16 @@ class _JudgeSeat(Seat):
         # States that were taken up for a judgement that is not answered yet: should the worker
         # die before it is, the next one needs them too.
         self._given: dict[str, Asked] = {}
+        # Since when the worker is at one question, 0 if that is not known; the longest of late.
+        self._began, self._usual = 0.0, 0.0
 
     # --- what is asked ----------------------------------------------------------------------
 
     def reason(self, briefing: Briefing) -> Asked:
         number = self.number()
         asked = Asked(number, wire.REASON, briefing.key, lambda: self._briefed(number, briefing))
+        if not self.pending and self.made:
+            self._began = time.monotonic()
         self.put(asked)
         return asked
 
@@ -210,7 +280,7 @@ class _JudgeSeat(Seat):
     # --- as a seat --------------------------------------------------------------------------
 
     def fresh(self) -> None:
-        self._registry = None
+        self._registry, self._began = None, 0.0
         self._known, self._slots, self._slot = {}, [None] * (_SLOTS + 1), 0
 
     def making(self) -> bytes:
@@ -230,6 +300,10 @@ class _JudgeSeat(Seat):
         if self._why:
             return  # it was killed by a word before this one: the next worker is asked again
         self.done(asked)
+        now = time.monotonic()
+        if self._began and asked.kind == wire.REASON:
+            self._usual = max(now - self._began, self._usual * 0.98)
+        self._began = now
         if asked.kind == wire.RESTORE:
             self._given[asked.key] = asked
         elif asked.kind == wire.REASON:
@@ -261,7 +335,9 @@ class _JudgeSeat(Seat):
             self._blame(asked, error)
 
     def _lost_by(self, why: str) -> WorkerLost:
-        return WorkerLost(f"the worker of {self.agent} {why} at this event", mend=_MEND)
+        lost = WorkerLost(f"the worker of {self.agent} {why} at this event", mend=_MEND)
+        lost.charged = True
+        return lost
 
     def _blame(self, asked: Asked, error: Exception) -> None:
         """Raise an error where it is waited for: that of a state taken up, by its key's run."""
@@ -291,6 +367,17 @@ class _JudgeSeat(Seat):
     def unborn(self, error: Exception) -> None:
         super().unborn(error)
         self._given.clear()  # their runs begin anew, and ask for state
+
+    def watch(self, now: float) -> None:
+        super().watch(now)
+        if self.step_aside is None or not (self.made and self._line) or self._why:
+            return
+        if self.stuck(now) > max(_SLOW_S, _SLOWER * self._usual):
+            at = self.pending.get(read_note(self._note)[0])
+            if at is not None and at.kind != wire.FOLD:
+                mine = [one for one in self.pending.values() if one.key == at.key]
+                if len(mine) < len(self.pending):
+                    self.step_aside(self, mine)
 
     def overdue(self, now: float) -> str:
         return f"took longer than {self.seconds:g} s" if self.stuck(now) > self.seconds else ""

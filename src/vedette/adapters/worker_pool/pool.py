@@ -82,8 +82,9 @@ class WorkerPool:
 
     @property
     def workers(self) -> dict[tuple[str, str], int]:
-        """Return the process id of every worker there is, by agent and kind."""
-        return {(seat.agent, seat.kind): seat.pid for seat in self._seats.values() if seat.pid}
+        """Return the process id of every main worker there is, by agent and kind."""
+        main = (seat for seat in self._seats.values() if seat.pid and not seat.apart)
+        return {(seat.agent, seat.kind): seat.pid for seat in main}
 
     def tell(self, trouble: Callable[[str], None]) -> None:
         """Have what a person should see told from now on, and what there is of it at once."""
@@ -140,6 +141,10 @@ class WorkerPool:
         scratch = self._scratch.make(self._worker, told["agent"], told["kind"])
         box = Box(str(scratch), closed=self._closed_to_all, **reaches)
         return {**told, "box": box.to_json()}
+
+    def move(self, worker: int, seat: Seat) -> None:
+        """Let a worker sit in another seat."""
+        self._seats[worker] = seat
 
     def kill(self, worker: int) -> None:
         """Have a worker killed."""

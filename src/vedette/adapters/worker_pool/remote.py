@@ -137,6 +137,10 @@ class RemotePool:
             self._door.vacant(berth)
         return self._worker
 
+    def move(self, worker: int, seat: Seat) -> None:
+        """Let a worker sit in another seat."""
+        self._seats[worker] = seat
+
     def kill(self, worker: int) -> None:
         """Have a worker let go; its host ends it."""
         if self._door is not None:
@@ -250,6 +254,10 @@ class RemoteJudges(WorkerJudges):
         if seat is None:
             seat = self._seats[agent] = RemoteSeat(self._remote, agent, self._make, self._beside)
         return seat
+
+    def _seat_of(self, agent: str, key: str) -> _JudgeSeat:
+        """Return the agent's seat: another host is not ours to start."""
+        return self._seat(agent)
 
     async def reason(self, briefing: Briefing) -> Thought:
         """Judge one event, as `WorkerJudges.reason` does; the run waits for a worker to come.

@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -32,6 +33,11 @@ class Seat:
     """One agent's worker of one kind. `seconds` bounds one call, `memory` is in bytes."""
 
     kind = ""
+    # Beside its agent's main seat, for the question of a key that takes long or ends workers.
+    apart = False
+    # Told of a worker whose question keeps others waiting. Whose seat has it is also one that asks
+    # whatever ended a worker elsewhere next time.
+    step_aside: Callable[[Any, list[Asked]], None] | None = None
 
     def __init__(self, pool: birth.Pool[Seat], agent: str, seconds: float, memory: int) -> None:
         self.pool = pool
@@ -262,6 +268,8 @@ class Seat:
             return
         asked = self.pending.get(frame.number)
         if asked is None:
+            if self.apart:
+                return  # what it was asked before it was left here is asked again of another one
             raise BadFrame("an answer to what nobody asked")
         if frame.kind in (wire.DONE, wire.NEEDS_STATE):
             self._deaths = 0
@@ -282,6 +290,34 @@ class Seat:
             self._hang_up()
             self.pool.kill(self.worker)
 
+    def leave_to(self, other: Seat, asked: list[Asked]) -> None:
+        """Let another seat wait for what the worker is at; a fresh one here is asked the rest."""
+        assert self._line is not None
+        assert self._loop is not None
+        self._loop.remove_reader(self._line)
+        self._loop.remove_writer(self._line)
+        other._take_over(self)
+        for one in asked:
+            del self.pending[one.number]
+            other.pending[one.number] = one
+        self._line, self._note, self.worker, self.pid, self.born_at = None, -1, 0, 0, 0.0
+        self._unborn_at = time.monotonic()
+        self.pool.move(other.worker, other)
+        other.pool.busy(other)
+        self.lost(None, "")
+        if self.pending:
+            self.sit()
+
+    def _take_over(self, of: Seat) -> None:
+        self._line, self._note, self._loop = of._line, of._note, of._loop
+        self.worker, self.pid, self.born_at, self.made = of.worker, of.pid, of.born_at, of.made
+        self._why, self._charge, self._quiet = of._why, of._charge, of._quiet
+        self._frames, self._seen, self._seen_at = of._frames, of._seen, of._seen_at
+        self._number, self._rest = of._number, b""
+        assert self._line is not None
+        assert self._loop is not None
+        self._loop.add_reader(self._line, self.read)
+
     def _hang_up(self) -> None:
         if self._line is not None:
             if self._loop is not None and not self._loop.is_closed():
@@ -297,25 +333,27 @@ class Seat:
         self._hang_up()
         why = self._why or how
         # One that was never born was at nothing.
-        guilty = self._guilty() if charge and self._charge and self.born_at else None
+        at = read_note(self._note)[0] if charge and self._charge and self.born_at else -1
+        guilty = self._guilty(at) if at >= 0 else None
         os.close(self._note)
         if self.born_at:
             self._unborn_at = time.monotonic()
         else:
             self._unmade = why
         self._note, self.worker, self.pid, self.born_at = -1, 0, 0, 0.0
-        self._deaths += not self._quiet
+        # If it is known who ended it, that is asked of another one next time: others go on at once.
+        known = guilty is not None and self.pending.get(at) is guilty
+        self._deaths += not self._quiet and not (known and self.step_aside is not None)
         self.lost(guilty, why)
         if self.pending:
             self._sit_later()
         return "" if self._quiet else why
 
-    def _guilty(self) -> Asked | None:
+    def _guilty(self, number: int) -> Asked | None:
         """Return what the worker was at when it died; what it was asked first if it does not say.
 
         Somebody has to be charged, or a worker that always dies would be forked for ever.
         """
-        number, _ = read_note(self._note)
         return self.pending.get(number) or next(iter(self.pending.values()), None)
 
     # --- watching ---------------------------------------------------------------------------

@@ -1,0 +1,86 @@
+"""Whether this version's check admits the live policy, which another may have published.
+
+A bundle is tried out before it is published, by the version of then. What a later version refuses
+stays live, since to drop it would stop the fleet at an upgrade, and is told wherever a person
+looks: at the start, in `status` and in `policy status`. The answer is kept with the store, so a
+policy is tried once by each version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+
+from vedette.bundle import Bundle
+from vedette.digest import canonical, sha256_hex
+from vedette.ports import Finding
+
+CHECKED = "policy_checked"
+# What says what is admitted: all that reads, compares and tries Rego.
+_CODE = ("adapters/rego", "adapters/opa_wasm", "load/policy_data.py")
+
+
+class Checks(Protocol):
+    """What a store keeps of a check."""
+
+    def meta(self, name: str) -> str | None: ...
+
+    def bundle(self, digest: str) -> Mapping[str, bytes] | None: ...
+
+
+@cache
+def checker() -> str:
+    """Return the digest of this version's check."""
+    root = Path(__file__).parent
+    files = [
+        file
+        for name in _CODE
+        for file in sorted((root / name).rglob("*.py") if (root / name).is_dir() else [root / name])
+    ]
+    return sha256_hex(b"\0".join(file.read_bytes() for file in files))
+
+
+def checked_mark(digest: str, findings: Sequence[str]) -> dict[str, str]:
+    """Return what is kept of a check of a bundle by this version: a value of the store's meta."""
+    told = {"bundle": digest, "checker": checker(), "findings": list(findings)}
+    return {CHECKED: canonical(told).decode()}
+
+
+def read_check(store: Checks, digest: str) -> list[str] | None:
+    """Return what this version's check found in a bundle; None if it did not look yet."""
+    kept = store.meta(CHECKED)
+    told: Any = orjson.loads(kept) if kept else {}
+    if (told.get("bundle"), told.get("checker")) != (digest, checker()):
+        return None
+    found: list[str] = told["findings"]
+    return found
+
+
+async def check_live(
+    store: Checks, digest: str, try_out: Callable[[Bundle], Awaitable[Sequence[Finding]]]
+) -> list[str] | None:
+    """Return what this version's check finds in the live bundle; None if it could not say.
+
+    Looks up what is kept, else tries the bundle out. A trial that was too slow finds nothing out.
+    """
+    known = read_check(store, digest)
+    files = store.bundle(digest)
+    if known is not None or files is None:
+        return known
+    findings = await try_out(Bundle.recorded(files, digest))
+    if any(not finding.verdict for finding in findings):
+        return None
+    return [str(finding) for finding in findings]
+
+
+def told_check(number: int, findings: Sequence[str]) -> str:
+    """Say that the live policy is one that this version refuses."""
+    more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""
+    return (
+        f"this version's check refuses the live policy, revision {number}: {findings[0]}{more}. It "
+        "stays live as it was admitted; mend the policy folder and publish it"
+    )

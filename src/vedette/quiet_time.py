@@ -1,0 +1,62 @@
+"""Quiet time: how long nobody asks a target what came of a call.
+
+A target that has not seen a call yet, or is still at it, truthfully answers that it knows nothing
+of it. So that answer counts only once the call's time is over: then it has taken effect, or never
+will. TCP keeps such a quiet time after a crash, for the same reason (RFC 9293, 3.4.3).
+
+No wall clock says when that is, since one may be set, or be another machine's. Of a call that this
+worker made it knows the instant by its own monotonic clock. Every other call of a key was made
+before this worker held the key: whoever held it has ended, or may start nothing of it any more. So
+it is asked about when the key has been held for as long as a call may take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from vedette.quick_data import dataclass
+
+# Beyond the call's own time: for the permit on its way to whoever makes the call, and for the hands
+# of an engine that was killed, which outlive it by a moment.
+MARGIN_US = 1_000_000
+# Leases of which it is remembered since when they are held. An older one is held anew.
+_LEASES = 4096
+
+
+@dataclass(slots=True)
+class QuietTimes:
+    """Since when this worker holds its leases, and when it made calls that may be asked about.
+
+    All instants are monotonic microseconds of this process; nothing of this is durable.
+    """
+
+    _held: dict[int, int] = field(default_factory=dict)
+    _begun: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def hold(self, epoch: int, now_us: int) -> None:
+        """Say that something is handled under a lease; the first time, its quiet time begins."""
+        if epoch in self._held:
+            return
+        self._held[epoch] = now_us
+        if len(self._held) > _LEASES:
+            del self._held[next(iter(self._held))]
+
+    def begin(self, action: str, epoch: int, now_us: int) -> None:
+        """Say that a call is let go now."""
+        self._begun[action] = (epoch, now_us)
+
+    def end(self, action: str) -> None:
+        """Forget a call: what came of it is known."""
+        self._begun.pop(action, None)
+
+    def left_us(self, action: str, epoch: int, lasts_us: int, now_us: int) -> int:
+        """Return for how long a target must not be asked yet about a call that may take `lasts_us`.
+
+        0 if it may be asked now.
+        """
+        self.hold(epoch, now_us)
+        under, since = self._begun.get(action, (epoch, self._held[epoch]))
+        if under != epoch:
+            # The key was another worker's since, who may have called again.
+            since = self._held[epoch]
+        return max(0, since + lasts_us + MARGIN_US - now_us)

@@ -1,0 +1,206 @@
+"""Loss: history that a witness saw and the store does not hold, or a witness that is not there.
+
+A backup that was put back, a point in time, a copy that took over: the store is older than what
+was done. Its witness says so (`vedette.storage.witness`); a store without one may be anything.
+Either way the store goes on stopped and in doubt (`vedette.doubt`), with an entry that says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from vedette.archived import Archived
+from vedette.clock import iso
+from vedette.digest import canonical
+from vedette.entry import Body, Draft
+from vedette.errors import BadCommand, BadStore
+from vedette.proof import Checkpoint, ProofError, parse_note, read_notes, verify_note
+from vedette.quick_data import dataclass
+from vedette.storage.database import Database, Row
+from vedette.storage.ledger import META, Ledger
+from vedette.storage.orders import Orders
+from vedette.storage.record import ARCHIVED, RESTORED
+from vedette.storage.witness import begin, last_shown
+
+Head = tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What is lost: of the entries behind `size` those up to the furthest of `heads`.
+
+    `heads` are the last (size, root) of every stretch that the witness saw beyond; none if no
+    witness tells. `since_us` is when entry `size` was written, `seen_us` when the witness was shown
+    a head last; 0 where that is not known.
+    """
+
+    size: int
+    heads: tuple[Head, ...] = ()
+    since_us: int = 0
+    seen_us: int = 0
+
+    @property
+    def last(self) -> int:
+        """Return the last entry known to be lost; 0 if none is."""
+        return max((size for size, _ in self.heads), default=0)
+
+    @property
+    def sentence(self) -> str:
+        """Return in one sentence what was lost, and how far that is known."""
+        after = f"entry {self.size}" + (f", of {iso(self.since_us)}" if self.since_us else "")
+        if not self.heads:
+            return f"no witness tells whether anything was lost after {after}"
+        seen = f", at {iso(self.seen_us)}" if self.seen_us else ""
+        return (
+            f"entries {self.size + 1} to {self.last} are lost: the store goes no further than "
+            f"{after}, and the witness saw entry {self.last}{seen}"
+        )
+
+
+def find_loss(
+    database: Database, witness: Path, key: str, joins: Callable[[], bool]
+) -> tuple[Loss | None, Checkpoint | None]:
+    """Hold a store against its witness file; return what it lacks, and the last head of both.
+
+    `key` is the verifier key in force. `joins` says whether a folder without a witness may go on
+    all the same, as others vouch for the store. Only the last note is compared, at the cost of one
+    row; `vedette ledger verify` compares all. Raises BadStore if the witness is of another store.
+    """
+    point = last_shown(witness)
+    ((head, at),) = database.rows(
+        "SELECT COALESCE(MAX(seq),0), COALESCE(MAX(at),0) FROM entry "
+        "WHERE seq=(SELECT MAX(seq) FROM entry)"
+    )
+    if point is None:
+        if not head:
+            begin(witness)
+        elif not (witness.exists() and _just_begun(database)) and not joins():
+            return Loss(head, (), at), None
+        return None, last_shown(witness)
+    if holds_head(database.rows, point):
+        return None, point
+    if not head:
+        raise BadStore(
+            f"the witness saw a ledger of {point.size} entries, and the store here holds none",
+            where=str(witness),
+            mend="name the store of this fleet, or restore one",
+        )
+    if _is_told(_told_heads(database), point):
+        return None, None
+    return _measure(database, witness, key, head), None
+
+
+def _just_begun(database: Database) -> bool:
+    """Say whether the store has had one group only: who was killed then had shown no head yet."""
+    few = database.rows("SELECT size FROM checkpoint LIMIT 2")
+    return len(few) < 2
+
+
+def holds_head(ask: Callable[[str, Sequence[Any]], list[Row]], point: Checkpoint) -> bool:
+    """Say whether a store holds a head; one within what it has archived is taken to be held."""
+    rows = ask(
+        "SELECT (SELECT note FROM checkpoint WHERE size=?), (SELECT MAX(seq) FROM entry), "
+        "(SELECT value FROM meta WHERE name=?)",
+        (point.size, ARCHIVED),
+    )
+    ((note, last, archived),) = rows
+    if note is None:
+        return archived is not None and point.size <= Archived.from_bytes(archived.encode()).size
+    held = Checkpoint.from_body(parse_note(note).body)
+    return held == point and last is not None and last >= point.size
+
+
+def _told_heads(database: Database) -> list[Head]:
+    """Return the heads of history that this store has recorded as lost."""
+    rows = database.rows("SELECT value FROM meta WHERE name=?", (RESTORED,))
+    told = orjson.loads(rows[0][0]).get("heads", []) if rows else []
+    return [(size, root) for size, root in told]
+
+
+def _is_told(told: Collection[Head], point: Checkpoint) -> bool:
+    """Say whether a head is one that is known to be lost, or lies before one."""
+    head = (point.size, point.root.hex())
+    return head in told or point.size < max((size for size, _ in told), default=0)
+
+
+def _measure(database: Database, witness: Path, key: str, head: int) -> Loss:
+    """Return how far a store goes with what its witness saw, and what the witness saw beyond."""
+    notes = read_notes(witness.read_text(encoding="utf-8", errors="replace"))
+    beyond: list[str] = []
+    common, forked = 0, False
+    for note in reversed(notes):
+        point = Checkpoint.from_body(parse_note(note).body)
+        if holds_head(database.rows, point):
+            common = point.size
+            break
+        beyond.append(note)
+        forked = forked or point.size <= head
+    # Others have written here since, or none of them has: then all of the store is ours.
+    size = common if forked else head
+    try:
+        heads = ends_beyond(beyond[::-1], size, key)
+    except ProofError as error:
+        raise BadStore(
+            f"a head that the witness saw beyond the store does not hold: {error}",
+            where=str(witness),
+            mend="put the key in its place that was in force then; if the key was rotated since, "
+            "this store cannot go on: restore one from after the rotation",
+        ) from error
+    rows = database.rows("SELECT at FROM entry WHERE seq=?", (size,))
+    seen_us = witness.stat().st_mtime_ns // 1000
+    return Loss(size, heads, int(rows[0][0]) if rows else 0, seen_us)
+
+
+def size_of(note: str) -> int:
+    """Return the size that a note claims; 0 for one that claims none."""
+    try:
+        return Checkpoint.from_body(parse_note(note).body).size
+    except ProofError:
+        return 0
+
+
+def ends_beyond(notes: Sequence[str], size: int, key: str) -> tuple[Head, ...]:
+    """Return the last head of every stretch of a witness's notes that reaches beyond a size.
+
+    Raises ProofError for one that `key` has not signed.
+    """
+    sizes = [size_of(note) for note in notes]
+    found = []
+    for at, note in enumerate(notes):
+        if sizes[at] > size and (at + 1 == len(notes) or sizes[at + 1] < sizes[at]):
+            point = Checkpoint.from_body(verify_note(note, key))
+            found.append((point.size, point.root.hex()))
+    return tuple(found)
+
+
+def record_loss(
+    database: Database,
+    ledger: Ledger,
+    orders: Orders,
+    loss: Loss,
+    *,
+    actor: str,
+    reason: str,
+    at_us: int,
+) -> int:
+    """Write that history was lost, and stop everything; return the entry's seq.
+
+    Inside the writer's transaction. What any earlier loss named stays named; the doubt begins anew,
+    and a stop that would lift itself is replaced: it is no reason to be sure of what happened.
+    """
+    body = Body(canonical({"reason": reason}))
+    heads = [list(head) for head in loss.heads]
+    fields = {"size": loss.size, "heads": heads or None, "actor": actor}
+    seq = ledger.append([Draft("store.restored", fields, body=body)], None, 0, at_us)
+    named = [list(head) for head in _told_heads(database)]
+    told = {"seq": seq, "heads": named + [one for one in heads if one not in named]}
+    database.run(META, (RESTORED, orjson.dumps(told).decode()))
+    stopped = Draft("stop.set", {"what": "all:", "actor": actor}, body=body)
+    with suppress(BadCommand):  # it is stopped already, without an end
+        orders.stop(stopped, "all", "", True)
+    return seq

@@ -1,0 +1,167 @@
+"""Watchdog: runs that could go on and do not move, with the reason that can be found.
+
+It looks at the oldest ready runs of each agent in the store, key by key, and asks the dispatcher
+where each is. A run that is at work has the time that its work may take, several times over where
+several are in hand; one that waits for its turn is sound as long as its agent finishes anything.
+What was lost sight of is read again after half the bound; what stands still after the bound is
+told (`stuck`), counted, and makes the worker not ready. All times are monotonic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vedette.agent import Agent
+from vedette.dispatch import Dispatcher, Place
+from vedette.errors import StoreFailed
+from vedette.line import Line
+from vedette.quick_data import dataclass
+from vedette.run import Run
+
+BOUND_US = 60_000_000
+# How many looks there are within a bound, and how many of an agent's ready runs one takes in.
+_LOOKS = 12
+_RUNS = 64
+# How long a model may think; how often a call may take its tool's time (see `line`).
+_MODEL_US = 60_000_000
+_WAITS = 3
+
+_WHY: dict[Place, tuple[str, str]] = {
+    "unread": ("not_read", "is in the store and nobody reads it"),
+    "idle": ("lane", "is in memory and nobody is to handle it"),
+    "queued": ("no_handler", "waits for a handler"),
+    "behind": ("no_room", "waits for room in memory"),
+    "hand": ("judge", "is with its judge, which does not answer"),
+    "effects": ("effects", "has effects under way, which do not end"),
+    "leaseless": ("no_lease", "is of a key whose lease has run out here"),
+}
+# Where reading everything again helps.
+_MENDED = ("unread", "idle", "queued", "behind")
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """The oldest ready run of a key that does not move: since when (monotonic), and why."""
+
+    agent: str
+    key: str
+    run: str
+    reason: str
+    told: str
+    since_us: int
+
+
+@dataclass(slots=True)
+class _Seen:
+    mark: tuple[str, str, int, int]
+    since_us: int
+
+
+class Watchdog:
+    """Watches one dispatcher. `look` is called often; it looks at the store a few times a bound.
+
+    `has_worker` says whether an agent's judge has a process to run in; `far`, whether that is on
+    another host, which may be away for as long as it likes.
+    """
+
+    def __init__(
+        self,
+        line: Line,
+        dispatcher: Dispatcher,
+        *,
+        bound_us: int = BOUND_US,
+        has_worker: Callable[[str], bool] = lambda agent: True,
+        far: Callable[[str], bool] = lambda agent: False,
+    ) -> None:
+        self._line = line
+        self._dispatcher = dispatcher
+        self._bound_us = bound_us
+        self._has_worker, self._far = has_worker, far
+        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._answered_us = line.clock.monotonic_us()
+        self._next_us = self._mended_us = self._answered_us
+        self.stuck: list[Stuck] = []
+        self._silent = False
+
+    @property
+    def why(self) -> list[str]:
+        """Say why this worker is not to be counted on; empty if it is."""
+        if self._silent:
+            return ["runs: the store does not answer"]
+        if not self.stuck:
+            return []
+        first = self.stuck[0]
+        for_s = (self._line.clock.monotonic_us() - first.since_us) // 1_000_000
+        more = f", and {len(self.stuck) - 1} more" if len(self.stuck) > 1 else ""
+        return [f"runs: {first.run} of {first.agent} {first.told} ({for_s} s){more}"]
+
+    def look(self) -> None:
+        """Look at what is ready, if it is time to; mend and tell what does not move."""
+        now = self._line.clock.monotonic_us()
+        if now < self._next_us:
+            return
+        self._next_us = now + self._bound_us // _LOOKS
+        try:
+            found = self._oldest()
+        except StoreFailed:
+            self._silent = now - self._answered_us > self._bound_us
+            return
+        self._answered_us, self._silent = now, False
+        stuck: list[Stuck] = []
+        seen: dict[tuple[str, str], _Seen] = {}
+        mend = False
+        for key, run in found.items():
+            place = self._dispatcher.place(run)
+            mark = (run.id, run.state, run.steps, run.attempts)
+            before = self._seen.get(key)
+            known = before if before is not None and before.mark == mark else _Seen(mark, now)
+            if place == "aside" or (place == "hand" and self._far(key[0])):
+                known = _Seen(mark, now)
+            seen[key] = known
+            since, most = self._since(key[0], place, known.since_us), self._most(key[0], place)
+            mend |= place in _MENDED and now - since > most // 2
+            if now - since > most:
+                stuck.append(self._told(run, place, since))
+        self._seen = seen
+        if mend and now - self._mended_us > self._bound_us // 2:
+            self._mended_us = now
+            self._line.metrics.count("stuck_mended")
+            self._dispatcher.read_again()
+        for one in stuck:
+            if all(one.run != told.run for told in self.stuck):
+                self._line.metrics.count("stuck", agent=one.agent, reason=one.reason)
+        self.stuck = sorted(stuck, key=lambda one: one.since_us)
+        self._line.metrics.gauge("stuck_keys", len(stuck))
+
+    def _oldest(self) -> dict[tuple[str, str], Run]:
+        found: dict[tuple[str, str], Run] = {}
+        for agent in sorted(self._line.fleet.agents):
+            for run in self._line.store.backlog(0, _RUNS, agent):
+                found.setdefault((run.agent, run.key), run)
+        return found
+
+    def _since(self, agent: str, place: Place, since_us: int) -> int:
+        """Return since when nothing has moved: who waits for a turn moves with its agent."""
+        if place in ("queued", "behind"):
+            return max(since_us, self._dispatcher.supply.moved_us(agent))
+        return since_us
+
+    def _most(self, agent: str, place: Place) -> int:
+        """Return for how long a run may be where it is (microseconds)."""
+        if place in ("unread", "idle", "leaseless"):
+            return self._bound_us
+        known = self._line.fleet.agents[agent]
+        return self._bound_us + _takes_us(known) * (1 + self._dispatcher.in_hand(agent))
+
+    def _told(self, run: Run, place: Place, since: int) -> Stuck:
+        reason, told = _WHY[place]
+        if place == "hand" and not self._has_worker(run.agent):
+            reason, told = "no_worker", "has no worker process to be judged in"
+        return Stuck(run.agent, run.key, run.id, reason, told, since)
+
+
+def _takes_us(agent: Agent) -> int:
+    """Return how long one run of an agent may be at work without a step (microseconds)."""
+    thinks = _MODEL_US if agent.reasoner == "adk" else agent.limits.time_us
+    calls = max((tool.timeout_us for tool in agent.tools.values()), default=0)
+    return max(thinks, _WAITS * calls)

@@ -1,0 +1,237 @@
+"""Clocks that are set under a fleet: waits go by what has passed, and nothing expires by a jump."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from vedette.effect import Outcome
+from vedette.errors import BadCommand
+from vedette.serve.local import live_status
+from vedette.serve.orders import carry_out
+from vedette.testing.clock import ManualClock, settle
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy import World, job, send, toy_fleet, until
+
+SECOND = 1_000_000
+HOUR = 3600 * SECOND
+DOWN = Outcome("retry", error="503")
+
+
+async def pass_time(fleet: FleetHarness, clock: ManualClock, seconds: float) -> None:
+    """Let time pass in steps, each followed by all that is due then."""
+    for _ in range(int(seconds * 2)):
+        clock.advance(SECOND // 2)
+        await fleet.settle()
+
+
+async def told(fleet: FleetHarness) -> list[str]:
+    """Return what was recorded of jumps, once the fleet has looked."""
+    await until(lambda: fleet.app.line.clock.jump is not None)
+    await until(lambda: bool(fleet.entries("clock.jumped")))
+    return [entry["what"] for entry in fleet.entries("clock.jumped")]
+
+
+async def failing(fleet: FleetHarness, world: World, keys: int) -> None:
+    """Have effects fail for now: with five and more their target is left alone."""
+    world.answer = lambda call: DOWN
+    for number in range(keys):
+        await fleet.send(job(f"e{number}", send(f"t{number}"), key=f"k{number}"))
+    await fleet.settle()
+    assert world.effects() == 0
+    world.answer = None
+
+
+@pytest.mark.parametrize("hours", [-3, 80])
+@pytest.mark.parametrize("keys", [4, 6], ids=["retry", "breaker"])
+async def test_a_retry_comes_after_its_time_whatever_the_wall_clock_says(
+    tmp_path: Path, hours: int, keys: int
+) -> None:
+    """What waits for its own time, and what waits for a target that is left alone."""
+    clock, world = ManualClock(), World()
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        await failing(fleet, world, keys)
+        clock.set_wall(clock.now_us() + hours * HOUR)
+        await fleet.settle()
+        assert world.effects() == 0  # a jump forward is no wait that is over
+        await pass_time(fleet, clock, 10)
+        assert world.effects() >= (4 if keys == 4 else 1)
+        assert await told(fleet) == [f"{hours * 3600:+d}"]
+
+
+@pytest.mark.parametrize("hours", [-3, 80])
+@pytest.mark.parametrize("keys", [4, 6], ids=["retry", "breaker"])
+async def test_what_waits_moves_with_a_confirmed_clock(
+    tmp_path: Path, hours: int, keys: int
+) -> None:
+    clock, world = ManualClock(), World()
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        await failing(fleet, world, keys)
+        wall = clock.now_us() + hours * HOUR
+        clock.set_wall(wall)
+        await told(fleet)
+        done = await carry_out(fleet.app.commands, "clock_confirm", fleet.order(), {})
+        assert done["by_us"] == hours * HOUR
+        assert fleet.app.line.clock.now_us() == wall
+        assert live_status(fleet.app.commands)["clock"] is None
+        await asyncio.sleep(0.1)  # the waker looks
+        await pass_time(fleet, clock, 10)
+        assert world.effects() >= (4 if keys == 4 else 1)
+        (entry,) = fleet.entries("clock.confirmed")
+        assert entry["actor"] == "person:tester"
+        with pytest.raises(BadCommand, match="nothing to confirm"):
+            await fleet.app.commands.clock_confirm(fleet.order())
+
+
+async def held(fleet: FleetHarness, name: str = "h") -> str:
+    """Have an action wait for a person; return its hold."""
+    event = job(name, send(name, tool="big.send"), key=name)
+    await fleet.send(event)
+    await fleet.settle()
+    (row,) = fleet.actions(event)
+    assert row.hold == "open"
+    return row.id
+
+
+async def test_no_approval_expires_by_a_jump_and_all_do_in_their_time(tmp_path: Path) -> None:
+    clock = ManualClock()
+    world = World()
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        kept, answered = await held(fleet, "kept"), await held(fleet, "answered")
+        clock.set_wall(clock.now_us() + 80 * HOUR)
+        assert await told(fleet) == ["+288000"]
+        await pass_time(fleet, clock, 5)
+        assert "clock" in live_status(fleet.app.commands)["clock"]
+        row = fleet.app.store.action(answered)
+        assert row is not None
+        await fleet.approve(row)
+        await fleet.settle()
+        assert world.effects("big.send") == 1
+        found = fleet.app.store.action(kept)
+        assert found is not None
+        assert found.hold == "open"
+        # In its own time it is over, though nobody has confirmed anything.
+        clock.advance(73 * HOUR)
+        await fleet.settle()
+        found = fleet.app.store.action(kept)
+        assert found is not None
+        assert found.hold == "expired"
+
+
+async def test_what_is_over_by_the_confirmed_time_expires_then(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
+        waits = await held(fleet)
+        await fleet.app.commands.stop(fleet.order(), tool="bell.ring", for_us=2 * HOUR)
+        clock.set_wall(clock.now_us() + 80 * HOUR)
+        await told(fleet)
+        await settle()
+        assert fleet.app.store.stops() == [("tool", "bell.ring")]  # it does not lift itself either
+        await fleet.app.commands.clock_confirm(fleet.order())
+        await until(lambda: not fleet.app.store.stops())
+        await fleet.settle()
+        row = fleet.app.store.action(waits)
+        assert row is not None
+        assert row.hold == "expired"
+
+
+async def test_a_clock_that_is_slewed_or_comes_back_is_no_jump(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
+        line = fleet.app.line
+        for _ in range(60):  # 500 parts in a million, for an hour: 1.8 s in all
+            clock.advance(60 * SECOND)
+            clock.set_wall(clock.now_us() + 30_000)
+            line.clock.look()
+        assert line.clock.jump is None
+        assert abs(line.clock.now_us() - clock.now_us()) < 100_000
+        clock.set_wall(clock.now_us() - HOUR)
+        await told(fleet)
+        clock.set_wall(clock.now_us() + HOUR)
+        await until(lambda: line.clock.jump is None)
+        assert not fleet.entries("clock.confirmed")
+
+
+@pytest.mark.parametrize("hours", [-3, 80])
+async def test_a_restart_within_a_boot_goes_on_with_the_time_that_has_passed(
+    tmp_path: Path, hours: int
+) -> None:
+    """Also where the clock was set while no fleet ran."""
+    clock = ManualClock(boot="one")
+    async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
+        waits = await held(fleet)
+        before = fleet.app.line.clock.now_us()
+        await fleet.close()
+        clock.advance(HOUR)
+        clock.set_wall(clock.now_us() + hours * HOUR)
+        await fleet.open()
+        assert fleet.app.line.clock.now_us() == before + HOUR
+        assert await told(fleet) == [f"{hours * 3600:+d}"]
+        await fleet.settle()
+        await fleet.restart()  # it is not forgotten either
+        assert fleet.app.line.clock.jump is not None
+        await fleet.settle()
+        row = fleet.app.store.action(waits)
+        assert row is not None
+        assert row.hold == "open"
+
+
+async def test_after_a_reboot_time_begins_no_earlier_than_the_ledger_ends(tmp_path: Path) -> None:
+    clock = ManualClock(boot="one")
+    async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
+        await held(fleet)
+        last = clock.now_us()
+        await fleet.close()
+        clock.boot = "two"
+        clock.set_wall(last - 3 * HOUR)
+        await fleet.open()
+        assert await told(fleet) == ["-10800"]
+        ats = [entry["at"] for entry in fleet.entries()]
+        assert ats == sorted(ats)
+
+
+@pytest.mark.parametrize("answer", ["confirm", "approve"])
+async def test_a_start_a_day_later_lets_nothing_expire_before_a_person_has_looked(
+    tmp_path: Path, answer: str
+) -> None:
+    """After a reboot nobody can tell whether the fleet was away or the clock is wrong."""
+    clock, world = ManualClock(boot="one"), World()
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        waits = await held(fleet)
+        await fleet.close()
+        clock.boot = "two"
+        clock.set_wall(clock.now_us() + 80 * HOUR)
+        await fleet.open()
+        assert await told(fleet) == ["away"]
+        clock.advance(HOUR)
+        await fleet.settle()
+        await fleet.restart()
+        await fleet.settle()
+        row = fleet.app.store.action(waits)
+        assert row is not None
+        assert row.hold == "open"
+        if answer == "approve":
+            await fleet.approve(row)
+            await fleet.settle()
+            assert world.effects("big.send") == 1
+            return
+        await fleet.app.commands.clock_confirm(fleet.order())
+        await fleet.settle()
+        row = fleet.app.store.action(waits)
+        assert row is not None
+        assert row.hold == "expired"
+
+
+async def test_a_fleet_that_was_away_with_nothing_waiting_asks_nobody(tmp_path: Path) -> None:
+    clock = ManualClock(boot="one")
+    async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
+        await fleet.send(job("1", send()))
+        await fleet.settle()
+        await fleet.close()
+        clock.boot = "two"
+        clock.set_wall(clock.now_us() + 80 * HOUR)
+        await fleet.open()
+        assert fleet.app.line.clock.jump is None
+        assert fleet.app.line.clock.now_us() == clock.now_us()

@@ -1,0 +1,208 @@
+"""What may go on goes on: no wait is longer than its reason, whatever came before it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+from tests.workers import JUDGE_PY
+
+from vedette.effect import Outcome
+from vedette.errors import StoreFailed
+from vedette.event import Event
+from vedette.memory import Briefing
+from vedette.ports import Thought
+from vedette.serve.http import application
+from vedette.testing.clock import ManualClock
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy import World, job, send, toy_fleet, until
+
+SECOND = 1_000_000
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_a_look_that_waited_for_the_store_is_not_followed_by_minutes_of_blindness(
+    tmp_path: Path, world: World
+) -> None:
+    """The store's server stalled for 5.2 s once; what a person lets go on is seen soon after."""
+    clock = ManualClock()
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        store: Any = fleet.app.store
+        due, stalls = store.due, [5.2]
+
+        def stalled(now_us: int, limit: int, without: Collection[str] = ()) -> Any:
+            if stalls:
+                clock.advance(int(stalls.pop() * SECOND))
+            return due(now_us, limit, without)
+
+        store.due = stalled
+        await until(lambda: not stalls)
+        await fleet.app.commands.stop(fleet.order(), agent="worker")
+        await fleet.send(job("1", send("late")))
+        await fleet.app.commands.resume(fleet.order(), agent="worker")
+        await until(lambda: world.effects() == 1, 5)
+
+
+async def test_what_waits_behind_other_attempts_of_its_key_takes_nobody_s_room(
+    tmp_path: Path,
+) -> None:
+    """Nine keys that wait for another attempt, with more events behind them than are loaded."""
+    clock = ManualClock()
+    fleet = toy_fleet(tmp_path, World(), agents=("bad",), clock=clock)
+    (fleet.content / "agents" / "bad" / "judge.py").write_text(JUDGE_PY)
+    poison = [event(f"p{n}", f"p{n}", do="again") for n in range(9)]
+    behind = [event(f"b{n}.{m}", f"p{n}") for m in range(40) for n in range(9)]
+    healthy = [event(f"h{n}", f"h{n}") for n in range(150)]
+    async with fleet:
+        await fleet.app.commands.stop(fleet.order(), agent="bad")
+        await fleet.send(*poison, *behind, *healthy)
+        await fleet.app.commands.resume(fleet.order(), agent="bad")
+        # No time passes, so no second attempt is made.
+        await until(lambda: closed(fleet) == 150, 20)
+        for _ in range(8):
+            clock.advance(30 * SECOND)
+            await fleet.settle()
+        assert len(fleet.entries("run.dead")) == 9
+        assert closed(fleet) == 150 + len(behind)
+        assert labels(fleet, behind[-1]) == {f"seen {len(behind) // 9}"}
+
+
+# --- the watchdog ---------------------------------------------------------------------------------
+
+
+class Silent:
+    """A judge that answers nobody until it is told to; then with nothing to propose."""
+
+    def __init__(self) -> None:
+        self.answers = asyncio.Event()
+
+    async def reason(self, briefing: Briefing) -> Thought:
+        await self.answers.wait()
+        return Thought("quiet", 1.0)
+
+    def forget(self, agent: str, key: str) -> None:
+        """Nothing is held."""
+
+
+async def pass_time(fleet: FleetHarness, clock: ManualClock, seconds: int) -> None:
+    """Let time pass in steps, each followed by the looks that the runner takes."""
+    for _ in range(seconds // 5):
+        clock.advance(5 * SECOND)
+        await asyncio.sleep(0.06)
+        fleet.app.watchdog.look()
+
+
+async def test_a_run_that_was_lost_sight_of_is_read_again_before_the_bound(
+    tmp_path: Path, world: World
+) -> None:
+    clock = ManualClock()
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        app, store = fleet.app, cast(Any, fleet.app.store)
+        backlog = store.backlog
+        await app.commands.stop(fleet.order(), agent="worker")
+        await fleet.send(*(job(f"{n}", send(f"{n}"), key=f"k{n % 3}") for n in range(6)))
+        store.backlog = lambda *asked: [run for run in backlog(*asked) if run.key != "k1"]
+        await app.commands.resume(fleet.order(), agent="worker")
+        await until(lambda: world.effects() == 4, 10)
+        store.backlog = backlog
+        await pass_time(fleet, clock, 25)
+        assert app.watchdog.why == []
+        assert world.effects() == 4, "nothing else finds them"
+        await pass_time(fleet, clock, 20)
+        await until(lambda: world.effects() == 6, 10)
+        assert world.texts()[-2:] == ["1", "4"]
+        assert app.metrics.total("stuck_mended") == 1
+        await pass_time(fleet, clock, 100)
+        assert app.watchdog.why == []
+
+
+async def test_what_does_not_move_is_named_and_the_worker_is_not_ready_until_it_does(
+    tmp_path: Path, world: World
+) -> None:
+    clock, judge = ManualClock(), Silent()
+    fleet = toy_fleet(tmp_path, world, clock=clock, reasoners={"judge": judge})
+    async with fleet:
+        ready = Client(application(fleet.app))
+        (receipt, *_) = await fleet.send(*(job(f"{n}", key=f"k{n}") for n in range(3)))
+        # Three at a time may each take what a call may, thrice, beyond the bound.
+        await pass_time(fleet, clock, 60 + 3 * 90)
+        assert await ready.status() == 200
+        await pass_time(fleet, clock, 200)
+        assert await ready.status() == 503
+        assert f"{receipt.runs[0]} of worker is with its judge" in ready.told
+        assert "and 2 more" in ready.told
+        assert fleet.app.metrics.total("stuck", reason="judge") == 3
+        judge.answers.set()
+        await fleet.settle()
+        await pass_time(fleet, clock, 10)
+        assert await ready.status() == 200
+
+
+async def test_a_store_that_does_not_answer_is_told(tmp_path: Path, world: World) -> None:
+    clock = ManualClock()
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        store: Any = fleet.app.store
+        backlog = store.backlog
+
+        def away(*asked: Any) -> Any:
+            raise StoreFailed("the server is away")
+
+        store.backlog = away
+        await pass_time(fleet, clock, 55)
+        assert fleet.app.watchdog.why == []
+        await pass_time(fleet, clock, 20)
+        assert fleet.app.watchdog.why == ["runs: the store does not answer"]
+        store.backlog = backlog
+        await pass_time(fleet, clock, 10)
+        assert fleet.app.watchdog.why == []
+
+
+async def test_who_waits_with_reason_is_not_accused(tmp_path: Path) -> None:
+    """Stopped, between attempts, for a target, behind others of a busy agent: each is sound."""
+    clock, world = ManualClock(), World(answer=lambda call: Outcome("retry", error="503"))
+    agents = ("worker", "bad", "halted")
+    fleet = toy_fleet(tmp_path, world, agents=agents, clock=clock)
+    (fleet.content / "agents" / "bad" / "judge.py").write_text(JUDGE_PY)
+    async with fleet:
+        await fleet.app.commands.stop(fleet.order(), agent="halted")
+        await fleet.send(job("h", agent="halted"), job("w", send("w")), event("p", "p", do="again"))
+        for number in range(60):
+            await fleet.send(event(f"b{number}", f"k{number}"), job(f"w{number}", send("w")))
+            await pass_time(fleet, clock, 5)
+            assert fleet.app.watchdog.why == []
+        assert fleet.app.metrics.total("stuck_mended") == 0
+
+
+class Client:
+    """Asks an ASGI application whether it is ready."""
+
+    def __init__(self, app: Any) -> None:
+        self._app, self.told = app, ""
+
+    async def status(self) -> int:
+        transport = httpx.ASGITransport(self._app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            answer = await client.get("/readyz")
+        self.told = answer.text
+        return answer.status_code
+
+
+def event(name: str, key: str, **data: Any) -> Event:
+    return Event("test", name, "bad.job", key, None, data)
+
+
+def closed(fleet: FleetHarness) -> int:
+    return fleet.app.store.counts().get("bad", {}).get("run.done", 0)
+
+
+def labels(fleet: FleetHarness, of: Event) -> set[str]:
+    found = fleet.entries("run.closed", "turn.reasoned")
+    return {entry["label"] for entry in found if entry["event"] == of.key and "label" in entry}

@@ -1,0 +1,316 @@
+"""Loss: a store that is older than its witness saw, or has no witness, comes up stopped, in doubt.
+
+On every store, through whole fleets: the target's own record has each effect once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from tests.contract.test_store import KEY
+from tests.pg import server
+
+from vedette.adapters.ledger_file import archive, last_before, verify_store
+from vedette.adapters.sqlite import SqliteStore
+from vedette.backup import back_up, restore
+from vedette.commands import Order
+from vedette.entry import Draft
+from vedette.event import Event
+from vedette.follow import follow
+from vedette.load.settings import StorePlan
+from vedette.run import ActionRow
+from vedette.storage.witness import last_shown
+from vedette.testing.clock import ManualClock
+from vedette.testing.harness import TESTER, FleetHarness
+from vedette.testing.toy import World, job, note, send, toy_fleet, until
+
+TOOLS = ("order.place", "bell.ring", "wire.send")
+KINDS = ("sqlite", "postgresql")
+LEASE_US = 1_000_000
+FILE = "witness.log"
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+class Place:
+    """Where the store of a test's fleet is, and how it goes back to what it was."""
+
+    def __init__(self, folder: Path, world: World, kind: str) -> None:
+        self.folder, self.world, self.kind = folder, world, kind
+        self.url_file = folder / "url"
+        self._fleets: dict[str, FleetHarness] = {}
+        if kind == "postgresql":
+            self.url_file.write_text(server(fsync=False).fresh())
+
+    def fleet(self, name: str = "one") -> FleetHarness:
+        """Return a worker; one more than the first has a state folder with a copy of its key."""
+        if name in self._fleets:
+            return self._fleets[name]
+        fleet = self._fleets[name] = toy_fleet(self.folder / name, self.world)
+        if self.kind == "postgresql":
+            url_file = str(self.url_file)
+            fleet._store = StorePlan("postgresql", url_file=url_file, lease_us=LEASE_US)
+        if name != "one":
+            (self.folder / name / "state").mkdir()
+            key = self.folder / "one" / "state" / "ledger.key"
+            shutil.copy(key, self.folder / name / "state" / "ledger.key")
+        return fleet
+
+    def witness(self, name: str = "one") -> Path:
+        return self.folder / name / "state" / FILE
+
+    def keep(self) -> None:
+        """Take a copy of the store; nobody is at work."""
+        if self.kind == "sqlite":
+            shutil.copy(self.folder / "one/state/store.db", self.folder / "store.db")
+        else:
+            self.copied = server(fsync=False).fresh(template=self._database())
+
+    def go_back(self) -> None:
+        """Put the copy in the store's place."""
+        if self.kind == "sqlite":
+            for left in (self.folder / "one/state").glob("store.db-*"):
+                left.unlink()
+            shutil.copy(self.folder / "store.db", self.folder / "one/state/store.db")
+        else:
+            self.url_file.write_text(self.copied)
+
+    def _database(self) -> str:
+        return urlsplit(self.url_file.read_text()).path[1:]
+
+
+def jobs(first: int, last: int) -> list[Event]:
+    return [
+        job(f"{tool} {n}", send(f"{tool} {n}", tool), key=f"{tool} {n}", value=n)
+        for tool in TOOLS
+        for n in range(first, last)
+    ]
+
+
+async def handle(fleet: FleetHarness, *events: Event) -> None:
+    await fleet.send(*events)
+    await fleet.settle()
+
+
+def ordered(fleet: FleetHarness) -> Order:
+    return replace(fleet.order("looked at the targets"), command_id=None)
+
+
+async def go_on(fleet: FleetHarness) -> None:
+    await fleet.app.commands.resume(ordered(fleet), all=True)
+
+
+def rows(fleet: FleetHarness, events: list[Event]) -> list[ActionRow]:
+    return [row for one in events for row in fleet.actions(one)]
+
+
+async def grown(place: Place) -> list[Event]:
+    """Handle, copy the store, handle more, go back to the copy; return what came in between."""
+    fleet = place.fleet()
+    async with fleet:
+        await handle(fleet, *jobs(0, 2))
+    place.keep()
+    later = jobs(2, 5)
+    async with fleet:
+        await handle(fleet, *later)
+    place.go_back()
+    return later
+
+
+def is_stopped(fleet: FleetHarness) -> bool:
+    return ("all", "") in fleet.app.line.stops.listed() and fleet.app.line.doubt is not None
+
+
+async def nothing_happens_twice(
+    fleet: FleetHarness, world: World, later: list[Event], before: int = 15
+) -> None:
+    """Deliver again what was lost, go on: what can be asked is, and the rest waits for a person."""
+    assert is_stopped(fleet)
+    assert world.effects() == before
+    await handle(fleet, *later)
+    assert world.effects() == before  # it is stopped
+    await go_on(fleet)
+    await fleet.settle()
+    for tool in ("order.place", "bell.ring"):
+        assert set(world.keys(tool).values()) == {1}, tool
+    assert len(world.keys()) == before  # wire.send: the same key again, which its target absorbs
+    assert len({call.key for call in world.asked}) == len(later) // 3
+    found = rows(fleet, later)
+    assert {row.effect for row in found if row.tool != "bell.ring"} == {"done"}
+    assert {(row.effect, row.hold) for row in found if row.tool == "bell.ring"} == {
+        ("unknown", "open")
+    }
+
+
+def stands(fleet: FleetHarness, witness: Path) -> bool:
+    line = (fleet.folder / "state" / "ledger.pub").read_text().strip()
+    report = verify_store(fleet.app.store, line, witness)
+    assert report.findings == ()
+    return bool(report.restored)
+
+
+# --- a witness that is not there ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("left", ["nothing", "an empty file"])
+async def test_a_store_whose_witness_was_removed_comes_up_stopped_and_in_doubt(
+    tmp_path: Path, world: World, kind: str, left: str
+) -> None:
+    place = Place(tmp_path, world, kind)
+    later = await grown(place)
+    place.witness().unlink()
+    if left == "an empty file":
+        place.witness().touch()
+    async with place.fleet() as fleet:
+        await nothing_happens_twice(fleet, world, later)
+        (told,) = [one for one in fleet.app.troubles if "no witness" in one]
+        assert "no witness tells whether anything was lost after entry" in told
+        assert stands(fleet, place.witness())
+        # What a person has settled stays so: the next start has a witness.
+        await fleet.restart()
+        assert fleet.app.store.loss is None
+        assert fleet.app.line.stops.listed() == []
+
+
+async def test_a_folder_that_was_a_workers_does_not_join_without_its_witness(
+    tmp_path: Path, world: World
+) -> None:
+    """One that never was one joins a fleet that lives: the others vouch for the store."""
+    place = Place(tmp_path, world, "postgresql")
+    one = place.fleet()
+    async with one:
+        other = place.fleet("other")
+        async with other:
+            assert other.app.store.loss is None
+            assert one.app.store.stops() == []
+        async with other:
+            assert other.app.store.loss is None
+        place.witness("other").unlink()
+        async with other:
+            assert is_stopped(other)
+            # The others hear of both before they may start anything.
+            await until(lambda: not one.app.store.current)
+            follower = asyncio.create_task(
+                follow(one.app.line, one.app.rollout, lambda: None, print)
+            )
+            await until(lambda: is_stopped(one))
+            follower.cancel()
+
+
+async def test_a_newcomer_that_meets_nobody_comes_up_stopped(tmp_path: Path, world: World) -> None:
+    place = Place(tmp_path, world, "postgresql")
+    async with place.fleet() as one:
+        await handle(one, *jobs(0, 1))
+    async with place.fleet("other") as other:
+        assert is_stopped(other)
+        await handle(other, *jobs(1, 2))
+        assert world.effects() == 3
+
+
+async def test_a_first_start_that_was_killed_before_its_head_was_shown_is_no_loss(
+    tmp_path: Path,
+) -> None:
+    def opened() -> SqliteStore:
+        return SqliteStore(
+            tmp_path, fleet="harbour", key=KEY, key_name="vedette/harbour",
+            now_us=ManualClock().now_us,
+        )  # fmt: skip
+
+    witness = tmp_path / FILE
+    store = opened()
+    assert witness.read_bytes() == b""
+    await store.note([Draft("store.opened", {"epoch": 1})])
+    store.close()
+    witness.write_bytes(b"")
+    store = opened()
+    assert store.loss is None
+    await store.note([Draft("store.opened", {"epoch": 1})])
+    store.close()
+    witness.write_bytes(b"")
+    store = opened()
+    assert store.loss is not None
+    assert store.stops() == [("all", "")]
+    store.close()
+
+
+# --- a server that went back --------------------------------------------------------------------
+
+
+async def test_a_server_that_is_older_than_the_witness_saw_comes_up_stopped(
+    tmp_path: Path, world: World
+) -> None:
+    place = Place(tmp_path, world, "postgresql")
+    later = await grown(place)
+    seen = last_shown(place.witness())
+    assert seen is not None
+    async with place.fleet() as fleet:
+        await nothing_happens_twice(fleet, world, later)
+        loss = fleet.app.store.loss
+        assert loss is not None
+        assert loss.last == seen.size
+        told = f"entries {loss.size + 1} to {seen.size} are lost: the store goes no further than"
+        assert any(told in one for one in fleet.app.troubles)
+        assert fleet.body(fleet.entries("store.restored")[0]["seq"])["reason"] == loss.sentence
+        assert stands(fleet, place.witness())
+        await fleet.restart()
+        assert (fleet.app.store.loss, fleet.app.line.stops.listed()) == (None, [])
+        await archived(fleet, tmp_path / "archive")
+        assert stands(fleet, place.witness())
+
+
+async def test_after_a_restore_and_an_archive_the_ledger_verifies_by_itself(
+    tmp_path: Path, world: World
+) -> None:
+    """What was lost is told again by the entry that lets the restore's own entry go; twice too."""
+    fleet = Place(tmp_path, world, "sqlite").fleet()
+    state, kept = fleet.folder / "state", tmp_path / "elsewhere.log"
+    later = jobs(2, 5)
+    async with fleet:
+        settings = fleet.app.settings
+        await handle(fleet, *jobs(0, 2))
+        await asyncio.to_thread(back_up, settings, tmp_path / "backup", with_keys=True)
+        await handle(fleet, *later)
+    shutil.copy(state / FILE, kept)
+    shutil.rmtree(state)
+
+    def put_back() -> None:
+        restore(
+            settings, tmp_path / "backup", witness=kept, key=None, who=TESTER, reason="disk gone"
+        )
+
+    await asyncio.to_thread(put_back)
+    async with fleet:
+        await nothing_happens_twice(fleet, world, later)
+        for _ in range(2):
+            await archived(fleet, tmp_path / "archive")
+            assert stands(fleet, state / FILE)
+            assert stands(fleet, kept)
+        # Another history is not excused by it.
+        forged = state / "forged.log"
+        text = kept.read_text()
+        forged.write_text(text[: text.rindex("\u2014")] + "\u2014 vedette/harbour AAAA\n\n")
+        line = (state / "ledger.pub").read_text().strip()
+        assert not verify_store(fleet.app.store, line, forged).ok
+
+
+async def archived(fleet: FleetHarness, to: Path) -> None:
+    """Archive what is closed, and let it go: the entries of the loss among it."""
+    store, upkeep = fleet.app.store, fleet.app.commands.upkeep
+    assert upkeep is not None
+    for held in store.holds_page(after=0, limit=100):
+        await fleet.app.commands.deny(ordered(fleet), held.id)
+    await handle(fleet, *(job(f"more {n}", note("more"), value=n) for n in range(3)))
+    key = (fleet.folder / "state" / "ledger.pub").read_text().strip()
+    size = last_before(store, fleet.app.line.clock.now_us(), store.open_from())
+    assert all(one["seq"] <= size for one in fleet.entries("store.restored"))
+    await upkeep.let_go(TESTER, "old", archive(store, to, size, key))
+    assert fleet.entries("store.restored") == []

@@ -1,0 +1,292 @@
+"""Nobody asks what came of a call before its time is over, whoever asks and on whichever store.
+
+A target that is still at it truthfully says that it knows nothing. The target here does what it is
+asked late, but within the tool's time, and on its own: nothing that happens to the engine stops it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.pg import server
+
+from vedette.effect import Call, Outcome
+from vedette.event import Event
+from vedette.load.settings import StorePlan
+from vedette.quick_data import dataclass
+from vedette.quiet_time import MARGIN_US, QuietTimes
+from vedette.run import ActionRow
+from vedette.testing.clock import ManualClock
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy import World, denying, job, send, toy_fleet, until, write_policies
+from vedette.timeline import explain, explain_text
+
+SECOND = 1_000_000
+TIMEOUT_US = 30 * SECOND  # of `order.place`
+WHOLE_US = TIMEOUT_US + MARGIN_US
+
+
+@dataclass
+class Late:
+    """A target that takes a call at once, does it `late_us` later, and never answers."""
+
+    clock: ManualClock
+    late_us: int = TIMEOUT_US - 1
+    taken: list[tuple[str, int]] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)
+    lost: threading.Event = field(default_factory=threading.Event)
+
+    def act(self, call: Call) -> Outcome:
+        """Take a call; come back without an answer when the test says so."""
+        self.taken.append((call.key, self.clock.monotonic_us()))
+        self.lost.wait(20)
+        raise ConnectionError("lost")
+
+    def ask(self, call: Call) -> Outcome | None:
+        """Say whether a call was done by now."""
+        now = self.clock.monotonic_us()
+        self.asked.append(now)
+        done = any(key == call.key and at + self.late_us <= now for key, at in self.taken)
+        return Outcome("done", {}) if done else None
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def target(clock: ManualClock) -> AsyncIterator[Late]:
+    made = Late(clock)
+    yield made  # type: ignore[misc]
+    made.lost.set()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def fleet(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock, target: Late
+) -> AsyncIterator[FleetHarness]:
+    """A fleet on either store, whose call was taken by the target; nobody knows more."""
+    made = toy_fleet(tmp_path, World(), clock=clock)
+    made.targets = {"world": {"kind": "world", "world": target}}
+    if request.param == "postgresql":
+        file = tmp_path / "url"
+        file.write_text(server(fsync=False).fresh())
+        made._store = StorePlan("postgresql", url_file=str(file), lease_us=1_000_000)
+    await made.open()
+    await made.send(ORDER)
+    await until(lambda: len(target.taken) == 1)
+    yield made
+    await made.close()
+
+
+ORDER = job("1", send(tool="order.place"))
+
+
+def row_of(fleet: FleetHarness, event: Event = ORDER) -> ActionRow:
+    (row,) = fleet.actions(event)
+    return row
+
+
+async def restarted(fleet: FleetHarness) -> None:
+    await fleet.restart()
+    await fleet.settle()
+
+
+async def answer_lost(fleet: FleetHarness, target: Late) -> None:
+    target.lost.set()
+    await until(lambda: row_of(fleet).effect == "unknown")
+    await fleet.settle()
+
+
+async def restarted_after_the_answer_was_lost(fleet: FleetHarness, target: Late) -> None:
+    await answer_lost(fleet, target)
+    await restarted(fleet)
+
+
+async def restarted_twice(fleet: FleetHarness, clock: ManualClock) -> None:
+    await restarted(fleet)
+    clock.advance(SECOND)
+    await restarted(fleet)
+
+
+async def redriven(fleet: FleetHarness, target: Late) -> None:
+    """A person takes up the run again as soon as it was buried."""
+    from vedette.handle import bury
+
+    await answer_lost(fleet, target)
+    (run,) = fleet.runs(ORDER)
+    epoch = fleet.app.store.lease(run)
+    assert epoch is not None
+    await bury(fleet.app.line, run, epoch, "a test")
+    await fleet.confirmed("redrive", runs=[run.id])
+    await fleet.settle()
+
+
+async def published(fleet: FleetHarness, target: Late) -> None:
+    await answer_lost(fleet, target)
+    await fleet.apply(write_policies(fleet.folder / "next", extra=denying("nothing.real")))
+    await fleet.settle()
+
+
+async def wall_set(fleet: FleetHarness, target: Late, clock: ManualClock) -> None:
+    """The wall clock is put forward by three days, over a restart."""
+    await answer_lost(fleet, target)
+    clock.set_wall(clock.now_us() + 80 * 3600 * SECOND)
+    await restarted(fleet)
+
+
+WAYS: dict[str, Callable[[FleetHarness, Late, ManualClock], Any]] = {
+    "restart": lambda fleet, target, clock: restarted(fleet),
+    "restart twice": lambda fleet, target, clock: restarted_twice(fleet, clock),
+    "lost answer": lambda fleet, target, clock: answer_lost(fleet, target),
+    "lost answer, restart": lambda fleet, target, clock: restarted_after_the_answer_was_lost(
+        fleet, target
+    ),
+    "redrive": lambda fleet, target, clock: redriven(fleet, target),
+    "publication": lambda fleet, target, clock: published(fleet, target),
+    "wall clock put forward": wall_set,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_late_effect_is_done_once_however_it_comes_to_be_asked_about(
+    fleet: FleetHarness, target: Late, clock: ManualClock, way: str
+) -> None:
+    begun = clock.monotonic_us()
+    await WAYS[way](fleet, target, clock)
+    target.lost.set()
+    for _ in range(40):
+        clock.advance(SECOND)
+        await fleet.settle()
+    assert min(target.asked) >= begun + WHOLE_US
+    assert (len(target.taken), row_of(fleet).effect) == (1, "done")
+
+
+async def test_what_never_happened_is_done_again_once_that_is_certain(
+    fleet: FleetHarness, target: Late, clock: ManualClock
+) -> None:
+    target.late_us = 10 * WHOLE_US
+    await restarted(fleet)
+    clock.advance(WHOLE_US - 1)
+    await fleet.settle()
+    assert (target.asked, len(target.taken)) == ([], 1)
+    told = [line for _, line in explain_text(explain(fleet.app.store, ORDER.key))]
+    assert any("nobody knows yet: its target is asked at" in line for line in told), told
+    (run,) = fleet.runs(ORDER)
+    assert (run.state, run.waits) == ("waiting", "target")
+    clock.advance(1)
+    await until(lambda: len(target.taken) == 2)
+    assert len(target.asked) == 1
+
+
+async def test_only_the_key_of_the_call_waits(
+    fleet: FleetHarness, target: Late, clock: ManualClock
+) -> None:
+    await restarted(fleet)
+    behind, beside = job("2", send("b")), job("3", send("c"), key="other")
+    target.lost.set()
+    await fleet.send(behind, beside)
+    await until(lambda: len(target.taken) == 2)
+    assert target.taken[1][0] == row_of(fleet, beside).id.removeprefix("act_")
+    clock.advance(WHOLE_US)
+    await until(lambda: any(key == row_of(fleet, behind).id[4:] for key, _ in target.taken))
+
+
+async def test_the_time_that_counts_is_the_one_the_call_was_given(
+    fleet: FleetHarness, target: Late, clock: ManualClock
+) -> None:
+    """A release that gives its tool less time says nothing of a call that was begun before."""
+    (started,) = fleet.entries("effect.started")
+    assert started["timeout"] == TIMEOUT_US
+    path = fleet.content / "agents" / "worker" / "agent.yaml"
+    path.write_text(path.read_text().replace("timeout: 30s", "timeout: 1s"))
+    await fleet.close()
+    await fleet.open()
+    await fleet.settle()
+    clock.advance(WHOLE_US - 1)
+    await fleet.settle()
+    assert target.asked == []
+    clock.advance(1)
+    await until(lambda: row_of(fleet).effect == "done")
+    assert len(target.taken) == 1
+
+
+async def test_another_worker_asks_no_sooner_than_the_one_that_called(
+    tmp_path: Path, clock: ManualClock, target: Late
+) -> None:
+    """The first worker is restarted, which frees its keys at once; the second takes them."""
+    import shutil
+
+    file = tmp_path / "url"
+    file.write_text(server(fsync=False).fresh())
+    made = []
+    for name in ("one", "other"):
+        fleet = toy_fleet(tmp_path / name, World(), clock=clock)
+        fleet.targets = {"world": {"kind": "world", "world": target}}
+        fleet._store = StorePlan("postgresql", url_file=str(file), lease_us=1_000_000)
+        made.append(fleet)
+    one, other = made
+    jobs = [job(f"q{n}", send(tool="order.place"), key=f"k{n}") for n in range(6)]
+    await one.open()
+    await one.send(*jobs)
+    await until(lambda: len(target.taken) == len(jobs))
+    state = other.content.parent / "state"
+    state.mkdir()
+    shutil.copy(one.content.parent / "state" / "ledger.key", state / "ledger.key")
+    await one.close()
+    await other.open()
+    try:
+        await until(lambda: all(other.app.store.lease(other.runs(each)[0]) for each in jobs))
+        await other.settle()
+        clock.advance(WHOLE_US - SECOND)
+        await other.settle()
+        assert target.asked == []
+        clock.advance(3 * SECOND)
+        target.lost.set()
+        await until(lambda: all(row_of(other, each).effect == "done" for each in jobs))
+        assert len(target.taken) == len(jobs)
+    finally:
+        await other.close()
+
+
+# --- the arithmetic -----------------------------------------------------------------------------
+
+
+def test_a_call_of_ones_own_is_counted_from_when_it_was_let_go() -> None:
+    quiet = QuietTimes()
+    quiet.hold(1, 0)
+    quiet.begin("act_1", 1, 5 * SECOND)
+    assert quiet.left_us("act_1", 1, 2 * SECOND, 6 * SECOND) == SECOND + MARGIN_US
+    assert quiet.left_us("act_1", 1, 2 * SECOND, 7 * SECOND + MARGIN_US) == 0
+    assert quiet.left_us("act_2", 1, 2 * SECOND, 6 * SECOND) == 0, "before this lease, if ever"
+
+
+def test_what_was_done_under_a_lease_that_was_lost_counts_for_nothing() -> None:
+    """Another worker may have called in between: the new lease begins a quiet time of its own."""
+    quiet = QuietTimes()
+    quiet.begin("act_1", 1, 0)
+    quiet.hold(2, 60 * SECOND)
+    assert quiet.left_us("act_1", 2, 2 * SECOND, 60 * SECOND) == 2 * SECOND + MARGIN_US
+
+
+def test_a_lease_is_held_since_it_was_first_seen_and_never_longer() -> None:
+    quiet = QuietTimes()
+    assert quiet.left_us("act_1", 1, SECOND, 50 * SECOND) == SECOND + MARGIN_US
+    assert quiet.left_us("act_1", 1, SECOND, 51 * SECOND) == MARGIN_US
+    for epoch in range(2, 5000):
+        quiet.hold(epoch, 60 * SECOND)
+    assert quiet.left_us("act_1", 1, SECOND, 61 * SECOND) == SECOND + MARGIN_US
+
+
+def test_what_is_settled_is_forgotten() -> None:
+    quiet = QuietTimes()
+    quiet.hold(1, 0)
+    quiet.begin("act_1", 1, 9 * SECOND)
+    quiet.end("act_1")
+    assert quiet.left_us("act_1", 1, SECOND, 9 * SECOND) == 0

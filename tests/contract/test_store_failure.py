@@ -1,0 +1,158 @@
+"""A store that cannot commit: nothing is called, a stop holds, and what happened is kept.
+
+On a real store whose file may not grow, and on a small disk that is really full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.test_store_sqlite import mounts, need_mounts
+
+from vedette.cli.stopping import told_of
+from vedette.effect import Call
+from vedette.errors import StoreFailed
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy import World, job, note, send, toy_fleet, until
+
+ROOT = Path(__file__).parents[2]
+HEAVY = "x" * 20_000
+TOOLS = ("wire.send", "order.place", "bell.ring")
+
+
+def grow(fleet: FleetHarness, pages: int | None) -> None:
+    """Let the store's file grow by so many pages and no further; None lifts the limit."""
+    store: Any = fleet.app.store
+    ((count,),) = store._write.connection.execute("PRAGMA page_count").fetchall()
+    most = 2**30 if pages is None else count + pages
+    store._write.connection.execute(f"PRAGMA max_page_count={most}")
+
+
+class Gate:
+    """Holds the calls of a World until it is opened."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+
+    def __call__(self, call: Call) -> None:
+        assert self.open.wait(30)
+
+
+async def calls_under_way(fleet: FleetHarness, world: World, tools: tuple[str, ...]) -> int:
+    """Have more work accepted than may be called at once; return how many calls wait."""
+    for number in range(30):
+        name, tool = f"e{number}", tools[number % len(tools)]
+        await fleet.send(job(name, send(f"{name} {HEAVY}", tool=tool), key=f"k{number}"))
+    await until(lambda: len(world.calls) >= 12)
+    await asyncio.sleep(0.05)
+    return len(world.calls)
+
+
+@pytest.mark.parametrize("tools", [TOOLS[:1], TOOLS], ids=["idempotent", "all"])
+async def test_nothing_is_called_while_the_store_cannot_commit_and_nothing_is_called_twice(
+    tmp_path: Path, tools: tuple[str, ...]
+) -> None:
+    """What was under way when the disk filled up is recorded later, not called again."""
+    gate = Gate()
+    world = World(answer=gate)
+    fleet = toy_fleet(tmp_path, world)
+    async with fleet:
+        await calls_under_way(fleet, world, tools)
+        grow(fleet, 0)
+        gate.open.set()
+        await until(lambda: not fleet.app.store.ready)
+        await asyncio.sleep(0.1)  # calls that had their leave before the store knew
+        begun = len(world.calls)
+        with pytest.raises(StoreFailed):
+            await fleet.send(job("late", note(10 * HEAVY), key="late"))
+        await asyncio.sleep(1.2)  # over two rounds of what is tried again after half a second
+        assert len(world.calls) == begun
+        grow(fleet, None)
+        await fleet.settle(30)
+        assert fleet.app.store.ready
+        assert world.keys() == Counter(dict.fromkeys(world.keys(), 1))
+        assert len(world.keys()) == 30
+        assert not world.asked
+
+
+async def test_a_stop_holds_at_once_though_it_cannot_be_committed(tmp_path: Path) -> None:
+    """It says so, is made durable when the store takes writes again, and lasts from then on."""
+    gate = Gate()
+    world = World(answer=gate)
+    fleet = toy_fleet(tmp_path, world)
+    async with fleet:
+        begun = await calls_under_way(fleet, world, TOOLS[:1])
+        grow(fleet, 0)
+        huge = fleet.order("the disk is full " + HEAVY)
+        done = await fleet.app.commands.stop(huge, all=True)
+        assert (done["recorded"], done["stopped"]) == (False, ["all:"])
+        assert "full" in done["why"]
+        assert "not recorded yet" in told_of(done)
+        assert "the other workers" in told_of({**done, "others": True})
+        assert not fleet.app.store.stops()
+        with pytest.raises(StoreFailed):  # it is never lifted before it is recorded
+            await fleet.app.commands.resume(fleet.order(), all=True)
+        gate.open.set()
+        await asyncio.sleep(0.6)
+        assert len(world.calls) == begun
+        grow(fleet, None)
+        await until(lambda: fleet.app.store.stops() == [("all", "")])
+        await until(lambda: not fleet.app.line.stops.unrecorded)
+        (entry,) = fleet.entries("stop.set")
+        assert entry["actor"] == "person:tester"
+        assert len(world.calls) == begun
+        await fleet.restart()
+        await fleet.settle()
+        assert len(world.calls) == begun
+        await fleet.app.commands.resume(fleet.order(), all=True)
+        await fleet.settle(30)
+        assert world.keys() == Counter(dict.fromkeys(world.keys(), 1))
+        assert len(world.keys()) == 30
+
+
+async def test_a_recorded_stop_says_so_and_nothing_else(tmp_path: Path) -> None:
+    async with toy_fleet(tmp_path, World()) as fleet:
+        done = await fleet.app.commands.stop(fleet.order(), agent="worker")
+        assert done["recorded"]
+        assert "recorded" not in told_of(done)
+        assert fleet.app.line.stops.unrecorded == {}
+
+
+def test_on_a_full_disk_a_stop_and_what_was_under_way_are_still_recorded(tmp_path: Path) -> None:
+    """Room is kept for them; every verb on the full disk ends with one sentence."""
+    need_mounts(mounts())
+    small, outside = tmp_path / "small", tmp_path / "outside"
+    small.mkdir()
+    outside.mkdir()
+    child = shlex.join([sys.executable, "-m", "tests.contract.full_disk_child"])
+    script = (
+        f"mount -t tmpfs -o size=40m tmpfs {shlex.quote(str(small))} && "
+        f"{child} {shlex.quote(str(small))} {shlex.quote(str(outside))}"
+    )
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script],
+        capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads((outside / "told.json").read_text(encoding="utf-8"))
+    assert told["free_when_full"] < 65_536, "the disk never was full"
+    assert told["stop"]["recorded"], told["stop"]
+    assert told["calls_after"] == told["calls_before"] >= 12
+    assert told["done_when_full"] == told["calls_before"]
+    for verb, (code, said) in told["verbs"].items():
+        assert code == 3, (verb, said)
+        assert "Traceback" not in said, (verb, said)
+        assert "error[no-space]" in said, (verb, said)
+        assert len(said.strip().splitlines()) <= 3, (verb, said)
+    assert told["stops_after"] == [["all", ""]]
+    assert set(told["keys_at_the_end"].values()) == {1}
+    assert len(told["keys_at_the_end"]) == 30

@@ -1,0 +1,126 @@
+"""People: who order, repeat an order until it is answered, and answer what waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.jepsen.engines import Worker
+from tests.jepsen.fleet import DENIED, TIMEOUT_S
+from tests.jepsen.targets import Targets
+from tests.simulation.history import Order
+
+from vedette.errors import AlreadyDone, StoreBusy, StoreFailed, Temporary, Unavailable, VedetteError
+from vedette.timeline import hold_item
+
+# Nobody answers what may still be under way: a call, and the question what came of it.
+LOOKS_AFTER_S = 2 * TIMEOUT_S + 2
+
+
+class People:
+    """Orders by the local socket of whichever worker answers; `open_store` is to read holds."""
+
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        targets: Targets,
+        open_store: Callable[[], Any],
+        now: Callable[[], float],
+        draw: random.Random,
+    ) -> None:
+        self._workers, self._targets, self._open_store = workers, targets, open_store
+        self._now, self._draw = now, draw
+        self.orders: list[Order] = []
+        self._ids = itertools.count(1)
+        self._seen: dict[tuple[str, str, int], float] = {}
+
+    async def stop(self, scope: str) -> None:
+        """Stop a scope."""
+        await self._give("stop", _scope(scope), Order("stop", self._now(), what=scope))
+
+    async def resume(self, scope: str) -> None:
+        """Lift the stop of a scope."""
+        await self._give("resume", _scope(scope), Order("resume", self._now(), what=scope))
+
+    async def publish(self, folder: Path, *, strict: bool) -> None:
+        """Make a policy folder live, whatever it loosens."""
+        order = Order("publish", self._now(), denies=(DENIED,) if strict else ())
+        self.orders.append(order)
+        args = {"folder": str(folder)}
+        told: Mapping[str, Any] | None = {"confirm": ""}
+        while told is not None and (confirm := told.get("confirm")) is not None:
+            told = await self._command(
+                "policy_apply", args | ({"confirm": confirm} if confirm else {})
+            )
+        if told is not None:
+            order.revision, order.told_s = told["revision"], self._now()
+
+    async def answer_for_ever(self) -> None:
+        """Look at what waits, and answer it, every second or so."""
+        while True:
+            with suppress(Exception):  # the store is away: look again
+                for hold in await asyncio.to_thread(self._holds):
+                    await self._answer(*hold)
+            await asyncio.sleep(1.0)
+
+    def _holds(self) -> list[tuple[str, str, str, int, str]]:
+        store = self._open_store()
+        try:
+            rows = [
+                row
+                for row in store.holds_page(after=0, limit=2000)
+                if row.waits == "approval" and row.hold == "open"
+            ]
+            due = [row for row in rows if self._due(row)][:50]
+            return [
+                (row.id.removeprefix("act_"), row.effect or "", row.tool, row.decisions,
+                 hold_item(store, row, 0)["shown_digest"])
+                for row in due
+            ]  # fmt: skip
+        finally:
+            store.close()
+
+    def _due(self, row: Any) -> bool:
+        """Say whether a hold has been there for as long as a person looks first."""
+        since_s = self._seen.setdefault((row.id, row.effect or "", row.decisions), self._now())
+        wait_s = LOOKS_AFTER_S if row.effect == "unknown" else 0.5
+        return self._now() - since_s >= wait_s
+
+    async def _answer(self, key: str, effect: str, tool: str, decisions: int, digest: str) -> None:
+        """Approve; of an unknown outcome say that it happened, if the target has it."""
+        happened = effect == "unknown" and key in self._targets.happened
+        verb = "deny" if happened else "approve"
+        # ("It happened" is said by a denial of doing it again.)
+        order = Order("confirm" if happened else verb, self._now(), what=key)
+        await self._give(verb, {"hold": f"hold_{key}", "digest": digest}, order)
+
+    async def _give(self, verb: str, args: dict[str, Any], order: Order) -> None:
+        self.orders.append(order)
+        if await self._command(verb, args) is not None:
+            order.told_s = self._now()
+
+    async def _command(self, verb: str, args: dict[str, Any]) -> dict[str, Any] | None:
+        """Give an order, again under its id until it is answered; None if it is refused."""
+        command = f"jepsen-{next(self._ids)}"
+        while True:
+            worker = self._draw.choice(self._workers)
+            try:
+                return await asyncio.to_thread(
+                    worker.client.command, verb, "a trial", args, command
+                )
+            except AlreadyDone:
+                return {}
+            except (Unavailable, Temporary, StoreBusy, StoreFailed):
+                await asyncio.sleep(0.2)
+            except VedetteError:
+                return None
+
+
+def _scope(scope: str) -> dict[str, Any]:
+    kind, _, name = scope.partition(":")
+    return {"all": True} if kind == "all" else {kind: name}

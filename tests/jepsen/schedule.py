@@ -1,0 +1,65 @@
+"""What happens when, drawn by one seed before anything runs: faults, orders of people, bursts.
+
+The schedule is the seed's; what meets what is real time's, so a seed names a schedule and not a
+history. Faults of one kind end before the next of that kind begins, and a pause after every sixth
+lets the fleet come back to where it works, as faults of a fleet that never works find little.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from tests.jepsen.fleet import AGENTS
+
+# Each kind of fault: how often, in parts; its shortest and its longest duration in seconds.
+EITHER = {
+    "kill": (6, 0.1, 3.0), "freeze": (4, 0.5, 8.0), "worker death": (3, 0.0, 0.0),
+    "late targets": (5, 4.0, 12.0), "failing targets": (3, 3.0, 8.0),
+    "silent targets": (2, 2.0, 5.0), "unreadable targets": (2, 3.0, 8.0),
+    "stop": (5, 0.5, 4.0), "publish": (3, 1.0, 5.0), "burst": (4, 0.0, 0.0),
+}  # fmt: skip
+POSTGRES = {
+    "stall": (5, 1.0, 12.0), "drop": (4, 0.0, 0.0), "slow": (2, 3.0, 8.0),
+    "shutdown": (2, 0.2, 4.0),
+}  # fmt: skip
+# What may last beside others: all the rest follow one another.
+TARGETS = ("late targets", "failing targets", "silent targets", "unreadable targets")
+SCOPES = (
+    *(f"agent:{name}" for name in AGENTS),
+    "tool:order.place", "tool:parcel.send", "tool:lamp.set", "tool:wire.send", "all:",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A fault or an order: when, what, for how long, and where (a worker's number or a scope)."""
+
+    at_s: float
+    what: str
+    for_s: float
+    where: str
+
+
+def draw_schedule(seed: int, seconds: float, *, workers: int) -> list[Planned]:
+    """Return what happens within `seconds`, in order; with several workers they share a server."""
+    draw = random.Random(f"jepsen {seed}")
+    kinds = EITHER | (POSTGRES if workers > 1 else {})
+    found: list[Planned] = []
+    at_s, targets_until_s = 3.0, 0.0
+    while at_s < seconds - 4:
+        what = draw.choices(list(kinds), [parts for parts, _, _ in kinds.values()])[0]
+        _, least, most = kinds[what]
+        for_s = round(min(draw.uniform(least, most), seconds - at_s - 2), 2)
+        if what in TARGETS:
+            if at_s < targets_until_s:
+                at_s += 0.3
+                continue
+            targets_until_s = at_s + for_s
+        where = draw.choice(SCOPES) if what == "stop" else str(draw.randrange(workers))
+        found.append(Planned(round(at_s, 2), what, for_s, where))
+        # Half of the time the next one comes while this one lasts.
+        at_s += draw.uniform(0.2, 2.0) + (0 if draw.random() < 0.5 else for_s)
+        if len(found) % 6 == 0:
+            at_s += draw.uniform(2.0, 5.0)
+    return found

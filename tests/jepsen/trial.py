@@ -1,0 +1,323 @@
+"""One trial: a fleet of real processes under a schedule of faults, and the history of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests import pg
+from tests.jepsen.engines import VEDETTE, Worker
+from tests.jepsen.fleet import AGENTS, lay_fleet
+from tests.jepsen.link import Link
+from tests.jepsen.people import People
+from tests.jepsen.producers import Producers
+from tests.jepsen.schedule import TARGETS, Planned, draw_schedule
+from tests.jepsen.targets import Targets
+from tests.simulation.history import NEVER, Fault, History
+
+from vedette.adapters.sqlite import OpenedStore
+
+LIVE_S = 60.0  # after the last fault everything is at its end
+SOURCES = 4
+GRACE_S = 0.5  # a call on its way to its target over loopback
+_TICK_S = 0.05
+
+
+@dataclass
+class Seen:
+    """What a trial came to, beside its history."""
+
+    history: History = field(default_factory=History)
+    live_after_s: float = NEVER
+    waiting: list[str] = field(default_factory=list)
+    planned: int = 0
+    sent_again: int = 0
+    ended_by_themselves: int = 0
+    lag_s: float = 0.0
+
+
+class Trial:
+    """Runs the fleet in `folder`; `told` is given a line of progress now and then."""
+
+    def __init__(
+        self, folder: Path, seed: int, seconds: float, *,
+        store: str, rate: float, told: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.folder, self.seed, self.seconds, self.rate = folder, seed, seconds, rate
+        self.database, self.told = store == "postgresql", told
+        self.enough = asyncio.Event()
+        self.seen = Seen()
+        self._began = time.monotonic()
+        self._server: pg.Server | None = None
+        self._url = ""
+        self._links: list[Link] = []
+        self._down: set[int] = set()
+        self._planned: set[asyncio.Task[None]] = set()
+        self._targets = Targets(self.now, random.Random(f"{seed} targets"))
+        self._draw = random.Random(f"{seed} chances")
+
+    def now(self) -> float:
+        """Return the seconds since the trial began, on one clock for everybody."""
+        return time.monotonic() - self._began
+
+    async def run(self) -> Seen:
+        """Run to the end, or until `enough` is set; heal everything, wait, and take it all down."""
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32))
+        await self._targets.open()
+        beside = [asyncio.create_task(self._measure_lag())]
+        try:
+            await self._start()
+            beside += [
+                asyncio.create_task(self._people.answer_for_ever()),
+                asyncio.create_task(self._watch()),
+                asyncio.create_task(self._tell()),
+            ]
+            sources = asyncio.gather(*(self._producers.produce(n, SOURCES) for n in range(SOURCES)))
+            await self._follow_schedule(sources)
+            await self._heal()
+            await self._come_to_an_end(sources)
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*(worker.end() for worker in getattr(self, "_workers", [])))
+            self._targets.close()
+            for link in self._links:
+                link.close()
+        self._collect()
+        if self._server is not None:
+            self._server.stop()
+        return self.seen
+
+    async def _start(self) -> None:
+        laid = lay_fleet(self.folder / "fleet", self._targets.url, database=self.database)
+        self._laid = laid
+        if self.database:
+            self._server = await asyncio.to_thread(pg.Server, pg.find_bin())
+            self._url = self._server.fresh()
+            for _ in range(3):
+                link = Link(self._server.port)
+                await link.open()
+                self._links.append(link)
+        ports = [str(link.port) for link in self._links]
+        here = f":{self._server.port}/" if self._server else ""
+        stores = [self._url.replace(here, f":{port}/") for port in ports] or [""]
+        self._workers = [Worker(f"w{at}", laid, store=url) for at, url in enumerate(stores)]
+        self._workers[0].start()
+        await self._workers[0].ready()
+        for worker in self._workers[1:]:
+            worker.share_key(self._workers[0])
+            worker.start()
+        for worker in self._workers[1:]:
+            await worker.ready()
+        draw = random.Random(f"{self.seed} people")
+        self._people = People(self._workers, self._targets, self._opened, self.now, draw)
+        self._producers = Producers(self._workers, self.now, self.seed, rate=self.rate)
+
+    def _opened(self) -> Any:
+        """Open the store to read, past the links."""
+        if not self.database:
+            return OpenedStore(self._workers[0].state)
+        from vedette.adapters.postgres import OpenedPostgres
+
+        return OpenedPostgres(self._url)
+
+    # --- faults and orders ------------------------------------------------------------------------
+
+    async def _follow_schedule(self, sources: asyncio.Future[Any]) -> None:
+        schedule = draw_schedule(self.seed, self.seconds, workers=len(self._workers))
+        self.seen.planned = len(schedule)
+        begun = self.now()
+        for planned in [*schedule, Planned(self.seconds, "", 0, "")]:
+            left_s = begun + planned.at_s - self.now()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.enough.wait(), max(0.001, left_s))
+            if sources.done():
+                await sources  # a source that ends by itself has something to say
+            if self.enough.is_set() or not planned.what:
+                return
+            task = asyncio.create_task(self._carry_out(planned))
+            self._planned.add(task)
+
+    async def _carry_out(self, planned: Planned) -> None:
+        fault = Fault(planned.what, planned.where, self.now(), NEVER)
+        self.seen.history.faults.append(fault)
+        await self._do(planned)
+        fault.to_s = self.now()
+
+    async def _do(self, planned: Planned) -> None:
+        what, lasts = planned.what, lambda: asyncio.sleep(planned.for_s)
+        number = int(planned.where) if planned.where.isdigit() else 0
+        worker = self._workers[number]
+        link = self._links[number] if self._links else None
+        if what in TARGETS:
+            self._targets.mode = what
+            await lasts()
+            self._targets.mode = ""
+        elif what == "kill":
+            self._down.add(number)
+            worker.kill()
+            await lasts()
+            worker.start()
+            self._down.discard(number)
+        elif what == "freeze":
+            worker.freeze()
+            await lasts()
+            worker.thaw()
+        elif what == "worker death":
+            worker.kill_forked(self._draw)
+        elif what == "stop":
+            await self._people.stop(planned.where)
+            await lasts()
+            await self._people.resume(planned.where)
+        elif what == "publish":
+            await self._people.publish(self._laid.strict, strict=True)
+            await lasts()
+            await self._people.publish(self._laid.base, strict=False)
+        elif what == "burst":
+            self._producers.burst()
+        elif what == "stall" and link:
+            link.stall()
+            await lasts()
+            link.resume()
+        elif what == "drop" and link:
+            link.drop()
+        elif what == "slow" and link:
+            link.delay_s = 0.03
+            await lasts()
+            link.resume()
+        elif what == "shutdown" and self._server:
+            await asyncio.to_thread(self._server.crash)
+            await lasts()
+            await asyncio.to_thread(self._server.restart)
+        else:
+            raise AssertionError(f"nobody knows how to do {planned}")
+
+    async def _watch(self) -> None:
+        """Start again who ended by itself: without a database, for one."""
+        while True:
+            for number, worker in enumerate(self._workers):
+                if not worker.alive and number not in self._down:
+                    self.seen.ended_by_themselves += 1
+                    worker.start()
+            await asyncio.sleep(1.0)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def _heal(self) -> None:
+        """Let what was begun come to its end, and see that nothing is broken any more."""
+        self._producers.finish()
+        self.told("faults end")
+        if self._planned:
+            # (An order that nobody answers is no fault.)
+            await asyncio.wait(self._planned, timeout=30)
+        for task in self._planned:
+            if task.done() and task.exception() is not None:
+                raise RuntimeError("a fault could not be made") from task.exception()
+        self._targets.mode = ""
+        for link in self._links:
+            link.resume()
+        for worker in self._workers:
+            worker.thaw()
+            worker.start()
+
+    async def _come_to_an_end(self, sources: asyncio.Future[Any]) -> None:
+        """Wait until nothing is left to do, as long as that may take."""
+        healed_s = self.now()
+        while self.now() - healed_s < LIVE_S:
+            with suppress(Exception):  # the store is not back yet
+                self.seen.waiting = await asyncio.to_thread(self._waiting)
+                if sources.done() and not self.seen.waiting:
+                    self.seen.live_after_s = self.now() - healed_s
+                    break
+            await asyncio.sleep(0.5)
+        self.seen.history.end_s = self.now()
+        if not sources.done():
+            self.seen.history.errors.append("what a source sent was never answered for")
+            sources.cancel()
+        with suppress(asyncio.CancelledError):
+            await sources
+
+    def _waiting(self) -> list[str]:
+        store = self._opened()
+        try:
+            ready = [f"{run.id} is ready" for run in store.backlog(0, 50)]
+            runs = store.runs_page(agent=None, state="waiting", before=None, limit=50)
+            return ready + [
+                f"{run.id}: {row.tool} {row.effect} {row.hold} waits for {row.waits}"
+                for run in runs
+                for row in store.actions(run.id)
+                if row.waits
+            ]
+        finally:
+            store.close()
+
+    def _collect(self) -> None:
+        """Fill the history with what the sources, the targets, the people and the ledger say."""
+        history = self.seen.history
+        history.events, history.acts = self._producers.events, self._targets.acts
+        history.orders = self._people.orders
+        history.grace_s = GRACE_S + self.seen.lag_s
+        self.seen.sent_again = self._producers.sent_again
+        store = self._opened()
+        try:
+            for seq, raw, _, data in store.walk():
+                history.entries.append(json.loads(raw))
+                if data is not None:
+                    history.bodies[seq] = json.loads(data)
+            for agent in AGENTS:
+                for key, row in store.rows(f"{agent}_notes", 10**7):
+                    history.rows[agent, key] = list(row["texts"])
+        finally:
+            store.close()
+        for worker in self._workers:
+            text = worker.told.read_text(errors="replace")
+            if "Traceback" in text:
+                place = text.index("Traceback")
+                history.errors.append(f"{worker.name} said: {text[place : place + 3000]}")
+        history.errors += self._verified()
+
+    def _verified(self) -> list[str]:
+        """Return what the product's own verification finds."""
+        past_the_links = {"JEPSEN_STORE": self._url} if self.database else {}
+        environment = {**self._workers[0].environment, **past_the_links}
+        found = []
+        for verb in (["ledger", "verify"], ["replay"]):
+            done = subprocess.run(
+                [str(VEDETTE), "--config", str(self._laid.config), *verb],
+                env=environment, capture_output=True, text=True, check=False,
+                timeout=600,
+            )  # fmt: skip
+            if done.returncode:
+                said = (done.stdout + done.stderr)[-1500:]
+                found.append(f"vedette {' '.join(verb)} ends with {done.returncode}: {said}")
+        return found
+
+    # --- beside -----------------------------------------------------------------------------------
+
+    async def _measure_lag(self) -> None:
+        """Measure how late we ourselves note things: by as much more a call may seem late."""
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(_TICK_S)
+            self.seen.lag_s = max(self.seen.lag_s, time.monotonic() - before - _TICK_S)
+
+    async def _tell(self) -> None:
+        while True:
+            await asyncio.sleep(5)
+            events = self._producers.events
+            told = sum(event.told_s < NEVER for event in events)
+            done = sum(act.what == "done" for act in self._targets.acts)
+            kinds = Counter(fault.what for fault in self.seen.history.faults)
+            faults = ", ".join(f"{number} {what}" for what, number in sorted(kinds.items()))
+            sent = f"{told} of {len(events)} events told, {done} effects"
+            self.told(f"{self.now():5.0f} s  {sent}; {faults}")
