@@ -36,7 +36,7 @@ from tests.simulation.history import NEVER, Event, Fault, History, Order, Want
 from tests.simulation.loop import BOOT_S, Deadlock, SimLoop
 from tests.simulation.model import Violation, judge
 from tests.simulation.plan import AGENTS, HELD, ROW, Operation, Plan
-from tests.simulation.server import Server, in_place
+from tests.simulation.server import SERVER_VFS, Server, in_place
 from tests.simulation.world import closed_world
 
 from vedette import commands as product
@@ -489,7 +489,8 @@ class _Play:
         file = self.folder / f"w0.{self.numbers[0]}" / "store.db"
         path = str(self.server.path if self.server is not None else file)
         if self._view is None or self._view[0] != path:
-            self._view = path, apsw.Connection(path, vfs="unix")
+            vfs = SERVER_VFS if self.server is not None else "unix"
+            self._view = path, apsw.Connection(path, vfs=vfs)
         try:
             return self._view[1].execute(sql).fetchall()
         except apsw.SQLError:  # there are no tables yet

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -39,6 +40,12 @@ _BEGIN = (1e-4, 2e-3)
 # How long an end keeps a connection whose packets nobody answers (`tcp_user_timeout`).
 _GIVE_UP_S = 15.0
 _LISTEN, _NOTIFY = "LISTEN ", "NOTIFY "
+
+
+# One process opens its file, and need not tell others what it has locked.
+SERVER_VFS = "unix-excl"
+# Asked of each row that a query looks at.
+_shard_of: Any = cache(shard_of)
 
 
 class Lost(Exception):
@@ -172,8 +179,7 @@ class Session:
         self._told = False
         self._turn = 0
         self.db = _open(server.path)
-        self.db.execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF")
-        self.db.create_scalar_function("shard_of", shard_of, 2, deterministic=True)
+        self.db.create_scalar_function("shard_of", _shard_of, 2, deterministic=True)
         self.db.create_scalar_function("current_setting", lambda _: "UTF8", 1)
         self.db.create_scalar_function("pg_advisory_xact_lock", lambda _: None, 1)
         self.db.create_scalar_function("to_regclass", self._table, 1)
@@ -452,7 +458,12 @@ class SimulatedDatabase:
 
 def _open(path: Path) -> apsw.Connection:
     # Its disk is a machine of its own, which nothing befalls.
-    return apsw.Connection(str(path), vfs="unix", statementcachesize=256)
+    database = apsw.Connection(str(path), vfs=SERVER_VFS, statementcachesize=256)
+    # Else every execution of a query plans it anew for the values of that moment.
+    database.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    asked = "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF; PRAGMA wal_autocheckpoint=0"
+    database.execute(asked).fetchall()
+    return database
 
 
 _WORDS: dict[str, str] = {}
