@@ -179,10 +179,11 @@ class Session:
         self._told = False
         self._turn = 0
         self.db = _open(server.path)
-        self.db.create_scalar_function("shard_of", _shard_of, 2, deterministic=True)
-        self.db.create_scalar_function("current_setting", lambda _: "UTF8", 1)
-        self.db.create_scalar_function("pg_advisory_xact_lock", lambda _: None, 1)
-        self.db.create_scalar_function("to_regclass", self._table, 1)
+        functions: Any = self.db
+        functions.create_scalar_function("shard_of", _shard_of, 2, deterministic=True)
+        functions.create_scalar_function("current_setting", lambda _: "UTF8", 1)
+        functions.create_scalar_function("pg_advisory_xact_lock", lambda _: None, 1)
+        functions.create_scalar_function("to_regclass", self._table, 1)
         server.sessions.append(self)
 
     def _table(self, name: str) -> str | None:
@@ -321,7 +322,8 @@ class SimulatedDatabase:
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         """Run a query and return all its rows."""
-        return self._again(lambda: self._execute(sql, values)[0])
+        found: list[Row] = self._again(lambda: self._execute(sql, values)[0])
+        return found
 
     def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """Run a query and yield its rows."""
@@ -329,7 +331,8 @@ class SimulatedDatabase:
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> int:
         """Run a statement and return how many rows it changed."""
-        return self._again(lambda: self._execute(sql, values)[1])
+        changed: int = self._again(lambda: self._execute(sql, values)[1])
+        return changed
 
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
         """Run a statement for each row of values; return how many rows were changed in all."""
