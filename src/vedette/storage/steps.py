@@ -303,7 +303,8 @@ class Steps:
             (
                 position, agent, "", "", step.state, step.expects + 1,
                 step.entries_before + len(step.drafts), step.turn, last, step.attempts,
-                1 if late else step.wake_us, step.waits, int(step.observed), -1 if prior is None else prior,
+                1 if late else step.wake_us, step.waits, int(step.observed),
+                -1 if prior is None else prior,
             )
         )  # fmt: skip
         self._remember((position, agent), step.expects + 1)
