@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from vedette import hold
 from vedette import perform as performing
@@ -22,7 +23,7 @@ from vedette.entry import Draft
 from vedette.errors import BadConfidence, BadProposal, Permanent, Temporary
 from vedette.labels import read_row, write_row
 from vedette.line import Line
-from vedette.memory import Candidate
+from vedette.memory import Candidate, Memory
 from vedette.ports import Thought
 from vedette.readers import meet, within
 from vedette.reserve import settle, tell_refused
@@ -290,8 +291,17 @@ def abandon(row: ActionRow, fields: Mapping[str, str], begun: bool) -> list[Draf
 
 def turn_entry(case: Case, thought: Thought, turn: int) -> Draft:
     """Return the entry of a recorded turn. What stands here is never asked again."""
+    body = canonical(tame(turn_body(thought, turn, case.memories)))
+    return case.entry(
+        "turn.reasoned", turn=turn, release=case.agent.release, proposals=len(thought.proposals),
+        body=case.body_of(body), **judged(thought),
+    )  # fmt: skip
+
+
+def turn_body(thought: Thought, turn: int, memories: Sequence[Memory]) -> dict[str, Any]:
+    """Return what is recorded of a turn beside its entry: citations, judgement, proposals."""
     assert thought.confidence is not None  # it was refused else (`handle.reason`)
-    body = {
+    return {
         "turn": turn,
         "label": thought.label,
         "confidence": thought.confidence,
@@ -299,8 +309,8 @@ def turn_entry(case: Case, thought: Thought, turn: int) -> Draft:
         "threshold": thought.threshold,
         "detail": dict(thought.detail),
         "final": thought.final,
-        "memories": [memory.cite() for memory in case.memories],
-        "trust": [memory.trust for memory in case.memories],
+        "memories": [memory.cite() for memory in memories],
+        "trust": [memory.trust for memory in memories],
         "proposals": [
             {
                 "tool": proposal.tool,
@@ -311,10 +321,6 @@ def turn_entry(case: Case, thought: Thought, turn: int) -> Draft:
             for proposal in thought.proposals
         ],
     }
-    return case.entry(
-        "turn.reasoned", turn=turn, release=case.agent.release, proposals=len(thought.proposals),
-        body=case.body_of(canonical(tame(body))), **judged(thought),
-    )  # fmt: skip
 
 
 def sure_of(proposal: Proposal, judgement: float) -> float | None:

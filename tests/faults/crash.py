@@ -25,7 +25,7 @@ from typing import Any
 
 from tests.faults.auditor import Facts, Held, at_crash, audit, facts_of
 from tests.faults.databases import Postgres
-from tests.faults.scenario import CONTROLS, URL, Stage, dump, lay_stage, plan, play
+from tests.faults.scenario import CONTROLS, URL, Stage, dump, lay_stage, plan, play, read_content
 from tests.faults.warming import warm
 
 from vedette.testing.faults import Ended, in_child
@@ -90,6 +90,7 @@ class Crashes:
         """Play undisturbed; what that comes to is the measure. Raises AssertionError."""
         folder = self.folder / "calm"
         self._begin(folder)
+        read_content(self.stage.content)
         ended = in_child(lambda: self._to_end(folder, 0))
         assert not ended.error, ended.error
         wrong = audit(folder, self.plan)
