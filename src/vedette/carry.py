@@ -54,7 +54,7 @@ async def perform(line: Line, case: Case) -> None:
         await decide_again(line, case, [row])
         return
     try:
-        told = case.read_told([row]).get(row.id, ())
+        told = case.read_told([row], to_decide=False).get(row.id, ())
         action = case.action(row, told)
     except Superseded:
         again = decide_again if row.effect == "intended" else ask_person
