@@ -19,6 +19,7 @@ from vedette.ports import Thought
 from vedette.serve.http import application
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
+from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import World, job, send, toy_fleet, until
 
 SECOND = 1_000_000
@@ -96,18 +97,16 @@ async def test_a_target_that_is_back_while_a_run_is_parked_for_it_wakes_that_run
 # --- the watchdog ---------------------------------------------------------------------------------
 
 
-class Silent:
+class Silent(ScriptedReasoner):
     """A judge that answers nobody until it is told to; then with nothing to propose."""
 
     def __init__(self) -> None:
+        super().__init__(())
         self.answers = asyncio.Event()
 
     async def reason(self, briefing: Briefing) -> Thought:
         await self.answers.wait()
-        return Thought("quiet", 1.0)
-
-    def forget(self, agent: str, key: str) -> None:
-        """Nothing is held."""
+        return await super().reason(briefing)
 
 
 async def pass_time(fleet: FleetHarness, clock: ManualClock, seconds: int) -> None:
