@@ -235,10 +235,14 @@ async def park(line: Line, case: Case, row: ActionRow, target: str | None) -> No
     await mark(case, waits, None, now=now)
     if waits.tries > 0:
         line.called.discard(row.id)
+    # What it waits for may have come while that was made durable: nobody would wake it any more.
     if target is None:
         line.parking.wait_behind(case.run)
+        line.parking.wake_if_first(case.run.id, (case.run.agent, case.run.key))
     else:
         line.parking.wait_for(case.run, target)
+        if line.breakers.of(target).state == "closed":
+            line.parking.wake(case.run.id)
 
 
 def harmless(tool: Tool, outcome: Outcome) -> bool:
