@@ -81,6 +81,7 @@ class Copied(Server):
         self.binaries, self.password, self._source = source.binaries, source.password, source
         self.folder = Path(tempfile.mkdtemp(prefix="vedette-pg-"))
         self._as = _unprivileged(self.folder)
+        self._guards = []
         self.wal = self.folder / "wal"
         self._run("mkdir", str(self.wal))
         self._run(*self._client("pg_basebackup"), "-D", str(self.folder / "data"), "-c", "fast")
