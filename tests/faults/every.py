@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import IO, Any
 
 from tests.faults.crash import SHOWN, Report
 from tests.said import ROOT
@@ -129,11 +129,12 @@ def checkout() -> str:
 class Runner:
     """Plays pieces, so many at a time, each in a process group of its own."""
 
-    def __init__(self, what: Sequence[Suite], progress: Progress, jobs: int) -> None:
+    def __init__(self, what: Sequence[Suite], progress: Progress, jobs: int, said: IO[str]) -> None:
+        """`said` takes what pieces say of themselves: tracebacks."""
+        self._said = said
         self._suites, self._progress, self._jobs = what, progress, jobs
         self._left = deque(self._pieces())
         self._going: dict[subprocess.Popen[str], tuple[Suite, int]] = {}
-        self._said = TemporaryFile("w+")  # tracebacks of the pieces
         self._began = time.monotonic()
         self._cost_done = 0.0
 
@@ -242,7 +243,8 @@ def main() -> int:
     print(f"seed {progress.seed}, {given.jobs} at a time, {machine}{kept}", flush=True)
     began = time.monotonic()
     try:
-        Runner(what, progress, given.jobs).run()
+        with TemporaryFile("w+") as said:
+            Runner(what, progress, given.jobs, said).run()
     except KeyboardInterrupt:
         print("broken off; the same command goes on from here")
         return 130
