@@ -155,49 +155,49 @@ class Trial:
         fault.to_s = self.now()
 
     async def _do(self, planned: Planned) -> None:
-        what, lasts = planned.what, lambda: asyncio.sleep(planned.for_s)
+        what = planned.what
         number = int(planned.where) if planned.where.isdigit() else 0
         worker = self._workers[number]
         link = self._links[number] if self._links else None
         if what in TARGETS:
             self._targets.mode = what
-            await lasts()
+            await asyncio.sleep(planned.for_s)
             self._targets.mode = ""
         elif what == "kill":
             self._down.add(number)
             worker.kill()
-            await lasts()
+            await asyncio.sleep(planned.for_s)
             worker.start()
             self._down.discard(number)
         elif what == "freeze":
             worker.freeze()
-            await lasts()
+            await asyncio.sleep(planned.for_s)
             worker.thaw()
         elif what == "worker death":
             worker.kill_forked(self._draw)
         elif what == "stop":
             await self._people.stop(planned.where)
-            await lasts()
+            await asyncio.sleep(planned.for_s)
             await self._people.resume(planned.where)
         elif what == "publish":
             await self._people.publish(self._laid.strict, strict=True)
-            await lasts()
+            await asyncio.sleep(planned.for_s)
             await self._people.publish(self._laid.base, strict=False)
         elif what == "burst":
             self._producers.burst()
         elif what == "stall" and link:
             link.stall()
-            await lasts()
+            await asyncio.sleep(planned.for_s)
             link.resume()
         elif what == "drop" and link:
             link.drop()
         elif what == "slow" and link:
             link.delay_s = 0.03
-            await lasts()
+            await asyncio.sleep(planned.for_s)
             link.resume()
         elif what == "shutdown" and self._server:
             await asyncio.to_thread(self._server.crash)
-            await lasts()
+            await asyncio.sleep(planned.for_s)
             await asyncio.to_thread(self._server.restart)
         else:
             raise AssertionError(f"nobody knows how to do {planned}")
