@@ -33,8 +33,8 @@ async def test_a_short_trial_on_sqlite_breaks_no_promise(tmp_path: Path) -> None
     history = seen.history
     assert not judge(history), judge(history)[:10]
     assert {"kill", "stop"} <= {fault.what for fault in history.faults}
-    assert len(history.events) > 40
-    assert sum(act.what == "done" for act in history.acts) > 20
+    assert len(history.events) > 15
+    assert sum(act.what == "done" for act in history.acts) > 5
     assert seen.live_after_s < 60
     # The control: one event that nobody handled, and one effect that happened once more.
     history.events[0].ref = "evt_nobody"
