@@ -7,7 +7,7 @@ import json
 import random
 import subprocess
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -62,6 +62,7 @@ class Trial:
         self._url = ""
         self._links: list[Link] = []
         self._down: set[int] = set()
+        self._one_at_a_time = defaultdict[tuple[str, str], asyncio.Lock](asyncio.Lock)
         self._planned: set[asyncio.Task[None]] = set()
         self._targets = Targets(self.now, random.Random(f"{seed} targets"))
         self._draw = random.Random(f"{seed} chances")
@@ -151,7 +152,9 @@ class Trial:
     async def _carry_out(self, planned: Planned) -> None:
         fault = Fault(planned.what, planned.where, self.now(), NEVER)
         self.seen.history.faults.append(fault)
-        await self._do(planned)
+        # The same again begins when this has ended: a server is not shut down while it starts.
+        async with self._one_at_a_time[planned.what, planned.where]:
+            await self._do(planned)
         fault.to_s = self.now()
 
     async def _do(self, planned: Planned) -> None:
