@@ -27,7 +27,7 @@ def test_a_schedule_is_the_seed_s() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_a_short_trial_on_sqlite_breaks_no_promise(tmp_path: Path) -> None:
-    """Ten seconds; seed 76 kills and freezes the engine while targets are late and an agent is stopped."""
+    """Ten seconds; seed 76 kills and freezes it while targets are late and an agent is stopped."""
     trial = Trial(tmp_path, 76, 10.0, store="sqlite", rate=10.0, told=lambda text: None)
     seen = await trial.run()
     history = seen.history
