@@ -231,6 +231,8 @@ def write_rows(
             checked(write.row)
             if write.collection != case.agent.collection or write.key != case.run.key:
                 raise Permanent(f"{action.tool.name} wrote outside its own collection or key")
+    except Temporary:
+        raise
     except Exception as error:
         outcome = Outcome("failed", error=f"{type(error).__name__}: {error}")
     else:
@@ -258,8 +260,6 @@ def end_hold(case: Case, row: ActionRow) -> list[Draft]:
     return drafts
 
 
-    except Temporary:
-        raise
 def refuse_changed(line: Line, case: Case, row: ActionRow, why: str, now: int) -> list[Draft]:
     """Deny an action that is not what it was: its tool, its charter or the registry changed."""
     end = case.ends_as(row) if row.effect is not None else None
