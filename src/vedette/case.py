@@ -436,6 +436,7 @@ class Case:
             expects=self.run.steps,
             entries_before=self.run.entries,
             epoch=self.epoch,
+            stops=self.line.stops.epoch,
             turn=extra.pop("turn", self.run.turn),
             attempts=self.run.attempts,
             observed=extra.pop("observed", self.run.observed),

@@ -144,8 +144,10 @@ class Step:
     is (key, the position the judge's state was at, the position it is at now): events of a key
     may be judged ahead of the commits before them, and the store refuses a step whose predecessor
     did not stand, or that passes over an event which still waits to be judged. The step with which
-    a run becomes observed has one; -1 before stands for whatever came before, or waits. A step
-    without `run` (a person's command, a publication) is fenced by nothing.
+    a run becomes observed has one; -1 before stands for whatever came before, or waits. `stops` is
+    the stop epoch as of which it says that its run waits for a resume: as of an older one the run
+    is due at once, as that resume may have been. A step without `run` (a person's command, a
+    publication) is fenced by nothing.
     `position` is the run's; 0 lets the store look it up.
     """
 
@@ -158,6 +160,7 @@ class Step:
     epoch: int = 0
     policy_rev: int | None = None
     stop_epoch: int | None = None
+    stops: int | None = None
     state: RunState = "ready"
     turn: int = 0
     attempts: int = 0

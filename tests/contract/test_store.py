@@ -516,6 +516,18 @@ async def test_a_stop_fences_and_outlives_the_runner(store: Opened, opener: Open
     assert len(sealed(again, "stop.set", "stop.lifted")) == 2
 
 
+async def test_a_run_that_waits_as_of_an_older_stop_misses_no_resume(store: Opened) -> None:
+    """A resume wakes what waits; what another worker makes wait just then, by what it knew, too."""
+    for number, known in enumerate((1, 2), start=1):
+        (run,) = await accepted(store, event(number))
+        if number == 1:
+            await store.stop(by_person("stop.set", what="tool:x"), "tool", "x", True)
+            await store.stop(by_person("stop.lifted", what="tool:x"), "tool", "x", False)
+        waits = step(store, run, state="waiting", waits="resume", stops=known, stop_epoch=None)
+        assert (await store.commit(waits)).answer is Answer.COMMITTED
+        assert [each.id for each in store.due(10, 9) if each.id == run.id] == [run.id][: 2 - known]
+
+
 async def test_a_stop_with_an_end_gives_way_to_one_that_lasts_longer(
     store: Opened, opener: Opener
 ) -> None:

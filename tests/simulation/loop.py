@@ -46,7 +46,8 @@ class Deadlock(Exception):
 
 
 class Owner:
-    """One life of one engine. `wall_offset_us` is how wrong its wall clock is.
+    """One life of one engine. `wall_offset_us` is how wrong its wall clock is, `boots` how often
+    its machine was started.
 
     Killed by `SimLoop.kill` alone; `kept` holds what must not be collected before the history
     ends, as the collector would run its `finally`.
@@ -55,7 +56,7 @@ class Owner:
     def __init__(self, name: str) -> None:
         self.name = name
         self.dead = self.frozen = self.blocked = False
-        self.wall_offset_us = 0
+        self.wall_offset_us = self.boots = 0
         self.kept: list[object] = []
         # What came up while it was frozen, and for its main thread while that waited.
         self.held: list[_Ready] = []

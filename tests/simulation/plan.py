@@ -115,7 +115,8 @@ LONG = Size(events=200, orders=8, faults=8, over_s=12.0)
 def make_plan(seed: int, size: Size = SHORT, store: str = "", workers: int = 0) -> Plan:
     """Return the plan of a seed. `store` and `workers` are drawn unless they are given."""
     draw = random.Random(f"plan/{seed}")
-    store = store or draw.choice(("sqlite", "postgresql"))
+    drawn = draw.choice(("sqlite", "postgresql"))
+    store = store or drawn
     workers = 1 if store == "sqlite" else workers or 3
     missing = {name for other, names in ONLY.items() if other != store for name in names}
     orders = [name for name in ORDERS if name not in missing and draw.random() < 0.5]

@@ -36,7 +36,7 @@ from tests.simulation.history import NEVER, Event, Fault, History, Order, Want
 from tests.simulation.loop import BOOT_S, Deadlock, SimLoop
 from tests.simulation.model import Violation, judge
 from tests.simulation.plan import AGENTS, HELD, ROW, Operation, Plan
-from tests.simulation.server import Server, in_place
+from tests.simulation.server import SERVER_VFS, Server, in_place
 from tests.simulation.world import closed_world
 
 from vedette import commands as product
@@ -47,7 +47,7 @@ from vedette.timeline import hold_item
 
 # How long all may take to end after the last fault, and how long a history may last at all.
 BOUND_S = 60.0
-_WHOLE_S = 900.0
+_WHOLE_S = 300.0
 # How long a source waits for an answer before it delivers again, a person before asking again.
 _SOURCE_S, _PERSON_S = 3.0, 12.0
 # So long after a call a person who looks at the target's record sees what came of it.
@@ -95,7 +95,7 @@ class _Play:
         self.disk = SimDisk(str(folder))
         self.points = CrashPoints(self.loop)
         self.lives: list[Life | None] = [None] * plan.workers
-        self.offsets = [0] * plan.workers
+        self.offsets, self.boots = [0] * plan.workers, [0] * plan.workers
         self.numbers = [0] * plan.workers
         self.events: dict[str, Event] = {}
         self.commands = 0
@@ -178,7 +178,7 @@ class _Play:
             folder = self.machine(slot)
             settings = settings_of(self.content, folder, self.targets, self.store(folder))
             life = Life(self.loop, folder.name, settings)
-            life.owner.wall_offset_us = self.offsets[slot]
+            life.owner.wall_offset_us, life.owner.boots = self.offsets[slot], self.boots[slot]
             self.lives[slot] = life
             try:
                 await life.open()
@@ -382,6 +382,7 @@ class _Play:
         if life is None or life.owner.dead:
             return
         self.trace(f"{one.do} {life.owner.name}")
+        self.boots[one.worker] += cut is not None
         self.end(one.worker, cut)
         await self.rise(one.worker)
 
@@ -487,7 +488,8 @@ class _Play:
         file = self.folder / f"w0.{self.numbers[0]}" / "store.db"
         path = str(self.server.path if self.server is not None else file)
         if self._view is None or self._view[0] != path:
-            self._view = path, apsw.Connection(path, vfs="unix")
+            vfs = SERVER_VFS if self.server is not None else "unix"
+            self._view = path, apsw.Connection(path, vfs=vfs)
         try:
             return self._view[1].execute(sql).fetchall()
         except apsw.SQLError:  # there are no tables yet

@@ -51,6 +51,7 @@ def step(store: Store, run: Run, *drafts: Draft, **fields: Any) -> Step:
         "epoch": store.lease(run),
         "policy_rev": store.policy_rev,
         "stop_epoch": store.stop_epoch,
+        "stops": store.stop_epoch,
         "turn": run.turn,
         "attempts": run.attempts,
         "observed": run.observed,
