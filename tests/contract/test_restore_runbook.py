@@ -188,8 +188,7 @@ async def test_the_runbook(tmp_path: Path, world: World, primary: Server) -> Non
     assert "stopped: all" in status.out
     book.do("resume")
     async with fleet:
-        await fleet.settle()
-        happened_once(fleet, world, later)
+        await happened_once(fleet, world, later)
     book.do("settle")
     async with fleet:
         new = jobs(5, 6)
