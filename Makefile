@@ -11,7 +11,7 @@ SEED ?=
 .PHONY: help setup run test check fast faults jepsen lock replay-real kill-real bench-line bench-start \
   bench-latency bench-idle bench-standing bench-stop bench-peers bench-publish soak wheel clean \
   eval-real session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa \
-  bench-opinion bench-box diff-engines pairs simulate
+  bench-opinion bench-box diff-engines pairs simulate planted
 
 help: ## Print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,7 +51,7 @@ lock: ## Compile requirements.lock again; ARGS="--upgrade" moves the pins
 	@tools/image-locks
 	@echo "requirements.lock is compiled; make setup installs it"
 
-faults: ## Every crash point, 10,000 pairs, power cuts and their controls (10 min and more)
+faults: ## Every crash point, 15,000 pairs, power cuts, controls on both stores; resumable (40 min; ARGS=--fresh)
 	@tools/setup
 	@$(BIN)/python -m tests.faults.every $(ARGS)
 
@@ -62,6 +62,10 @@ simulate: ## Simulated histories of the whole cluster, judged by the model; ARGS
 jepsen: ## The promises on real processes under SEED=n faults; ARGS="--minutes 30 --store postgresql"
 	@tools/setup
 	@SEED=$(SEED) $(BIN)/python -m tests.jepsen $(ARGS)
+
+planted: ## Bugs planted in a copy of the checkout: how soon the simulation finds each; ARGS="--most 1000"
+	@tools/setup
+	@$(BIN)/python -m tests.simulation.planted $(ARGS)
 
 mutants: ## Every deliberate violation of a promise, each killed by that promise's own test (6 min)
 	@tools/setup

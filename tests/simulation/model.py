@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.simulation.history import NEVER, Event, History, Want
+from tests.simulation.history import NEVER, Event, History, Order, Want
 
 
 @dataclass(frozen=True, order=True)
@@ -136,7 +136,8 @@ def _permits(history: History) -> Found:
             yield Violation("no permit", call)
         answers = [order for order in history.orders if order.what == act.key]
         yes = min((o.asked_s for o in answers if o.verb == "approve"), default=NEVER)
-        no = min((o.told_s for o in answers if o.verb == "deny"), default=NEVER)
+        known = [o for o in answers if o.verb == "deny" and not _forgotten(history, o.told_s)]
+        no = min((o.told_s for o in known), default=NEVER)
         if act.text in held and yes > act.at_s:
             yield Violation("no permit", f"{call}: nobody had approved of it")
         if act.what == "begun" and no + history.grace_s < act.at_s:
@@ -155,7 +156,11 @@ def _policy(history: History) -> Found:
                 yield Violation("old policy", f"entry {entry['seq']} under {entry['policy_rev']}")
             if entry["outcome"] == "permit":
                 permits[entry["action"]].append((entry["seq"], entry["policy_rev"]))
-    told = [o for o in history.orders if o.verb == "publish" and o.told_s < NEVER]
+    told = [
+        order
+        for order in history.orders
+        if order.verb == "publish" and not _forgotten(history, order.told_s)
+    ]
     for act in history.acts:
         if act.what != "begun" or _forgotten(history, act.at_s):
             continue
@@ -198,7 +203,9 @@ def _stops(history: History) -> Found:
             for order in history.orders
             if order.verb == "resume" and order.what == stop.what and order.told_s >= stop.asked_s
         ]
-        until_s = min(lifts, default=NEVER)
+        # A store that went back comes up stopped; what else was ordered since is not known to it.
+        back = [one for one in _restores(history) if one.since_s <= stop.told_s <= one.told_s]
+        until_s = min(lifts + [one.asked_s for one in back], default=NEVER)
         for act in history.acts:
             late_s = act.at_s - stop.told_s
             if act.what != "begun" or stop.what not in _scopes(act.agent, act.tool):
@@ -233,6 +240,10 @@ def _ordered(history: History, verb: str) -> set[str]:
     return {order.what for order in history.orders if order.verb == verb}
 
 
+def _restores(history: History) -> list[Order]:
+    return [order for order in history.orders if order.verb == "restore"]
+
+
 def _forgotten(history: History, at_s: float) -> bool:
     """Say whether an instant lies in what a restored store knows nothing of."""
-    return any(o.since_s <= at_s < o.told_s for o in history.orders if o.verb == "restore")
+    return any(one.since_s <= at_s < one.told_s for one in _restores(history))

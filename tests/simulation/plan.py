@@ -19,11 +19,11 @@ ROW, HELD = "note.add", "big.send"
 # The tool that the stricter policy denies.
 DENIED = "wire.send"
 
-ORDERS = ("stop", "publish", "answer", "erase", "rotate")
+ORDERS = ("stop", "publish", "answer", "erase", "rotate", "failover")
 FAULTS = ("kill", "point", "freeze", "stall", "drop", "duplicate", "reorder", "slow", "clock",
           "cut", "io", "full", "away")  # fmt: skip
 # Which of them there are on which store; the others have nothing to bite on there.
-ONLY = {"sqlite": ("rotate", "cut", "io", "full"), "postgresql": ("drop", "away")}
+ONLY = {"sqlite": ("rotate", "cut", "io", "full"), "postgresql": ("failover", "drop", "away")}
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Operation:
 
     `deliver`: source `what` hands over `events`, `again` at once to a second worker too.
     `stop`, `resume`: of `what`. `publish`: the policy `what`. `answer`: every open hold, `what` is
-    yes or no. `erase`: the event named `what`. `rotate`.
+    yes or no. `erase`: the event named `what`. `rotate`. `backup`: the
+    server's replica stands still. `failover`: that replica takes the server's place.
     `kill`, `cut` (its power), `freeze`, `stall`, `drop`, `clock` (the wall by `for_s`), `io` (the
     `n`-th call `what` fails), `full` (but for `n` bytes): at `worker`. `point`: kill at its `n`-th
     crash point from now. `away`: the server. `slow`: the targets.
@@ -164,6 +165,8 @@ def _order(draw: random.Random, size: Size, what: str, made: list[Operation]) ->
         return [Operation(at_s, "answer", draw.choice(("yes", "no")))]
     if what == "erase":
         return [Operation(at_s, "erase", draw.choice([e for o in made for e in o.events]).name)]
+    if what == "failover":
+        return [Operation(at_s, "backup"), Operation(later_s, "failover")]
     return [Operation(at_s, what)]
 
 

@@ -99,6 +99,7 @@ class _Play:
         self.numbers = [0] * plan.workers
         self.events: dict[str, Event] = {}
         self.commands = 0
+        self.image: tuple[float, Path] | None = None
         self.reorder_s = 0.0
         self._view: tuple[str, apsw.Connection] | None = None
 
@@ -152,7 +153,7 @@ class _Play:
         act: Callable[[Operation], Awaitable[None]] = getattr(self, f"do_{one.do}")
         from_s = self.loop.time()
         await act(one)
-        if one.do not in ("stop", "resume", "publish", "answer", "erase", "rotate"):
+        if one.do not in ("stop", "resume", "publish", "answer", "erase", "rotate", "backup"):
             where = f"w{one.worker}"
             self.history.faults.append(Fault(one.do, where, from_s, self.loop.time()))
 
@@ -376,6 +377,27 @@ class _Play:
         await self.order(Order("rotate", 0.0), give)
 
     # --- faults -------------------------------------------------------------------------
+
+    async def do_backup(self, one: Operation) -> None:
+        """Have the server's replica stand still as it is now."""
+        if self.server is not None:
+            self.image = self.loop.time(), self.server.keep()
+
+    async def do_failover(self, one: Operation) -> None:
+        """Go over to the replica, with all workers started anew, as the runbook says."""
+        if self.server is None or self.image is None:
+            return
+        since_s, image = self.image
+        self.image = None
+        told = Order("restore", self.loop.time(), what="failover", since_s=since_s)
+        self.history.orders.append(told)
+        self.trace(f"failover to a copy that is {self.loop.time() - since_s:.3f} s old")
+        slots = [slot for slot, life in enumerate(self.lives) if life and not life.owner.dead]
+        for slot in slots:
+            self.end(slot)
+        self.server.fail_over(image)
+        await asyncio.gather(*(self.rise(slot) for slot in slots))
+        told.told_s = self.loop.time()
 
     async def do_kill(self, one: Operation, cut: random.Random | None = None) -> None:
         life = self.lives[one.worker]

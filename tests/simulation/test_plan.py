@@ -19,7 +19,7 @@ def test_a_plan_is_of_its_seed_and_survives_a_file() -> None:
 def test_plans_have_every_kind_of_order_and_fault() -> None:
     plans = [make_plan(seed, LONG) for seed in range(200)]
     seen = Counter(one.do for plan in plans for one in plan.operations)
-    assert {*FAULTS, *ORDERS, "resume", "deliver"} <= seen.keys()
+    assert {*FAULTS, *ORDERS, "resume", "backup", "deliver"} <= seen.keys()
     assert {plan.store for plan in plans} == {"sqlite", "postgresql"}
     assert all(len(plan.deliveries) == LONG.events for plan in plans)
     assert all(len({e.name for e in plan.deliveries}) == LONG.events for plan in plans)
