@@ -10,9 +10,6 @@ from tests.simulation.loop import OWNER, SimLoop
 class SimClock:
     """The wall clock is that of the machine which asks, right or wrong; monotonic the loop's."""
 
-    # Every process of a history begins as after a reboot: what outlasts it is the ledger's.
-    boot: str | None = None
-
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
 
