@@ -175,6 +175,7 @@ class _Play:
     async def boot(self, slot: int) -> None:
         """Start a worker, again and again until it comes up, as a person would."""
         troubles: set[str] = set()
+        pause_s = 0.2
         while True:
             folder = self.machine(slot)
             settings = settings_of(self.content, folder, self.targets, self.store(folder))
@@ -192,7 +193,8 @@ class _Play:
                     self.history.errors.append(f"a start ends in a traceback: {said}")
                 troubles.add(said)
                 self.end(slot)
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, 10.0)
                 continue
             self.trace(f"{life.owner.name} is up")
             return
@@ -218,6 +220,7 @@ class _Play:
         assert life is not None
         self.numbers[slot] += 1
         self.disk.image(before, self.folder / f"w{slot}.{self.numbers[slot]}", cut)
+        shutil.rmtree(before)  # what is dead has its files open still, and nobody else wants them
         self.history.errors += life.errors
         if self.server is not None:
             self.server.drop(life.owner)

@@ -324,7 +324,8 @@ class SimulatedDatabase:
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         """Run a query and return all its rows."""
-        return self._again(lambda: self._execute(sql, values)[0])
+        found: list[Row] = self._again(lambda: self._execute(sql, values)[0])
+        return found
 
     def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """Run a query and yield its rows."""
@@ -332,7 +333,8 @@ class SimulatedDatabase:
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> int:
         """Run a statement and return how many rows it changed."""
-        return self._again(lambda: self._execute(sql, values)[1])
+        changed: int = self._again(lambda: self._execute(sql, values)[1])
+        return changed
 
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
         """Run a statement for each row of values; return how many rows were changed in all."""

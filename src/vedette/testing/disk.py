@@ -125,6 +125,17 @@ class _File(apsw.VFSFile):
         self._disk, self._path = disk, path
         self._written = disk.files[path]
 
+    def xLock(self, level: int) -> None:
+        """Lock the file; one that is open to read only is never had alone.
+
+        The operating system calls that an error, which SQLite passes over when it closes a file
+        and which here would come up as an exception.
+        """
+        try:
+            super().xLock(level)
+        except apsw.IOError as error:
+            raise apsw.BusyError("open to read only") from error
+
     def xWrite(self, data: bytes, offset: int) -> None:
         disk, written = self._disk, self._written
         with disk.lock:
