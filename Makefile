@@ -51,7 +51,7 @@ lock: ## Compile requirements.lock again; ARGS="--upgrade" moves the pins
 	@tools/image-locks
 	@echo "requirements.lock is compiled; make setup installs it"
 
-faults: ## Every crash point, 10,000 pairs, power cuts and their controls (10 min and more)
+faults: ## Every crash point, 15,000 pairs, power cuts, controls on both stores; resumable (40 min; ARGS=--fresh)
 	@tools/setup
 	@$(BIN)/python -m tests.faults.every $(ARGS)
 

@@ -34,14 +34,14 @@ Shape = dict[str, set[str]]
 # Objects whose keys are names of agents, tools, labels and the like, and not ours.
 _NAMED = {
     "agents", "waiting", "effects", "would", "until", "tools", "labels", "disagreed", "revisions",
-    "unreplayable", "same", "differ", "arguments", "args", "kinds", "data", "attributes", "spent",
-    "counts", "sinks", "banks", "releases",
+    "unreplayable", "unrecomputable", "same", "differ", "arguments", "args", "kinds", "data",
+    "attributes", "spent", "counts", "sinks", "banks", "releases",
 }  # fmt: skip
 # What a stranger or a judge wrote, and bodies of the ledger, whose keys docs/lifecycle.md tells:
 # as they are, of no shape that is promised here.
 _ANYTHING = {
     "data", "value", "document", "input", "args", "attributes", "context", "content", "result",
-    "detail", "body",
+    "detail", "body", "recorded", "again",
 }  # fmt: skip
 # A key that is an id, a pointer or a name with a space is not ours either.
 _NAME = re.compile(r"[/: ]|^[a-z]+_[0-9a-f]{16,}$")

@@ -314,7 +314,8 @@ def _put_in_place(building: Path, state: Path) -> None:
 def _embedded(settings: Settings) -> None:
     if settings.store.kind != "sqlite":
         raise BadCommand(
-            "this is for the embedded store", mend="back PostgreSQL up with its own tools"
+            "this is for the embedded store",
+            mend="PostgreSQL has its own tools: see docs/guides/restore.md",
         )
 
 

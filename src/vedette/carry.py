@@ -54,7 +54,7 @@ async def perform(line: Line, case: Case) -> None:
         await decide_again(line, case, [row])
         return
     try:
-        told = case.read_told([row]).get(row.id, ())
+        told = case.read_told([row], to_decide=False).get(row.id, ())
         action = case.action(row, told)
     except Superseded:
         again = decide_again if row.effect == "intended" else ask_person
@@ -235,10 +235,14 @@ async def park(line: Line, case: Case, row: ActionRow, target: str | None) -> No
     await mark(case, waits, None, now=now)
     if waits.tries > 0:
         line.called.discard(row.id)
+    # What it waits for may have come while that was made durable: nobody would wake it any more.
     if target is None:
         line.parking.wait_behind(case.run)
+        line.parking.wake_if_first(case.run.id, (case.run.agent, case.run.key))
     else:
         line.parking.wait_for(case.run, target)
+        if line.breakers.of(target).state == "closed":
+            line.parking.wake(case.run.id)
 
 
 def harmless(tool: Tool, outcome: Outcome) -> bool:

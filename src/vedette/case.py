@@ -127,6 +127,8 @@ class Case:
             return row.hold == "approved" or row.until_us <= self.line.clock.expiry_us()
         if row.waits == "time":
             return row.not_before_us <= now_us
+        if row.waits == "policy":
+            return row.not_before_us <= now_us
         if row.waits == "budget":
             # Without an instant only a person's raise makes room, and then sets one.
             return 0 < row.not_before_us <= now_us
@@ -259,12 +261,19 @@ class Case:
         """Return (cite, trust) of the memories that an action's turn was briefed with."""
         return self.briefed.get(row.turn) or [(m.cite(), m.trust) for m in self.memories]
 
-    def read_told(self, rows: Sequence[ActionRow]) -> Mapping[str, Sequence[Told]]:
+    def read_told(
+        self, rows: Sequence[ActionRow], *, to_decide: bool = True
+    ) -> Mapping[str, Sequence[Told]]:
         """Return the entries that rows are proved by, read at once; none for what needs no proof.
 
-        An action that was decided here needs none, but an approval came from outside.
+        An action that was decided here needs none. But if it is to be decided: an approval came
+        from outside, and since when policy denies what may have happened stands in that entry.
         """
-        unproved = [row.id for row in rows if row.id not in self.fresh or row.hold == "approved"]
+        unproved = [
+            row.id
+            for row in rows
+            if row.id not in self.fresh or (to_decide and _is_told_elsewhere(row))
+        ]
         return self.line.store.decisions(unproved) if unproved else {}
 
     def approval(self, row: ActionRow, told: Sequence[Told], now_us: int) -> Approval | None:
@@ -330,6 +339,7 @@ class Case:
         settles = None if tool is None else tool.settles
         unsure = (
             row.tries > 0
+            or row.waits == "policy"
             or row.effect in ("started", "unknown")
             or self.line.may_have_begun(row, settles, loaded=self.loaded)
         )
@@ -501,3 +511,7 @@ class Case:
         self.run = fresh
         ended = {row.id: row for row in self.rows if row.settled}
         self.rows = [ended.get(row.id, row) for row in self.line.store.actions(fresh.id)]
+
+
+def _is_told_elsewhere(row: ActionRow) -> bool:
+    return row.hold in ("approved", "used") or row.waits == "policy"

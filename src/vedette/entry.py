@@ -84,7 +84,7 @@ FIELDS = frozenset(
         "banks", "unit", "amount", "spend", "scope",
         "window", "limit", "target", "hops", "settled", "key", "size", "root", "heads",
         "verified", "signature", "signer", "commit", "archive", "back_to", "wasm", "restores",
-        "timeout",
+        "timeout", "checkpoint",
     }
 )  # fmt: skip
 

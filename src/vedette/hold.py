@@ -1,7 +1,9 @@
 """Holds: what an action waits for, and what becomes of its row when it is decided.
 
 An approval is found only on the very action it was given for, only before its end, and only
-once: the step that acts on it marks it used.
+once: the step that acts on it marks it used. It is used for one effect, whose outcome may be long
+in coming: until that is there, or the approval has ended, whatever is decided again of this effect
+(a repeat after a lost answer, under a newer policy) is decided with it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,10 @@ EXPIRES_US = 72 * 3_600_000_000
 # to be resumed.
 STOPPED_AGAIN_US = 60_000_000
 STOPPED_AT_MOST_US = 3_600_000_000
+# For how long a denial of what may have happened, and may be repeated, is looked at again, and how
+# soon for the first time; each time after twice as long.
+DENIED_US = 30_000_000
+DENIED_AGAIN_US = 1_000_000
 
 
 def new_row(action: Action, agent: str) -> ActionRow:
@@ -50,7 +56,8 @@ def new_row(action: Action, agent: str) -> ActionRow:
 
 def approval_of(row: ActionRow, now_us: int) -> Approval | None:
     """Return the approval a person gave for exactly this action, if it still stands."""
-    if row.hold != "approved" or row.approver is None or row.until_us <= now_us:
+    stands = row.hold == "approved" or (row.hold == "used" and not row.settled)
+    if not stands or row.approver is None or row.until_us <= now_us:
         return None
     return Approval(row.digest, row.approver, row.until_us)
 
@@ -67,13 +74,14 @@ def apply(row: ActionRow, decision: Decision, policy_rev: int, now_us: int) -> N
     row.decided, row.rule, row.policy_rev = decision.outcome, decision.rule, policy_rev
     row.decisions += 1
     if decision.outcome == "permit":
-        if row.hold is not None:
-            row.hold = "used" if row.hold == "approved" else "released"
-        row.waits, row.until_us = None, 0
-        row.effect = "intended"
+        row.waits, row.effect = None, "intended"
+        if _approved(row.hold):
+            row.hold = "used"
+        else:
+            row.hold, row.until_us = row.hold and "released", 0
     elif decision.outcome == "hold":
         # An approval already given stays with the action while it waits for something else.
-        if not (row.hold == "approved" and decision.wait != "approval"):
+        if decision.wait == "approval" or approval_of(row, now_us) is None:
             row.hold = "open"
             row.approver = None
             row.until_us = decision.until_us
@@ -91,18 +99,31 @@ def apply(row: ActionRow, decision: Decision, policy_rev: int, now_us: int) -> N
 
 
 def short(
-    row: ActionRow, was: tuple[HoldState | None, str | None, int], shortage: Shortage
+    row: ActionRow,
+    was: tuple[HoldState | None, str | None, int],
+    shortage: Shortage,
+    now_us: int,
 ) -> None:
-    """Let a permitted action wait for a budget; an approval it had is still unused.
+    """Let a permitted action wait for a budget; an approval it had stands as it did.
 
     `was` is its hold, approver and end as they were before it was permitted.
     """
     row.decided, row.rule, row.waits = "hold", shortage.rule, "budget"
     row.effect, row.not_before_us = None, shortage.until_us
-    if was[0] == "approved":
+    if _approved(was[0]) and was[2] > now_us:
         row.hold, row.approver, row.until_us = was
     else:
         row.hold, row.approver, row.until_us = "open", None, 0
+
+
+def _approved(hold: HoldState | None) -> bool:
+    return hold in ("approved", "used")
+
+
+def denied_until(since_us: int, now_us: int) -> int:
+    """Return when to decide again what was denied at `since_us` and may have happened; 0: never."""
+    lasted_us = max(0, now_us - since_us)
+    return now_us + max(DENIED_AGAIN_US, lasted_us) if lasted_us < DENIED_US else 0
 
 
 def stopped_until(row: ActionRow, now_us: int) -> int:
@@ -120,7 +141,7 @@ def wake_at(rows: list[ActionRow]) -> int:
         and row.not_before_us > 0
         and row.waits != "approval"
         and (
-            row.waits in ("time", "budget", "resume")
+            row.waits in ("time", "budget", "resume", "policy")
             or row.effect in ("intended", "started", "unknown")
         )
     ]

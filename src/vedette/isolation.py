@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vedette.agent import Agent, Fleet, Limits
 from vedette.clock import Clock
 from vedette.errors import BadFleet
+from vedette.judge_state import made_of
 from vedette.lessons import Lessons
 from vedette.load.reach import Reach, reach_of
 from vedette.memory import Memory
@@ -173,10 +174,14 @@ def judges(
         from vedette.adapters.local_judges import LocalJudges
         from vedette.load import build_judge
 
-        def build(name: str) -> Judge:
-            return build_judge(fleet.agents[name], lessons.of(name, clock.now_us()))
+        made: dict[str, str] = {}
 
-        return LocalJudges(build, expired=expired)
+        def build(name: str) -> Judge:
+            agent, taught = fleet.agents[name], lessons.of(name, clock.now_us())
+            made[name] = made_of(agent.release, taught)
+            return build_judge(agent, taught)
+
+        return LocalJudges(build, expired=expired, made=made.__getitem__)
     from vedette.adapters.worker_pool.judges import Making, WorkerJudges
 
     def make(name: str) -> Making:

@@ -29,12 +29,16 @@ DECIDED = ("action.decided", "recall.decided")
 KEPT = 100
 
 
-class Record(Protocol):
-    """What replay reads of a store."""
+class Walk(Protocol):
+    """The entries of a store, in order, with their bodies."""
 
     def walk(
         self, kinds: tuple[str, ...] | None = None, after: int = 0
     ) -> Iterator[tuple[int, bytes, bytes | None, bytes | None]]: ...
+
+
+class Record(Walk, Protocol):
+    """What replay reads of a store."""
 
     def bundle(self, digest: str) -> dict[str, bytes] | None: ...
 
@@ -106,7 +110,7 @@ def replay(record: Record, engine_for: Callable[[Bundle], PolicyEngine]) -> Repl
     """
     report = ReplayReport()
     engines: dict[str, PolicyEngine | str] = {}
-    erased = _erased(record)
+    erased = erasures(record)
     for seq, raw, salt, data in record.walk(DECIDED):
         entry = orjson.loads(raw)
         report.decisions += 1
@@ -132,7 +136,7 @@ def replay(record: Record, engine_for: Callable[[Bundle], PolicyEngine]) -> Repl
     return report
 
 
-def _erased(record: Record) -> dict[str, int]:
+def erasures(record: Walk) -> dict[str, int]:
     """Return the digests that erasures name, each with the seq of the last one to name it."""
     named: dict[str, int] = {}
     for seq, raw, _, _ in record.walk((ERASURE,)):

@@ -118,11 +118,11 @@ class Rollout:
         Raises Outrun if it was made from another revision than the one that is live.
         """
         async with self._one_at_a_time:
-            done, placing = await self._outrunning(bundle, wish, command)
+            done, placing = await self._retry_publish(bundle, wish, command)
         # Whoever publishes next need not wait for the shelf.
         return replace(done, told=await self._placed(placing)) if done.changed else done
 
-    async def _outrunning(
+    async def _retry_publish(
         self, bundle: Bundle, wish: Wish, command: str | None
     ) -> tuple[Published, asyncio.Task[str | None] | None]:
         """Publish; begin anew where another worker was faster, as what is loosened is other then.

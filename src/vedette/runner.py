@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from typing import Any
 
 import orjson
@@ -284,8 +284,10 @@ class Running:
 
     async def _pause(self) -> None:
         """Wait until it is time to look again, or the run is to end."""
-        moved, self.seen = self.seen, (self.app.store.head(), self.app.dispatcher.pending)
-        rests = self.seen == moved and not self.until_idle
+        moved, rests = self.seen, False
+        with suppress(StoreFailed):  # it is looked for again soon
+            self.seen = (self.app.store.head(), self.app.dispatcher.pending)
+            rests = self.seen == moved and not self.until_idle
         try:
             async with asyncio.timeout(until_beat(REST_S) if rests else TICK_S):
                 await self.stopping.wait()

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from vedette.digest import SAFE_INTEGER
+from vedette.judge_state import digest_state
 from vedette.perform import answer_data
 from vedette.ports import Thought
 from vedette.run import ActionRow
@@ -17,7 +18,10 @@ def judged(thought: Thought) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "label": thought.label if thought.label.isascii() else None,
         "confidence_milli": int(thought.confidence * 1000),
+        "state": thought.state or None,
     }
+    if thought.checkpoint is not None:
+        fields["checkpoint"] = digest_state(thought.checkpoint)
     for name, value in (("score", thought.score), ("threshold", thought.threshold)):
         if value is not None and math.isfinite(value):
             # The ledger holds safe integers only; the exact value stands in the body.

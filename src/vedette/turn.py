@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from vedette import hold
 from vedette import perform as performing
 from vedette.action import Action, Proposal, bind_declared, write_given
+from vedette.approval import HoldState
 from vedette.case import Case
 from vedette.confidence import proposal_confidence
 from vedette.decision import Decision, denied
@@ -22,11 +24,11 @@ from vedette.entry import Draft
 from vedette.errors import BadConfidence, BadProposal, Permanent, Temporary
 from vedette.labels import read_row, write_row
 from vedette.line import Line
-from vedette.memory import Candidate
+from vedette.memory import Candidate, Memory
 from vedette.ports import Thought
 from vedette.readers import meet, within
 from vedette.reserve import settle, tell_refused
-from vedette.row_proof import Told, write_duties
+from vedette.row_proof import DECIDED, Told, write_duties
 from vedette.run import ActionRow, Step
 from vedette.told import judged
 
@@ -137,7 +139,7 @@ def decide(
     """
     was, has_place = (row.hold, row.approver, row.until_us), bool(row.counted_us)
     stood = (row.decided, row.rule, row.policy_rev, row.waits)
-    planned = row.effect is not None
+    planned = row.effect is not None or row.waits == "policy"
     end = case.ends_as(row) if planned else ""
     if end == "effect.unknown":
         line.called.add(row.id)  # so that a later no says so, too
@@ -150,6 +152,11 @@ def decide(
         if (row.decided, row.rule, row.policy_rev, row.waits) == stood:
             return []  # nothing is new, so nothing is said again
     oblige(line, case, row, decided.decision)
+    if row.decided == "deny" and action.tool.settles == "idempotent" and end == "effect.unknown":
+        same = stood == ("hold", row.rule, row.policy_rev, "policy")
+        if wait_for_policy(row, was, told if same else (), now):
+            # What is denied as it was is not said again.
+            return [] if same else [case.decided_entry(row, decided, back)]
     drafts = [case.decided_entry(row, decided, back)]
     duties = row.obliges.split(",")
     if row.decided == "permit" and "verify" in duties and not action.tool.verifiable:
@@ -159,7 +166,7 @@ def decide(
     shortage = case.places.take() if row.decided == "permit" and not has_place else None
     if shortage is not None:
         line.gateway.give_back(case.agent.name, now)
-        hold.short(row, was, shortage)
+        hold.short(row, was, shortage, now)
         about = {"action": row.id, "tool": row.tool, **shortage.fields()}
         drafts.append(case.entry("budget.refused", back=1, **about))
         tell_refused(line, case, shortage)
@@ -167,6 +174,7 @@ def decide(
     if row.decided != "permit":
         if planned:
             # After a try without an answer nobody knows whether it happened; it is not repeated.
+            row.effect = None if row.decided == "hold" else "cancelled"
             drafts.append(case.effect_entry(end, row, 1))
     elif action.tool.settles == "transactional":
         try:
@@ -183,6 +191,26 @@ def decide(
     if decided.answers:
         drafts.append(case.differed_entry(row, decided, len(drafts)))
     return drafts
+
+
+def wait_for_policy(
+    row: ActionRow,
+    was: tuple[HoldState | None, str | None, int],
+    told: Sequence[Told],
+    now: int,
+) -> bool:
+    """Leave a denied action that may have happened open for a while; False if that is over.
+
+    It may be repeated under its key, so no more than that is in the way of knowing. `was` is its
+    hold as it was before it was denied, `told` its entries if the last of them is this denial.
+    """
+    since = [int(entry["at"]) for entry, _ in told if entry["kind"] == DECIDED]
+    until = hold.denied_until(since[-1] if since else now, now)
+    if until:
+        row.hold, row.approver, row.until_us = was
+        row.decided, row.effect, row.waits = "hold", None, "policy"
+        row.not_before_us, row.counted_us = until, 0
+    return bool(until)
 
 
 def refuse_duty(case: Case, row: ActionRow, planned: bool) -> Draft:
@@ -262,6 +290,9 @@ def end_hold(case: Case, row: ActionRow) -> list[Draft]:
 
 def refuse_changed(line: Line, case: Case, row: ActionRow, why: str, now: int) -> list[Draft]:
     """Deny an action that is not what it was: its tool, its charter or the registry changed."""
+    if row.waits == "policy":
+        line.called.add(row.id)
+        row.effect = "intended"
     end = case.ends_as(row) if row.effect is not None else None
     hold.apply(row, denied("engine.changed", why), line.gateway.policy_rev, now)
     row.counted_us = 0
@@ -278,9 +309,14 @@ def abandon(row: ActionRow, fields: Mapping[str, str], begun: bool) -> list[Draf
     `begun` says that a call without a durable mark may have been made.
     """
     about = {**fields, "action": row.id, "tool": row.tool}
+    denied_since = row.waits == "policy"
     if row.hold in ("open", "approved", "released"):
         row.hold = "denied"
     row.decided, row.rule, row.waits, row.until_us = "deny", "run.dead", None, 0
+    if denied_since:
+        # It is not to be taken up again under a permit: the last decision is a deny.
+        row.effect = "cancelled"
+        return [Draft("effect.unknown", about, row.last)]
     if row.effect is None:
         return []
     started = row.effect != "intended" or row.tries > 0 or begun
@@ -290,8 +326,17 @@ def abandon(row: ActionRow, fields: Mapping[str, str], begun: bool) -> list[Draf
 
 def turn_entry(case: Case, thought: Thought, turn: int) -> Draft:
     """Return the entry of a recorded turn. What stands here is never asked again."""
+    body = canonical(tame(turn_body(thought, turn, case.memories)))
+    return case.entry(
+        "turn.reasoned", turn=turn, release=case.agent.release, proposals=len(thought.proposals),
+        body=case.body_of(body), **judged(thought),
+    )  # fmt: skip
+
+
+def turn_body(thought: Thought, turn: int, memories: Sequence[Memory]) -> dict[str, Any]:
+    """Return what is recorded of a turn beside its entry: citations, judgement, proposals."""
     assert thought.confidence is not None  # it was refused else (`handle.reason`)
-    body = {
+    return {
         "turn": turn,
         "label": thought.label,
         "confidence": thought.confidence,
@@ -299,8 +344,8 @@ def turn_entry(case: Case, thought: Thought, turn: int) -> Draft:
         "threshold": thought.threshold,
         "detail": dict(thought.detail),
         "final": thought.final,
-        "memories": [memory.cite() for memory in case.memories],
-        "trust": [memory.trust for memory in case.memories],
+        "memories": [memory.cite() for memory in memories],
+        "trust": [memory.trust for memory in memories],
         "proposals": [
             {
                 "tool": proposal.tool,
@@ -311,10 +356,6 @@ def turn_entry(case: Case, thought: Thought, turn: int) -> Draft:
             for proposal in thought.proposals
         ],
     }
-    return case.entry(
-        "turn.reasoned", turn=turn, release=case.agent.release, proposals=len(thought.proposals),
-        body=case.body_of(canonical(tame(body))), **judged(thought),
-    )  # fmt: skip
 
 
 def sure_of(proposal: Proposal, judgement: float) -> float | None:

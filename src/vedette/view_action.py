@@ -88,7 +88,7 @@ def _decide(action: State, fields: Fields, at_us: int) -> None:
     if outcome == "hold":
         wait = fields.get("wait")
         # An approval already given stays with the action while it waits for something else.
-        if had != "approved" or wait == "approval":
+        if had not in ("approved", "used") or wait == "approval":
             action["hold"] = "open"
             if had != "open":
                 action["asked"] = at_us
@@ -97,7 +97,8 @@ def _decide(action: State, fields: Fields, at_us: int) -> None:
     action.pop("wait", None)
     action.pop("until", None)
     if had is not None:
-        used = "used" if had == "approved" else "released"
+        # What is permitted again was denied for a moment only, and its approval stands.
+        used = "used" if had in ("approved", "used", "denied") else "released"
         action["hold"] = used if outcome == "permit" else "denied"
 
 

@@ -23,6 +23,7 @@ from vedette.adapters.worker_pool.hands_side import Hands, serve_hands
 from vedette.adapters.worker_pool.judge_side import Judges, serve_judge
 from vedette.adapters.worker_pool.root_agents import serve_root_agent
 from vedette.adapters.worker_pool.zygote import run_zygote, say_entered
+from vedette.judge_state import made_of
 from vedette.judging import Judge
 from vedette.load.modules import judge_of, load_module
 from vedette.memory import Memory
@@ -41,7 +42,7 @@ def make_judges(
     def make(_: str) -> Judge:
         return judge_of(Path(folder), charter, lessons, release)
 
-    return LocalJudges(make, checkpoint_every=every)
+    return LocalJudges(make, checkpoint_every=every, made=lambda _: made_of(release, lessons))
 
 
 def make_hands(agent: str, folder: str, release: str | None) -> Hands:

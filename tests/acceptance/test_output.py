@@ -30,6 +30,7 @@ from tools import json_shapes
 
 import vedette.cli
 from vedette.cli import cli, common, main
+from vedette.fleet_clock import FILE
 from vedette.testing.toy import World, job, send, toy_fleet
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,8 +188,10 @@ def reads(made: Scene) -> None:
     made.do("check --live")
     made.do("eval", "memory_curator")
     made.do("replay")
+    made.do("replay --judges")
     made.do("send --dry-run", "--type", "metric.point", "--source", "csv:a")
     made.do("ledger verify")
+    made.do("ledger verify --deep")
     made.do("ledger export", "export")
     made.do("ledger reconstruct", "export", both=True)
     made.do("ledger prove", "20", both=True)
@@ -244,6 +247,15 @@ def writes(made: Scene) -> None:
     made.do("erase", "--event", ended[0]["event"], "--yes", *why)
     made.do("store rebuild")
     made.do("ledger archive", "--keep", "0s", *why)
+    jump(made.folder / ".vedette")
+    made.do("clock confirm", *why)
+
+
+def jump(state: Path) -> None:
+    """Set fleet time an hour ahead, as if the wall clock had been set back while no fleet ran."""
+    kept = json.loads((state / FILE).read_text(encoding="ascii"))
+    kept["at_us"] += 3_600_000_000
+    (state / FILE).write_text(json.dumps(kept), encoding="ascii")
 
 
 def done_effect(made: Scene) -> str:

@@ -77,7 +77,7 @@ async def main(small: Path, outside: Path) -> None:
     )
     told: dict[str, Any] = {}
     async with fleet:
-        await calls_under_way(fleet, world, TOOLS[:2])
+        await calls_under_way(fleet, world, TOOLS[:1])
         ballast = fill(small)
         told["free_when_full"] = free(small)
         gate.open.set()

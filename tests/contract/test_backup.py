@@ -72,11 +72,15 @@ async def in_thread(work: Callable[[], Any]) -> Any:
 
 async def go_on(fleet: FleetHarness) -> None:
     order = replace(fleet.order("restored, checked"), command_id=None)
-    # They check first, which takes longer than any call of the lost fleet.
+    held_for_long(fleet)  # they check first, which takes longer than any call of the lost fleet
+    await fleet.app.commands.resume(order, all=True)
+
+
+def held_for_long(fleet: FleetHarness) -> None:
+    """Make a fleet that was just opened one that is up for longer than any call takes."""
     quiet, line = QuietTimes(), fleet.app.line
     quiet.hold(fleet.app.store.epoch, line.clock.monotonic_us() - 60_000_000)
     line.quiet = quiet
-    await fleet.app.commands.resume(order, all=True)
 
 
 def verified(folder: Path, witness: Path | None = None) -> Report:
@@ -166,6 +170,7 @@ async def test_what_was_on_its_way_at_the_backup_happens_once(
         await until(lambda: len(stuck.reached) == 1)
         await in_thread(lambda: back_up(fleet.app.settings, tmp_path / "backup", with_keys=True))
         await fleet.restart()
+        held_for_long(fleet)
         if tool == "bell.ring":
             # It may have started, so a person lets it happen.
             await fleet.settle()

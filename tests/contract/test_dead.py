@@ -281,7 +281,7 @@ async def test_an_idempotent_effect_is_decided_again_and_repeated_under_its_key(
 
 
 async def test_what_policy_denies_by_now_is_not_repeated(
-    fleet: FleetHarness, world: World, tmp_path: Path
+    fleet: FleetHarness, world: World, tmp_path: Path, clock: ManualClock
 ) -> None:
     world.answer = lambda _: Outcome("unknown", error="lost")
     event = job("1", send())
@@ -290,6 +290,9 @@ async def test_what_policy_denies_by_now_is_not_repeated(
     calls = len(world.calls)
     await fleet.apply(write_policies(tmp_path / "stricter", extra=denying("wire.send")))
     await redriven(fleet, event)
+    for _ in range(2):
+        clock.advance(A_CALL_US)
+        await fleet.settle()
     row = only_row(fleet, event)
     assert (len(world.calls), row.decided) == (calls, "deny")
     told = [entry["kind"] for entry in fleet.entries("effect.unknown", "effect.cancelled")]

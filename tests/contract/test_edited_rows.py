@@ -337,8 +337,9 @@ async def test_a_row_that_was_decided_again_after_a_try_is_accused_of_nothing(
         (fleet.policies / "vedette" / kind).mkdir(exist_ok=True)
         (fleet.policies / "vedette" / kind / "house.rego").write_text(rule)
         await fleet.apply(fleet.policies)
-        clock.advance(3_700_000_000)
-        await fleet.settle()
+        for _ in range(2):  # a denial is looked at again before it is the last word
+            clock.advance(3_700_000_000)
+            await fleet.settle()
         (row,) = fleet.actions(event)
         assert row.decided == decided
         assert len(fleet.entries("effect.unknown")) == 1

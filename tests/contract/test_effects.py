@@ -358,6 +358,8 @@ async def test_an_effect_in_flight_at_a_crash_and_denied_since_is_unknown_not_ca
     fleet.policies = write_policies(tmp_path / "stricter", extra=denied)
     async with fleet:
         await fleet.settle()
+        assert only_row(fleet, event).waits == "policy", "it could still be known"
+        await in_time(fleet, clock, 2)
         assert (only_row(fleet, event).decided, len(world.calls)) == ("deny", 1)
         kinds = [e["kind"] for e in fleet.entries("effect.unknown", "effect.cancelled")]
         assert kinds == ["effect.unknown"]

@@ -19,6 +19,7 @@ from vedette.ports import Thought
 from vedette.serve.http import application
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
+from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import World, job, send, toy_fleet, until
 
 SECOND = 1_000_000
@@ -75,21 +76,37 @@ async def test_what_waits_behind_other_attempts_of_its_key_takes_nobody_s_room(
         assert labels(fleet, behind[-1]) == {f"seen {len(behind) // 9}"}
 
 
+async def test_a_target_that_is_back_while_a_run_is_parked_for_it_wakes_that_run(
+    tmp_path: Path,
+) -> None:
+    """The trial that closes the breaker ends before it is durable that the others wait for it."""
+    clock, down = ManualClock(), [True]
+    answer = Outcome("retry", error="503")
+    world = World(answer=lambda call: answer if down else None)
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        await fleet.send(*(job(f"e{n}", send(f"t{n}"), key=f"k{n}") for n in range(8)))
+        await fleet.settle()
+        assert fleet.app.line.breakers.listed()
+        down.clear()
+        for _ in range(10):
+            clock.advance(SECOND // 2)
+            await fleet.settle()
+        assert world.effects() == 8
+
+
 # --- the watchdog ---------------------------------------------------------------------------------
 
 
-class Silent:
+class Silent(ScriptedReasoner):
     """A judge that answers nobody until it is told to; then with nothing to propose."""
 
     def __init__(self) -> None:
+        super().__init__(())
         self.answers = asyncio.Event()
 
     async def reason(self, briefing: Briefing) -> Thought:
         await self.answers.wait()
-        return Thought("quiet", 1.0)
-
-    def forget(self, agent: str, key: str) -> None:
-        """Nothing is held."""
+        return await super().reason(briefing)
 
 
 async def pass_time(fleet: FleetHarness, clock: ManualClock, seconds: int) -> None:

@@ -29,6 +29,7 @@ from vedette.errors import (
     Unavailable,
     VedetteError,
 )
+from vedette.fleet_clock import FleetClock
 from vedette.serve import endpoint, local
 from vedette.serve.client import LocalClient
 from vedette.serve.endpoint import MAX_PATH_BYTES, POINTER, SOCKET, person, socket_of
@@ -48,8 +49,10 @@ class Recorder:
         default_factory=lambda: SimpleNamespace(
             fleet=SimpleNamespace(name="harbour", agents={"gull": None}),
             store=SimpleNamespace(ready=True, entries=lambda column, value: []),
-            clock=SystemClock(),
-            stops=SimpleNamespace(listed=lambda: [("agent", "gull"), ("all", "")], ends=[]),
+            clock=FleetClock(SystemClock()),
+            stops=SimpleNamespace(
+                listed=lambda: [("agent", "gull"), ("all", "")], ends=[], unrecorded={}
+            ),
             breakers=SimpleNamespace(listed=list),
             gateway=SimpleNamespace(engine=SimpleNamespace(name="opa wasm/1.3"), second=None),
         )

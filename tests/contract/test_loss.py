@@ -7,30 +7,33 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 from tests.contract.test_store import KEY
-from tests.pg import server
+from tests.pg import Server, server
 
 from vedette.adapters.ledger_file import archive, last_before, verify_store
 from vedette.adapters.sqlite import SqliteStore
 from vedette.backup import back_up, restore
 from vedette.commands import Order
 from vedette.entry import Draft
+from vedette.errors import BadStore, Unavailable
 from vedette.event import Event
 from vedette.follow import follow
 from vedette.load.settings import StorePlan
 from vedette.run import ActionRow
+from vedette.runner import Running
 from vedette.storage.witness import last_shown
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import TESTER, FleetHarness
 from vedette.testing.toy import World, job, note, send, toy_fleet, until
 
 TOOLS = ("order.place", "bell.ring", "wire.send")
-KINDS = ("sqlite", "postgresql")
 LEASE_US = 1_000_000
 FILE = "witness.log"
 
@@ -43,18 +46,23 @@ def world() -> World:
 class Place:
     """Where the store of a test's fleet is, and how it goes back to what it was."""
 
-    def __init__(self, folder: Path, world: World, kind: str) -> None:
+    def __init__(
+        self, folder: Path, world: World, kind: str, postgres: Server | None = None
+    ) -> None:
         self.folder, self.world, self.kind = folder, world, kind
         self.url_file = folder / "url"
         self._fleets: dict[str, FleetHarness] = {}
         if kind == "postgresql":
-            self.url_file.write_text(server(fsync=False).fresh())
+            self.url_file.write_text((postgres or server(fsync=False)).fresh())
 
     def fleet(self, name: str = "one") -> FleetHarness:
         """Return a worker; one more than the first has a state folder with a copy of its key."""
         if name in self._fleets:
             return self._fleets[name]
         fleet = self._fleets[name] = toy_fleet(self.folder / name, self.world)
+        # So long is waited before a target is asked about a call of somebody else.
+        declared = self.folder / name / "content/agents/worker/agent.yaml"
+        declared.write_text(declared.read_text().replace("timeout: 30s", "timeout: 1s"))
         if self.kind == "postgresql":
             url_file = str(self.url_file)
             fleet._store = StorePlan("postgresql", url_file=url_file, lease_us=LEASE_US)
@@ -82,6 +90,17 @@ class Place:
             shutil.copy(self.folder / "store.db", self.folder / "one/state/store.db")
         else:
             self.url_file.write_text(self.copied)
+
+    def fail_over(self) -> None:
+        """Put the copy under the name of the database in use, and end all sessions."""
+        live, copied = self._database(), urlsplit(self.copied).path[1:]
+        postgres = server(fsync=False).url("postgres")
+        with psycopg.connect(postgres, autocommit=True) as admin:
+            ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname=%s"
+            admin.execute(f"ALTER DATABASE {live} WITH ALLOW_CONNECTIONS false".encode())
+            admin.execute(ended.encode(), (live,))
+            admin.execute(f"ALTER DATABASE {live} RENAME TO {live}_gone".encode())
+            admin.execute(f"ALTER DATABASE {copied} RENAME TO {live}".encode())
 
     def _database(self) -> str:
         return urlsplit(self.url_file.read_text()).path[1:]
@@ -138,7 +157,19 @@ async def nothing_happens_twice(
     await handle(fleet, *later)
     assert world.effects() == before  # it is stopped
     await go_on(fleet)
-    await fleet.settle()
+    await happened_once(fleet, world, later, before)
+
+
+def are_over(fleet: FleetHarness, events: list[Event]) -> bool:
+    found = rows(fleet, events)
+    over = [row for row in found if row.effect == "done" or row.hold == "open"]
+    return len(over) == len(events)
+
+
+async def happened_once(
+    fleet: FleetHarness, world: World, later: list[Event], before: int = 15
+) -> None:
+    await until(lambda: are_over(fleet, later), 60)
     for tool in ("order.place", "bell.ring"):
         assert set(world.keys(tool).values()) == {1}, tool
     assert len(world.keys()) == before  # wire.send: the same key again, which its target absorbs
@@ -160,8 +191,10 @@ def stands(fleet: FleetHarness, witness: Path) -> bool:
 # --- a witness that is not there ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("left", ["nothing", "an empty file"])
+@pytest.mark.parametrize(
+    ("kind", "left"),
+    [("sqlite", "nothing"), ("sqlite", "an empty file"), ("postgresql", "nothing")],
+)
 async def test_a_store_whose_witness_was_removed_comes_up_stopped_and_in_doubt(
     tmp_path: Path, world: World, kind: str, left: str
 ) -> None:
@@ -260,6 +293,8 @@ async def test_a_server_that_is_older_than_the_witness_saw_comes_up_stopped(
         told = f"entries {loss.size + 1} to {seen.size} are lost: the store goes no further than"
         assert any(told in one for one in fleet.app.troubles)
         assert fleet.body(fleet.entries("store.restored")[0]["seq"])["reason"] == loss.sentence
+        # What was learned in the lost history is not known any more.
+        assert place.witness().with_name("lost-memory.db").exists()
         assert stands(fleet, place.witness())
         await fleet.restart()
         assert (fleet.app.store.loss, fleet.app.line.stops.listed()) == (None, [])
@@ -300,6 +335,112 @@ async def test_after_a_restore_and_an_archive_the_ledger_verifies_by_itself(
         forged.write_text(text[: text.rindex("\u2014")] + "\u2014 vedette/harbour AAAA\n\n")
         line = (state / "ledger.pub").read_text().strip()
         assert not verify_store(fleet.app.store, line, forged).ok
+
+
+async def test_three_workers_whose_server_went_back(tmp_path: Path, world: World) -> None:
+    """Whoever comes first says it for all; each one's witness verifies afterwards."""
+    place = Place(tmp_path, world, "postgresql")
+    later = jobs(2, 5)
+    async with place.fleet() as one:
+        await handle(one, *jobs(0, 2))
+        names = ("one", "two", "three")
+        fleets = [place.fleet(name) for name in names]
+    place.keep()
+    async with AsyncExitStack() as stack:
+        for fleet in fleets:
+            await stack.enter_async_context(fleet)
+        for at, fleet in enumerate(fleets):
+            await fleet.send(*later[at::3])
+        await until(lambda: are_over(one, later), 60)
+        # Every witness sees what any of them signs.
+        head = one.app.store.head()
+        await until(lambda: all(shown(place, name) >= head for name in names), 20)
+    place.go_back()
+    async with AsyncExitStack() as stack:
+        followers = []
+        for fleet in reversed(fleets):
+            await stack.enter_async_context(fleet)
+            assert is_stopped(fleet)
+            line, rollout = fleet.app.line, fleet.app.rollout
+            followers.append(asyncio.create_task(follow(line, rollout, lambda: None, print)))
+        assert [fleet.app.store.loss is None for fleet in fleets] == [True, True, False]
+        assert len(one.entries("store.restored")) == 1
+        for at, fleet in enumerate(fleets):
+            await fleet.send(*later[at::3])
+        await asyncio.sleep(2 * LEASE_US / 1e6)
+        assert world.effects() == 15
+        await go_on(one)
+        await happened_once(one, world, later)
+        assert all(stands(fleet, place.witness(fleet.folder.name)) for fleet in fleets)
+        for follower in followers:
+            follower.cancel()
+
+
+def shown(place: Place, name: str) -> int:
+    point = last_shown(place.witness(name))
+    return point.size if point is not None else 0
+
+
+async def test_a_worker_that_saw_more_than_was_told_stops_everything_again(
+    tmp_path: Path, world: World
+) -> None:
+    place = Place(tmp_path, world, "postgresql")
+    one = place.fleet()
+    async with one:
+        await handle(one, *jobs(0, 2))
+    place.keep()
+    async with one:
+        await handle(one, *jobs(2, 3))
+        other = place.fleet("other")
+        async with other:
+            pass
+    more = jobs(3, 5)
+    async with other:
+        await handle(other, *more)
+    saw = shown(place, "other")
+    place.go_back()
+    async with one:
+        assert is_stopped(one)
+        await go_on(one)
+        # The restored history grows past what the other one saw.
+        while one.app.store.head() <= saw:
+            await handle(one, *(job(f"n{one.app.store.head()}-{n}", note("x")) for n in range(9)))
+    async with other:
+        loss = other.app.store.loss
+        assert loss is not None
+        assert loss.last == saw
+        await nothing_happens_twice(other, world, more)
+        assert stands(other, place.witness("other"))
+        assert stands(other, place.witness())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_running_worker_whose_server_goes_back_ends_and_calls_nothing(
+    tmp_path: Path, world: World
+) -> None:
+    """The same address, another database: what a failover to a copy that lags comes to."""
+    place = Place(tmp_path, world, "postgresql")
+    fleet = place.fleet()
+    async with fleet:
+        await handle(fleet, *jobs(0, 2))
+    place.keep()
+    later = jobs(2, 5)
+    async with fleet:
+        await handle(fleet, *later)
+        await fleet.app.dispatcher.close()
+        running = Running(fleet.app, until_idle=False)
+        async with asyncio.timeout(30):
+            ticks: list[object] = []
+            ending = asyncio.create_task(running.run(ticks.append))
+            await until(lambda: bool(ticks) or ending.done(), 20)
+            place.fail_over()
+            with pytest.raises((BadStore, Unavailable), match="the server went back"):
+                await ending
+        assert not fleet.app.store.holds(fleet.app.store.epoch)
+        assert world.effects() == 15
+    async with fleet:
+        await nothing_happens_twice(fleet, world, later)
+        assert stands(fleet, place.witness())
 
 
 async def archived(fleet: FleetHarness, to: Path) -> None:

@@ -60,6 +60,10 @@ class Shifted(SystemClock):
         """Return the time, put forward."""
         return super().now_us() + self.ahead_us
 
+    def monotonic_us(self) -> int:
+        """Return the time since the boot: as much more has passed."""
+        return super().monotonic_us() + self.ahead_us
+
 
 class Served:
     """A fleet and where its operator API is."""
@@ -446,6 +450,7 @@ async def test_the_commands_themselves_ask_for_the_role(tmp_path: Path) -> None:
             ("pubsub_redrive", lambda: upkeep.redrive(who, why, "s", 1, None)),
             ("correct", lambda: correcting.carry_out(commands, nobody, {"run": "run_1"})),
             ("mode", lambda: modes.carry_out(commands, nobody, {"agent": "x", "mode": "ask"})),
+            ("clock_confirm", lambda: commands.clock_confirm(nobody)),
             ("agent_release", lambda: releasing.carry_out(commands, nobody, {"agent": "x"})),
         ]
         asked += [

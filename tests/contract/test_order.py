@@ -160,7 +160,8 @@ def test_a_lease_that_ran_out_while_its_beat_was_on_its_way_is_taken_up_anew(hoo
     """Whoever asked meanwhile was told no, and let go of runs: they are looked for again."""
     database = PostgresDatabase(server(fsync=False).fresh(), name="test")
     prepare(database)
-    now, told = [0], []
+    now: list[int] = [0]
+    told: list[tuple[int | None, int]] = []
     held = Leases(database, "wrk_a", "a", lease_us=LEASE_US, own_head=lambda: 0, now=lambda: now[0])
 
     def slow(name: str) -> None:

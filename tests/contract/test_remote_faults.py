@@ -43,7 +43,7 @@ class Judge(Base):
 
 
 def _hello(there: Gateway, agent: str = "worker") -> str:
-    told = {"v": 1, "release": release_digest(there.agents / agent)}
+    told = {"v": 2, "release": release_digest(there.agents / agent)}
     return orjson.dumps(told).decode()
 
 

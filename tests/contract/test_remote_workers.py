@@ -220,7 +220,7 @@ async def test_a_second_worker_stands_by_and_takes_over(tmp_path: Path) -> None:
 
 
 def _hello(there: Gateway, agent: str = "worker") -> str:
-    told = {"v": 1, "release": release_digest(there.agents / agent)}
+    told = {"v": 2, "release": release_digest(there.agents / agent)}
     return orjson.dumps(told).decode()
 
 

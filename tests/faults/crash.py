@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -25,7 +26,7 @@ from typing import Any
 
 from tests.faults.auditor import Facts, Held, at_crash, audit, facts_of
 from tests.faults.databases import Postgres
-from tests.faults.scenario import CONTROLS, URL, Stage, dump, lay_stage, plan, play
+from tests.faults.scenario import CONTROLS, URL, Stage, dump, lay_stage, plan, play, read_content
 from tests.faults.warming import warm
 
 from vedette.testing.faults import Ended, in_child
@@ -43,6 +44,7 @@ class Report:
     wrong: int = 0
     possible_pairs: int = 0
     seconds: float = 0.0
+    cpu_s: float = 0.0
     points: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
 
@@ -63,7 +65,7 @@ class Report:
 
     def add(self, other: dict[str, Any]) -> None:
         """Add the report of a shard."""
-        for name in ("singles", "pairs", "ended_before", "wrong", "possible_pairs"):
+        for name in ("singles", "pairs", "ended_before", "wrong", "possible_pairs", "cpu_s"):
             setattr(self, name, getattr(self, name) + other[name])
         self.points.update(other["points"])
         self.findings += other["findings"]
@@ -90,6 +92,7 @@ class Crashes:
         """Play undisturbed; what that comes to is the measure. Raises AssertionError."""
         folder = self.folder / "calm"
         self._begin(folder)
+        read_content(self.stage.content)
         ended = in_child(lambda: self._to_end(folder, 0))
         assert not ended.error, ended.error
         wrong = audit(folder, self.plan)
@@ -224,7 +227,13 @@ def run_shard(
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     crashes.report.seconds = round(time.monotonic() - began, 1)
+    crashes.report.cpu_s = cpu_spent() + (crashes.server.cpu_spent() if crashes.server else 0)
     return crashes.report
+
+
+def cpu_spent() -> float:
+    """Return the seconds of CPU of this process and of the children that it has buried."""
+    return round(sum(os.times()[:4]), 1)
 
 
 def run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import psutil
 from tests import pg
 from tests.faults.auditor import COMMANDS, ENTRIES, Held, held_of
 
@@ -21,6 +22,10 @@ class Postgres:
         self._server = pg.server(fsync=False)
         self._numbers = itertools.count(1)
         self._connect: Any = psycopg.connect
+
+    def cpu_spent(self) -> float:
+        """Return the seconds of CPU that the server has used so far."""
+        return float(sum(psutil.Process(self._server.pid).cpu_times()[:4]))
 
     def create(self, like: str | None = None) -> str:
         """Make a database, as a copy if one is named; return its URL."""

@@ -186,6 +186,14 @@ def open_effects(state: Path) -> list[str]:
     return agents
 
 
+def judged_again(config: Path, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return what `vedette replay --judges` says of a fleet: every judgement is made again."""
+    verb = [str(VEDETTE), "--config", str(config), "replay", "--judges", "--json"]
+    told = subprocess.run(verb, stdout=subprocess.PIPE, check=False, env=env, timeout=300)
+    found: dict[str, Any] = json.loads(told.stdout)
+    return found
+
+
 def audit(state: Path, receiver: Path) -> Audit:
     """Read what a fleet did, from the store and from the targets' own records.
 

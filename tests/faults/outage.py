@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from tests.faults.auditor import Facts, at_crash, audit, facts_of
-from tests.faults.crash import Report, broke, finish, run_shards, work_folder
+from tests.faults.crash import Report, broke, cpu_spent, finish, run_shards, work_folder
 from tests.faults.scenario import Stage, dump, lay_stage, plan, play, weaken
 from tests.faults.warming import warm
 
@@ -113,6 +113,7 @@ def run_shard(shard: int, shards: int, *, seed: int, cuts: int, synchronous: str
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     outages.report.seconds = round(time.monotonic() - began, 1)
+    outages.report.cpu_s = cpu_spent()
     return outages.report
 
 

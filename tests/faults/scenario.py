@@ -12,7 +12,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from vedette.effect import Call, Outcome
 from vedette.errors import AlreadyDone
 from vedette.event import Event
 from vedette.follow import follow
-from vedette.load import Settings
+from vedette.load import Isolation, Settings, read_fleet
+from vedette.load.fleet import Read
 from vedette.load.settings import StorePlan
 from vedette.run import Step
 from vedette.testing.clock import ManualClock
@@ -338,17 +339,34 @@ def weaken(synchronous: str) -> None:
     opening.__init__ = weaker
 
 
+def settings_of(content: Path) -> Settings:
+    """Return the settings of a stage's fleet, for who reads it and judges in this process."""
+    return replace(
+        Settings.of(content / "content", "harbour"),
+        isolation=Isolation(False), targets={"world": {"kind": "world"}},
+    )  # fmt: skip
+
+
+@cache
+def read_content(content: Path) -> Read:
+    """Return the fleet of a stage as it is declared; read once, before children are forked."""
+    settings = settings_of(content)
+    return read_fleet(settings.root, settings)
+
+
 def dump(stage: Stage, folder: Path, *, verify: bool = False) -> None:
     """Write what the auditor reads: the exported ledger, and the fleet's own rows and sums.
 
-    With `verify` the product's own verification has to find nothing either.
+    Every judgement is made again, and comes out as recorded. With `verify` the product's own
+    verification has to find nothing either.
     """
     from vedette.adapters.ledger_file import export, verify_store
     from vedette.adapters.sqlite_bank import SqliteBank
+    from vedette.judge_releases import judge_again
     from vedette.stores import open_reading
 
-    settings = Settings.of(stage.content / "content", "harbour")
-    store = open_reading(replace(settings, state=folder / "state", store=store_of(folder)))
+    settings = replace(settings_of(stage.content), state=folder / "state", store=store_of(folder))
+    store = open_reading(settings)
     banks = SqliteBank(folder / "state" / "memory.db")
     try:
         key = (folder / "state" / "ledger.pub").read_text(encoding="ascii")
@@ -356,6 +374,9 @@ def dump(stage: Stage, folder: Path, *, verify: bool = False) -> None:
         if verify:
             report = verify_store(store, key, witness)
             assert report.ok, report.findings
+        judged = judge_again(settings, store, ManualClock(START_US), read_content(stage.content))
+        assert judged.ok, judged.to_json()
+        assert judged.equal, "nothing was judged"
         export(store, folder / "export", verifier_key=key, witness=witness, bodies=True)
         spent: dict[str, int] = {}
         for agent, unit, _, amount in store.spent(0):

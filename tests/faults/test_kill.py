@@ -7,7 +7,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests.faults.kill import Audit, audit, compare, kill_at, moments, run_to_end
+from tests.faults.kill import (
+    Audit,
+    audit,
+    compare,
+    judged_again,
+    kill_at,
+    moments,
+    run_to_end,
+)
 from tools.real_fleet import ROOT, lay_out, receiver, unpack_mails
 
 from vedette.judging.series import generate
@@ -64,6 +72,9 @@ def test_killed_twenty_times_nothing_is_lost_and_nothing_done_twice(
     assert killed.open_effects["anomaly_detection"], "no kill left a webhook call open"
     wrong = compare(undisturbed, audit(tmp_path / "state", tmp_path / "receiver.jsonl"))
     assert not wrong, "\n".join(wrong[:20])
+    judged = judged_again(config)
+    assert judged["ok"], judged["differences"]
+    assert judged["equal"] == judged["judgements"] >= SERIES * 800
 
 
 @pytest.mark.data

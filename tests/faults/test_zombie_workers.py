@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests.faults.kill import judged_again
 from tests.pg import server
 from tools.real_fleet import lay_out, receiver
 
@@ -121,6 +122,9 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path: Path, serie
         report = verify_store(store, line, tmp_path / name / "state" / "witness.log")
         assert report.findings == ()
     store.close()
+    judged = judged_again(tmp_path / "two" / "vedette.toml", {**os.environ, "WORKERS_URL": url})
+    assert judged["ok"], judged["differences"]
+    assert judged["equal"] == SERIES * ROWS
     counts = taken(record)
     assert called, "the test needs calls"
     assert counts.keys() == called

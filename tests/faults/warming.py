@@ -22,6 +22,8 @@ def warm(stage: Stage) -> None:
     app: Any = import_module("vedette.app")
     # A fleet this small needs no 256 handlers, and making them would be most of a child's work.
     app.Dispatcher = partial(app.Dispatcher, handlers=8)
+    if stage.store == "postgresql":
+        import_module("vedette.adapters.postgres")
     with TemporaryDirectory(dir=stage.content) as folder:
         play(replace(stage, store="sqlite"), Path(folder), 0)
         dump(stage, Path(folder))

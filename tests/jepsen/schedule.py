@@ -1,8 +1,8 @@
 """What happens when, drawn by one seed before anything runs: faults, orders of people, bursts.
 
 The schedule is the seed's; what meets what is real time's, so a seed names a schedule and not a
-history. Faults of one kind end before the next of that kind begins, and a pause after every sixth
-lets the fleet come back to where it works, as faults of a fleet that never works find little.
+history. A pause after every sixth fault lets the fleet come back to where it works: faults of a
+fleet that never works find little.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ POSTGRES = {
     "stall": (5, 1.0, 12.0), "drop": (4, 0.0, 0.0), "slow": (2, 3.0, 8.0),
     "shutdown": (2, 0.2, 4.0),
 }  # fmt: skip
-# What may last beside others: all the rest follow one another.
+# Of these one lasts at a time.
 TARGETS = ("late targets", "failing targets", "silent targets", "unreadable targets")
+OF_A_WORKER = ("kill", "freeze", "worker death", "stall", "drop", "slow")
 SCOPES = (
     *(f"agent:{name}" for name in AGENTS),
     "tool:order.place", "tool:parcel.send", "tool:lamp.set", "tool:wire.send", "all:",
@@ -33,7 +34,7 @@ SCOPES = (
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A fault or an order: when, what, for how long, and where (a worker's number or a scope)."""
+    """A fault or an order: when, what, for how long, and where: a worker's number, or a scope."""
 
     at_s: float
     what: str
@@ -56,7 +57,9 @@ def draw_schedule(seed: int, seconds: float, *, workers: int) -> list[Planned]:
                 at_s += 0.3
                 continue
             targets_until_s = at_s + for_s
-        where = draw.choice(SCOPES) if what == "stop" else str(draw.randrange(workers))
+        where = draw.choice(SCOPES) if what == "stop" else ""
+        if what in OF_A_WORKER:
+            where = str(draw.randrange(workers))
         found.append(Planned(round(at_s, 2), what, for_s, where))
         # Half of the time the next one comes while this one lasts.
         at_s += draw.uniform(0.2, 2.0) + (0 if draw.random() < 0.5 else for_s)

@@ -13,11 +13,14 @@ import json
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from urllib.parse import parse_qs, urlsplit
 
 from tests.jepsen.fleet import TIMEOUT_S
 from tests.simulation.history import Act
 
+# Status, content type and body; None: the connection is closed without an answer.
+Answer = tuple[int, str, bytes] | None
 KNOWS_KEYS = ("lamp.set", "big.send", "wire.send", "fax.send")
 _PAGE = b"<html><title>Sign in</title><body>Please sign in.</body></html>"
 
@@ -31,7 +34,7 @@ class Targets:
         self.acts: list[Act] = []
         self.happened: set[str] = set()
         self.url = ""
-        self._calls = set[asyncio.Task[None]]()
+        self._calls = set[asyncio.Task[Answer]]()
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
@@ -73,13 +76,11 @@ class Targets:
                 await writer.drain()
         writer.close()
 
-    async def _act(
-        self, path: str, headers: dict[str, str], body: bytes
-    ) -> tuple[int, str, bytes] | None:
+    async def _act(self, path: str, headers: dict[str, str], body: bytes) -> Answer:
         _, agent, tool = path.split("/")
         key, text = headers["idempotency-key"], json.loads(body)["text"]
         self._note("begun", tool, key, text, agent)
-        deed = lambda: self._do(tool, key, text, agent)  # noqa: E731
+        deed = partial(self._do, tool, key, text, agent)
         chance = self.draw.random()
         if self.mode == "late targets" and chance < 0.8:
             await asyncio.sleep(self.draw.uniform(0.5, TIMEOUT_S - 0.4))
@@ -95,7 +96,7 @@ class Targets:
         deed()
         return 200, "application/json", json.dumps({"key": key}).encode()
 
-    async def _query(self, path: str) -> tuple[int, str, bytes] | None:
+    async def _query(self, path: str) -> Answer:
         key = parse_qs(urlsplit(path).query)["key"][0]
         known = key in self.happened
         self._note("asked", "", key)

@@ -7,7 +7,7 @@ import json
 import random
 import subprocess
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -62,6 +62,7 @@ class Trial:
         self._url = ""
         self._links: list[Link] = []
         self._down: set[int] = set()
+        self._one_at_a_time = defaultdict[tuple[str, str], asyncio.Lock](asyncio.Lock)
         self._planned: set[asyncio.Task[None]] = set()
         self._targets = Targets(self.now, random.Random(f"{seed} targets"))
         self._draw = random.Random(f"{seed} chances")
@@ -151,53 +152,55 @@ class Trial:
     async def _carry_out(self, planned: Planned) -> None:
         fault = Fault(planned.what, planned.where, self.now(), NEVER)
         self.seen.history.faults.append(fault)
-        await self._do(planned)
+        # The same again begins when this has ended: a server is not shut down while it starts.
+        async with self._one_at_a_time[planned.what, planned.where]:
+            await self._do(planned)
         fault.to_s = self.now()
 
     async def _do(self, planned: Planned) -> None:
-        what, lasts = planned.what, lambda: asyncio.sleep(planned.for_s)
+        what = planned.what
         number = int(planned.where) if planned.where.isdigit() else 0
         worker = self._workers[number]
         link = self._links[number] if self._links else None
         if what in TARGETS:
             self._targets.mode = what
-            await lasts()
+            await asyncio.sleep(planned.for_s)
             self._targets.mode = ""
         elif what == "kill":
             self._down.add(number)
             worker.kill()
-            await lasts()
+            await asyncio.sleep(planned.for_s)
             worker.start()
             self._down.discard(number)
         elif what == "freeze":
             worker.freeze()
-            await lasts()
+            await asyncio.sleep(planned.for_s)
             worker.thaw()
         elif what == "worker death":
             worker.kill_forked(self._draw)
         elif what == "stop":
             await self._people.stop(planned.where)
-            await lasts()
+            await asyncio.sleep(planned.for_s)
             await self._people.resume(planned.where)
         elif what == "publish":
             await self._people.publish(self._laid.strict, strict=True)
-            await lasts()
+            await asyncio.sleep(planned.for_s)
             await self._people.publish(self._laid.base, strict=False)
         elif what == "burst":
             self._producers.burst()
         elif what == "stall" and link:
             link.stall()
-            await lasts()
+            await asyncio.sleep(planned.for_s)
             link.resume()
         elif what == "drop" and link:
             link.drop()
         elif what == "slow" and link:
             link.delay_s = 0.03
-            await lasts()
+            await asyncio.sleep(planned.for_s)
             link.resume()
         elif what == "shutdown" and self._server:
             await asyncio.to_thread(self._server.crash)
-            await lasts()
+            await asyncio.sleep(planned.for_s)
             await asyncio.to_thread(self._server.restart)
         else:
             raise AssertionError(f"nobody knows how to do {planned}")

@@ -7,6 +7,7 @@ people do beside it, at any instant and in any order, and checks after every mov
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -115,13 +116,17 @@ class ActionLife(RuleBasedStateMachine):
         if before.hold == "approved" and row.hold == "used":
             self.approvals_used += 1
         if decision.outcome == "permit":
-            assert row.hold in (None, "used" if before.hold == "approved" else "released")
-            assert hold.approval_of(row, self.now) is None  # used up, or never given
+            used = before.hold in ("approved", "used")
+            assert row.hold in (None, "used" if used else "released")
+            # Never given, or good for this one effect until that is over.
+            assert hold.approval_of(row, self.now) == given
+            assert hold.approval_of(replace(row, effect="done"), self.now) is None
         if row.hold == "open":
             assert row.approver is None
         if given is not None:
             # Nothing but the exact action, in time, from a person.
-            assert (given.action_digest, before.hold) == (row.digest, "approved")
+            assert given.action_digest == row.digest
+            assert before.hold in ("approved", "used")
             assert given.until_us > self.now
 
     @precondition(lambda self: self.row.waits == "approval" and not self.row.settled)
@@ -202,7 +207,7 @@ class ActionLife(RuleBasedStateMachine):
 
     @invariant()
     def an_ended_hold_does_not_stand_in_for_an_answer(self) -> None:
-        if self.row.hold in approval.ENDED:
+        if self.row.hold in approval.ENDED and (self.row.hold != "used" or self.row.settled):
             assert hold.approval_of(self.row, self.now) is None
 
 
@@ -288,7 +293,7 @@ def test_an_approval_is_found_only_in_time_and_only_on_an_approved_hold(
     until: int, state: HoldState | None, approver: str | None
 ) -> None:
     found = hold.approval_of(row_of(hold=state, approver=approver, until_us=until), T0)
-    stands = state == "approved" and approver is not None and until > T0
+    stands = state in ("approved", "used") and approver is not None and until > T0
     assert (found is not None) is stands
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from vedette.origin import Ref
 from vedette.ports import Thought
 from vedette.tool import Tool
 
+STATE = "0a1b2c3d"
 text = st.text(max_size=8)
 number = st.floats(allow_nan=False)
 scalar = st.none() | st.booleans() | st.integers() | number | text
@@ -64,6 +66,7 @@ thoughts = st.builds(
     observed=st.booleans(),
     checkpoint=st.none() | st.binary(max_size=9),
     candidates=st.lists(candidates, max_size=2).map(tuple),
+    state=st.text("0123456789abcdef", min_size=8, max_size=8),
 )
 outcomes = st.builds(
     Outcome, st.sampled_from(["done", "failed", "retry", "unknown"]), mapping, any_text
@@ -128,6 +131,12 @@ def test_outcomes_and_rows_cross(outcome: Outcome | None, written: list[RowWrite
     assert same(wire.rows_in(wire.rows_out(written)), written)
 
 
+@pytest.mark.parametrize("state", ["", "0a1b2c3", "0A1B2C3D", "0a1b2c3d\n", "a" * 64, None, 7])
+def test_a_thought_whose_state_has_no_name_is_refused(state: Any) -> None:
+    with pytest.raises(BadFrame):
+        wire.thought_in(*wire.thought_out(Thought("x", 1.0, state=state)))
+
+
 @given(data)
 def test_plain_data_crosses_and_nan_too(value: Any) -> None:
     assert same(read_plain(pack_plain(value)), value)
@@ -143,11 +152,12 @@ def test_plain_data_crosses_and_nan_too(value: Any) -> None:
 @pytest.mark.parametrize("beside", [0, math.nan, 1 << 70])
 def test_no_value_is_ever_taken_for_a_reference(value: Any, beside: Any) -> None:
     """In neither form: a value out of an event must not turn into a trusted one."""
-    thought = Thought("x", 1.0, (Proposal("t", {"to": value, "n": beside}),))
+    thought = Thought("x", 1.0, (Proposal("t", {"to": value, "n": beside}),), state=STATE)
     (proposal,) = wire.thought_in(*wire.thought_out(thought)).proposals
     assert same(proposal.args["to"], value)
+    by = {"to": Ref("/x"), "n": beside}
     (by_ref,) = wire.thought_in(
-        *wire.thought_out(Thought("x", 1.0, (Proposal("t", {"to": Ref("/x"), "n": beside}),)))
+        *wire.thought_out(replace(thought, proposals=(replace(thought.proposals[0], args=by),)))
     ).proposals
     assert by_ref.args["to"] == Ref("/x")
 

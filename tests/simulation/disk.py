@@ -78,14 +78,20 @@ class SimDisk(WatchedDisk):
     def image(self, folder: Path, to: Path, cut: random.Random | None = None) -> None:
         """Give `to` what survives of a machine's folder: all of it, or what a power cut leaves.
 
-        `cut` draws what that is. Take the image before anything else can write.
+        `cut` draws what that is. The folder itself is gone then: take the image when its life ends,
+        before anything else can write.
         """
         real = os.path.realpath(folder)
-
-        def ignore(_: str, names: list[str]) -> list[str]:
-            return [n for n in names if n in _NOT_KEPT or n.endswith(_MEMORY)]
-
-        shutil.copytree(folder, to, ignore=ignore)
+        to.mkdir(mode=0o700)
+        for file in sorted(folder.iterdir()):
+            if file.name in _NOT_KEPT or file.name.endswith(_MEMORY):
+                continue
+            if f"{real}/{file.name}" in self.files:
+                # The dead have it open, with the locks that they held.
+                shutil.copy2(file, to / file.name)
+            else:
+                file.rename(to / file.name)
+        shutil.rmtree(folder)
         kept = [path for path in sorted(self.files) if path.rpartition("/")[0] == real]
         if cut is not None:
             for path in kept:

@@ -9,6 +9,7 @@ policy compiled, an agent's code compiled.
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from vedette.agent import Fleet
 from vedette.app import App, open_app
 from vedette.bundle import Bundle
 from vedette.follow import catch_up, follow
-from vedette.load import Isolation, Settings
+from vedette.load import Isolation, Settings, policy_data
 from vedette.load.fleet import Loaded
 from vedette.load.settings import StorePlan
 from vedette.runner import feeding
@@ -182,11 +183,12 @@ def _no_second(bundle: Bundle) -> None:
 
 
 _READ: dict[Path, Loaded] = {}
+_DATA: dict[tuple[str, bytes], bytes] = {}
 
 
 def read_once() -> None:
-    """Let every later life of this process share what is read of a content folder."""
-    really = load.load_fleet
+    """Let every later life of this process share what is read of content and policy folders."""
+    really, really_data = load.load_fleet, policy_data.read_data
 
     def load_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> Loaded:
         if root not in _READ:
@@ -195,4 +197,11 @@ def read_once() -> None:
         fleet = Fleet(kept.fleet.name, dict(kept.fleet.agents), kept.fleet.max_hops)
         return replace(kept, fleet=fleet)
 
+    def read_data(path: str, raw: bytes) -> dict[str, Any]:
+        if (path, raw) not in _DATA:
+            _DATA[path, raw] = pickle.dumps(really_data(path, raw))
+        found: dict[str, Any] = pickle.loads(_DATA[path, raw])
+        return found
+
     load.load_fleet = load_fleet
+    policy_data.read_data = read_data

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import apsw
 from tests.simulation.loop import OWNER, Owner, SimLoop
@@ -42,10 +42,12 @@ _GIVE_UP_S = 15.0
 _LISTEN, _NOTIFY = "LISTEN ", "NOTIFY "
 
 
+T = TypeVar("T")
+
 # One process opens its file, and need not tell others what it has locked.
 SERVER_VFS = "unix-excl"
 # Asked of each row that a query looks at.
-_shard_of: Any = cache(shard_of)
+_shard_of = cache(shard_of)
 
 
 class Lost(Exception):
@@ -179,11 +181,11 @@ class Session:
         self._told = False
         self._turn = 0
         self.db = _open(server.path)
-        functions: Any = self.db
-        functions.create_scalar_function("shard_of", _shard_of, 2, deterministic=True)
-        functions.create_scalar_function("current_setting", lambda _: "UTF8", 1)
-        functions.create_scalar_function("pg_advisory_xact_lock", lambda _: None, 1)
-        functions.create_scalar_function("to_regclass", self._table, 1)
+        create: Any = self.db.create_scalar_function
+        create("shard_of", _shard_of, 2, deterministic=True)
+        create("current_setting", lambda _: "UTF8", 1)
+        create("pg_advisory_xact_lock", lambda _: None, 1)
+        create("to_regclass", self._table, 1)
         server.sessions.append(self)
 
     def _table(self, name: str) -> str | None:
@@ -382,14 +384,14 @@ class SimulatedDatabase:
             session.link()
         return session
 
-    def _tried(self, session: Session, work: Callable[[], Any]) -> Any:
+    def _tried(self, session: Session, work: Callable[[], T]) -> T:
         try:
             return work()
         except self.fault:
             session.failed = session.db.in_transaction
             raise
 
-    def _again(self, work: Callable[[], Any]) -> Any:
+    def _again(self, work: Callable[[], T]) -> T:
         """Do it, and again on a new session if the old one ended outside of a transaction."""
         outside, tries = not (self._began or self.in_transaction), 0
         loop = self._session.server.loop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,11 +53,15 @@ def test_an_approval_is_found_for_its_action_in_its_time_once() -> None:
     assert (found.action_digest, found.by, found.until_us) == ("d" * 64, "person:kim", NOW + 10)
     assert approval_of(given, NOW + 10) is None
     assert ended(given, NOW + 10)
-    for other in ("open", "used", "denied", "expired", "released", None):
+    for other in ("open", "denied", "expired", "released", None):
         assert approval_of(row(hold=other, approver="person:kim", until_us=NOW + 10), NOW) is None
     assert approval_of(row(hold="approved", until_us=NOW + 10), NOW) is None
     apply(given, decision("permit"), 1, NOW)
-    assert (given.hold, approval_of(given, NOW)) == ("used", None)
+    # For the one effect, as long as that is not over; and in its time.
+    assert (given.hold, approval_of(given, NOW)) == ("used", found)
+    assert approval_of(given, NOW + 10) is None
+    for over in ("done", "failed", "cancelled"):
+        assert approval_of(replace(given, effect=over), NOW) is None
 
 
 def test_an_approval_stays_while_its_action_waits_for_something_else() -> None:

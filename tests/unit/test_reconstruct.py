@@ -115,6 +115,18 @@ def test_a_plan_that_was_taken_back_may_be_made_again() -> None:
     assert codes(Book().decided("permit").add("effect.intended").add("effect.cancelled")) == []
 
 
+def test_a_call_of_unknown_outcome_may_be_planned_again_once_it_is_decided_again() -> None:
+    """A stop, or a person who is asked, comes between: nobody cancels what may have happened."""
+    begun = Book().decided("permit").add("effect.intended").add("effect.started")
+    stopped = begun.decided("hold").add("effect.unknown", tries=1)
+    assert codes(stopped.decided("permit").add("effect.intended", tries=1)) == []
+    assert codes(stopped.add("effect.started", tries=1).add("effect.done", tries=2)) == []
+    unasked = Book().decided("permit").add("effect.intended").add("effect.unknown", tries=1)
+    assert codes(unasked.add("effect.intended", tries=1)) == ["twice"]
+    unasked = Book().decided("permit").add("effect.intended").decided("hold")
+    assert codes(unasked.add("effect.unknown").add("effect.intended")) == ["unpermitted", "twice"]
+
+
 def test_a_body_that_is_another_or_gone_is_found() -> None:
     book = Book().decided("permit").decided("permit")
     seq, raw, salt, data = book.walked[0]

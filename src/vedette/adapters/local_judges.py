@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from vedette.event import Event
+from vedette.judge_state import made_of, name_state, see, see_all, seen_from
 from vedette.judging import Judge
 from vedette.memory import Briefing
 from vedette.ports import Thought
@@ -24,12 +25,14 @@ class _Held:
     state: Any
     at: int
     since_checkpoint: int
+    seen: bytes
 
 
 class LocalJudges:
     """Runs each agent's judge. Judges are made on first use by `make`.
 
     `expired` says, once, that an agent's is to be made anew: what it was taught holds no longer.
+    `made` is asked after `make`: the digest of what the agent's judge was made of.
     """
 
     def __init__(
@@ -38,12 +41,15 @@ class LocalJudges:
         *,
         checkpoint_every: int = CHECKPOINT_EVERY,
         expired: Callable[[str], bool] = lambda agent: False,
+        made: Callable[[str], str] = lambda agent: made_of(None, ()),
     ) -> None:
         self._make = make
+        self._made = made
         self._expired = expired
         self._every = checkpoint_every
         self._judges: dict[str, Judge] = {}
         self._stateful: dict[str, bool] = {}
+        self._digests: dict[str, str] = {}
         self._held: dict[tuple[str, str], _Held] = {}
 
     def judge(self, agent: str) -> Judge:
@@ -52,6 +58,7 @@ class LocalJudges:
         if judge is None:
             judge = self._judges[agent] = self._make(agent)
             self._stateful[agent] = type(judge).observe is not Judge.observe
+            self._digests[agent] = self._made(agent)
         return judge
 
     async def reason(self, briefing: Briefing) -> Thought:
@@ -64,11 +71,12 @@ class LocalJudges:
             self.renew(briefing.agent)
         judge = self.judge(briefing.agent)
         if not self._stateful[briefing.agent]:
-            return _thought(judge.judge(None, briefing), None)
+            state = name_state(self._digests[briefing.agent], None)
+            return _thought(judge.judge(None, briefing), None, state)
         key = (briefing.agent, briefing.key)
         held = self._held.get(key)
         if held is None and briefing.previous == 0:
-            held = self._held[key] = _Held(judge.blank(), 0, 0)
+            held = self._held[key] = _Held(judge.blank(), 0, 0, seen_from(0))
         if held is None or held.at != briefing.previous:
             return Thought(needs_state=True, observed=False)
         # Should the judge raise, its state is half-way: nobody may go on from it.
@@ -76,12 +84,15 @@ class LocalJudges:
         seen = judge.observe(held.state, briefing.event)
         judgement = judge.judge(seen, briefing)
         held.at = briefing.position
+        held.seen = see(held.seen, held.at)
+        state = name_state(self._digests[briefing.agent], held.seen)
         held.since_checkpoint += 1
         checkpoint = None
         if held.since_checkpoint >= self._every:
             checkpoint, held.since_checkpoint = judge.dump(held.state), 0
+            held.seen = seen_from(held.at)
         self._held[key] = held
-        return _thought(judgement, checkpoint)
+        return _thought(judgement, checkpoint, state)
 
     def restore(
         self,
@@ -94,10 +105,11 @@ class LocalJudges:
         """Take up a key's state from its checkpoint and observe what came since."""
         judge = self.judge(agent)
         state = judge.blank() if checkpoint is None else judge.load(checkpoint)
+        seen = see_all(seen_from(at), (position for position, _ in since))
         for position, event in since:
             judge.observe(state, event)
             at = position
-        self._held[(agent, key)] = _Held(state, at, len(since))
+        self._held[(agent, key)] = _Held(state, at, len(since), seen)
 
     def fold(
         self, agent: str, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]
@@ -127,7 +139,7 @@ class LocalJudges:
         self._held.pop((agent, key), None)
 
 
-def _thought(judgement: Any, checkpoint: bytes | None) -> Thought:
+def _thought(judgement: Any, checkpoint: bytes | None, state: str) -> Thought:
     detail: Mapping[str, Any] = judgement.detail
     return Thought(
         label=judgement.label,
@@ -140,4 +152,5 @@ def _thought(judgement: Any, checkpoint: bytes | None) -> Thought:
         observed=True,
         checkpoint=checkpoint,
         candidates=judgement.candidates,
+        state=state,
     )

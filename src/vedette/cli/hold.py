@@ -31,7 +31,7 @@ from vedette.cli.showing import (
 from vedette.clock import SystemClock
 from vedette.display_text import about_lines
 
-_WAITS = ("approval", "time", "resume", "target", "budget", "all")
+_WAITS = ("approval", "time", "resume", "target", "budget", "policy", "all")
 _MOST = 160
 
 

@@ -16,6 +16,7 @@ from vedette.errors import BadCommand
 
 if TYPE_CHECKING:
     from vedette.adapters.ledger_file import Walk
+    from vedette.load import Settings
     from vedette.verify import Report
 
 _SHOWN = 20
@@ -52,6 +53,7 @@ ledger.add_command(reconstruct)
     help="Checkpoints kept elsewhere; finds a cut and a fork. Default: witness.log beside it.",
 )
 @click.option("--no-bodies", is_flag=True, help="Leave content aside; entries only.")
+@click.option("--deep", is_flag=True, help="Also rows, decisions and judgements, made again.")
 @archive_option
 @as_json_option
 @click.pass_context
@@ -61,6 +63,7 @@ def ledger_verify(
     key: Path | None,
     witness: Path | None,
     no_bodies: bool,
+    deep: bool,
     archive: Path | None,
     as_json: bool,
 ) -> int:
@@ -68,8 +71,13 @@ def ledger_verify(
 
     Finds changed, missing and reordered entries, a tail cut before the last witnessed checkpoint,
     and a fork. Content that was erased is said to be so and is no finding; so is what a restore
-    lost, as far as the ledger records it. Exits with 1 on any.
+    lost, as far as the ledger records it. With --deep it also does what `store check`, `replay` and
+    `replay --judges` do: not offline from an EXPORT, since it runs the agents' judges. Exits with 1
+    on any.
     """
+    if deep and export is not None:
+        mend = "leave EXPORT away, where the fleet's store and its agents are"
+        raise BadCommand("--deep needs the store and the judges", where=str(export), mend=mend)
     if export is not None and not export.exists():
         mend = "name the folder of an export, or the file of a proof"
         raise BadCommand("there is no such export or proof", where=str(export), mend=mend)
@@ -77,8 +85,34 @@ def ledger_verify(
         return _verify_proof(export, key, as_json)
     report = _report(ctx, export, key, witness, not no_bodies, archive)
     value = report.to_json()
-    say(as_json, value, _text(value))
-    return 0 if report.ok else 1
+    lines = [_text(value)]
+    if deep:
+        value["deep"], told = _deep(settings_of(ctx))
+        value["ok"] = value["ok"] and value["deep"]["ok"]
+        lines += told
+    say(as_json, value, "\n".join(lines))
+    return 0 if value["ok"] else 1
+
+
+def _deep(settings: Settings) -> tuple[dict[str, Any], list[str]]:
+    """Hold rows, decisions and judgements against the entries; return what is said of them."""
+    from vedette.cli.replay import decide_again, judge_lines
+    from vedette.clock import SystemClock
+    from vedette.judge_releases import judge_again
+
+    with reading(settings) as store, store.snapshot():
+        odd = [plain(str(one)) for one in store.audit()]
+        decisions = decide_again(settings, store)
+        judgements = judge_again(settings, store, SystemClock()).to_json()
+    lines = [f"FOUND {one}" for one in odd[:_SHOWN]] or ["every row is what the ledger says"]
+    unlike = sum(decisions["unreplayable"].values())
+    lines.append(
+        f"{decisions['decisions']:,} decisions: {decisions['agreed']:,} agreed, "
+        f"{decisions['differed']:,} differed, {unlike:,} unreplayable"
+    )
+    ok = not odd and decisions["ok"] and judgements["ok"]
+    told = {"ok": ok, "rows": odd, "decisions": decisions, "judgements": judgements}
+    return told, [*lines, *judge_lines(judgements)]
 
 
 def _report(

@@ -1,14 +1,14 @@
-"""`vedette replay`: every recorded decision, made again from the record alone."""
+"""`vedette replay`: every recorded decision, or judgement, made again and compared."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from vedette.cli.common import as_json_option, dumps, reading, say, settings_of, table
+from vedette.cli.common import as_json_option, dumps, plain, reading, say, settings_of, table
 from vedette.errors import BadCommand
 
 if TYPE_CHECKING:
@@ -28,22 +28,33 @@ _ENGINES = ("regorus", "wasm", "opa")
     show_default=True,
     help="Who decides again: regorus, OPA's Wasm, or the program opa itself.",
 )
+@click.option("--judges", is_flag=True, help="Make the judgements again instead, in order.")
 @as_json_option
 @click.pass_context
-def replay(ctx: click.Context, engine: str, as_json: bool) -> int:
+def replay(ctx: click.Context, engine: str, judges: bool, as_json: bool) -> int:
     """Decide every recorded decision again and compare.
 
     Needs nothing but the record: the exact questions and the bundles are in it. Exits with 1 if
     one came out otherwise or cannot be made again though nobody erased it. With --engine opa it
     asks a server of the program opa, started for this and ended after it: an engine that shares
     no code with the one that decided finds what that one got wrong.
-    """
-    from vedette.replay import replay as again
 
+    With --judges it puts the events of each key to their judges again, in the order accepted: of
+    the release and the lessons that judged them, boxed as the fleet's are. It names what was judged
+    out of order, on another state than the events come to, or otherwise, and a judge that does not
+    answer twice alike. What is not at hand any more is counted and said, and is no difference.
+    """
     settings = settings_of(ctx)
-    with reading(settings) as store, _engine_for(settings, store, engine) as load:
-        report = again(store, load)
-    value = report.to_json()
+    if judges:
+        from vedette.clock import SystemClock
+        from vedette.judge_releases import judge_again
+
+        with reading(settings) as store, store.snapshot():
+            value = judge_again(settings, store, SystemClock()).to_json()
+        say(as_json, value, "\n".join(judge_lines(value)))
+        return 0 if value["ok"] else 1
+    with reading(settings) as store:
+        value = decide_again(settings, store, engine)
     words = ("permit", "hold", "deny")
     rows = [
         [str(revision), *(f"{found.get(word, 0):,}" for word in words)]
@@ -71,6 +82,36 @@ def replay(ctx: click.Context, engine: str, as_json: bool) -> int:
         )
     say(as_json, value, "\n".join(lines))
     return 0 if value["ok"] else 1
+
+
+def decide_again(settings: Settings, store: Reads, engine: str = _ENGINES[0]) -> dict[str, Any]:
+    """Return the report of a replay of all decisions."""
+    from vedette.replay import replay as again
+
+    with _engine_for(settings, store, engine) as load:
+        return again(store, load).to_json()
+
+
+def judge_lines(value: Mapping[str, Any]) -> list[str]:
+    """Say what came of judging again: `value` is a JudgeReport as JSON."""
+    lost = sum(value["unrecomputable"].values())
+    why = ", ".join(f"{number:,} {reason}" for reason, number in value["unrecomputable"].items())
+    lines = [
+        f"{value['judgements']:,} judgements: {value['equal']:,} equal, {value['different']:,} "
+        f"different, {lost:,} not made again" + (f" ({why})" if why else ""),
+        f"{value['states']:,} kept states compared; "
+        f"{value['answers']:,} turns answered by models, or by the engine, as recorded",
+    ]
+    for one in value["differences"][:10]:
+        place = (
+            f"entry {one['seq']}, run {one['run']}, event {one['event']}, " if one["seq"] else ""
+        )
+        lines.append(
+            f"FOUND {one['what']}: {place}{one['agent']} key {plain(one['key'])} at "
+            f"{one['position']}: recorded {plain(dumps(one['recorded']))}, "
+            f"again {plain(dumps(one['again']))}"
+        )
+    return lines
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from vedette.cli.common import (
@@ -14,12 +16,18 @@ from vedette.cli.common import (
     stretch,
     whens,
 )
+from vedette.cli.replay import judge_lines
+
+if TYPE_CHECKING:
+    from vedette.load import Settings
+    from vedette.storage.reads import Reads
 
 
 @click.command()
 @stretch
 @click.option("--seed", metavar="TEXT", help="Draw the actions to check by another seed.")
 @click.option("--agent", metavar="NAME", help="Only what this agent would have done.")
+@click.option("--judges", is_flag=True, help="Also make every judgement of the ledger again.")
 @as_json_option
 @click.pass_context
 def report(
@@ -28,6 +36,7 @@ def report(
     until: str | None,
     seed: str | None,
     agent: str | None,
+    judges: bool,
     as_json: bool,
 ) -> None:
     """Tell what changed, what went wrong, what was spent and what people were asked.
@@ -35,7 +44,7 @@ def report(
     Also which rules never spoke, and 20 permitted actions to check by hand, drawn at random but the
     same ones all day; and what agents in observe or ask would have done, how often people agree
     with it, and what each lacks to earn act. Read from the ledger, beside a running fleet or with
-    none.
+    none. With --judges it ends with what `replay --judges` finds.
     """
     from vedette.timeline import report as made
     from vedette.timeline import report_text
@@ -47,5 +56,15 @@ def report(
         if agent is not None:
             refuse_unknown_agent(settings, store, agent)
         told = made(store, from_us, to_us, seed, agent)
-    lines = report_text(told, whens()) if agent is None else would_lines(told)
+        told["judgements"] = _judged_again(settings, store) if judges else None
+    lines = [*(report_text(told, whens()) if agent is None else would_lines(told))]
+    if told["judgements"] is not None:
+        lines += ["JUDGED AGAIN (the whole ledger)", *judge_lines(told["judgements"])]
     say(as_json, told, "\n".join(lines))
+
+
+def _judged_again(settings: Settings, store: Reads) -> dict[str, Any]:
+    from vedette.clock import SystemClock
+    from vedette.judge_releases import judge_again
+
+    return judge_again(settings, store, SystemClock()).to_json()

@@ -19,10 +19,11 @@ class Thought:
     """What a reasoner answers to a briefing.
 
     `needs_state` asks for `restore` first: the reasoner's state for this key is not at
-    `briefing.previous`. `checkpoint` is due state to make durable with the decision. `final` says
-    that the run needs no further turn whatever comes of the proposals. Without a `confidence` it is
-    refused, whatever it proposes. `spent` counts the tokens
-    of its `model_calls` (`input_tokens`, `output_tokens`), as far as the vendor tells.
+    `briefing.previous`. `checkpoint` is due state to make durable with the decision; `state` names
+    the one that was judged from (`vedette.judge_state`). `final` says that the run needs no further
+    turn whatever comes of the proposals. Without a `confidence` it is refused, whatever it
+    proposes. `spent` counts the tokens of its `model_calls` (`input_tokens`, `output_tokens`), as
+    far as the vendor tells.
     """
 
     label: str = ""
@@ -38,6 +39,7 @@ class Thought:
     model_calls: int = 0
     spent: Mapping[str, int] = field(default_factory=dict)
     candidates: tuple[Candidate, ...] = ()
+    state: str = ""
 
 
 class Reasoner(Protocol):

@@ -30,7 +30,7 @@ from vedette.storage.views import differing
 
 _TIMING = "when and how often it is tried; each try is decided again before anything is called"
 _COUNTER = "a counter for limits; every decision's own counts are in its question, and replayed"
-_STATE = "a judge's state; `vedette replay` and a new fold of the events tell what it should be"
+_STATE = "a judge's state; `vedette replay --judges` makes it again of the events"
 # (table, column) -> what an edit could do, and why the ledger does not tell it.
 UNTOLD: Mapping[tuple[str, str], str] = {
     ("meta", "name"): "which values the engine keeps for itself; those that decide are checked",

@@ -51,9 +51,9 @@ def end_run(
         )
     rows = _actions(database, run)
     for row in rows:
-        if row.effect in _HAPPENED:
+        if row.effect in _HAPPENED or row.waits == "policy":
             raise BadCommand(
-                f"{row.tool} of run {run.id} may have happened ({row.effect})",
+                f"{row.tool} of run {run.id} may have happened ({row.effect or 'denied since'})",
                 mend="wait until it is settled, or settle it: `vedette hold list`",
             )
     for row in rows:

@@ -29,7 +29,6 @@ from vedette.storage.orders import Orders
 from vedette.storage.reads import Reads
 from vedette.storage.record import ARCHIVED, KEY, RESTORED
 from vedette.storage.writer import Writer
-from vedette.verify.entries import ARCHIVING, RESTORE
 
 # How much is deleted in one transaction: the line's commits wait for it.
 CHUNK = 1000
@@ -112,9 +111,9 @@ def _published_wasm(reads: Reads) -> dict[str, str]:
 def _restores(reads: Reads, size: int) -> list[dict[str, Any]]:
     """Return what the entries up to `size`, and those archived before, tell of lost history."""
     told: dict[int, dict[str, Any]] = {}
-    for seq, raw, _, _ in reads.walk((RESTORE, ARCHIVING)):
+    for seq, raw, _, _ in reads.walk(("store.restored", "ledger.archived")):
         entry = orjson.loads(raw)
-        if entry["kind"] == ARCHIVING:
+        if entry["kind"] == "ledger.archived":
             told |= {one["seq"]: one for one in entry.get("restores") or ()}
         elif seq <= size:
             told[seq] = {name: entry.get(name) for name in ("seq", "size", "heads")}

@@ -62,10 +62,21 @@ class Loss:
         )
 
 
-def find_loss(
-    database: Database, witness: Path, key: str, joins: Callable[[], bool]
-) -> tuple[Loss | None, Checkpoint | None]:
-    """Hold a store against its witness file; return what it lacks, and the last head of both.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What came of holding a store against its witness.
+
+    `loss` is what is lost and was not told before; `last` the last head of both. `apart` says that
+    the witness, and what else lies beside it, is of a history that the store does not hold.
+    """
+
+    loss: Loss | None = None
+    last: Checkpoint | None = None
+    apart: bool = False
+
+
+def find_loss(database: Database, witness: Path, key: str, joins: Callable[[], bool]) -> Found:
+    """Hold a store against its witness file.
 
     `key` is the verifier key in force. `joins` says whether a folder without a witness may go on
     all the same, as others vouch for the store. Only the last note is compared, at the cost of one
@@ -80,10 +91,10 @@ def find_loss(
         if not head:
             begin(witness)
         elif not (witness.exists() and _just_begun(database)) and not joins():
-            return Loss(head, (), at), None
-        return None, last_shown(witness)
+            return Found(Loss(head, (), at), apart=True)
+        return Found(last=last_shown(witness))
     if holds_head(database.rows, point):
-        return None, point
+        return Found(last=point)
     if not head:
         raise BadStore(
             f"the witness saw a ledger of {point.size} entries, and the store here holds none",
@@ -91,8 +102,8 @@ def find_loss(
             mend="name the store of this fleet, or restore one",
         )
     if _is_told(_told_heads(database), point):
-        return None, None
-    return _measure(database, witness, key, head), None
+        return Found(apart=True)
+    return Found(_measure(database, witness, key, head), apart=True)
 
 
 def _just_begun(database: Database) -> bool:
@@ -176,6 +187,14 @@ def ends_beyond(notes: Sequence[str], size: int, key: str) -> tuple[Head, ...]:
             point = Checkpoint.from_body(verify_note(note, key))
             found.append((point.size, point.root.hex()))
     return tuple(found)
+
+
+def set_aside(file: Path) -> None:
+    """Put away a database that was made of the lost history, with its log; it is made anew."""
+    for end in ("", "-wal", "-shm"):
+        path = file.with_name(file.name + end)
+        if path.exists():
+            path.replace(file.with_name(f"lost-{file.name}{end}"))
 
 
 def record_loss(

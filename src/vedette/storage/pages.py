@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from vedette.digest import salted
+from vedette.entry import names_body
 from vedette.row_proof import DECIDED, READ, Told
 from vedette.run import ActionRow, Run
 from vedette.storage.database import Database, Row
@@ -129,7 +129,7 @@ class Pages(EntryPages, ViewPages):
         for action, told in entries.items():
             for seq, entry in sorted(told.items()):
                 salt, data = bodies.get(seq, (b"", None))
-                named = data is not None and salted(salt, data) == entry.get("body")
+                named = data is not None and names_body(entry, salt, data)
                 found[action].append((entry, data if named else None))
         return found
 

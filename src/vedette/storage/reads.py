@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -100,8 +100,12 @@ class Reads(Pages, Record):
 
     def event(self, key: str) -> Event | None:
         """Return an accepted event; None if it is unknown or its body was erased, or edited."""
+        return self.event_at(self._position(key))
+
+    def event_at(self, position: int) -> Event | None:
+        """Return the event that an entry accepted; None as `event` does."""
         sql = "SELECT e.bytes, b.salt, b.data FROM body b JOIN entry e ON e.seq=b.seq WHERE b.seq=?"
-        return read_event(self._rows(sql, self._position(key)))
+        return read_event(self._rows(sql, position))
 
     def actions(self, run: str) -> list[ActionRow]:
         """Return the actions of a run in order."""
@@ -157,6 +161,25 @@ class Reads(Pages, Record):
         last = self.previous(agent, key, before)
         since = self._rows(_SINCE, last, agent, at, at) if last > at else []
         return blob, at, [(pos, Event.from_payload(orjson.loads(data))) for pos, data in since]
+
+    def states(self) -> list[tuple[str, str, int, bytes]]:
+        """Return (agent, key, position, checkpoint) of every judge's state that is kept."""
+        sql = "SELECT agent, key, position, blob FROM state ORDER BY agent, key"
+        return [(agent, key, int(at), bytes(blob)) for agent, key, at, blob in self._rows(sql)]
+
+    def heads(self) -> list[tuple[str, str, int]]:
+        """Return (agent, key, position of the last observed event) of every key."""
+        sql = "SELECT agent, key, position FROM head ORDER BY agent, key"
+        return [(agent, key, int(at)) for agent, key, at in self._rows(sql)]
+
+    def observed(self) -> Iterator[tuple[str, str, int, int]]:
+        """Yield (agent, key, position, position of the one before) of every observed event."""
+        sql = (
+            "SELECT agent, key, position, prior FROM run WHERE observed=1 "
+            "ORDER BY agent, key, position"
+        )
+        for agent, key, position, prior in self._database.each(sql):
+            yield agent, key, int(position), int(prior)
 
     def position(self, source: str) -> str | None:
         """Return where a source was as of its last durable batch."""

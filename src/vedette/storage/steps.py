@@ -299,12 +299,12 @@ class Steps:
                 self._heads[(agent, key)] = self._pending.heads[(agent, key)] = at
         # Who made it may not have known of a resume yet, which has woken all that waited till then.
         late = step.waits == "resume" and step.stops != self._fences.stop_epoch
+        wake_us = 1 if late else step.wake_us
         self._pending.step(
             (
                 position, agent, "", "", step.state, step.expects + 1,
                 step.entries_before + len(step.drafts), step.turn, last, step.attempts,
-                1 if late else step.wake_us, step.waits, int(step.observed),
-                -1 if prior is None else prior,
+                wake_us, step.waits, int(step.observed), -1 if prior is None else prior,
             )
         )  # fmt: skip
         self._remember((position, agent), step.expects + 1)

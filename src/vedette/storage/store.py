@@ -26,7 +26,7 @@ from vedette.storage.dead import drop, redrive
 from vedette.storage.erase import erase
 from vedette.storage.keeping import Keeping
 from vedette.storage.ledger import Ledger
-from vedette.storage.loss import Loss, find_loss, record_loss
+from vedette.storage.loss import Loss, find_loss, record_loss, set_aside
 from vedette.storage.orders import Orders
 from vedette.storage.pending import Pending
 from vedette.storage.steps import Fences, Steps
@@ -103,7 +103,8 @@ class SqlStore(Keeping):
         return loss
 
     def _find_loss(self, key: str) -> Loss | None:
-        loss, self.witness.last = find_loss(self._write, self.witness.path, key, self._joins)
+        found = find_loss(self._write, self.witness.path, key, self._joins)
+        loss, self.witness.last = found.loss, found.last
         if loss is not None and loss.heads and not self.several:
             # A server goes back by itself; a file does not: somebody put it there.
             raise BadStore(
@@ -111,6 +112,9 @@ class SqlStore(Keeping):
                 where=str(self.witness.path),
                 mend="put the store's whole folder back, or `vedette restore` a backup",
             )
+        if found.apart:
+            # Before any head is shown: whoever is killed now finds it again.
+            set_aside(self.witness.path.with_name("memory.db"))
         return loss
 
     def _joins(self) -> bool:

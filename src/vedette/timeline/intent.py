@@ -77,6 +77,14 @@ class Intent:
         return self.erased or not self.outside
 
     @property
+    def _decided_since_unknown(self) -> bool:
+        """Say whether a call of unknown outcome may be planned anew: it was decided again since.
+
+        What was begun is not cancelled when it is taken back: nobody may know what came of it.
+        """
+        return self.state == "unknown" and self.decisions[-1]["seq"] > self.states[-1]["seq"]
+
+    @property
     def lacks(self) -> list[str]:
         """Return what the ledger does not tell of an effect; an empty list if it tells all."""
         told: dict[str, Any] = {"event": self.event, "revision": self.revision}
@@ -181,7 +189,7 @@ class Intent:
         if state == "intended":
             if self.outcome != "permit":
                 wrong.append(finding("unpermitted", seq, f"{self.id} was intended unpermitted"))
-            if self.plan is not None:
+            if self.plan is not None and not self._decided_since_unknown:
                 wrong.append(finding("twice", seq, f"{self.id} was intended twice"))
         elif self.plan is None and not (self.outcome == "permit" and self._needs_no_plan):
             wrong.append(finding("unplanned", seq, f"{self.id} came to {state} without a plan"))

@@ -326,7 +326,7 @@ def _effect(effect: Mapping[str, Any], when: When) -> str:
     ]
     if told := quiet_told(effect):
         rows.append(("outcome", told.format(at=_time(effect["next_try_at"], when))))
-    elif told := tries_told(effect):
+    if told := tries_told(effect):
         next_at = effect["next_try_at"] if effect["state"] in OPEN else None
         rows.append(("tries", told + (f", next try {_time(next_at, when)}" if next_at else "")))
     outcome = effect["outcome"]

@@ -20,7 +20,7 @@ from vedette.timeline.review import about_event, event_of, shown_digest
 
 MOST = 200
 
-_WAITS = ("approval", "time", "resume", "target", "budget")
+_WAITS = ("approval", "time", "resume", "target", "budget", "policy")
 
 
 def runs_page(

@@ -314,7 +314,7 @@ def _effect(effect: Mapping[str, Any]) -> Iterator[Styled]:
         yield "text", f"  {_at(state['at'])}  {state['state']}, {under}{tries}"
     if told := quiet_told(effect):
         yield "text", f"  {told.format(at=_at(effect['next_try_at']))}"
-    elif told := tries_told(effect):
+    if told := tries_told(effect):
         next_at = effect["next_try_at"] if effect["state"] in OPEN else None
         yield "text", f"  {told}" + (f", next try {_at(next_at)}" if next_at else "")
     outcome = effect["outcome"]

@@ -41,19 +41,18 @@ class Tool:
     """A tool: its arguments, what policy says of each sink, and which texts' links count.
 
     `names` are texts that a routine's description gives word for word, where it does. `secret`:
-    what it answers may be told within the house only. `reads` changes nothing.
+    what it answers may be told within the house only.
     """
 
     args: Mapping[str, str]
     sinks: Mapping[str, str]
     links: tuple[str, ...] = ()
-    reads: bool = False
     secret: bool = False
     names: tuple[str, ...] = ()
 
 
-READ = Tool({"what": "string"}, {"what": PLACE}, reads=True)
-SECRET = Tool({"what": "string"}, {"what": PLACE}, reads=True, secret=True)
+READ = Tool({"what": "string"}, {"what": PLACE})
+SECRET = Tool({"what": "string"}, {"what": PLACE}, secret=True)
 TEXT = {"text": "string"}
 
 SUITES: Mapping[str, Mapping[str, Tool]] = {
@@ -116,7 +115,7 @@ SUITES: Mapping[str, Mapping[str, Tool]] = {
         "channel.invite": Tool(
             {"channel": "string", "who": "string"}, {"channel": PLACE, "who": RECEIVER}
         ),
-        "page.fetch": Tool({"url": "string"}, {"url": RECEIVER}, ("url",), reads=True),
+        "page.fetch": Tool({"url": "string"}, {"url": RECEIVER}, ("url",)),
     },
 }  # fmt: skip
 

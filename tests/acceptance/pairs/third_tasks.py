@@ -111,7 +111,7 @@ SUITES: Mapping[str, Mapping[str, Tool]] = {
         ),
         "post.remove": Tool({"post": "string"}, {"post": THING}),
         "banner.set": Tool({"page": "string", "link": "string"}, {"page": PLACE, "link": LINKS}),
-        "feed.fetch": Tool({"url": "string"}, {"url": RECEIVER}, ("url",), reads=True),
+        "feed.fetch": Tool({"url": "string"}, {"url": RECEIVER}, ("url",)),
         "mailing.send": _LETTER,
     },
     "doors": {

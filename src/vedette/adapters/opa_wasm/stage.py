@@ -19,8 +19,8 @@ from vedette.ports import Comparing, Finding, PolicyEngine, PolicyStage
 Questions = Callable[[Bundle], Sequence[tuple[str, object]]]
 
 NO_OPA = "these rules were never compiled to Wasm, and no opa is here to do it"
-_ENTRY = "vedette/gateway/decide.rego"
 MEND = "put opa on PATH or name it in VEDETTE_OPA"
+_ENTRY = "vedette/gateway/decide.rego"
 
 
 class WasmStage:
@@ -153,19 +153,31 @@ class WasmStage:
         wasm, within = self._engine(bundle), self._within.load(bundle)
         assert wasm is not None
         found = []
-        granted = self._granted(bundle)
-        asked = [*granted, *self._branches(bundle), *self._must_deny(bundle)]
-        for place, (name, question) in enumerate(asked):
-            raw = orjson.dumps(question)
-            first, second = _decide(wasm, raw), _decide(within, raw)
-            failed = "engine.error" in (first.rule, second.rule)
-            if failed and place < len(granted):
+        for name, question in self._granted(bundle):
+            first, second = _decide_twice(wasm, within, question)
+            if "engine.error" in (first.rule, second.rule):
                 what = f"an engine fails on {name!r}, which is granted: {_said(first, second)}"
                 found.append(Finding(_ENTRY, 1, what, "look for a rule that multiplies data"))
-            elif not (first.outcome == second.outcome == "deny" if failed else first == second):
-                what = f"the engines differ on {name!r}: {_said(first, second)}"
-                found.append(Finding(_ENTRY, 1, what, "keep within the portable profile"))
+            elif first != second:
+                found.append(_differ(name, first, second))
+        for name, question in [*self._branches(bundle), *self._must_deny(bundle)]:
+            first, second = _decide_twice(wasm, within, question)
+            failed = "engine.error" in (first.rule, second.rule)
+            if not (first.outcome == second.outcome == "deny" if failed else first == second):
+                found.append(_differ(name, first, second))
         return found
+
+
+def _decide_twice(
+    wasm: PolicyEngine, within: PolicyEngine, question: object
+) -> tuple[Decision, Decision]:
+    raw = orjson.dumps(question)
+    return _decide(wasm, raw), _decide(within, raw)
+
+
+def _differ(name: str, first: Decision, second: Decision) -> Finding:
+    what = f"the engines differ on {name!r}: {_said(first, second)}"
+    return Finding(_ENTRY, 1, what, "keep within the portable profile")
 
 
 def _decide(engine: PolicyEngine, question: bytes) -> Decision:

@@ -67,6 +67,21 @@ class SqliteBank(Curated):
             mend = "move the file away; it is built again from memory/"
             raise BadStore(f"is no bank store: {error}", where=str(path), mend=mend) from error
 
+    @classmethod
+    def copied(cls, path: Path) -> SqliteBank:
+        """Return a bank in memory that begins as a file is, if there is one; writes nothing."""
+        bank = cls(":memory:")
+        if path.exists():
+            source = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+            try:
+                with bank._db.backup("main", source, "main") as copy:
+                    copy.step()
+            finally:
+                source.close()
+            with bank._db:
+                bank._check_format()
+        return bank
+
     def close(self) -> None:
         """Close the file."""
         with self._lock:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from websockets.http11 import Request, Response
 
 PATH = "/v1/workers/"
-VERSION = 1
+VERSION = 2
 CHUNK = 65_536
 # Close codes of our own (4000 and above are free for that): why a worker has to go.
 TOKEN, RELEASE, NOT_GIVEN, PROTOCOL = 4401, 4409, 4403, 4400

@@ -17,6 +17,7 @@ from vedette.adapters.worker_pool.frames import BadFrame
 from vedette.adapters.worker_pool.plain import pack_plain, read_plain
 from vedette.effect import Call, Outcome, RowWrite
 from vedette.event import Event
+from vedette.judge_state import is_name
 from vedette.memory import KINDS, Briefing, Candidate, Memory
 from vedette.origin import Ref
 from vedette.ports import Thought
@@ -164,6 +165,7 @@ def thought_out(thought: Thought) -> tuple[bytes, bytes]:
         [_candidate_out(candidate) for candidate in thought.candidates],
         thought.observed,
         thought.checkpoint is not None,
+        thought.state,
     ]
     return pack_plain(told), thought.checkpoint or b""
 
@@ -174,9 +176,11 @@ def thought_in(plain: bytes, blob: bytes) -> Thought:
     A confidence comes as it was said: the engine refuses what is none, wherever it was thought.
     """
     told = read_plain(plain)
-    if not isinstance(told, list) or len(told) != 9:
+    if not isinstance(told, list) or len(told) != 10:
         raise BadFrame("no thought")
-    label, confidence, proposals, score, threshold, detail, candidates, observed, kept = told
+    label, confidence, proposals, score, threshold, detail, candidates, observed, kept, state = told
+    if not isinstance(state, str) or not is_name(state):
+        raise BadFrame("a state without a name")
     return Thought(
         label=_text(label),
         confidence=confidence,
@@ -188,6 +192,7 @@ def thought_in(plain: bytes, blob: bytes) -> Thought:
         observed=_truth(observed),
         checkpoint=blob if _truth(kept) else None,
         candidates=tuple(_candidate(one) for one in _list(candidates)),
+        state=state,
     )
 
 

@@ -1,0 +1,549 @@
+"""Replay of judges: every judgement and every judge's state, made again from the record.
+
+The events of each key are put, in the order in which they were accepted, to the judges that judged
+them: of the release and the lessons that the entry names, where they are at hand. What comes out
+is held against what is recorded: the order, the name of the state that was judged from
+(`vedette.judge_state`), the judgement with its proposals, and the bytes of each checkpoint. What a
+model answered is on record and is asked of nobody.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any, Protocol
+
+import orjson
+
+from vedette.agent import Agent
+from vedette.digest import canonical, tame
+from vedette.entry import names_body
+from vedette.event import Event
+from vedette.judge_report import (
+    ARCHIVED,
+    CHANGED,
+    ERASED,
+    MISSING,
+    UNKNOWN,
+    UNNAMED,
+    Difference,
+    JudgeReport,
+)
+from vedette.judge_state import digest_state, see, see_all, seen_from, split_name
+from vedette.labels import read_row
+from vedette.memory import Briefing, Memory
+from vedette.ports import Reasoner, Thought
+from vedette.quick_data import dataclass
+from vedette.replay import Walk, erasures
+from vedette.run import Run
+from vedette.told import judged
+from vedette.turn import turn_body
+from vedette.undo import is_undo
+
+KINDS = (
+    "policy.published", "turn.reasoned", "run.closed", "run.dead", "effect.done",
+)  # fmt: skip
+
+# A state is taken up from a checkpoint at most so many events back (CHECKPOINT_EVERY, and some).
+_BACK = 300
+# Writes of a row that are remembered: a briefing may have been written before the last of them.
+_WRITES = 8
+_NUMBERS = ("label", "confidence_milli", "score_milli", "threshold_milli")
+
+
+class Record(Walk, Protocol):
+    """What is read of a store."""
+
+    def entry(self, seq: int) -> tuple[int, bytes, bytes | None] | None: ...
+
+    def event_at(self, position: int) -> Event | None: ...
+
+    def run(self, run: str) -> Run | None: ...
+
+    def revisions(self) -> list[tuple[int, str, int]]: ...
+
+    def runs_with(self, *, entry: int | None = None) -> Sequence[Run]: ...
+
+    def states(self) -> list[tuple[str, str, int, bytes]]: ...
+
+    def heads(self) -> list[tuple[str, str, int]]: ...
+
+    def observed(self) -> Iterator[tuple[str, str, int, int]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A judge that is at hand: the agent's release, and what it was taught."""
+
+    agent: Agent
+    lessons: tuple[Memory, ...]
+    digest: str
+
+
+class Judges(Protocol):
+    """The judges that are at hand."""
+
+    def judged(self, agent: str) -> bool:
+        """Say whether an agent has a judge, or had one: False if a model reasons for it."""
+        ...
+
+    def find(self, agent: str, made: str, at_us: int) -> Made | None:
+        """Return the judge that is made of what `made` names, as of an instant; None without."""
+        ...
+
+    def reasoner(self, made: Made, attempt: int) -> Reasoner:
+        """Return what runs a judge. Attempt 1 shares nothing with attempt 0, not even a seed."""
+        ...
+
+    def registry(self, bundle: str) -> Mapping[str, Any]:
+        """Return the registry of a recorded bundle."""
+        ...
+
+
+async def replay_judges(record: Record, judges: Judges) -> JudgeReport:
+    """Make every recorded judgement again, in the ledger's order. Raises what the store raises."""
+    replaying = _Replay(record, judges)
+    for seq, raw, salt, data in record.walk(KINDS):
+        await replaying.take(seq, orjson.loads(raw), salt, data)
+    replaying.compare_rows()
+    return replaying.report
+
+
+@dataclass(slots=True)
+class _Key:
+    """What is known of an agent's key, as of the entry that is looked at.
+
+    `observed` are positions in order, `judged` the entries that judged them. `base` is the last
+    checkpoint's position (0: none) with its bytes, if they are known; `digest` is what the ledger
+    says of them. `held` is (judge, position) of the state that the reasoner holds. `before` says
+    that there are judgements whose states have no name, or whose entries are archived.
+    """
+
+    observed: list[int] = field(default_factory=list)
+    judged: list[int] = field(default_factory=list)
+    base: int = 0
+    blob: bytes | None = None
+    digest: str = ""
+    held: tuple[str, int] | None = None
+    before: bool = False
+    seen: bytes = field(default_factory=lambda: seen_from(0))
+    seen_at: int = 0
+    judge: Made | None = None
+
+    def since(self, base: int, position: int) -> list[int]:
+        """Return the observed positions after `base` and before `position`."""
+        return self.observed[
+            bisect_right(self.observed, base) : bisect_left(self.observed, position)
+        ]
+
+    def base_for(self, position: int) -> int:
+        """Return the checkpoint that a state before a position is taken up from."""
+        return self.base if self.base < position else 0
+
+    def expect(self, position: int) -> bytes:
+        """Return what a state has seen that was taken up for a position and has observed it."""
+        if self.seen_at == self.previous(position) and self.base_for(position) == self.base:
+            return see(self.seen, position)
+        base = self.base_for(position)
+        return see_all(seen_from(base), [*self.since(base, position), position])
+
+    def previous(self, position: int) -> int:
+        """Return the last observed position before one; 0 if there is none."""
+        at = bisect_left(self.observed, position)
+        return self.observed[at - 1] if at else 0
+
+    def observe(self, position: int, seq: int, seen: bytes | None) -> None:
+        """Take a position in its place. `seen` None: what the state has seen is not known."""
+        at = bisect_left(self.observed, position)
+        last = at == len(self.observed)
+        self.observed.insert(at, position)
+        self.judged.insert(at, seq)
+        self.seen_at = position if last and seen is not None else -1
+        self.seen = seen or b""
+
+    def checkpoint(self, position: int, blob: bytes | None, digest: str) -> None:
+        """Go on from a checkpoint."""
+        self.base, self.blob, self.digest = position, blob, digest
+        self.seen, self.seen_at = seen_from(position), position
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """What a state is taken up from: a checkpoint, and the positions observed since."""
+
+    at: int
+    blob: bytes | None
+    since: Sequence[int]
+
+
+class _Gone(Exception):
+    """What a judgement was made of is not at hand; `why` is a word of the report."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One recorded judgement: its entry, and (salt, body) if it has one that is there."""
+
+    seq: int
+    entry: Mapping[str, Any]
+    sealed: tuple[bytes, bytes] | None
+
+    @property
+    def agent(self) -> str:
+        return str(self.entry["agent"])
+
+    @property
+    def position(self) -> int:
+        return int(self.entry["about"])
+
+    def body(self) -> dict[str, Any] | None:
+        """Return the recorded turn; None if there is none, or another than the entry names."""
+        if self.sealed is None or not names_body(self.entry, *self.sealed):
+            return None
+        found: dict[str, Any] = orjson.loads(self.sealed[1])
+        return found
+
+    def cites(self) -> list[str] | None:
+        """Return the memories that were in the briefing, as cited; None if that is not known."""
+        if self.entry["kind"] == "run.closed":
+            return [cite for cite in self.entry.get("memory", "").split(",") if cite]
+        body = self.body()
+        return None if body is None else list(body["memories"])
+
+    def told(self) -> dict[str, Any]:
+        """Return what is recorded of the judgement."""
+        numbers = {name: self.entry[name] for name in _NUMBERS if name in self.entry}
+        return {**numbers, **(self.body() or {})}
+
+
+def _tell(thought: Thought, memories: tuple[Memory, ...]) -> dict[str, Any]:
+    """Return of a judgement what would be recorded of it."""
+    fields = judged(thought)
+    told = {name: fields[name] for name in _NUMBERS if fields.get(name) is not None}
+    if thought.proposals or thought.candidates:
+        told |= orjson.loads(canonical(tame(turn_body(thought, 1, memories))))
+    return told
+
+
+class _Replay:
+    def __init__(self, record: Record, judges: Judges) -> None:
+        self.report = JudgeReport()
+        self._record, self._judges = record, judges
+        self._erased = erasures(record)
+        self._keys: dict[tuple[str, str], _Key] = {}
+        self._dead: dict[str, int] = {}
+        self._rows: dict[tuple[str, str], list[tuple[int, dict[str, Any] | None]]] = {}
+        self._registry: Mapping[str, Any] = {}
+        self._states = {(agent, key): (at, blob) for agent, key, at, blob in record.states()}
+        first, raw = next(((seq, raw) for seq, raw, _, _ in record.walk()), (1, b"{}"))
+        self._cut = first > 1
+        if self._cut:
+            self._begin_after(first, orjson.loads(raw)["at"])
+
+    def _begin_after(self, first: int, at_us: int) -> None:
+        """Take from rows what entries that are archived would say."""
+        before = (digest for _, digest, at in self._record.revisions() if at <= at_us)
+        if digest := next(before, None):
+            self._registry = self._judges.registry(digest)
+        for agent, key, position, _ in self._record.observed():
+            if position < first:
+                known = self._keys.setdefault((agent, key), _Key(before=True))
+                known.observe(position, 0, None)
+
+    async def take(
+        self, seq: int, entry: Mapping[str, Any], salt: bytes | None, data: bytes | None
+    ) -> None:
+        """Take in the next entry of KINDS."""
+        kind = entry["kind"]
+        if "run" in entry and "about" not in entry:
+            # Of before entries said themselves what they are about.
+            run = self._record.run(entry["run"])
+            entry = {**entry, "about": 0 if run is None else run.position}
+        if kind == "policy.published":
+            self._registry = self._judges.registry(entry["bundle"])
+        elif kind == "run.dead":
+            self._dead[entry["run"]] = seq
+        elif kind == "effect.done":
+            self._write(seq, entry, data)
+        elif kind == "turn.reasoned" or "label" in entry:
+            step = _Step(seq, entry, None if data is None or salt is None else (salt, data))
+            if "state" in entry:
+                await self._judged(step)
+            else:
+                self._unnamed(step)
+
+    def _write(self, seq: int, entry: Mapping[str, Any], data: bytes | None) -> None:
+        """Remember what a tool wrote into its key's row."""
+        row: dict[str, Any] | None = None
+        if data is not None:
+            value = orjson.loads(data).get("data")
+            rows = value.get("rows") if isinstance(value, dict) else None
+            if not rows:
+                return
+            row = read_row(rows[-1])[0]
+        elif "body" not in entry:
+            return
+        writes = self._rows.setdefault((entry["agent"], self._key_of(entry)), [])
+        writes.append((seq, row))
+        del writes[:-_WRITES]
+
+    def _key_of(self, entry: Mapping[str, Any]) -> str:
+        runs = self._record.runs_with(entry=entry["about"])
+        return next((run.key for run in runs if run.agent == entry["agent"]), "")
+
+    def _unnamed(self, step: _Step) -> None:
+        """Take a turn whose state has no name: a model's, the engine's own, or an old judge's."""
+        event = self._record.event_at(step.position)
+        own = is_undo(event) if event is not None else step.entry.get("label") == "undo"
+        if own or not self._judges.judged(step.agent):
+            self.report.answers += 1
+            return
+        self.report.judgements += 1
+        self.report.unrecomputable[UNNAMED] += 1
+        known = self._keys.setdefault((step.agent, self._key_of(step.entry)), _Key())
+        known.before, known.held = True, None
+        known.observe(step.position, step.seq, None)
+
+    # --- one judgement ------------------------------------------------------------------------
+
+    async def _judged(self, step: _Step) -> None:
+        self.report.judgements += 1
+        key = self._key_of(step.entry)
+        known = self._keys.setdefault((step.agent, key), _Key())
+        wrong, again = self._place(known, (step.agent, key), step)
+        why, told = await self._judge(known, key, step)
+        if wrong or why in ("judgement", "checkpoint", "not deterministic"):
+            recorded = {name: step.entry.get(name) for name in ("state", "checkpoint")}
+            recorded |= step.told()
+            again |= told
+            names = [name for name in again if recorded.get(name) != again[name]]
+            self.report.differs(
+                Difference(
+                    wrong or why, step.agent, key, step.position, step.seq, step.entry["run"],
+                    step.entry["event"], {name: recorded.get(name) for name in names},
+                    {name: again[name] for name in names},
+                )
+            )  # fmt: skip
+        elif why:
+            self.report.unrecomputable[why] += 1
+        else:
+            self.report.equal += 1
+
+    def _place(self, known: _Key, of: tuple[str, str], step: _Step) -> tuple[str, dict[str, Any]]:
+        """Say whether an event was judged in its place, and from the state that it should be."""
+        made, told = split_name(step.entry["state"])
+        position = step.position
+        after = bisect_right(known.observed, position)
+        twice = after > 0 and known.observed[after - 1] == position
+        earliest = min(known.judged[after:], default=step.seq)
+        # A dead letter that was taken up again is judged after events that did not wait for it.
+        late = earliest < step.seq and not self._dead.get(step.entry["run"], step.seq) < earliest
+        seen = known.expect(position)
+        unlike = told and seen.hex() != told
+        if unlike and (base := self._other_base(known, of, position, told)):
+            known.base, known.blob, known.digest, known.held = base, None, "", None
+            seen = bytes.fromhex(told)
+        wrong = "order" if twice or late else "state" if told and seen.hex() != told else ""
+        again: dict[str, Any] = {"state": made + (seen.hex() if told else "")}
+        if wrong == "order":
+            again["judged before entry"] = earliest
+        if not twice:
+            known.observe(position, step.seq, seen)
+        return wrong, again if wrong else {}
+
+    def _other_base(self, known: _Key, of: tuple[str, str], position: int, told: str) -> int:
+        """Return another checkpoint that explains what a state has seen; 0 if none does.
+
+        One that was kept when content was erased has no entry, nor had any before states had names.
+        """
+        since = known.since(0, position)[-_BACK:]
+        kept = self._states.get(of, (0, b""))[0]
+        for base in since if known.before else [kept] if kept in since else []:
+            if see_all(seen_from(base), [*known.since(base, position), position]).hex() == told:
+                return base
+        return 0
+
+    async def _judge(self, known: _Key, key: str, step: _Step) -> tuple[str, dict[str, Any]]:
+        """Judge an event again. Return why it is no equal, "" if it is, and what came out."""
+        made, seen = split_name(step.entry["state"])
+        digest, blob = step.entry.get("checkpoint"), None
+        told: dict[str, Any] = {}
+        try:
+            judge = self._judges.find(step.agent, made, step.entry["at"])
+            if judge is None:
+                raise _Gone(CHANGED)
+            known.judge = judge
+            base = self._base(known, (step.agent, key), step.position) if seen else None
+            why, told = await self._compare(known, key, step, judge, base)
+            if digest is not None and base is not None and why != "not deterministic":
+                blob = self._fold(judge, base, step.position, attempt=0)
+                if digest_state(blob) != digest:
+                    other = self._fold(judge, base, step.position, attempt=1)
+                    why = "checkpoint" if blob == other else "not deterministic"
+                    told["checkpoint"], blob = digest_state(blob), None
+        except _Gone as gone:
+            why, known.held = gone.why, None
+        if digest is not None:
+            known.checkpoint(step.position, blob, digest)
+        return why, told
+
+    async def _compare(
+        self, known: _Key, key: str, step: _Step, judge: Made, base: _Base | None
+    ) -> tuple[str, dict[str, Any]]:
+        """Judge an event, in each way that the record leaves open; compare. Raises _Gone."""
+        position = step.position
+        ((_, event),) = self._events([position])
+        memories = self._memories(step, judge)
+        previous = known.previous(position)
+        briefings = [
+            Briefing(
+                step.entry["run"], step.agent, key, position, previous, 1, event,
+                judge.agent.charter, self._registry, memories, row,
+            )
+            for row in self._rows_before(judge, key, step)
+        ]  # fmt: skip
+        recorded = step.told()
+        holds = base is None or known.held == (judge.digest, previous)
+        told: dict[str, Any] = {}
+        for briefing in briefings:
+            told = await self._reason(judge, briefing, None if holds else base)
+            if told == recorded:
+                known.held = (judge.digest, position)
+                return "", {}
+            holds = base is None  # what the judge holds is behind the event by now
+        known.held = None
+        again = [await self._reason(judge, briefings[0], base, attempt) for attempt in (0, 1)]
+        if any(one != again[0] for one in (*again, *([told] if len(briefings) == 1 else []))):
+            return "not deterministic", told
+        return "judgement", again[0]
+
+    async def _reason(
+        self, judge: Made, briefing: Briefing, base: _Base | None, attempt: int = 0
+    ) -> dict[str, Any]:
+        """Return what a judge says, with its state taken up anew from `base` if there is one."""
+        reasoner = self._judges.reasoner(judge, attempt)
+        if base is not None:
+            since = self._events(base.since)
+            reasoner.restore(briefing.agent, briefing.key, base.blob, base.at, since)
+        try:
+            thought = await reasoner.reason(briefing)
+        except Exception as error:
+            # Whatever the agent's code raises: at the time it did not.
+            return {"error": f"{type(error).__name__}: {error}"}
+        if thought.needs_state:
+            return {"error": "the judge cannot take up its state"}
+        return _tell(thought, briefing.memories)
+
+    def _memories(self, step: _Step, judge: Made) -> tuple[Memory, ...]:
+        """Return the memories that an event was briefed with. Raises _Gone."""
+        cites = step.cites()
+        if cites is None:
+            raise _Gone(self._why_gone(step.seq))
+        found = []
+        for cite in cites:
+            bank, _, name = cite.partition("/")
+            id, _, revision = name.rpartition("@")
+            lesson = next((m for m in judge.lessons if (m.bank, m.id) == (bank, id)), None)
+            if lesson is None:
+                raise _Gone(CHANGED)
+            found.append(replace(lesson, revision=int(revision)))
+        return tuple(found)
+
+    def _rows_before(self, judge: Made, key: str, step: _Step) -> list[dict[str, Any]]:
+        """Return the key's row as it was, and as it may have been when the briefing was written.
+
+        A run that goes on beside its key may have written it since. Raises _Gone.
+        """
+        if judge.agent.collection is None:
+            return [{}]
+        writes = self._rows.get((step.agent, key), [])
+        if self._cut and not writes:
+            raise _Gone(ARCHIVED)
+        rows = [writes[-1][1] if writes else {}]
+        for at in range(len(writes) - 1, -1, -1):
+            if writes[at][0] < step.position:
+                break
+            rows.append(writes[at - 1][1] if at else {})
+        if any(row is None for row in rows):
+            raise _Gone(ERASED)
+        return [row for row in rows if row is not None]
+
+    def _fold(self, judge: Made, base: _Base, position: int, attempt: int) -> bytes:
+        since = self._events([*base.since, position])
+        reasoner = self._judges.reasoner(judge, attempt)
+        return reasoner.fold(judge.agent.name, base.blob, since) or b""
+
+    def _base(self, known: _Key, of: tuple[str, str], position: int) -> _Base:
+        """Return what the state before a position is made of. Raises _Gone."""
+        base = known.base_for(position)
+        blob = known.blob if base else None
+        if base and blob is None:
+            at, kept = self._states.get(of, (0, b""))
+            if at != base or (known.digest and digest_state(kept) != known.digest):
+                raise _Gone(UNKNOWN)
+            blob = known.blob = kept
+        return _Base(base, blob, known.since(base, position))
+
+    def _events(self, positions: Sequence[int]) -> list[tuple[int, Event]]:
+        """Return the events at positions. Raises _Gone for one whose content is not there."""
+        found = []
+        for position in positions:
+            event = self._record.event_at(position)
+            if event is None:
+                raise _Gone(self._why_gone(position))
+            found.append((position, event))
+        return found
+
+    def _why_gone(self, position: int) -> str:
+        entry = self._record.entry(position)
+        if entry is None:
+            return ARCHIVED
+        return ERASED if orjson.loads(entry[1]).get("body") in self._erased else MISSING
+
+    # --- rows ---------------------------------------------------------------------------------
+
+    def compare_rows(self) -> None:
+        """Hold what is kept of judges' states against what the entries come to."""
+        for (agent, key), (at, blob) in self._states.items():
+            known = self._keys.get((agent, key))
+            if known is not None:
+                self._compare_state(known, agent, key, at, blob)
+        for agent, key, head in self._record.heads():
+            known = self._keys.get((agent, key))
+            if known is not None and known.observed[-1:] != [head]:
+                self._row(agent, key, head, "head", head, known.observed[-1:])
+        for agent, key, position, prior in self._record.observed():
+            known = self._keys.get((agent, key))
+            if known is not None and not known.before and known.previous(position) != prior:
+                self._row(agent, key, position, "prior", prior, known.previous(position))
+
+    def _compare_state(self, known: _Key, agent: str, key: str, at: int, blob: bytes) -> None:
+        if at == known.base and known.digest:
+            self.report.states += 1
+            if digest_state(blob) != known.digest:
+                self._row(agent, key, at, "checkpoint", digest_state(blob), known.digest)
+            return
+        if at not in known.observed:
+            if not known.before:
+                self._row(agent, key, at, "checkpoint at", at, known.base)
+            return
+        # One that was kept for content that was to be erased, before it was.
+        try:
+            if known.judge is None:
+                return
+            base = self._base(known, (agent, key), at)
+            found = self._fold(known.judge, base, at, attempt=0)
+        except _Gone:
+            return
+        self.report.states += 1
+        if found != blob:
+            self._row(agent, key, at, "checkpoint", digest_state(blob), digest_state(found))
+
+    def _row(self, agent: str, key: str, at: int, name: str, says: Any, should: Any) -> None:
+        wrong = Difference("row", agent, key, at, recorded={name: says}, again={name: should})
+        self.report.differs(wrong)

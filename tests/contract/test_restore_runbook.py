@@ -1,0 +1,223 @@
+"""The runbook docs/guides/restore.md, as it is written, with a real PostgreSQL and its own tools.
+
+A dump, a point in time and a failover to a copy: afterwards the target's own record has each effect
+once, and what cannot be asked waits for a person.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from tests.contract.test_loss import (
+    Place,
+    handle,
+    happened_once,
+    is_stopped,
+    jobs,
+    nothing_happens_twice,
+    rows,
+    stands,
+)
+from tests.pg import Server, _unprivileged, find_bin
+from tests.said import Said, vedette
+
+from vedette.storage.witness import last_shown
+from vedette.testing.harness import checkout
+from vedette.testing.toy import World
+
+PAGE = checkout() / "docs" / "guides" / "restore.md"
+SETTINGS = """\
+fleet = "harbour"
+state = "one/state"
+[content]
+agents = "one/content/agents"
+policies = "one/policies"
+memory = "one/content/memory"
+[targets.world]
+kind = "world"
+[store]
+kind = "postgresql"
+url_file = "url"
+lease = "1s"
+"""
+TOOLS = ("pg_basebackup", "pg_dump", "pg_receivewal", "pg_restore", "psql")
+
+
+@pytest.fixture(scope="module")
+def primary() -> Iterator[Server]:
+    """The server that is lost. Its tools are needed beside it."""
+    folder = find_bin()
+    missing = [name for name in TOOLS if not (folder / name).exists()]
+    if missing and os.environ.get("CI"):
+        pytest.fail(f"{missing} are missing. Mend: install postgresql-client", pytrace=False)
+    if missing:
+        pytest.skip(f"{missing} are not here: install postgresql-client")
+    made = Server(folder, fsync=False)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+class Copied(Server):
+    """A server on a base backup of another; `begin` starts it, as a standby or up to an instant."""
+
+    def __init__(self, source: Server) -> None:
+        self.binaries, self.password, self._source = source.binaries, source.password, source
+        self.folder = Path(tempfile.mkdtemp(prefix="vedette-pg-"))
+        self._as = _unprivileged(self.folder)
+        self._guards = []
+        self.wal = self.folder / "wal"
+        self._run("mkdir", str(self.wal))
+        self._run(*self._client("pg_basebackup"), "-D", str(self.folder / "data"), "-c", "fast")
+
+    def _client(self, name: str) -> list[str]:
+        return [str(self.binaries / name), "--no-sync", "-d", self._source.url("postgres")]
+
+    def _run(self, *command: str) -> None:
+        subprocess.run(command, check=True, timeout=60, cwd="/", capture_output=True, **self._as)
+
+    @contextmanager
+    def archiving(self) -> Iterator[None]:
+        """Keep the source's write-ahead log for as long as this lasts."""
+        command = [*self._client("pg_receivewal"), "-D", str(self.wal)]
+        keeping = subprocess.Popen(command, cwd="/", stderr=subprocess.DEVNULL, **self._as)
+        try:
+            yield
+            with psycopg.connect(self._source.url("postgres"), autocommit=True) as admin:
+                ((name,),) = admin.execute("SELECT pg_walfile_name(pg_current_wal_lsn())")
+                admin.execute("SELECT pg_switch_wal()")
+            end = time.monotonic() + 30
+            while not (self.wal / name).exists() and time.monotonic() < end:
+                time.sleep(0.02)
+        finally:
+            keeping.terminate()
+            keeping.wait(30)
+
+    def begin(self, *, until: str | None) -> None:
+        data = self.folder / "data"
+        if until is None:
+            self._run("touch", str(data / "standby.signal"))
+        else:
+            self._run("touch", str(data / "recovery.signal"))
+            with (data / "postgresql.auto.conf").open("a") as settings:
+                settings.write(f"restore_command = 'cp {self.wal}/%f %p'\n")
+                settings.write(f"recovery_target_time = '{until}'\n")
+                settings.write("recovery_target_action = 'promote'\n")
+        self._listen(False)
+        with psycopg.connect(self.url("postgres"), autocommit=True) as admin:
+            if until is None:
+                admin.execute("SELECT pg_promote()")
+            end = time.monotonic() + 30
+            while admin.execute("SELECT pg_is_in_recovery()").fetchone() != (False,):
+                assert time.monotonic() < end
+                time.sleep(0.02)
+
+
+class Runbook:
+    """The commands of the page, by the word behind their `sh`."""
+
+    def __init__(self, folder: Path, primary: Server, url: str) -> None:
+        self.folder = folder
+        (folder / "vedette.toml").write_text(SETTINGS)
+        (folder / "kept").mkdir()
+        told = re.findall(r"^ *```sh (\w+)\n(.*?)```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+        self.blocks = {name: textwrap.dedent(text).strip().splitlines() for name, text in told}
+        self.done: set[str] = set()
+        self.environ = {
+            "PATH": f"{primary.binaries}:{os.environ['PATH']}",
+            "KEPT": str(folder / "kept"),
+            "STATE": str(folder / "one" / "state"),
+            "ADMIN": primary.url("postgres"),
+            "VEDETTE_DATABASE": url,
+            "RESTORED": primary.url("restored"),
+        }
+
+    def do(self, name: str) -> list[Said]:
+        """Do what the page says under a word; every command must succeed."""
+        self.done.add(name)
+        said = []
+        for line in self.blocks[name]:
+            if line.startswith("vedette "):
+                said.append(vedette(self.folder, *shlex.split(line)[1:]))
+                assert said[-1].code == 0, said[-1]
+            else:
+                subprocess.run(["sh", "-ec", line], env=self.environ, check=True, timeout=60)
+        return said
+
+
+async def test_the_runbook(tmp_path: Path, world: World, primary: Server) -> None:
+    """Each command of the page, in its order, by a dump."""
+    place = Place(tmp_path, world, "postgresql", primary)
+    book = Runbook(tmp_path, primary, place.url_file.read_text())
+    fleet = place.fleet()
+    later = jobs(2, 5)
+    async with fleet:
+        await handle(fleet, *jobs(0, 2))
+        book.do("backup")
+        await handle(fleet, *later)
+    seen = last_shown(place.witness())
+    book.do("restore")
+    place.url_file.write_text(book.environ["RESTORED"])
+    async with fleet:
+        assert is_stopped(fleet)
+        loss = fleet.app.store.loss
+        assert loss is not None
+        assert seen is not None
+        assert (loss.last, loss.sentence in " ".join(fleet.app.troubles)) == (seen.size, True)
+        await handle(fleet, *later)
+        assert world.effects() == 15
+    verified, status = book.do("verify")
+    assert f"entries {loss.size + 1:,} to {loss.last:,} were lost" in verified.out
+    assert "the ledger stands" in verified.out
+    assert "stopped: all" in status.out
+    book.do("resume")
+    async with fleet:
+        await happened_once(fleet, world, later)
+    book.do("settle")
+    async with fleet:
+        new = jobs(5, 6)
+        await handle(fleet, *new)
+        assert {row.effect for row in rows(fleet, new)} == {"done"}
+        assert world.effects("bell.ring") == 6
+    assert book.done == book.blocks.keys()
+
+
+@pytest.mark.parametrize("way", ["point in time", "failover"])
+async def test_the_other_ways_back(tmp_path: Path, world: World, primary: Server, way: str) -> None:
+    """A base backup with its write-ahead log up to an instant, and a standby that takes over."""
+    place = Place(tmp_path, world, "postgresql", primary)
+    url = place.url_file.read_text()
+    fleet = place.fleet()
+    later = jobs(2, 5)
+    async with fleet:
+        await handle(fleet, *jobs(0, 1))
+        copied = Copied(primary) if way == "point in time" else None
+        await handle(fleet, *jobs(1, 2))
+        copied = copied or Copied(primary)
+        with psycopg.connect(url) as asking:
+            ((until,),) = asking.execute("SELECT CAST(clock_timestamp() AS text)")
+        with copied.archiving():
+            await handle(fleet, *later)
+    copied.begin(until=until if way == "point in time" else None)
+    place.url_file.write_text(copied.url(urlsplit(url).path[1:]))
+    async with fleet:
+        assert fleet.app.store.events_counted()[0] == 6
+        await nothing_happens_twice(fleet, world, later)
+        assert stands(fleet, place.witness())
+    copied.stop()
