@@ -43,6 +43,7 @@ from tests.simulation.world import closed_world
 from vedette import commands as product
 from vedette.errors import AlreadyDone, BadCommand, Temporary, VedetteError
 from vedette.load.settings import StorePlan
+from vedette.storage import spare_space
 from vedette.testing.harness import TESTER
 from vedette.timeline import hold_item
 
@@ -59,6 +60,7 @@ LEASE_US = 2_000_000
 _STARTS = 20
 # So many histories leave files open that only the collector closes.
 _COLLECT = 8
+_SPARE = 1 << 16
 
 
 @dataclass
@@ -553,6 +555,8 @@ def player() -> Iterator[Callable[[Plan], Played]]:
         base = Path(name)
         write_content(base / "content")
         count = itertools.count()
+        # A machine of a simulation has little room, and there are many.
+        spare, spare_space.SPARE_BYTES = spare_space.SPARE_BYTES, _SPARE
 
         def one(plan: Plan) -> Played:
             # The folder's name reaches nothing that is recorded.
@@ -566,4 +570,7 @@ def player() -> Iterator[Callable[[Plan], Played]]:
             finally:
                 shutil.rmtree(folder)
 
-        yield one
+        try:
+            yield one
+        finally:
+            spare_space.SPARE_BYTES = spare
