@@ -91,6 +91,15 @@ class SqliteStore(SqlStore):
         """The log is to be cut after this group."""
         self._uncut, self._wait_ms = True, WAIT_MS
 
+    def undone(self) -> None:
+        """Take fences, steps and, of a group, the head from what stands.
+
+        A COMMIT may stand although it raised: the log is written back after it, and that failed.
+        """
+        super().undone()
+        if not self._write.in_transaction:
+            self._ledger.load()
+
     def make_room(self, error: Exception) -> bool:
         """Give up the spare space for what must be written, if the disk took no more."""
         return self._write.is_full(error) and self._spare.held and self._spare.give_up()
