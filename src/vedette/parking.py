@@ -55,6 +55,10 @@ class Parking:
         self._targets.setdefault(target, {})[run.id] = (run.position, run.id)
         self._target_of[run.id] = target
 
+    def waits_for_target(self, run: Run) -> bool:
+        """Say whether a run waits for a target that is left alone."""
+        return run.id in self._target_of
+
     def leave(self, run: Run) -> None:
         """Count a run as waiting no more; the next of its key is woken."""
         self.drop(run.id, (run.agent, run.key))
