@@ -19,6 +19,9 @@ def warm(stage: Stage) -> None:
     What is kept is said at `keep_content`.
     """
     keep_content()
+    # Hundreds of folders lie in memory at a time, each with its spare space.
+    spare: Any = import_module("vedette.storage.spare_space")
+    spare.SPARE_BYTES = 1 << 16
     app: Any = import_module("vedette.app")
     # A fleet this small needs no 256 handlers, and making them would be most of a child's work.
     app.Dispatcher = partial(app.Dispatcher, handlers=8)
