@@ -39,6 +39,9 @@ WIDTH = 118
 
 # Digests are salted or change with every edit of the content; a signature differs each time.
 _DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
+# Of what a judge is made of, and of the places in the ledger of what its state has seen: rows of a
+# batch lie there as they became durable.
+_STATE = re.compile(r'("state": ?")[0-9a-f]{8}(?:[0-9a-f]{12})?"')
 # The last digits of a fraction depend on the machine's arithmetic.
 _FRACTION = re.compile(r"\b(\d+\.\d{4})\d+")
 
@@ -255,7 +258,7 @@ def reflow(text: str, **filled: str) -> str:
 
 def mask(text: str) -> str:
     """Cut what differs each time or from machine to machine."""
-    return _FRACTION.sub(r"\1…", _DIGEST.sub("…", text))
+    return _FRACTION.sub(r"\1…", _STATE.sub(r'\1…"', _DIGEST.sub("…", text)))
 
 
 def wrap(line: str) -> str:

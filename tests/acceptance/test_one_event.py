@@ -43,5 +43,9 @@ def test_what_is_masked_and_what_is_not() -> None:
     assert one_event.mask(salted) == (
         '{"body":"…","run":"run_' + "0f" * 16 + '","confidence":"0.8472…"}'
     )
+    for state in ("743e9bd3", "743e9bd3aa07ec059bfc"):
+        assert one_event.mask(f'{{"state":"{state}","v":1}}') == '{"state":"…","v":1}'
+    row = '{"state": "acknowledged", "v": 1}'
+    assert one_event.mask(row) == row
     line = '{"outcome":"deny","rule":"origins.derived","seq":9}'
     assert one_event.mask(line) == line

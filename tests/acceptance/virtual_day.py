@@ -130,7 +130,7 @@ class Life:
                 await self._change(place)
                 await self._answer()
             for _ in range(12):
-                self.clock.advance(30_000_000)
+                self._pass_to(self.clock.now_us() + 30_000_000)
                 await fleet.settle(60)
                 await self._answer()
 
@@ -142,10 +142,10 @@ class Life:
 
     def _pass(self, place: int) -> None:
         self._pass_to(self.day.at_us(place))
-        (self.day.folder / "clock").write_text(str(self.clock.now_us()), encoding="ascii")
 
     def _pass_to(self, at_us: int) -> None:
         self.clock.advance(max(0, at_us - self.clock.now_us()))
+        (self.day.folder / "clock").write_text(str(self.clock.now_us()), encoding="ascii")
 
     async def _send(self, batch: list[Event], place: int) -> None:
         vouched = [
