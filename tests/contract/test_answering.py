@@ -39,7 +39,12 @@ def judged(briefing: Briefing) -> Thought:
 
 
 @pytest.fixture
-async def fleet(tmp_path: Path) -> AsyncIterator[FleetHarness]:
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path, clock: ManualClock) -> AsyncIterator[FleetHarness]:
     lay(tmp_path / "mail")
     for name in ("i1", "i2", "i3", "b1"):
         (tmp_path / "mail" / "new" / name).write_bytes(b"From: a@b.example\n\nx\n")
@@ -47,7 +52,7 @@ async def fleet(tmp_path: Path) -> AsyncIterator[FleetHarness]:
     targets = {"mailbox": {"kind": "maildir", "path": str(tmp_path / "mail")}}
     async with FleetHarness(
         tmp_path, content=content(tmp_path), reasoners={"judge": reasoner}, targets=targets,
-        clock=ManualClock(),
+        clock=clock,
     ) as found:  # fmt: skip
         await found.send(*(mail(name) for name in ("i1", "i2", "b1")))
         await found.settle()
@@ -212,8 +217,9 @@ async def test_what_is_shown_before_an_approval_is_whole_and_safe(fleet: FleetHa
     assert whole.isprintable()
 
 
-async def test_the_report_tells_who_answered_and_how_fast(fleet: FleetHarness) -> None:
-    clock: Any = fleet.app.line.clock
+async def test_the_report_tells_who_answered_and_how_fast(
+    fleet: FleetHarness, clock: ManualClock
+) -> None:
     start = now(fleet)
     await give(fleet, "deny", {"hold": hold_of(fleet, mail("i1"))})
     clock.advance(60_000_000)

@@ -219,7 +219,7 @@ def test_a_file_of_another_kind_or_format_is_refused(tmp_path: Path) -> None:
     newer = apsw.Connection(str(tmp_path / "new.db"))
     newer.execute("UPDATE meta SET value = '3' WHERE name = 'format'")
     newer.close()
-    with pytest.raises(BadStore, match="has format 3"):
+    with pytest.raises(BadStore, match=r"newer version of vedette .* \(format 3\)"):
         SqliteBank(tmp_path / "new.db")
 
 

@@ -85,10 +85,8 @@ async def candidate(fleet: FleetHarness, name: str, text: str, *orders: str) -> 
     return run, id
 
 
-async def by_hand(fleet: FleetHarness, text: str, *orders: str) -> str:
+async def by_hand(fleet: FleetHarness, clock: ManualClock, text: str, *orders: str) -> str:
     given = {"into": "inbox/inbox", "text": text, "kind": "fact"}
-    clock = fleet.app.line.clock
-    assert isinstance(clock, ManualClock)
     clock.advance(1)  # an id without a command is the instant's
     id = str((await order(fleet, "memory_propose", **given))["candidate"])
     for verb in orders:
@@ -133,9 +131,11 @@ async def let_go(fleet: FleetHarness, to: Path) -> int:
 # --- by its entry ---------------------------------------------------------------------------------
 
 
-async def test_what_a_person_proposed_is_erased_by_its_entry(fleet: FleetHarness) -> None:
-    kept = await by_hand(fleet, "a fact that stays", "memory_approve")
-    gone = await by_hand(fleet, HAND, "memory_approve")
+async def test_what_a_person_proposed_is_erased_by_its_entry(
+    fleet: FleetHarness, clock: ManualClock
+) -> None:
+    kept = await by_hand(fleet, clock, "a fact that stays", "memory_approve")
+    gone = await by_hand(fleet, clock, HAND, "memory_approve")
     assert set(recalled(fleet, HAND)) == {kept, gone}
     assert "memory.db-wal" in holding(fleet, HAND)
     seq = fleet.entries("memory.proposed")[-1]["seq"]
@@ -203,12 +203,12 @@ async def test_a_memory_outlives_its_mail_and_neither_its_bank_s_retention_nor_a
 
 
 async def test_what_was_learned_is_governed_after_its_entries_are_archived(
-    fleet: FleetHarness, tmp_path: Path
+    fleet: FleetHarness, clock: ManualClock, tmp_path: Path
 ) -> None:
     _, off = await candidate(fleet, "1", f"one {PHRASE}", "memory_approve", "memory_off")
     second, on = await candidate(fleet, "2", f"two {PHRASE}", "memory_approve")
     third, waits = await candidate(fleet, "3", f"three {PHRASE}")
-    hand = await by_hand(fleet, HAND)
+    hand = await by_hand(fleet, clock, HAND)
     before = await states(fleet)
     await let_go(fleet, tmp_path / "archive")
     await fleet.restart()
@@ -247,7 +247,7 @@ async def test_what_was_learned_is_governed_after_its_entries_are_archived(
 
 
 async def test_taking_back_what_came_from_a_source_is_one_commit(
-    fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch
+    fleet: FleetHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Dead(BaseException):
         pass
@@ -256,8 +256,8 @@ async def test_taking_back_what_came_from_a_source_is_one_commit(
         if point == "settle:before":
             raise Dead
 
-    taught = await by_hand(fleet, "a fact", "memory_approve")
-    waits = await by_hand(fleet, "another")
+    taught = await by_hand(fleet, clock, "a fact", "memory_approve")
+    waits = await by_hand(fleet, clock, "another")
     asked = {"id": None, "source": "person:tester"}
     curating = fleet.app.commands.curating
     assert curating is not None

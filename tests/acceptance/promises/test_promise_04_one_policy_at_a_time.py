@@ -12,7 +12,9 @@ from tests.acceptance.promises.common import WIDE, approve, first, state
 
 from vedette.effect import Call
 from vedette.event import Event
+from vedette.hold import DENIED_US
 from vedette.run import Step
+from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import (
     World,
@@ -54,8 +56,8 @@ async def thousand_queued(fleet: FleetHarness, world: World) -> list[Event]:
 @pytest.mark.parametrize("restart", [False, True])
 async def test_promise_04_one_policy_at_a_time(tmp_path: Path, world: World, restart: bool) -> None:
     """1,000 permitted calls are queued; a new rule denies the tool; none starts any more."""
-    wide = {"limits/data.yaml": WIDE}
-    async with toy_fleet(tmp_path, world, extra=wide) as fleet:
+    wide, clock = {"limits/data.yaml": WIDE}, ManualClock()
+    async with toy_fleet(tmp_path, world, extra=wide, clock=clock) as fleet:
         events = await thousand_queued(fleet, world)
         deny = write_policies(tmp_path / "deny", extra=wide | denying("wire.send"))
         told = await fleet.apply(deny)
@@ -67,6 +69,13 @@ async def test_promise_04_one_policy_at_a_time(tmp_path: Path, world: World, res
             fleet.policies = deny
             await fleet.restart()
         await fleet.settle(60)
+        waited = [event for event in events if first(fleet, event).waits == "policy"]
+        assert bool(waited) == restart
+        if restart:
+            # Nothing durable tells that they never began, so the deny is looked at once more.
+            assert len(world.calls) == called, "a call started while its deny could be taken back"
+            clock.advance(DENIED_US)
+            await fleet.settle(60)
         assert len(world.calls) == called, "a call started under the old revision"
         assert fleet.outcomes() == {"permit": called, "deny": 1000 - called}
         assert all(state(fleet, event) == "done" for event in events)
@@ -74,11 +83,11 @@ async def test_promise_04_one_policy_at_a_time(tmp_path: Path, world: World, res
         published = fleet.entries("policy.published")[-1]["seq"]
         for entry in fleet.entries("action.decided"):
             assert entry["policy_rev"] == (1 if entry["seq"] < published else 2)
-        last = next(e for e in events if first(fleet, e).decided == "deny")
+        last = next(e for e in waited or events if first(fleet, e).decided == "deny")
         (run,) = explain(fleet.app.store, fleet.runs(last)[0].id)["runs"]
         assert [
             (d["outcome"], d["rule"], d["revision"]) for d in run["actions"][0]["decisions"]
-        ] == [("permit", "permit.tool", 1), ("deny", "denies.test", 2)]
+        ] == [("permit", "permit.tool", 1)] + [("deny", "denies.test", 2)] * (1 + restart)
 
 
 async def test_promise_04_no_step_commits_under_an_older_revision(
