@@ -88,7 +88,7 @@ class Running:
             stack.enter_context(self._minding_threads())
             await self._run(on_tick)
         if self.failure is not None:
-            raise _as_unavailable(self.failure) from self.failure
+            raise _as_unavailable(self.failure)
 
     async def _run(self, on_tick: Callable[[Running], None] | None) -> None:
         app = self.app
@@ -465,7 +465,9 @@ def _as_unavailable(error: BaseException) -> BaseException:
     if isinstance(error, Unavailable):
         return error
     what = f"a part of the fleet broke: {type(error).__name__}: {error}"
-    return Unavailable(what, mend="start it again; what was committed is not lost")
+    broke = Unavailable(what, mend="start it again; what was committed is not lost")
+    broke.__cause__ = error
+    return broke
 
 
 def summary(running: Running) -> dict[str, Any]:

@@ -149,6 +149,7 @@ async def test_a_broken_part_ends_the_run_with_its_error(
     breaking(fleet, monkeypatch)
     with pytest.raises(kind) as raised:
         await run(fleet, until_idle=False)
+    assert raised.value.__cause__ is not raised.value
     if isinstance(raised.value, VedetteError):
         assert exit_code(raised.value) == 3
 

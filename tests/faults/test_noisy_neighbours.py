@@ -148,7 +148,10 @@ class Fifo:
         self.free -= 1
         return self.queue.popleft()
 
-    def done(self, agent: str) -> None:
+    def slow(self, agent: str) -> None:
+        """First come, first served: who waits for long keeps its handler as well."""
+
+    def done(self, agent: str, *, slow: bool = False) -> None:
         self.free += 1
 
     def light_about(self, now_us: int) -> bool:

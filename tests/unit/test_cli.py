@@ -180,6 +180,17 @@ def test_a_full_disk_is_told_plainly(run: Run, failing: Callable[[BaseException]
     )
 
 
+@pytest.mark.timeout(20)
+def test_an_error_that_is_its_own_cause_is_told(
+    run: Run, failing: Callable[[BaseException], None]
+) -> None:
+    error = errors.Unavailable("moved away", where="/s")
+    error.__cause__ = error
+    failing(error)
+    code, _, said = run("schema")
+    assert (code, said) == (3, "error[unavailable]: /s: moved away\n")
+
+
 def test_a_bug_is_no_finding(run: Run, failing: Callable[[BaseException], None]) -> None:
     failing(ZeroDivisionError("by hand"))
     code, _, said = run("schema")

@@ -253,7 +253,10 @@ def full_disk(error: BaseException) -> dict[str, str | None] | None:
     """
     where = getattr(error, "where", None)
     at: BaseException | None = error
-    while at is not None:
+    seen = set[int]()
+    # Python lets an error be its own cause, or that of its cause.
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
         number = at.errno if isinstance(at, OSError) else None
         # By its name: which library writes the file is the adapter's business.
         sqlite = type(at).__name__ == "FullError" or getattr(at, "extendedresult", 0) == _INDEX_FULL
