@@ -125,8 +125,12 @@ def _permits(history: History) -> Found:
     words: dict[str, list[tuple[int, bool]]] = defaultdict(list)
     for entry in _kind(history, "action.decided", "budget.refused"):
         words[entry.get("action", "")].append((entry["seq"], entry.get("outcome") == "permit"))
-    for act in history.acts:
-        if act.what not in ("begun", "done") or _forgotten(history, act.at_s):
+    begun: dict[str, float] = {}
+    for act in sorted(history.acts, key=lambda act: act.at_s):
+        if act.what == "begun":
+            begun[act.key] = act.at_s
+        # What was permitted in history that is lost may happen after the loss.
+        if act.what not in ("begun", "done") or _forgotten(history, begun.get(act.key, act.at_s)):
             continue
         said = words[f"act_{act.key}"]
         if act.what == "begun" and act.entries is not None:
