@@ -174,8 +174,10 @@ class Waking:
             return
         parking.wait(run)
         # One row may be parked while another came back by the clock: the clock wakes nobody for it.
-        far_us = self._line.clock.now_us() + LAST_RETRY_US
-        parked = any(row.waits == "target" and row.not_before_us > far_us for row in case.rows)
+        now = self._line.clock.now_us()
+        parked = any(
+            row.waits == "target" and not row.tries and row.not_before_us > now for row in case.rows
+        )
         if parked and not parking.waits_for_target(run):
             parking.wait_behind(run)
             parking.wake_if_first(run.id, (run.agent, run.key))
