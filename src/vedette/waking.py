@@ -132,13 +132,13 @@ class Waking:
         line = self._line
         # Agents that are stopped, or have many runs here that woke, are left out: the window
         # is for the others.
-        most = _WINDOW // 2
+        share = _WINDOW // 2
         counts: dict[str, int] = {}
         for agent in self._here.values():
             counts[agent] = counts.get(agent, 0) + 1
-        full = [agent for agent, number in counts.items() if number >= most]
+        full = [agent for agent, number in counts.items() if number >= share]
         stopped = [name for name in line.fleet.agents if line.stops.agent(name)]
-        most += len(self._here) + most
+        most = _WINDOW + len(self._here)
         held_us = line.clock.expiry_us()
         if held_us < now_us:
             most += _HELD

@@ -67,6 +67,20 @@ beacon:
   tools:
     lamp.light: {verb: light, resource: lamp, impact: low}
 """
+SETTINGS = """\
+fleet = "bench"
+state = "state"
+[serve]
+http = "127.0.0.1:{port}"
+{more}[targets.record]
+kind = "record"
+path = {record}
+[[sources]]
+kind = "jsonl"
+name = "lamps"
+path = "events.jsonl"
+rate = 0
+"""
 LIMIT = "    beacon: {minute: 10000000, hour: 10000000, day: 100000000}\n"
 
 
@@ -111,12 +125,7 @@ def events(count: int, first: int = 0, type: str = "lamp.asked") -> str:
 
 def small_fleet(folder: Path, lines: str) -> SmallFleet:
     """Write the fleet into `folder`, with `lines` for its source."""
-    agent = folder / "agents" / "beacon"
-    agent.mkdir(parents=True)
-    (agent / "__init__.py").touch()
-    for name, text in (("agent.yaml", AGENT), ("judge.py", JUDGE), ("tools.py", TOOLS)):
-        (agent / name).write_text(text)
-    (agent / "instruction.md").write_text("Light the lamp.\n")
+    _write_agent(folder / "agents" / "beacon", AGENT)
     (folder / "memory").mkdir()
     shutil.copytree(ROOT / "policies", folder / "policies")
     _after(folder / "policies" / "grants" / "data.yaml", GRANT, "anomaly_detection:\n", before=True)
@@ -125,20 +134,7 @@ def small_fleet(folder: Path, lines: str) -> SmallFleet:
     (folder / "target").mkdir()
     record, source = folder / "target" / "calls.log", folder / "events.jsonl"
     source.write_text(lines)
-    settings = f"""\
-fleet = "bench"
-state = "state"
-[serve]
-http = "127.0.0.1:0"
-[targets.record]
-kind = "record"
-path = {json.dumps(str(record))}
-[[sources]]
-kind = "jsonl"
-name = "lamps"
-path = "events.jsonl"
-rate = 0
-"""
+    settings = SETTINGS.format(port=0, more="", record=json.dumps(str(record)))
     (folder / "vedette.toml").write_text(settings)
     return SmallFleet(folder / "vedette.toml", folder / "state", record, source)
 
@@ -153,13 +149,8 @@ def crowd(folder: Path, agents: int, *, idle: str = "5m") -> Crowd:
     shutil.copytree(ROOT / "policies", folder / "policies")
     names = [f"beacon_{number:03d}" for number in range(1, agents + 1)]
     for name in names:
-        agent = folder / "agents" / name
-        agent.mkdir(parents=True)
-        (agent / "__init__.py").touch()
         text = AGENT.replace("name: beacon", f"name: {name}").replace("lamp.asked", f"{name}.asked")
-        for file, said in (("agent.yaml", text), ("judge.py", JUDGE), ("tools.py", TOOLS)):
-            (agent / file).write_text(said)
-        (agent / "instruction.md").write_text("Light the lamp.\n")
+        _write_agent(folder / "agents" / name, text)
     grants = "".join(GRANT.replace("beacon:", f"{name}:") for name in names)
     limits = "".join(LIMIT.replace("beacon:", f"{name}:") for name in names)
     _after(
@@ -171,24 +162,19 @@ def crowd(folder: Path, agents: int, *, idle: str = "5m") -> Crowd:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    (folder / "vedette.toml").write_text(f"""\
-fleet = "bench"
-state = "state"
-[serve]
-http = "127.0.0.1:{port}"
-[isolation]
-idle = "{idle}"
-[targets.record]
-kind = "record"
-path = {json.dumps(str(record))}
-[[sources]]
-kind = "jsonl"
-name = "lamps"
-path = "events.jsonl"
-rate = 0
-""")
+    more = f'[isolation]\nidle = "{idle}"\n'
+    settings = SETTINGS.format(port=port, more=more, record=json.dumps(str(record)))
+    (folder / "vedette.toml").write_text(settings)
     types = tuple(f"{name}.asked" for name in names)
     return Crowd(folder / "vedette.toml", port, types, record, source)
+
+
+def _write_agent(agent: Path, declared: str) -> None:
+    agent.mkdir(parents=True)
+    (agent / "__init__.py").touch()
+    for name, text in (("agent.yaml", declared), ("judge.py", JUDGE), ("tools.py", TOOLS)):
+        (agent / name).write_text(text)
+    (agent / "instruction.md").write_text("Light the lamp.\n")
 
 
 def _after(path: Path, text: str, mark: str, *, before: bool = False) -> None:
