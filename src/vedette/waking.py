@@ -12,7 +12,8 @@ from vedette.case import Case
 from vedette.errors import StoreFailed
 from vedette.line import Line
 from vedette.perform import LAST_RETRY_US
-from vedette.run import Run
+from vedette.quiet_time import MARGIN_US
+from vedette.run import ActionRow, Run
 from vedette.supply import Supply
 
 # How often it is looked for what is due, and how many runs that woke may be in memory at once.
@@ -174,13 +175,18 @@ class Waking:
             return
         parking.wait(run)
         # One row may be parked while another came back by the clock: the clock wakes nobody for it.
-        now = self._line.clock.now_us()
-        parked = any(
-            row.waits == "target" and not row.tries and row.not_before_us > now for row in case.rows
-        )
+        parked = any(self._parked(case, row) for row in case.rows)
         if parked and not parking.waits_for_target(run):
             parking.wait_behind(run)
             parking.wake_if_first(run.id, (run.agent, run.key))
+
+    def _parked(self, case: Case, row: ActionRow) -> bool:
+        """Say whether a row was parked: put off before its first try, for longer than any call."""
+        if row.waits != "target" or row.effect != "intended" or row.tries:
+            return False
+        tool = case.agent.tools.get(row.tool)
+        longest_us = max(LAST_RETRY_US, tool.timeout_us + MARGIN_US if tool else 0)
+        return row.not_before_us > self._line.clock.now_us() + longest_us
 
     def gone(self, run: Run) -> None:
         """A run is not in memory any more."""
