@@ -207,7 +207,9 @@ def replace_folder(state: Path) -> None:
 
 
 def delete_folder(state: Path) -> None:
-    shutil.rmtree(state)
+    # The fleet goes on writing until it sees it, also into a folder that is nearly empty.
+    while state.exists():
+        shutil.rmtree(state, ignore_errors=True)
 
 
 def delete_store(state: Path) -> None:
