@@ -408,6 +408,15 @@ async def test_a_step_that_counts_on_another_is_refused_without_it(store: Opened
     assert (await store.commit(judged(third, second.position))).answer is Answer.COMMITTED
 
 
+async def test_a_step_that_was_refused_lets_nobody_go_before_its_event(store: Opened) -> None:
+    first, second = await accepted(store, *(event(n) for n in range(2)))
+    moved = closing(store, first, order=(first.key, 0, first.position), expects=7)
+    passing = closing(store, second, order=(first.key, 0, second.position))
+    answers = await asyncio.gather(*(store.commit(each) for each in (moved, passing)))
+    assert [each.answer for each in answers] == [Answer.DUPLICATE, Answer.FENCED_EARLIER]
+    assert (await store.commit(passing)).answer is Answer.FENCED_EARLIER
+
+
 async def test_a_dead_letter_holds_nobody_and_is_made_up_for(store: Opened) -> None:
     first, second, third = await accepted(store, *(event(n) for n in range(3)))
     key = first.key

@@ -283,8 +283,6 @@ class Steps:
             self._waiting[(agent, key)] = known
             if len(self._waiting) > _KNOWN:
                 self._waiting.pop(next(iter(self._waiting)))
-        if known:
-            known.popleft()
         return True
 
     def _move(
@@ -297,6 +295,10 @@ class Steps:
                 self._pending.relinks.append((at, successor, agent))
             else:
                 self._heads[(agent, key)] = self._pending.heads[(agent, key)] = at
+                # Only now: a step that was looked at may still have been refused.
+                waiting = self._waiting.get((agent, key))
+                if waiting and waiting[0] == at:
+                    waiting.popleft()
         # Who made it may not have known of a resume yet, which has woken all that waited till then.
         late = step.waits == "resume" and step.stops != self._fences.stop_epoch
         wake_us = 1 if late else step.wake_us
