@@ -21,8 +21,9 @@ from tests.contract.test_store_sqlite import mounts, need_mounts
 from vedette.cli.stopping import told_of
 from vedette.effect import Call
 from vedette.errors import StoreFailed
+from vedette.run import Step
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, note, send, toy_fleet, until
+from vedette.testing.toy import World, before_commit, job, note, send, toy_fleet, until
 
 ROOT = Path(__file__).parents[2]
 HEAVY = "x" * 20_000
@@ -117,6 +118,30 @@ async def test_a_stop_holds_at_once_though_it_cannot_be_committed(tmp_path: Path
         await fleet.settle(30)
         assert world.keys() == Counter(dict.fromkeys(world.keys(), 1))
         assert len(world.keys()) == 30
+
+
+async def test_new_work_takes_nothing_of_the_room_for_stops_and_outcomes(tmp_path: Path) -> None:
+    """Decisions of which one writes a row of the fleet's own, and so is done with it at once."""
+    decided = asyncio.Event()
+
+    async def hold_back(step: Step) -> None:
+        await decided.wait()
+
+    async with toy_fleet(tmp_path, World()) as fleet:
+        store: Any = fleet.app.store
+        before_commit(fleet, hold_back)
+        await fleet.send(*(job(f"n{n}", note(HEAVY), key=f"k{n}") for n in range(5)))
+        hold, store._spare.hold = store._spare.hold, lambda: False  # no room for the file
+        grow(fleet, 0)
+        with pytest.raises(StoreFailed):
+            await fleet.send(job("late", note(10 * HEAVY), key="late"))
+        grow(fleet, None)  # what was given up
+        decided.set()
+        await until(lambda: fleet.app.metrics.total("store_failures") >= 5)
+        assert not fleet.entries("turn.reasoned")
+        assert (await fleet.app.commands.stop(fleet.order(), tool="bell.ring"))["recorded"]
+        store._spare.hold = hold
+        await until(lambda: len(fleet.entries("run.closed")) == 5)
 
 
 async def test_a_recorded_stop_says_so_and_nothing_else(tmp_path: Path) -> None:

@@ -278,7 +278,8 @@ class SqlStore(Keeping):
         """Queue a step now, in the order of calls; the future has its answer after COMMIT."""
         bodies = sum(len(draft.body.data) for draft in step.drafts if draft.body is not None)
         size = 1 + bodies // _A_STEP
-        vital = any(row.effect in _CAME for row in step.actions)
+        # A decision is new work, also where a row of the fleet's own is done with it at once.
+        vital = step.policy_rev is None and any(row.effect in _CAME for row in step.actions)
         return self.writer.enqueue(
             lambda: self._steps.commit(step), guarded=False, size=size, vital=vital
         )
