@@ -45,6 +45,8 @@ async def handle(
     if somebody else moved the run or a commit before it did not stand (look at it afresh), and
     Permanent for what can never succeed (the caller makes it a dead letter).
     """
+    if lease.run.state in ("done", "dead") and not lease.run.turn:
+        return None  # buried by a commit that stood unheard, or by another worker
     event = event or line.store.event(lease.run.event)
     if event is None:
         raise Permanent("the event's body was erased before the run ended, or edited")

@@ -6,6 +6,7 @@ on SQLite and on PostgreSQL.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -16,12 +17,12 @@ import pytest
 from tests.pg import server
 
 from vedette.effect import Outcome
-from vedette.errors import AlreadyDone, BadCommand, Forbidden
+from vedette.errors import AlreadyDone, BadCommand, Forbidden, StoreFailed
 from vedette.event import Event
 from vedette.handle import bury
 from vedette.identity import Principal
 from vedette.load.settings import StorePlan
-from vedette.run import ActionRow, Run
+from vedette.run import ActionRow, Committed, Run, Step
 from vedette.storage import dead as dead_orders
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
@@ -170,6 +171,33 @@ async def test_a_run_that_was_never_judged_is_judged_anew_in_its_place(
     assert entry["actor"] == "person:tester"
     assert fleet.body(entry["seq"]) == {"reason": "mended"}
     view_agrees(fleet)
+
+
+async def test_a_dead_letter_is_handled_no_more_though_nobody_heard_of_its_burial(
+    fleet: FleetHarness, clock: ManualClock
+) -> None:
+    """Its commit stands and raises; then nothing but a person's order may take it up again."""
+    store: Any = fleet.app.store
+    commit = store.commit
+
+    async def unheard(step: Step) -> Committed:
+        answer: Committed = await commit(step)
+        if step.state != "dead":
+            return answer
+        store.commit = commit
+        mend(fleet)
+        raise StoreFailed("the connection broke")
+
+    store.commit = unheard
+    dead, after = job("1", note("a"), **FAILS), job("2", note("b"))
+    await fleet.send(dead, after)
+    for _ in range(10):
+        clock.advance(200_000)
+        await asyncio.sleep(0.06)
+        await fleet.settle()
+    assert [run.state for each in (dead, after) for run in fleet.runs(each)] == ["dead", "done"]
+    (told,) = fleet.entries("turn.reasoned")
+    assert told["event"] == after.key
 
 
 async def test_the_order_survives_a_restart_before_it_is_acted_on(
