@@ -287,7 +287,6 @@ class Commands:
         )
         seq = await self.line.store.note([draft], command=order.command_id)
         by_us = clock.confirm()
-        self.line.metrics.gauge("clock_jump_seconds", 0)
         return {"seq": seq, "by_us": by_us, "was": told}
 
     def _known(self, scope: str, name: str) -> None:

@@ -28,6 +28,7 @@ from vedette.clock import MICROS, until_beat, within
 from vedette.errors import Permanent, StoreFailed
 from vedette.event import Event
 from vedette.fair import OCTETS_A_TURN, Turns
+from vedette.fleet_clock import Jump
 from vedette.guard import ATTEMPTS, Guard
 from vedette.handle import handle, see_through
 from vedette.line import Line
@@ -131,6 +132,8 @@ class Dispatcher:
         self._failed: Callable[[str, BaseException | None], None] | None = None
         self._closing = False
         self._moved_us = line.clock.moved_us
+        # A jump of the wall clock that is to be recorded.
+        self._untold: Jump | None = None
         self.handled = 0
 
     # --- life -------------------------------------------------------------------------------
@@ -531,7 +534,9 @@ class Dispatcher:
     async def _look_at_clock(self) -> None:
         """Tell of a jump of the wall clock; where it was confirmed, waits in memory move along."""
         line = self._line
-        jump = line.clock.look()
+        self._untold = line.clock.look() or self._untold
+        off_us = 0 if line.clock.jump is None else line.clock.jump.by_us
+        line.metrics.gauge("clock_jump_seconds", off_us // MICROS)
         if (by_us := line.clock.moved_us - self._moved_us) != 0:
             self._moved_us += by_us
             for lane in self._lanes.values():
@@ -541,8 +546,9 @@ class Dispatcher:
                 breaker.retry_us += by_us
             line.tight.clear()
             self.waking.look_anew()
-        if jump is not None:
-            await tell_jump(line, jump)
+        if self._untold is not None and line.store.ready:
+            await tell_jump(line, self._untold)
+            self._untold = None
 
     def wake(self) -> None:
         """Queue what is due now."""

@@ -49,11 +49,11 @@ async def set_stop(
         if not on:
             raise
         line.stops.unrecorded[scope] = Unrecorded(draft, command, str(error))
-        line.metrics.gauge("stops_unrecorded", len(line.stops.unrecorded))
         return str(error)
     finally:
         if on:
             line.stops.settle(scope)
+            line.metrics.gauge("stops_unrecorded", len(line.stops.unrecorded))
     return None
 
 
@@ -141,10 +141,9 @@ async def lift_ended(line: Line, now_us: int) -> None:
 
 
 async def tell_jump(line: Line, jump: Jump) -> None:
-    """Record that the wall clock jumped. Raises StoreFailed; the gauge says so in any case."""
-    line.metrics.gauge("clock_jump_seconds", jump.by_us // 1_000_000)
-    line.metrics.count("clock_jumps")
+    """Record that the wall clock jumped. Raises StoreFailed; then it is not told yet."""
     await line.store.note([jump_entry(jump)])
+    line.metrics.count("clock_jumps")
 
 
 def jump_entry(jump: Jump) -> Draft:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from vedette.effect import Outcome
-from vedette.errors import BadCommand
+from vedette.errors import BadCommand, StoreFailed
 from vedette.serve.local import live_status
 from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock, settle
@@ -149,9 +150,30 @@ async def test_a_clock_that_is_slewed_or_comes_back_is_no_jump(tmp_path: Path) -
         assert abs(line.clock.now_us() - clock.now_us()) < 100_000
         clock.set_wall(clock.now_us() - HOUR)
         await told(fleet)
+        assert b"vedette_clock_jump_seconds -3600.0" in fleet.app.metrics.scrape()[0]
         clock.set_wall(clock.now_us() + HOUR)
         await until(lambda: line.clock.jump is None)
         assert not fleet.entries("clock.confirmed")
+        assert b"vedette_clock_jump_seconds 0.0" in fleet.app.metrics.scrape()[0]
+
+
+async def test_a_jump_that_cannot_be_recorded_is_told_as_soon_as_it_can(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
+        store: Any = fleet.app.store
+        note, tried = store.note, []
+
+        async def away(drafts: Any) -> int:
+            tried.append(drafts)
+            raise StoreFailed("the server is away")
+
+        store.note = away
+        clock.set_wall(clock.now_us() - HOUR)
+        await until(lambda: bool(tried))
+        assert fleet.app.metrics.total("clock_jumps") == 0
+        store.note = note
+        assert await told(fleet) == ["-3600"]
+        assert fleet.app.metrics.total("clock_jumps") == 1
 
 
 @pytest.mark.parametrize("hours", [-3, 80])

@@ -120,6 +120,16 @@ async def test_a_stop_holds_at_once_though_it_cannot_be_committed(tmp_path: Path
         assert len(world.keys()) == 30
 
 
+async def test_what_was_not_recorded_and_is_ordered_again_counts_no_more(tmp_path: Path) -> None:
+    async with toy_fleet(tmp_path, World()) as fleet:
+        grow(fleet, 0)
+        assert not (await fleet.app.commands.stop(fleet.order(10 * HEAVY), all=True))["recorded"]
+        assert b"vedette_stops_unrecorded 1.0" in fleet.app.metrics.scrape()[0]
+        grow(fleet, None)
+        assert (await fleet.app.commands.stop(fleet.order(), all=True))["recorded"]
+        assert b"vedette_stops_unrecorded 0.0" in fleet.app.metrics.scrape()[0]
+
+
 async def test_new_work_takes_nothing_of_the_room_for_stops_and_outcomes(tmp_path: Path) -> None:
     """Decisions of which one writes a row of the fleet's own, and so is done with it at once."""
     decided = asyncio.Event()
