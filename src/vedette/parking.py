@@ -26,7 +26,7 @@ class Parking:
     _keys: dict[tuple[str, str], list[Place]] = field(default_factory=dict)
     _behind: set[str] = field(default_factory=set)
     _targets: dict[str, dict[str, Place]] = field(default_factory=dict)
-    _target_of: dict[str, str] = field(default_factory=dict)
+    _targets_of: dict[str, set[str]] = field(default_factory=dict)
     _woken: dict[str, None] = field(default_factory=dict)
 
     def before(self, run: Run) -> str | None:
@@ -49,15 +49,15 @@ class Parking:
         self._behind.add(run.id)
 
     def wait_for(self, run: Run, target: str) -> None:
-        """Count a run as waiting for a target that is left alone."""
+        """Count a run as waiting for a target that is left alone, be it one of several."""
         self.wait(run)
-        self._forget(run.id)
+        self._behind.discard(run.id)
         self._targets.setdefault(target, {})[run.id] = (run.position, run.id)
-        self._target_of[run.id] = target
+        self._targets_of.setdefault(run.id, set()).add(target)
 
     def waits_for_target(self, run: Run) -> bool:
         """Say whether a run waits for a target that is left alone."""
-        return run.id in self._target_of
+        return run.id in self._targets_of
 
     def leave(self, run: Run) -> None:
         """Count a run as waiting no more; the next of its key is woken."""
@@ -123,7 +123,7 @@ class Parking:
 
     def clear(self) -> None:
         """Forget everything: it is read anew from the store."""
-        for part in (self._keys, self._behind, self._targets, self._target_of, self._woken):
+        for part in (self._keys, self._behind, self._targets, self._targets_of, self._woken):
             part.clear()
 
     def _wake(self, run: str) -> None:
@@ -133,8 +133,7 @@ class Parking:
     def _forget(self, run: str) -> None:
         self._behind.discard(run)
         self._woken.pop(run, None)
-        target = self._target_of.pop(run, None)
-        if target is not None:
+        for target in self._targets_of.pop(run, ()):
             waiting = self._targets[target]
             del waiting[run]
             if not waiting:

@@ -20,7 +20,7 @@ from vedette.serve.http import application
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy import World, job, send, toy_fleet, until
+from vedette.testing.toy import World, do, job, send, toy_fleet, until
 
 SECOND = 1_000_000
 
@@ -92,6 +92,28 @@ async def test_a_target_that_is_back_while_a_run_is_parked_for_it_wakes_that_run
             clock.advance(SECOND // 2)
             await fleet.settle()
         assert world.effects() == 8
+
+
+async def test_what_waits_for_two_targets_goes_on_when_either_is_back(tmp_path: Path) -> None:
+    """One stays away: then only the oldest run of all that wait for it is tried now and then."""
+    clock, down = ManualClock(), {"wire.send", "book.look"}
+    answer = Outcome("retry", error="503")
+    world = World(answer=lambda call: answer if call.tool in down else None)
+    fleet = toy_fleet(tmp_path, world, clock=clock)
+    path = fleet.content / "agents" / "worker" / "agent.yaml"
+    before, look, after = path.read_text().partition("book.look")
+    path.write_text(before + look + after.replace("target: world", "target: book", 1))
+    fleet.targets = {name: {"kind": "world", "world": world} for name in ("world", "book")}
+    async with fleet:
+        both = [job(f"e{n}", send("a"), do("book.look", name="b"), key=f"k{n}") for n in range(8)]
+        await fleet.send(*both)
+        await fleet.settle()
+        assert len(fleet.app.line.breakers.listed()) == 2
+        down.discard("wire.send")
+        for _ in range(15):
+            clock.advance(2 * SECOND)
+            await fleet.settle()
+        assert world.effects("wire.send") == 8
 
 
 # --- the watchdog ---------------------------------------------------------------------------------

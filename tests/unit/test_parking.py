@@ -65,6 +65,22 @@ def test_a_target_wakes_its_oldest_first_and_all_when_it_is_back() -> None:
     assert parking.keys == 3, "they have their places until they are settled"
 
 
+def test_one_that_waits_for_two_targets_is_woken_by_either() -> None:
+    parking = Parking()
+    for target in ("one", "other"):
+        parking.wait_for(run(1), target)
+    parking.wake_all("one")
+    assert woken(parking) == ["run_k1"]
+    assert not parking.wake_first("other"), "it is tried with all that it waits for"
+    parking.wait_for(run(1), "one")
+    parking.wake("run_k1")  # the target came back meanwhile
+    parking.wait_for(run(1), "other")
+    assert woken(parking) == ["run_k1"]
+    parking.leave(run(1))
+    assert not parking.waits_for_target(run(1))
+    assert parking.waiting("other") == 0
+
+
 def test_one_that_left_is_not_woken() -> None:
     parking = Parking()
     parking.wait_for(run(1), "world")
