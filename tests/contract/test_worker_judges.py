@@ -17,7 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.workers import CHARTER, EVERY, LIMITS, REGISTRY, Crew, alive, brief, crew, until
+from tests.workers import (
+    CHARTER,
+    EVERY,
+    JUDGE_PY,
+    LIMITS,
+    REGISTRY,
+    Crew,
+    alive,
+    brief,
+    crew,
+    until,
+    write_judge,
+)
 
 from vedette.adapters.local_judges import LocalJudges
 from vedette.adapters.worker_pool.asked import WorkerLost
@@ -246,6 +258,22 @@ async def test_decisions_after_kills_equal_those_of_an_undisturbed_run(tmp_path:
             assert len({repr(replace(thought, checkpoint=None)) for thought in thoughts}) == 1
         assert len(there.deaths) >= 6
         assert all(far.checkpoint[1] and near.checkpoint[1] for far, near in keys)
+
+
+async def test_a_judge_that_always_takes_long_is_not_forked_for_every_question(
+    tmp_path: Path,
+) -> None:
+    async with crew(tmp_path, replace(LIMITS, time_us=10_000_000)) as there:
+        nap = "\n\ndef do_nap(data):\n    time.sleep(0.4)\n"
+        write_judge(there.agents, code=JUDGE_PY + nap)
+
+        async def judge_some(key: str) -> None:
+            for number in range(4):  # each of a key that has no state yet
+                await there.judges.reason(brief(key=f"{key}{number}", do="nap"))
+
+        await asyncio.gather(*(judge_some(key) for key in "abc"))
+        # Asked for each seat and for each worker: that was twice for each of the twelve questions.
+        assert len(there.made) <= 12
 
 
 async def test_a_dead_worker_is_found_when_it_is_next_asked(tmp_path: Path) -> None:

@@ -206,8 +206,10 @@ class _JudgeSeat(Seat):
         # States that were taken up for a judgement that is not answered yet: should the worker
         # die before it is, the next one needs them too.
         self._given: dict[str, Asked] = {}
-        # Since when the worker is at one question, 0 if that is not known; the longest of late.
+        # Since when the worker is at one question, 0 if that is not known; what is usual.
         self._began, self._usual = 0.0, 0.0
+        # The seat that the worker was left by, which learns how long its question took.
+        self._left_by: _JudgeSeat | None = None
 
     # --- what is asked ----------------------------------------------------------------------
 
@@ -280,7 +282,7 @@ class _JudgeSeat(Seat):
     # --- as a seat --------------------------------------------------------------------------
 
     def fresh(self) -> None:
-        self._registry, self._began = None, 0.0
+        self._registry, self._began, self._left_by = None, 0.0, None
         self._known, self._slots, self._slot = {}, [None] * (_SLOTS + 1), 0
 
     def making(self) -> bytes:
@@ -302,7 +304,11 @@ class _JudgeSeat(Seat):
         self.done(asked)
         now = time.monotonic()
         if self._began and asked.kind == wire.REASON:
-            self._usual = max(now - self._began, self._usual * 0.98)
+            took, left = now - self._began, self._left_by
+            if left is None:
+                self._usual = max(took, self._usual * 0.98)
+            else:  # by degrees: others are not to wait for the next rare one that takes long
+                left._usual += max(0.0, took - left._usual) / 4
         self._began = now
         if asked.kind == wire.RESTORE:
             self._given[asked.key] = asked
@@ -378,6 +384,11 @@ class _JudgeSeat(Seat):
                 mine = [one for one in self.pending.values() if one.key == at.key]
                 if len(mine) < len(self.pending):
                     self.step_aside(self, mine)
+
+    def _take_over(self, of: Seat) -> None:
+        super()._take_over(of)
+        if isinstance(of, _JudgeSeat):
+            self._left_by, self._began = of, self._seen_at
 
     def overdue(self, now: float) -> str:
         return f"took longer than {self.seconds:g} s" if self.stuck(now) > self.seconds else ""
