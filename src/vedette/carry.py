@@ -27,6 +27,8 @@ from vedette.tool import Tool
 
 # How long after a failed commit an outcome is recorded again, first and at most.
 _RECORD_S, _LAST_RECORD_S = 0.1, 2.0
+# How often it is looked, so far apart, whether a lease is renewed with the store back.
+_LOOKS = 100
 
 
 async def perform(line: Line, case: Case) -> None:
@@ -168,11 +170,14 @@ async def await_store(line: Line, case: Case) -> None:
     """Wait while the store cannot commit: what would come of a call could not be recorded.
 
     The case is kept for it knows which starts are its own. Raises Superseded if the run is given
-    to another worker meanwhile.
+    to another worker meanwhile; a lease that has only run out may be renewed with the store back.
     """
-    while not line.store.ready:
+    looks, away = _LOOKS, False
+    while not line.store.ready or (away and line.store.lease(case.run) != case.epoch):
+        away = True
         await asyncio.sleep(_RECORD_S)
-        if line.store.lease(case.run) != case.epoch:
+        looks -= line.store.ready
+        if line.store.lease(case.run) not in (None, case.epoch) or looks < 0:
             raise Superseded("another worker has the run by now")
 
 
@@ -304,11 +309,13 @@ async def settle(line: Line, case: Case, row: ActionRow, outcome: Outcome, sure:
         step = case.step(drafts, [after], now)
         try:
             await case.commit(step)
-        except (Superseded, StoreFailed) as error:
-            if isinstance(error, StoreFailed):
-                line.metrics.count("store_failures")
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, _LAST_RECORD_S)
+        except StoreFailed:
+            # The lease may have run out with the store away; whose the run is then the store says.
+            line.metrics.count("store_failures")
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LAST_RECORD_S)
+            continue
+        except Superseded as error:
             if line.store.lease(case.run) != case.epoch:
                 # Another worker's by now: it finds out for itself what came of the call.
                 raise Superseded("another worker has the run by now") from error

@@ -1,0 +1,68 @@
+"""A PostgreSQL server that is away for longer than a lease, while calls are under way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.pg import Server, find_bin
+
+from vedette.effect import Call
+from vedette.errors import StoreFailed
+from vedette.load.settings import StorePlan
+from vedette.run import Committed, Step
+from vedette.testing.toy import World, job, send, toy_fleet, until
+
+BELL = send(tool="bell.ring")  # it can neither be repeated nor asked about
+CALLED, STARTED = job("called", BELL, key="a"), job("started", BELL, key="b")
+
+
+async def test_what_was_called_and_what_was_not_is_known_when_the_server_is_back(
+    tmp_path: Path,
+) -> None:
+    """The lease runs out with nobody there to take it; nothing is left to a person."""
+    server = Server(find_bin(), fsync=False)
+    answers = threading.Event()
+
+    def wait(call: Call) -> None:
+        assert answers.wait(60)
+
+    url_file = tmp_path / "url"
+    url_file.write_text(server.fresh())
+    world = World(answer=wait)
+    fleet = toy_fleet(tmp_path, world)
+    fleet._store = StorePlan("postgresql", url_file=str(url_file), lease_us=1_000_000)
+    try:
+        async with fleet:
+            store: Any = fleet.app.store
+            await fleet.send(CALLED)
+            await until(lambda: len(world.calls) == 1, 60)
+            (run,) = fleet.runs(CALLED)
+            onward = store.send
+
+            async def crash_after(step: Step) -> Committed:
+                answer: Committed = await onward(step)
+                if any(row.effect == "started" for row in step.actions):
+                    server.crash()
+                    with suppress(StoreFailed):  # so it is known that nothing can be committed
+                        await fleet.send(job("lost", key="c"))
+                return answer
+
+            store.send = lambda step: asyncio.ensure_future(crash_after(step))
+            await fleet.send(STARTED)
+            await until(lambda: not store.ready, 60)
+            store.send = onward
+            answers.set()
+            await until(lambda: store.lease(run) is None, 60)
+            server.restart()
+            await until(lambda: store.ready and store.lease(run) is not None, 60)
+            await until(lambda: len(fleet.entries("effect.done", "effect.unknown")) == 2, 60)
+            assert not fleet.entries("effect.unknown")
+            assert world.keys() == Counter(call.key for call in world.calls)
+            assert len(world.calls) == 2
+    finally:
+        server.stop()
