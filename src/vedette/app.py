@@ -307,7 +307,7 @@ def _line(
         targets=settings.targets,
     )
     store.watch(line.in_flight_before, line.keys_calling)
-    take_over(line, store.stop_epoch)
+    take_over(line)
     if not store.several:
         # There is one lease, and this worker holds it from here on.
         line.quiet.hold(store.epoch, clock.monotonic_us())

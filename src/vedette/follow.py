@@ -71,7 +71,7 @@ async def catch_up(line: Line, rollout: Rollout) -> None:
         return
     policy_rev, stop_epoch = store.policy_rev, store.stop_epoch
     if stop_epoch > line.stops.epoch:
-        take_over(line, stop_epoch)
+        take_over(line)
     if policy_rev > line.gateway.policy_rev:
         number, digest = store.revision()
         files = store.bundle(digest)

@@ -40,8 +40,8 @@ async def set_stop(
     else:
         await record_stops(line)
     try:
-        epoch = await line.store.stop(draft, *scope, on, command=command)
-        take_over(line, epoch)
+        await line.store.stop(draft, *scope, on, command=command)
+        take_over(line)
         if on:
             line.stops.unrecorded.pop(scope, None)
             await line.store.everywhere()
@@ -63,7 +63,7 @@ async def record_stops(line: Line) -> None:
         # Refused where its commit stood though nobody was told, or another's stop lasts as long.
         with suppress(BadCommand):
             await line.store.stop(kept.draft, *scope, True, command=kept.command)
-        take_over(line, line.store.stop_epoch)
+        take_over(line)
         if line.stops.unrecorded.get(scope) is kept:
             del line.stops.unrecorded[scope]
         line.metrics.gauge("stops_unrecorded", len(line.stops.unrecorded))
@@ -81,6 +81,8 @@ class StoreWatch:
         line = self._line
         if line.store.ready and not line.stops.unrecorded:
             self._wait_us = 0
+            if line.store.stop_epoch > line.stops.epoch:
+                take_over(line)  # a lift stands, and could not be read back
             return
         now = line.clock.monotonic_us()
         if now < self._next_us and self._wait_us:
@@ -93,14 +95,20 @@ class StoreWatch:
             await line.store.probe()
 
 
-def take_over(line: Line, epoch: int | None = None) -> None:
-    """Take over the stops that the store knows, and the doubt that one of them may be for."""
+def take_over(line: Line) -> None:
+    """Take over the stops that are durable, and the doubt that one of them may be for.
+
+    Raises StoreFailed: then nothing was taken over.
+    """
     store = line.store
-    line.doubt = store.doubt()
-    known = line.stops.epoch if epoch is None else max(epoch, line.stops.epoch)
-    line.stops.restore(known, store.stops())
-    store.adopt(0, known)
-    line.stops.ends = [stop for stop in store.stops_set() if stop.until_us]
+    # Never ahead of the stops that are read: `store.stop_epoch` counts one that is being committed,
+    # and what is decided without it must not pass for what was decided with it.
+    epoch = max(int(store.meta("stop_epoch") or 0), line.stops.epoch)
+    doubt, stops, told = store.doubt(), store.stops(), store.stops_set()
+    line.doubt = doubt
+    line.stops.restore(epoch, stops)
+    line.stops.ends = [stop for stop in told if stop.until_us]
+    store.adopt(0, epoch)
 
 
 async def park_agent(line: Line, agent: str, why: str) -> None:

@@ -371,6 +371,10 @@ class Store(Protocol):
 
     def action(self, action: str) -> ActionRow | None: ...
 
+    def meta(self, name: str) -> str | None:
+        """Return a durable value that is kept under a name, or None."""
+        ...
+
     def stops(self) -> list[tuple[str, str]]:
         """Return what is stopped: (scope, name) with scope all, agent or tool."""
         ...

@@ -213,7 +213,7 @@ class Reads(Pages, Record):
     # --- policy and stops -------------------------------------------------------------------
 
     def meta(self, name: str) -> str | None:
-        """Return a value of the meta table, or None."""
+        """Return a durable value that is kept under a name, or None."""
         rows = self._rows("SELECT value FROM meta WHERE name=?", name)
         return rows[0][0] if rows else None
 

@@ -1,0 +1,108 @@
+"""Stops as this process knows them: those that are durable, and no step passes for a later one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vedette import crashpoint
+from vedette.errors import StoreFailed
+from vedette.memory import Briefing
+from vedette.ports import Thought
+from vedette.testing.scripted import ScriptedReasoner
+from vedette.testing.toy import World, job, send, toy_fleet, until
+
+
+class Silent(ScriptedReasoner):
+    """A judge that answers nobody until it is told to; then with nothing to propose."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+        self.answers = asyncio.Event()
+
+    async def reason(self, briefing: Briefing) -> Thought:
+        await self.answers.wait()
+        return await super().reason(briefing)
+
+
+class Commits:
+    """Holds two commits up: the first when it stands, the second before it does."""
+
+    def __init__(self) -> None:
+        self.first, self.second = threading.Event(), threading.Event()
+        self.go_on, self.stand = threading.Event(), threading.Event()
+
+    def pass_point(self, name: str) -> None:
+        if name == "commit:after" and not self.first.is_set():
+            self.first.set()
+            assert self.go_on.wait(30)
+        elif name == "commit:mid" and self.first.is_set() and not self.second.is_set():
+            self.second.set()
+            assert self.stand.wait(30)
+
+
+@pytest.fixture
+def commits() -> Iterator[Commits]:
+    made = Commits()
+    yield made
+    crashpoint.hook = None
+    made.go_on.set()
+    made.stand.set()
+
+
+async def test_what_is_decided_while_a_stop_is_being_committed_does_not_pass_for_later(
+    tmp_path: Path, commits: Commits
+) -> None:
+    """Another stop is recorded a moment before, and what the store knows then is read."""
+    judge = Silent()
+    async with toy_fleet(tmp_path, World(), reasoners={"judge": judge}) as fleet:
+        store: Any = fleet.app.store
+        stops, stop = fleet.app.line.stops, store.stop
+
+        async def away(*args: Any, **more: Any) -> int:
+            raise StoreFailed("the disk is full")
+
+        await fleet.send(job("1"))
+        store.stop = away
+        crashpoint.hook = commits.pass_point
+        assert not (await fleet.app.commands.stop(fleet.order(), tool="bell.ring"))["recorded"]
+        store.stop = stop
+        await until(commits.first.is_set)
+        ordered = asyncio.create_task(fleet.app.commands.stop(fleet.order(), agent="worker"))
+        await asyncio.sleep(0.05)  # it is in the queue
+        commits.go_on.set()
+        await until(lambda: commits.second.is_set() and not stops.unrecorded)
+        judge.answers.set()
+        await asyncio.sleep(0.2)  # what is decided now is in the queue behind it
+        commits.stand.set()
+        assert (await ordered)["recorded"]
+        await fleet.settle()
+        assert [entry["kind"] for entry in fleet.entries()][-2:] == ["stop.set", "stop.set"]
+        await fleet.app.commands.resume(fleet.order(), agent="worker")
+        await until(lambda: bool(fleet.entries("run.closed")))
+
+
+async def test_a_resume_that_could_not_be_read_back_is_taken_over_all_the_same(
+    tmp_path: Path,
+) -> None:
+    """It stands: with what was known before it no step would ever commit again."""
+    world = World()
+    async with toy_fleet(tmp_path, world) as fleet:
+        store: Any = fleet.app.store
+        await fleet.app.commands.stop(fleet.order(), agent="worker")
+        doubt = store.doubt
+
+        def away() -> None:
+            store.doubt = doubt
+            raise StoreFailed("the disk failed")
+
+        store.doubt = away
+        with pytest.raises(StoreFailed):
+            await fleet.app.commands.resume(fleet.order(), agent="worker")
+        await fleet.send(job("1", send()))
+        await until(lambda: world.effects() == 1)
