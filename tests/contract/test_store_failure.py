@@ -13,8 +13,9 @@ import sys
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import apsw
 import pytest
 from tests.contract.test_store_sqlite import mounts, need_mounts
 
@@ -152,6 +153,29 @@ async def test_new_work_takes_nothing_of_the_room_for_stops_and_outcomes(tmp_pat
         assert (await fleet.app.commands.stop(fleet.order(), tool="bell.ring"))["recorded"]
         store._spare.hold = hold
         await until(lambda: len(fleet.entries("run.closed")) == 5)
+
+
+async def test_a_commit_that_stands_although_it_raises_parts_nothing(tmp_path: Path) -> None:
+    """Memory was behind the file from then on: every later group took numbers that were given."""
+    async with toy_fleet(tmp_path, World()) as fleet:
+        database: Any = cast(Any, fleet.app.store)._write
+        commit = database.commit
+
+        def stands() -> None:
+            database.commit = commit
+            commit()
+            raise apsw.IOError("the log cannot be written back")
+
+        database.commit = stands
+        with pytest.raises(StoreFailed):
+            await fleet.send(job("1", note("a")))
+        (again,) = await fleet.send(job("1", note("a")))
+        assert again.status == "duplicate"
+        await fleet.send(job("2", note("b")))
+        await until(lambda: len(fleet.entries("run.closed")) == 2)
+        entries = fleet.entries()
+        assert [entry["seq"] for entry in entries] == list(range(1, len(entries) + 1))
+        assert fleet.app.store.row("worker_notes", "k") == {"texts": ["a", "b"]}
 
 
 async def test_a_recorded_stop_says_so_and_nothing_else(tmp_path: Path) -> None:
