@@ -103,6 +103,7 @@ async def test_who_kills_its_worker_is_charged_and_nobody_else(
         assert not any(thought.needs_state for thought in told)
         await until(lambda: not alive(pid))
         assert await there.born() != pid
+        await until(lambda: bool(there.deaths))  # told by the one that had started it
         assert [death[:2] for death in there.deaths if death[0] == "worker"] == [
             ("worker", "judge")
         ]
