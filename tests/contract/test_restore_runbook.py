@@ -186,10 +186,12 @@ async def test_the_runbook(tmp_path: Path, world: World, primary: Server) -> Non
     assert f"entries {loss.size + 1:,} to {loss.last:,} were lost" in verified.out
     assert "the ledger stands" in verified.out
     assert "stopped: all" in status.out
+    assert "in doubt since history was lost" in " ".join(status.out.split())
     book.do("resume")
     async with fleet:
         await happened_once(fleet, world, later)
     book.do("settle")
+    assert "in doubt" not in vedette(tmp_path, "status").out
     async with fleet:
         new = jobs(5, 6)
         await handle(fleet, *new)
