@@ -457,7 +457,7 @@ async def test_a_second_loss_is_told_though_the_first_one_was_longer(
     place.keep()
     async with fleet:
         # Longer than all that comes after it is lost.
-        while fleet.app.store.head() <= 1000:
+        while fleet.app.store.head() <= 500:
             at = fleet.app.store.head()
             await handle(fleet, *(job(f"n{at}-{n}", note("x")) for n in range(40)))
         await handle(fleet, *later)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import tempfile
 import textwrap
@@ -197,7 +198,33 @@ async def test_the_runbook(tmp_path: Path, world: World, primary: Server) -> Non
         await handle(fleet, *new)
         assert {row.effect for row in rows(fleet, new)} == {"done"}
         assert world.effects("bell.ring") == 6
-    assert book.done == book.blocks.keys()
+    assert book.done | {"folder"} == book.blocks.keys()
+
+
+async def test_the_runbook_where_the_state_folder_is_lost_too(
+    tmp_path: Path, world: World, primary: Server
+) -> None:
+    """Nobody knows what came after the dump: all of it is in doubt, and nothing is done twice."""
+    place = Place(tmp_path, world, "postgresql", primary)
+    book = Runbook(tmp_path, primary, place.url_file.read_text())
+    fleet = place.fleet()
+    later = jobs(2, 5)
+    async with fleet:
+        await handle(fleet, *jobs(0, 2))
+    book.do("backup")
+    async with fleet:
+        await handle(fleet, *later)
+    shutil.rmtree(fleet.folder / "state")
+    with psycopg.connect(primary.url("postgres"), autocommit=True) as admin:
+        admin.execute("DROP DATABASE IF EXISTS restored")
+    book.do("restore")
+    book.do("folder")
+    place.url_file.write_text(book.environ["RESTORED"])
+    async with fleet:
+        assert any("no witness tells" in told for told in fleet.app.troubles)
+        await nothing_happens_twice(fleet, world, later)
+        assert stands(fleet, place.witness())
+        assert stands(fleet, tmp_path / "kept" / "witness.log")
 
 
 @pytest.mark.parametrize("way", ["point in time", "failover"])
