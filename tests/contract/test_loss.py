@@ -226,7 +226,10 @@ async def test_the_order_that_meets_a_loss_first_is_not_carried_out(
     fleet = place.fleet()
     async with fleet:
         await handle(fleet, *jobs(0, 1))
-        settings = fleet.app.settings
+        for _ in range(2):
+            await fleet.app.commands.stop(ordered(fleet), all=True)
+            await go_on(fleet)
+        settings, stops = fleet.app.settings, fleet.app.store.stop_epoch
     place.witness().unlink()
     args = {"agent": None, "tool": None, "all": True} if verb == "resume" else {}
 
@@ -238,6 +241,7 @@ async def test_the_order_that_meets_a_loss_first_is_not_carried_out(
     async with fleet:
         assert is_stopped(fleet)
         assert fleet.app.line.doubt == Doubt(fleet.entries("store.restored")[0]["seq"])
+        assert fleet.app.store.stop_epoch > stops
     assert (await asyncio.to_thread(order))["by"] == "here"
 
 
