@@ -494,6 +494,35 @@ async def test_a_second_loss_is_told_though_the_first_one_was_longer(
         assert (fleet.app.store.loss, fleet.app.line.stops.listed()) == (None, [])
 
 
+async def test_a_worker_that_had_ended_before_the_loss_comes_back_to_a_longer_history(
+    tmp_path: Path, world: World
+) -> None:
+    """What it saw last is lost, within what another one told; its witness accuses nobody."""
+    place = Place(tmp_path, world, "postgresql")
+    one = place.fleet()
+    async with one:
+        await handle(one, job("1", note("x")))
+        other = place.fleet("other")
+        async with other:
+            pass
+    place.keep()
+    async with other:
+        pass
+    saw = shown(place, "other")
+    async with one:
+        await handle(one, *(job(f"lost {n}", note("x")) for n in range(9)))
+    place.go_back()
+    async with one:
+        assert is_stopped(one)
+        await go_on(one)
+        await handle(one, *(job(f"new {n}", note("x")) for n in range(9)))
+        assert saw < one.app.store.head()
+    async with other:
+        assert other.app.store.loss is None
+        assert stands(other, place.witness())
+        assert stands(other, place.witness("other"))
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 async def test_a_running_worker_whose_server_goes_back_ends_and_calls_nothing(
     tmp_path: Path, world: World
