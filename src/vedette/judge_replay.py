@@ -41,9 +41,8 @@ from vedette.told import judged
 from vedette.turn import turn_body
 from vedette.undo import is_undo
 
-KINDS = (
-    "policy.published", "turn.reasoned", "run.closed", "run.dead", "effect.done",
-)  # fmt: skip
+_JUDGED = ("turn.reasoned", "run.closed")
+KINDS = (*_JUDGED, "policy.published", "run.dead", "effect.done")
 
 # A state is taken up from a checkpoint at most so many events back (CHECKPOINT_EVERY, and some).
 _BACK = 300
@@ -221,6 +220,11 @@ class _Step:
         return {**numbers, **(self.body() or {})}
 
 
+def _judges(entry: Mapping[str, Any]) -> bool:
+    """Say whether an entry of `_JUDGED` holds a judgement; a run may be closed long after its."""
+    return entry["kind"] == "turn.reasoned" or "label" in entry
+
+
 def _tell(thought: Thought, memories: tuple[Memory, ...]) -> dict[str, Any]:
     """Return of a judgement what would be recorded of it."""
     fields = judged(thought)
@@ -250,32 +254,40 @@ class _Replay:
         before = (digest for _, digest, at in self._record.revisions() if at <= at_us)
         if digest := next(before, None):
             self._registry = self._judges.registry(digest)
+        walk = self._record.walk(_JUDGED)
+        entries = (self._placed(orjson.loads(raw)) for _, raw, _, _ in walk)
+        later = {(one["agent"], one["about"]) for one in entries if _judges(one)}
         for agent, key, position, _ in self._record.observed():
             if position < first:
                 known = self._keys.setdefault((agent, key), _Key(before=True))
-                known.observe(position, 0, None)
+                if (agent, position) not in later:  # it was judged before the cut, as it came
+                    known.observe(position, 0, None)
 
     async def take(
         self, seq: int, entry: Mapping[str, Any], salt: bytes | None, data: bytes | None
     ) -> None:
         """Take in the next entry of KINDS."""
         kind = entry["kind"]
-        if "run" in entry and "about" not in entry:
-            # Of before entries said themselves what they are about.
-            run = self._record.run(entry["run"])
-            entry = {**entry, "about": 0 if run is None else run.position}
+        entry = self._placed(entry)
         if kind == "policy.published":
             self._registry = self._judges.registry(entry["bundle"])
         elif kind == "run.dead":
             self._dead[entry["run"]] = seq
         elif kind == "effect.done":
             self._write(seq, entry, data)
-        elif kind == "turn.reasoned" or "label" in entry:
+        elif _judges(entry):
             step = _Step(seq, entry, None if data is None or salt is None else (salt, data))
             if "state" in entry:
                 await self._judged(step)
             else:
                 self._unnamed(step)
+
+    def _placed(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return an entry of a run that says what it is about; those of before did not."""
+        if "run" not in entry or "about" in entry:
+            return entry
+        run = self._record.run(entry["run"])
+        return {**entry, "about": 0 if run is None else run.position}
 
     def _write(self, seq: int, entry: Mapping[str, Any], data: bytes | None) -> None:
         """Remember what a tool wrote into its key's row."""

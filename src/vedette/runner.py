@@ -12,13 +12,14 @@ import orjson
 
 from vedette import machine
 from vedette.app import App
+from vedette.bundle import Revision
 from vedette.clock import next_beat, until_beat
 from vedette.curating import feed
 from vedette.errors import BadPolicy, StoreFailed, Unavailable, VedetteError
 from vedette.fleet_clock import Jump, told_jump
 from vedette.follow import catch_up, follow
 from vedette.identity import ENGINE
-from vedette.policy_check import check_live, checked_mark, read_check, told_check
+from vedette.policy_check import CHECKED, check_live, checked_mark, read_check, told_check
 from vedette.policy_folder import offer_folder, waiting, waits
 from vedette.ports import Source
 from vedette.rollout import Wish
@@ -164,23 +165,34 @@ class Running:
                     )
             await next_beat(LOOK_S)
 
-    async def _check_policy(self) -> None:
-        """Tell once if this version's check refuses the live policy, which another admitted."""
-        app = self.app
+    async def _check_policies(self) -> None:
+        """Tell once of each live policy that this version's check refuses."""
+        checked = -1
         await asyncio.sleep(CHECK_S)
-        live = app.rollout.live
-        try:
-            found = await check_live(app.store, live.digest, app.rollout.stage.try_out)
-            if found is not None:
-                app.metrics.gauge("policy_live_refused", bool(found))
-                if read_check(app.store, live.digest) is None:
-                    for name, value in checked_mark(live.digest, found).items():
-                        await app.store.remember(name, value)
-            if found:
-                self.trouble(told_check(live.number, found))
-        except StoreFailed as error:
-            self.trouble(f"whether this version admits the live policy is not known: {error}")
-        await asyncio.Event().wait()
+        while True:
+            live = self.app.rollout.live
+            if live.number != checked:
+                checked = live.number
+                try:
+                    await self._check_policy(live)
+                except (VedetteError, OSError) as error:
+                    # The fleet goes on as it would if nobody had looked.
+                    self.trouble(
+                        f"whether this version admits revision {live.number} is not known: {error}"
+                    )
+            await next_beat(LOOK_S)
+
+    async def _check_policy(self, live: Revision) -> None:
+        app = self.app
+        found = await check_live(app.store, live.digest, app.rollout.stage.try_out)
+        if found is None:
+            return
+        app.metrics.gauge("policy_live_refused", bool(found))
+        if found:
+            self.trouble(told_check(live.number, found))
+        if read_check(app.store, live.digest) is None:
+            marks, was = checked_mark(live.digest, found), app.store.meta(CHECKED)
+            await app.store.mark_live(live.number, marks, CHECKED, was)
 
     def _beside(self) -> list[asyncio.Task[None]]:
         """Start what goes on beside the line: traces, logs, shipping, a look at the folders."""
@@ -193,7 +205,7 @@ class Running:
         works = [
             *followers(self.app, self.trouble), ("policy shelf", keeping),
             ("folder watcher", self._watch_folders()), ("second opinion", comparing),
-            ("second engine", retrying), ("policy check", self._check_policy()),
+            ("second engine", retrying), ("policy check", self._check_policies()),
         ]  # fmt: skip
         tasks = [asyncio.create_task(work, name=name) for name, work in works]
         for task in tasks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -26,6 +27,7 @@ from vedette.judge_replay import replay_judges
 from vedette.judge_report import ARCHIVED, CHANGED, ERASED, UNNAMED, JudgeReport
 from vedette.judge_state import made_of
 from vedette.load import build_judge
+from vedette.proof import Checkpoint, parse_note
 from vedette.run import Lease, Step
 from vedette.stores import open_reading
 from vedette.testing.harness import FleetHarness
@@ -309,3 +311,38 @@ async def test_what_was_archived_is_no_fault_and_what_follows_is_judged_again(
     report = await again(fleet.app)
     assert report.ok, report.to_json()
     assert report.judgements == 12
+
+
+async def test_an_archive_may_end_anywhere_between_events_their_judgements_and_their_ends(
+    fleet: FleetHarness, tmp_path: Path
+) -> None:
+    """What is archived was judged before; what is not is no judgement out of its order."""
+    await some(fleet, number=4)
+    await fleet.app.commands.stop(fleet.order(), agent="worker")
+    for at in range(5, 11):
+        await fleet.send(job(f"e{at}", send(f"{at}"), key="ab"[at % 2], value=at))
+    accepted = fleet.app.store.head()
+    await fleet.app.commands.resume(fleet.order(), agent="worker")
+    await fleet.settle()
+    await some(fleet, 11, 4)
+    state, key = fleet.folder / "state", (fleet.folder / "state/ledger.pub").read_text().strip()
+    await fleet.close()
+    store = OpenedStore(state)
+    sizes = [Checkpoint.from_body(parse_note(note).body).size for note in store.notes()]
+    store.close()
+    behind = [size for size in sizes if size >= accepted][:8]
+    judged = []
+    for size in behind:
+        folder = tmp_path / str(size)
+        shutil.copytree(state, folder / "state")
+        copy = FleetHarness(
+            folder, content=fleet.content, policies=fleet.policies, targets=fleet.targets
+        )
+        async with copy:
+            part = archive(copy.app.store, folder / "archive", size, key)
+            await copy.confirmed("let_go", archived=part.to_bytes().decode())
+            report = await again(copy.app)
+        assert report.ok, (size, report.to_json())
+        judged.append(report.judgements)
+    assert judged[0] == 10
+    assert len(set(judged)) > 1

@@ -10,6 +10,7 @@ import shutil
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
@@ -20,9 +21,11 @@ from tests.pg import Server, server
 from vedette.adapters.ledger_file import archive, last_before, verify_store
 from vedette.adapters.sqlite import SqliteStore
 from vedette.backup import back_up, restore
+from vedette.cli.common import obey
 from vedette.commands import Order
+from vedette.doubt import Doubt
 from vedette.entry import Draft
-from vedette.errors import BadStore, Unavailable
+from vedette.errors import BadCommand, BadStore, Unavailable
 from vedette.event import Event
 from vedette.follow import follow
 from vedette.load.settings import StorePlan
@@ -212,6 +215,34 @@ async def test_a_store_whose_witness_was_removed_comes_up_stopped_and_in_doubt(
         await fleet.restart()
         assert fleet.app.store.loss is None
         assert fleet.app.line.stops.listed() == []
+
+
+@pytest.mark.parametrize("verb", ["resume", "settle_restore"])
+async def test_the_order_that_meets_a_loss_first_is_not_carried_out(
+    tmp_path: Path, world: World, verb: str
+) -> None:
+    """No fleet runs: whoever gives it is told what is lost, and everything stays stopped."""
+    place = Place(tmp_path, world, "sqlite")
+    fleet = place.fleet()
+    async with fleet:
+        await handle(fleet, *jobs(0, 1))
+        for _ in range(2):
+            await fleet.app.commands.stop(ordered(fleet), all=True)
+            await go_on(fleet)
+        settings, stops = fleet.app.settings, fleet.app.store.stop_epoch
+    place.witness().unlink()
+    args = {"agent": None, "tool": None, "all": True} if verb == "resume" else {}
+
+    def order() -> dict[str, Any]:
+        return obey(settings, verb, "a test", args, None)
+
+    with pytest.raises(BadCommand, match=r"no witness tells.*nothing was ordered"):
+        await asyncio.to_thread(order)
+    async with fleet:
+        assert is_stopped(fleet)
+        assert fleet.app.line.doubt == Doubt(fleet.entries("store.restored")[0]["seq"])
+        assert fleet.app.store.stop_epoch > stops
+    assert (await asyncio.to_thread(order))["by"] == "here"
 
 
 async def test_a_folder_that_was_a_workers_does_not_join_without_its_witness(
@@ -412,6 +443,84 @@ async def test_a_worker_that_saw_more_than_was_told_stops_everything_again(
         await nothing_happens_twice(other, world, more)
         assert stands(other, place.witness("other"))
         assert stands(other, place.witness())
+
+
+@pytest.mark.parametrize("first_up", ["one", "newcomer"])
+async def test_a_second_loss_is_told_though_the_first_one_was_longer(
+    tmp_path: Path, world: World, first_up: str
+) -> None:
+    """What was named as lost before says nothing of what the restored history lost since.
+
+    Nor does a worker know better that came after it had been restored.
+    """
+    place = Place(tmp_path, world, "postgresql")
+    fleet = place.fleet()
+    later, more = jobs(2, 5), jobs(5, 8)
+    async with fleet:
+        await handle(fleet, *jobs(0, 2))
+    place.keep()
+    async with fleet:
+        # Longer than all that comes after it is lost.
+        while fleet.app.store.head() <= 500:
+            at = fleet.app.store.head()
+            await handle(fleet, *(job(f"n{at}-{n}", note("x")) for n in range(40)))
+        await handle(fleet, *later)
+    place.go_back()
+    async with fleet:
+        first = fleet.app.store.loss
+        assert first is not None
+        await nothing_happens_twice(fleet, world, later)
+        await fleet.confirmed("settle_restore")
+    place.keep()
+    async with fleet:
+        async with place.fleet("newcomer"):
+            await fleet.send(*more)
+            await until(lambda: are_over(fleet, more), 60)
+        assert fleet.app.store.head() < first.last
+    place.go_back()
+    fleet = place.fleet(first_up)
+    async with fleet:
+        second = fleet.app.store.loss
+        assert second is not None
+        assert first.size < second.size < second.last < first.last
+        assert is_stopped(fleet)
+        world.asked.clear()
+        await handle(fleet, *more)
+        await go_on(fleet)
+        await happened_once(fleet, world, more, 24)
+        assert stands(fleet, place.witness())
+        assert stands(fleet, place.witness("newcomer"))
+        await fleet.restart()
+        assert (fleet.app.store.loss, fleet.app.line.stops.listed()) == (None, [])
+
+
+async def test_a_worker_that_had_ended_before_the_loss_comes_back_to_a_longer_history(
+    tmp_path: Path, world: World
+) -> None:
+    """What it saw last is lost, within what another one told; its witness accuses nobody."""
+    place = Place(tmp_path, world, "postgresql")
+    one = place.fleet()
+    async with one:
+        await handle(one, job("1", note("x")))
+        other = place.fleet("other")
+        async with other:
+            pass
+    place.keep()
+    async with other:
+        pass
+    saw = shown(place, "other")
+    async with one:
+        await handle(one, *(job(f"lost {n}", note("x")) for n in range(9)))
+    place.go_back()
+    async with one:
+        assert is_stopped(one)
+        await go_on(one)
+        await handle(one, *(job(f"new {n}", note("x")) for n in range(9)))
+        assert saw < one.app.store.head()
+    async with other:
+        assert other.app.store.loss is None
+        assert stands(other, place.witness())
+        assert stands(other, place.witness("other"))
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -3,33 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import shutil
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+from watchdog.observers.api import BaseObserver
+
+from vedette.adapters import policy_watch
 from vedette.adapters.policy_watch import saved
+from vedette.testing.toy import until
+
+
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that nobody waits for seconds, and a slow machine is no pause between two saves."""
+    monkeypatch.setattr(policy_watch, "QUIET_S", 0.3)
+    monkeypatch.setattr(policy_watch, "GONE_S", 0.1)
+    monkeypatch.setattr(policy_watch, "THERE_S", 0.3)
 
 
 @asynccontextmanager
-async def watching(folder: Path) -> AsyncIterator[asyncio.Queue[None]]:
-    """Yield a queue of what `saved` tells."""
+async def watching(
+    folder: Path, then: Callable[[], None] = lambda: None
+) -> AsyncIterator[asyncio.Queue[None]]:
+    """Yield a queue of what `saved` tells; `then` is done whenever it does. It never ends."""
     told: asyncio.Queue[None] = asyncio.Queue()
 
     async def tell() -> None:
         async for _ in saved(folder):
+            then()
             told.put_nowait(None)
 
     task = asyncio.create_task(tell())
-    await asyncio.sleep(0.3)
+    await until(lambda: any(isinstance(one, BaseObserver) for one in threading.enumerate()))
     try:
         yield told
+        assert not task.done(), task
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
 async def quiet(told: asyncio.Queue[None]) -> bool:
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.8)
     return told.empty()
 
 
@@ -63,4 +82,59 @@ async def test_a_folder_that_was_replaced_is_told_and_watched_again(tmp_path: Pa
             told.get_nowait()
         await asyncio.sleep(0.3)
         (folder / "new" / "a.rego").write_text("package a\n")
+        await asyncio.wait_for(told.get(), 8)
+
+
+async def test_a_folder_that_was_deleted_and_made_anew_is_watched_again(tmp_path: Path) -> None:
+    """At once, as a checkout does it: on many file systems it has the same inode then."""
+    folder = tmp_path / "policies"
+    folder.mkdir()
+    async with watching(folder) as told:
+        shutil.rmtree(folder)
+        folder.mkdir()
+        await asyncio.wait_for(told.get(), 8)
+        while not await quiet(told):
+            told.get_nowait()
+        (folder / "a.rego").write_text("package a\n")
+        await asyncio.wait_for(told.get(), 8)
+
+
+async def test_what_is_saved_while_a_folder_that_came_back_is_read_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "policies"
+    folder.mkdir()
+    left = ["package a\n"]
+
+    def save() -> None:
+        if folder.is_dir() and left:
+            (folder / "a.rego").write_text(left.pop())
+
+    async with watching(folder, save) as told:
+        folder.rename(tmp_path / "old")
+        await asyncio.sleep(0.5)
+        folder.mkdir()
+        while left:
+            await asyncio.wait_for(told.get(), 10)
+        await asyncio.wait_for(told.get(), 8)
+
+
+async def test_a_folder_that_goes_again_while_it_is_read_ends_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "policies"
+    folder.mkdir()
+    back = [True]
+
+    def remove() -> None:
+        if back and folder.is_dir():
+            back.pop()
+            folder.rmdir()
+
+    async with watching(folder, remove) as told:
+        folder.rename(tmp_path / "old")
+        await asyncio.sleep(0.5)
+        folder.mkdir()
+        while back:
+            await asyncio.wait_for(told.get(), 10)
+        await asyncio.sleep(0.2)
+        folder.mkdir()
+        while not told.empty():
+            told.get_nowait()
         await asyncio.wait_for(told.get(), 8)

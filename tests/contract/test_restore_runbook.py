@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import tempfile
 import textwrap
@@ -186,16 +187,44 @@ async def test_the_runbook(tmp_path: Path, world: World, primary: Server) -> Non
     assert f"entries {loss.size + 1:,} to {loss.last:,} were lost" in verified.out
     assert "the ledger stands" in verified.out
     assert "stopped: all" in status.out
+    assert "in doubt since history was lost" in " ".join(status.out.split())
     book.do("resume")
     async with fleet:
         await happened_once(fleet, world, later)
     book.do("settle")
+    assert "in doubt" not in vedette(tmp_path, "status").out
     async with fleet:
         new = jobs(5, 6)
         await handle(fleet, *new)
         assert {row.effect for row in rows(fleet, new)} == {"done"}
         assert world.effects("bell.ring") == 6
-    assert book.done == book.blocks.keys()
+    assert book.done | {"folder"} == book.blocks.keys()
+
+
+async def test_the_runbook_where_the_state_folder_is_lost_too(
+    tmp_path: Path, world: World, primary: Server
+) -> None:
+    """Nobody knows what came after the dump: all of it is in doubt, and nothing is done twice."""
+    place = Place(tmp_path, world, "postgresql", primary)
+    book = Runbook(tmp_path, primary, place.url_file.read_text())
+    fleet = place.fleet()
+    later = jobs(2, 5)
+    async with fleet:
+        await handle(fleet, *jobs(0, 2))
+    book.do("backup")
+    async with fleet:
+        await handle(fleet, *later)
+    shutil.rmtree(fleet.folder / "state")
+    with psycopg.connect(primary.url("postgres"), autocommit=True) as admin:
+        admin.execute("DROP DATABASE IF EXISTS restored")
+    book.do("restore")
+    book.do("folder")
+    place.url_file.write_text(book.environ["RESTORED"])
+    async with fleet:
+        assert any("no witness tells" in told for told in fleet.app.troubles)
+        await nothing_happens_twice(fleet, world, later)
+        assert stands(fleet, place.witness())
+        assert stands(fleet, tmp_path / "kept" / "witness.log")
 
 
 @pytest.mark.parametrize("way", ["point in time", "failover"])

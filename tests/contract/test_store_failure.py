@@ -18,11 +18,14 @@ from typing import Any, cast
 import apsw
 import pytest
 from tests.contract.test_store_sqlite import mounts, need_mounts
+from tests.contract.test_upgrade import SETTINGS
+from tests.contract.test_upgrade import said as say
 
 from vedette.cli.stopping import told_of
 from vedette.effect import Call
 from vedette.errors import StoreFailed
 from vedette.run import Step
+from vedette.serve.local import serve_local
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, before_commit, job, note, send, toy_fleet, until
 
@@ -176,6 +179,26 @@ async def test_a_commit_that_stands_although_it_raises_parts_nothing(tmp_path: P
         entries = fleet.entries()
         assert [entry["seq"] for entry in entries] == list(range(1, len(entries) + 1))
         assert fleet.app.store.row("worker_notes", "k") == {"texts": ["a", "b"]}
+
+
+async def test_status_says_that_the_store_cannot_commit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = toy_fleet(tmp_path, World())
+    (tmp_path / "vedette.toml").write_text(SETTINGS, encoding="utf-8")
+    monkeypatch.setenv("VEDETTE_STATE", str(fleet.folder / "state"))
+
+    async def status() -> str:
+        _, told = await asyncio.to_thread(say, capsys, "--config", str(tmp_path), "status")
+        return " ".join(told.split())
+
+    async with fleet, serve_local(fleet.app, fleet.app.settings.state):
+        assert "cannot commit" not in await status()
+        grow(fleet, 0)
+        with pytest.raises(StoreFailed):
+            await fleet.send(job("1", note(10 * HEAVY)))
+        assert "the store cannot commit: nothing is accepted" in await status()
+        grow(fleet, None)
 
 
 async def test_a_recorded_stop_says_so_and_nothing_else(tmp_path: Path) -> None:

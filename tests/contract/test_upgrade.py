@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shlex
 import shutil
@@ -19,12 +20,14 @@ from vedette.adapters.ledger_file import verify_store
 from vedette.adapters.rego.stage import SubprocessStage
 from vedette.adapters.sqlite import OpenedStore
 from vedette.adapters.sqlite_bank import SqliteBank
+from vedette.bundle import Bundle
 from vedette.cli import main
 from vedette.policy_check import CHECKED, read_check
+from vedette.ports import Finding
 from vedette.runner import Running
 from vedette.storage.schema import SCHEMA
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, toy_fleet, until
+from vedette.testing.toy import World, job, send, toy_fleet, until
 
 SETTINGS = """\
 fleet = "harbour"
@@ -161,6 +164,7 @@ async def test_a_live_policy_that_this_version_refuses_is_told(
 ) -> None:
     """It stays live: it was admitted, and to drop it would stop the fleet at an upgrade."""
     monkeypatch.setattr("vedette.runner.CHECK_S", 0.0)
+    monkeypatch.setattr("vedette.runner.LOOK_S", 0.1)
     fleet = toy_fleet(tmp_path, World(), extra=FORBIDDEN)
     (tmp_path / "vedette.toml").write_text(SETTINGS, encoding="utf-8")
     monkeypatch.setenv("VEDETTE_STATE", str(fleet.folder / "state"))
@@ -178,13 +182,46 @@ async def test_a_live_policy_that_this_version_refuses_is_told(
         running = Running(fleet.app, until_idle=False)
         task = asyncio.create_task(running.run())
         await until(lambda: any("refuses the live policy" in told for told in running.troubles), 30)
-        running.stop()
-        await task
         (found,) = [told for told in running.troubles if "refuses the live policy" in told]
         assert "late.rego" in found
         assert fleet.app.rollout.live == live
+        assert b"vedette_policy_live_refused 1.0" in fleet.app.metrics.scrape()[0]
+        running.stop()
+        await task
     store = OpenedStore(fleet.folder / "state")
     assert read_check(store, live.digest)
     store.close()
     _, told = await asyncio.to_thread(said, capsys, "--config", str(tmp_path), "status")
     assert "this version's check refuses the live policy" in " ".join(told.split())
+    async with fleet:
+        running = Running(fleet.app, until_idle=False)
+        task = asyncio.create_task(running.run())
+        await until(lambda: b"policy_live_refused 1.0" in fleet.app.metrics.scrape()[0], 30)
+        # Mended and published, it is refused no more.
+        (fleet.policies / "vedette/denies/late.rego").unlink()
+        await fleet.apply(fleet.policies)
+        await until(lambda: b"policy_live_refused 0.0" in fleet.app.metrics.scrape()[0], 30)
+        running.stop()
+        await task
+
+
+async def test_a_check_that_cannot_be_made_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No process can be had for it; the policy is live all the same."""
+    monkeypatch.setattr("vedette.runner.CHECK_S", 0.0)
+    world = World()
+
+    async def fails(bundle: Bundle) -> list[Finding]:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.app.store.remember(CHECKED, "{}")
+        monkeypatch.setattr(fleet.app.rollout.stage, "try_out", fails)
+        running = Running(fleet.app, until_idle=False)
+        task = asyncio.create_task(running.run())
+        await until(lambda: any("is not known" in told for told in running.troubles), 30)
+        await fleet.send(job("1", send()))
+        await until(lambda: world.effects() == 1)
+        running.stop()
+        await task

@@ -7,6 +7,7 @@ read again if the folder changed while it was being read. What is offered may st
 from __future__ import annotations
 
 import asyncio
+import stat
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,16 +23,23 @@ async def saved(folder: Path) -> AsyncIterator[None]:
     A folder that was removed and is there again counts as changed. Raises OSError if the system
     has no notice left to give.
     """
+    there = True
     while True:
-        async for _ in _changes(folder):
-            yield None
+        try:
+            async for _ in _changes(folder, again=not there):
+                yield None
+        except FileNotFoundError:  # it went while it was being looked at
+            await asyncio.sleep(GONE_S)
+        there = False
         while _inode(folder) is None:  # noqa: ASYNC110 (nobody tells of what is not there)
             await asyncio.sleep(GONE_S)
-        yield None
 
 
-async def _changes(folder: Path) -> AsyncIterator[None]:
-    """Yield as `saved` does, until the folder is gone."""
+async def _changes(folder: Path, *, again: bool) -> AsyncIterator[None]:
+    """Yield as `saved` does, until the folder is gone.
+
+    One that is there `again` is told once it is watched: nothing is saved between the two.
+    """
     from watchdog import events
     from watchdog.observers import Observer
 
@@ -48,10 +56,13 @@ async def _changes(folder: Path) -> AsyncIterator[None]:
 
     observer = Observer()
     observer.schedule(Notices(), str(folder), recursive=True, event_filter=kinds)
+    inode = _inode(folder)  # before it is watched: what takes its place meanwhile is another
     observer.start()
-    inode = _inode(folder)
+    if again:
+        changed.set()
     try:
-        while inode is not None and _inode(folder) == inode:
+        # One that was deleted ends its emitter, and one made after it may have the same inode.
+        while _inode(folder) == inode and all(one.is_alive() for one in observer.emitters):
             with suppress(TimeoutError):
                 async with asyncio.timeout(THERE_S):
                     await changed.wait()
@@ -68,4 +79,7 @@ async def _changes(folder: Path) -> AsyncIterator[None]:
 
 def _inode(folder: Path) -> int | None:
     """Return which folder it is; None while there is none."""
-    return folder.stat().st_ino if folder.is_dir() else None
+    with suppress(FileNotFoundError, NotADirectoryError):
+        found = folder.stat()
+        return found.st_ino if stat.S_ISDIR(found.st_mode) else None
+    return None

@@ -168,6 +168,13 @@ async def _here(
     for told in app.store.remarks:
         click.echo(f"note: {told}", err=True)
     try:
+        if app.store.loss is not None:
+            # It stopped everything just now, and no order that was given before may undo that.
+            raise BadCommand(
+                f"{app.store.loss.sentence}; everything is stopped, and what may have happened "
+                "already is in doubt: nothing was ordered",
+                mend="see docs/guides/restore.md; if it is still right then, give the order again",
+            )
         return await carry_out(app.commands, verb, Order(this_person(), reason, command_id), args)
     finally:
         await app.close()

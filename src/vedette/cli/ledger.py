@@ -105,6 +105,8 @@ def _deep(settings: Settings) -> tuple[dict[str, Any], list[str]]:
         decisions = decide_again(settings, store)
         judgements = judge_again(settings, store, SystemClock()).to_json()
     lines = [f"FOUND {one}" for one in odd[:_SHOWN]] or ["every row is what the ledger says"]
+    if len(odd) > _SHOWN:
+        lines.append(f"… and {len(odd) - _SHOWN:,} more rows")
     unlike = sum(decisions["unreplayable"].values())
     lines.append(
         f"{decisions['decisions']:,} decisions: {decisions['agreed']:,} agreed, "

@@ -39,6 +39,7 @@ def status(ctx: click.Context, as_json: bool) -> None:
         published = _published(store)
         folder = folder_state(settings, store)
         refused = read_check(store, str(found["bundle"]))
+        doubt = store.doubt()
     client = LocalClient(settings.state)
     running = client.alive()
     live = client.status() if running else {}
@@ -50,6 +51,8 @@ def status(ctx: click.Context, as_json: bool) -> None:
     found["check"] = refused
     found["clock"] = live.get("clock")
     found["unrecorded"] = live.get("unrecorded", [])
+    found["store_ready"] = live.get("store", {}).get("ready")
+    found["in_doubt"] = doubt.seq if doubt is not None and not doubt.until else None
     say(as_json, {"running": running, **found}, _text(running, found))
 
 
@@ -113,6 +116,13 @@ def _text(running: bool, found: dict[str, Any]) -> str:
     if unrecorded := found.get("unrecorded"):
         names = ", ".join(name.replace(":", " ").strip() for name in unrecorded)
         lines.append(f"stopped in the running fleet, not recorded yet: {names}")
+    if found.get("in_doubt"):
+        lines.append(
+            f"in doubt since history was lost (entry {found['in_doubt']:,}): what may have "
+            "happened is asked about, until a person says `vedette restore --settled`"
+        )
+    if found.get("store_ready") is False:
+        lines.append("the store cannot commit: nothing is accepted and nothing called until it can")
     if found.get("clock"):
         lines.append(f"clock: {found['clock']} until a person says `vedette clock confirm`")
     lines += [

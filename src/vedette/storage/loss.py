@@ -28,6 +28,8 @@ from vedette.storage.record import ARCHIVED, RESTORED
 from vedette.storage.witness import begin, last_shown
 
 Head = tuple[int, str]
+# A head that was told to be lost, and the last entry before its history parted from the store's.
+Told = tuple[int, str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +103,10 @@ def find_loss(database: Database, witness: Path, key: str, joins: Callable[[], b
             where=str(witness),
             mend="name the store of this fleet, or restore one",
         )
-    if _is_told(_told_heads(database), point):
+    branch = _part(database, witness, head)
+    if _is_told(_told(database), point, branch.common):
         return Found(apart=True)
-    return Found(_measure(database, witness, key, head), apart=True)
+    return Found(_measure(database, witness, key, branch), apart=True)
 
 
 def _just_begun(database: Database) -> bool:
@@ -126,35 +129,58 @@ def holds_head(ask: Callable[[str, Sequence[Any]], list[Row]], point: Checkpoint
     return held == point and last is not None and last >= point.size
 
 
-def _told_heads(database: Database) -> list[Head]:
+def _told(database: Database) -> list[Told]:
     """Return the heads of history that this store has recorded as lost."""
     rows = database.rows("SELECT value FROM meta WHERE name=?", (RESTORED,))
     told = orjson.loads(rows[0][0]).get("heads", []) if rows else []
-    return [(size, root) for size, root in told]
+    return [(size, root, after) for size, root, after in told]
 
 
-def _is_told(told: Collection[Head], point: Checkpoint) -> bool:
-    """Say whether a head is one that is known to be lost, or lies before one."""
-    head = (point.size, point.root.hex())
-    return head in told or point.size < max((size for size, _ in told), default=0)
+def _is_told(told: Collection[Told], point: Checkpoint, common: int) -> bool:
+    """Say whether a head is one that is known to be lost, or lies before one.
+
+    `common` is the last head that its witness shares with the store, 0 if it shares none. Who has
+    seen the store go on after a loss saw another history than the one that was lost then, however
+    short it is; who came later than the last they share may have seen either.
+    """
+    return any(
+        (size, root) == (point.size, point.root.hex())
+        or (point.size < size and 0 < common <= after)
+        for size, root, after in told
+    )
 
 
-def _measure(database: Database, witness: Path, key: str, head: int) -> Loss:
-    """Return how far a store goes with what its witness saw, and what the witness saw beyond."""
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """What a witness saw that the store does not hold: its notes behind the last `common` head.
+
+    `size` is how far the store is of the history that the witness saw.
+    """
+
+    common: int
+    notes: list[str]
+    size: int
+
+
+def _part(database: Database, witness: Path, head: int) -> _Branch:
+    """Return where a store that ends at `head` and what its witness saw part."""
     notes = read_notes(witness.read_text(encoding="utf-8", errors="replace"))
-    beyond: list[str] = []
-    common, forked = 0, False
+    common, forked, at = 0, False, len(notes)
     for note in reversed(notes):
         point = Checkpoint.from_body(parse_note(note).body)
         if holds_head(database.rows, point):
             common = point.size
             break
-        beyond.append(note)
+        at -= 1
         forked = forked or point.size <= head
     # Others have written here since, or none of them has: then all of the store is ours.
-    size = common if forked else head
+    return _Branch(common, notes[at:], common if forked else head)
+
+
+def _measure(database: Database, witness: Path, key: str, branch: _Branch) -> Loss:
+    """Return what a witness saw beyond the store. Raises BadStore for what it may not have."""
     try:
-        heads = ends_beyond(beyond[::-1], size, key)
+        heads = ends_beyond(branch.notes, branch.size, key)
     except ProofError as error:
         raise BadStore(
             f"a head that the witness saw beyond the store does not hold: {error}",
@@ -162,9 +188,9 @@ def _measure(database: Database, witness: Path, key: str, head: int) -> Loss:
             mend="put the key in its place that was in force then; if the key was rotated since, "
             "this store cannot go on: restore one from after the rotation",
         ) from error
-    rows = database.rows("SELECT at FROM entry WHERE seq=?", (size,))
+    rows = database.rows("SELECT at FROM entry WHERE seq=?", (branch.size,))
     seen_us = witness.stat().st_mtime_ns // 1000
-    return Loss(size, heads, int(rows[0][0]) if rows else 0, seen_us)
+    return Loss(branch.size, heads, int(rows[0][0]) if rows else 0, seen_us)
 
 
 def size_of(note: str) -> int:
@@ -216,8 +242,8 @@ def record_loss(
     heads = [list(head) for head in loss.heads]
     fields = {"size": loss.size, "heads": heads or None, "actor": actor}
     seq = ledger.append([Draft("store.restored", fields, body=body)], None, 0, at_us)
-    named = [list(head) for head in _told_heads(database)]
-    told = {"seq": seq, "heads": named + [one for one in heads if one not in named]}
+    named = [*_told(database), *((size, root, loss.size) for size, root in loss.heads)]
+    told = {"seq": seq, "heads": list(dict.fromkeys(named))}
     database.run(META, (RESTORED, orjson.dumps(told).decode()))
     stopped = Draft("stop.set", {"what": "all:", "actor": actor}, body=body)
     with suppress(BadCommand):  # it is stopped already, without an end

@@ -86,6 +86,7 @@ class SqlStore(Keeping):
             return None
         self._write.begin()
         try:
+            self._read_fences()  # the stop comes after those that there were
             self.begun()
             loss = self._find_loss(key)  # another worker may have recorded it meanwhile
             if loss is not None:

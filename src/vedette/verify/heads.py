@@ -163,7 +163,9 @@ class Heads:
         """Mark the witness's checkpoints of history that a restore has lost.
 
         The witness goes on over a restore: its file holds the heads of the lost history, then
-        those of the restored one. A *branch* is a stretch of it in which the ledger only grew. A
+        those of the restored one. A *branch* is a stretch of it in which the ledger only grew: it
+        ends before a smaller head, behind one that is named, and where a worker that had ended in
+        the lost history came back to a restored one that was longer by then. A
         branch accounts as lost if the entry names its last head, or a larger one (then the
         witness is an old copy), and if nothing in it agrees with what came after the restore:
         who forks the restored history cannot hide behind the restore.
@@ -176,7 +178,7 @@ class Heads:
             if one is not None and by <= signed:  # or nobody vouches for the entry
                 told.setdefault(one.seq, one)
         ends = {(size, root) for one in told.values() for size, root in one.heads.items()}
-        for branch in _branches(witness, ends):
+        for branch in _branches(witness, ends, roots):
             own = max((h.point.size for h in branch if h.good and _agrees(h, roots)), default=0)
             last = branch[-1].point
             for one in told.values():
@@ -224,18 +226,23 @@ def _told(entry: Mapping[str, Any], by: int) -> _Told | None:
     return _Told(seq, start, found)
 
 
-def _branches(heads: list[_Head], ends: set[tuple[int, bytes]]) -> Iterator[list[_Head]]:
+def _branches(
+    heads: list[_Head], ends: set[tuple[int, bytes]], roots: Mapping[int, bytes]
+) -> Iterator[list[_Head]]:
     branch: list[_Head] = []
+    ours = False  # the branch left the entries that are here, and did not begin elsewhere
     for head in heads:
-        if branch and (
-            head.point.size < branch[-1].point.size
-            or (
-                (branch[-1].point.size, branch[-1].point.root) in ends
-                and head.point != branch[-1].point
-            )
-        ):
-            yield branch
-            branch = []
+        if branch:
+            last = branch[-1].point
+            left = ours and roots.get(last.size, last.root) != last.root
+            if (
+                head.point.size < last.size
+                or ((last.size, last.root) in ends and head.point != last)
+                or (left and _agrees(head, roots))
+            ):
+                yield branch
+                branch, ours = [], False
+        ours = ours or _agrees(head, roots)
         branch.append(head)
     if branch:
         yield branch
