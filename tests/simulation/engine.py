@@ -13,8 +13,10 @@ import pickle
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
+from types import CodeType
 from typing import Any, TypeVar
 
+from tests.simulation.agent_process import AgentProcesses
 from tests.simulation.clock import SimClock
 from tests.simulation.loop import OWNER, Owner, SimLoop
 
@@ -23,7 +25,7 @@ from vedette.agent import Fleet
 from vedette.app import App, open_app
 from vedette.bundle import Bundle
 from vedette.follow import catch_up, follow
-from vedette.load import Isolation, Settings, policy_data
+from vedette.load import Isolation, Settings, modules, policy_data
 from vedette.load.fleet import Loaded
 from vedette.load.settings import StorePlan
 from vedette.runner import feeding
@@ -91,12 +93,17 @@ def settings_of(
 class Life:
     """One engine from its start to its end, a kill or a close.
 
-    `errors` are what a person would see as a defect: parts of it that ended by themselves.
+    `errors` are what a person would see as a defect: parts of it that ended by themselves. Agents
+    whose processes may die have some, `processes`, if that is asked for.
     """
 
-    def __init__(self, loop: SimLoop, name: str, settings: Settings) -> None:
+    def __init__(
+        self, loop: SimLoop, name: str, settings: Settings, *, mortal: bool = False
+    ) -> None:
         self.loop, self.settings = loop, settings
         self.owner = Owner(name)
+        self.processes: AgentProcesses | None = None
+        self._mortal = mortal
         self.errors: list[str] = []
         self.troubles: list[str] = []
         self._app: App | None = None
@@ -122,6 +129,10 @@ class Life:
         clock = SimClock(self.loop)
         app = await open_app(self.settings, clock=clock, stage=TrustingStage(), second=_no_second)
         self.troubles += app.troubles
+        if self._mortal:
+            self.processes = AgentProcesses(app.line.performer, app.line.reasoners["judge"])
+            app.line.performer = self.processes.hands
+            app.line.reasoners["judge"] = self.processes.judges
         if app.line.store.several:
             await catch_up(app.line, app.rollout)
             task = asyncio.create_task(
@@ -182,26 +193,42 @@ def _no_second(bundle: Bundle) -> None:
     """Make no second engine."""
 
 
+_CODE: dict[bytes, CodeType] = {}
 _READ: dict[Path, Loaded] = {}
 _DATA: dict[tuple[str, bytes], bytes] = {}
+_CODE: dict[tuple[str, bytes], CodeType] = {}
+_really_load, _really_read = load.load_fleet, policy_data.read_data
+_really_compile: Any = modules._Source.source_to_code
 
 
 def read_once() -> None:
-    """Let every later life of this process share what is read of content and policy folders."""
-    really, really_data = load.load_fleet, policy_data.read_data
+    """Let every later life of this process share what is read of content and policy folders.
 
-    def load_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> Loaded:
-        if root not in _READ:
-            _READ[root] = really(root, settings, now_us=now_us)
-        kept = _READ[root]
-        fleet = Fleet(kept.fleet.name, dict(kept.fleet.agents), kept.fleet.max_hops)
-        return replace(kept, fleet=fleet)
+    So do they the code of agents, compiled.
+    """
+    load.load_fleet = _load_fleet
+    policy_data.read_data = _read_data
+    modules._Source.source_to_code = _compile  # type: ignore[method-assign]
 
-    def read_data(path: str, raw: bytes) -> dict[str, Any]:
-        if (path, raw) not in _DATA:
-            _DATA[path, raw] = pickle.dumps(really_data(path, raw))
-        found: dict[str, Any] = pickle.loads(_DATA[path, raw])
-        return found
 
-    load.load_fleet = load_fleet
-    policy_data.read_data = read_data
+def _load_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> Loaded:
+    if root not in _READ:
+        _READ[root] = _really_load(root, settings, now_us=now_us)
+    kept = _READ[root]
+    fleet = Fleet(kept.fleet.name, dict(kept.fleet.agents), kept.fleet.max_hops)
+    return replace(kept, fleet=fleet)
+
+
+def _read_data(path: str, raw: bytes) -> dict[str, Any]:
+    if (path, raw) not in _DATA:
+        _DATA[path, raw] = pickle.dumps(_really_read(path, raw))
+    found: dict[str, Any] = pickle.loads(_DATA[path, raw])
+    return found
+
+
+def _compile(loader: Any, data: bytes, path: str) -> CodeType:
+    # What a traceback says must not depend on whose folder came first.
+    short = "/".join(Path(path).parts[-2:])
+    if (short, data) not in _CODE:
+        _CODE[short, data] = _really_compile(loader, data, short)
+    return _CODE[short, data]

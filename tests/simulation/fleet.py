@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,13 @@ def write_keys(state: Path) -> None:
     """Write the keys of a state folder, always the same: what OpenSSL draws no seed reaches."""
     state.mkdir(parents=True)
     write_secret(state / "ledger.key", bytes(range(32)))
+    write_secret(state / "policy.key", _policy_key())
+
+
+@cache
+def _policy_key() -> bytes:
     key = ec.derive_private_key(20_061_123, ec.SECP256R1())
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    write_secret(state / "policy.key", pem)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def write_secret(path: Path, data: bytes) -> None:
@@ -133,6 +138,7 @@ class Targets:
         else:
             self.loop.later(there_s, self._happen, call, text, owner.name, answer, back_s, lost)
         if await answer:
+            self._note("told", call, owner.name, None)
             return Outcome("done", {"id": call.key})
         return Outcome("retry", error="the target is away")
 

@@ -114,14 +114,15 @@ _AnyLoop: Any = asyncio.AbstractEventLoop
 class SimLoop(_AnyLoop):  # type: ignore[misc]
     """See the module. `draw` is for what scheduling draws; everybody else has a stream of its own.
 
-    `steps` counts what was run, `errors` are those that no callback caught.
+    It begins at `at_s`, by the monotonic clock. `steps` counts what was run, `errors` are those
+    that no callback caught.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, at_s: float = BOOT_S) -> None:
         self.draw = random.Random(f"{seed}/schedule")
         self.steps = 0
         self.errors: list[BaseException] = []
-        self._now = BOOT_S
+        self._now = at_s
         self._ready: deque[_Ready] = deque()
         self._timers: list[tuple[float, int, _Ready]] = []
         self._numbered = 0
@@ -424,8 +425,8 @@ class SimLoop(_AnyLoop):  # type: ignore[misc]
             let.parent.switch()
             self._check()
             return
-        if owner is None:
-            raise LookupError("only an engine may wait here")
+        self._refuse_world()
+        assert owner is not None
         task = asyncio.current_task(self)
         if task is not None:
             tasks._leave_task(self, task)
@@ -446,8 +447,20 @@ class SimLoop(_AnyLoop):  # type: ignore[misc]
 
     def pause(self, seconds: float) -> None:
         """Let simulated time pass in this thread, be it an engine's main one."""
+        when, timers = self._now + seconds, self._timers
+        if not self._ready and not (timers and timers[0][0] <= when) and when < self._end:
+            # The next to run would be this thread: nobody need take its place meanwhile.
+            self._check()
+            self._refuse_world()
+            self._now = when + STEP_S
+            self.steps += 1
+            return
         self.resume(*self.here(), seconds)
         self.give_way()
+
+    def _refuse_world(self) -> None:
+        if OWNER.get() is None and not isinstance(getcurrent(), Thread):
+            raise LookupError("only an engine may wait here")
 
     def _check(self) -> None:
         if self._closed:

@@ -27,7 +27,7 @@ Found = Iterator[Violation]
 
 def judge(history: History) -> list[Violation]:
     """Return all that is wrong with a history; an empty list if nothing is."""
-    checks = (_events, _effects, _rows, _permits, _policy, _order, _stops)
+    checks = (_events, _effects, _repeats, _rows, _permits, _policy, _order, _stops)
     wrong = [Violation("error", said) for said in history.errors]
     return wrong + sorted({one for check in checks for one in check(history)})
 
@@ -85,6 +85,25 @@ def _effects(history: History) -> Found:
     for name, times in done.items():
         if times:
             yield Violation("no permit", f"{name}: nobody asked for it")
+
+
+def _repeats(history: History) -> Found:
+    """Nobody makes a call again whose answer has come to them, be it under its key.
+
+    Where workers share the keys one may have lost a call's to another and got it back.
+    """
+    if len({act.by.partition(".")[0] for act in history.acts}) > 1:
+        return
+    told: dict[tuple[str, str], float] = {}
+    for act in sorted(history.acts, key=lambda act: act.at_s):
+        if act.what == "told":
+            told.setdefault((act.by, act.key), act.at_s)
+        elif act.what == "begun" and (act.by, act.key) in told:
+            since_s = act.at_s - told[act.by, act.key]
+            what = (
+                f"{act.tool} {act.text}: {act.by} was told {since_s:.3f} s before that it is done"
+            )
+            yield Violation("repeated", what)
 
 
 def _excused(history: History, event: Event, want: Want, keys: set[str]) -> bool:

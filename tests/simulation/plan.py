@@ -21,7 +21,10 @@ DENIED = "wire.send"
 
 ORDERS = ("stop", "publish", "answer", "erase", "rotate", "failover")
 FAULTS = ("kill", "point", "freeze", "stall", "drop", "duplicate", "reorder", "slow", "clock",
-          "cut", "io", "full", "away")  # fmt: skip
+          "cut", "io", "full", "away", "death")  # fmt: skip
+DISK_FAULTS, RESTARTS = ("cut", "io", "full"), ("kill", "point", "cut")
+# How often the fleet was founded before.
+_FOUNDED = 0.9
 # Which of them there are on which store; the others have nothing to bite on there.
 ONLY = {"sqlite": ("rotate", "cut", "io", "full"), "postgresql": ("failover", "drop", "away")}
 
@@ -47,7 +50,8 @@ class Operation:
     server's replica stands still. `failover`: that replica takes the server's place.
     `kill`, `cut` (its power), `freeze`, `stall`, `drop`, `clock` (the wall by `for_s`), `io` (the
     `n`-th call `what` fails), `full` (but for `n` bytes): at `worker`. `point`: kill at its `n`-th
-    crash point from now. `away`: the server. `slow`: the targets.
+    crash point from now. `death`: of the process of the agent `what`, at the `n`-th thing that is
+    asked of it there from now. `away`: the server. `slow`: the targets.
     """
 
     at_s: float
@@ -62,12 +66,16 @@ class Operation:
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole history to come. `seed` also draws what the plan leaves open, such as latencies."""
+    """A whole history to come. `seed` also draws what the plan leaves open, such as latencies.
+
+    The fleet was `founded` before, or its workers found it as they come up.
+    """
 
     seed: int
     store: str
     workers: int
     operations: tuple[Operation, ...] = field(default=())
+    founded: bool = False
 
     @property
     def deliveries(self) -> list[Delivery]:
@@ -87,7 +95,8 @@ def from_json(text: str) -> Plan:
         events = [Delivery(**one | {"tools": tuple(one.get("tools", ()))})
                   for one in each.pop("events", ())]  # fmt: skip
         operations.append(Operation(**each, events=tuple(events)))
-    return Plan(told["seed"], told["store"], told["workers"], tuple(operations))
+    founded = told.get("founded", False)
+    return Plan(told["seed"], told["store"], told["workers"], tuple(operations), founded)
 
 
 def _short(told: Any) -> Any:
@@ -100,15 +109,19 @@ def _short(told: Any) -> Any:
 
 @dataclass(frozen=True)
 class Size:
-    """How large a plan is made: events, orders of people and faults, over how long."""
+    """How large a plan is made: events, orders of people and faults, over how long.
+
+    Of the faults there are `least` at least; one worker alone is started anew then, whatever else.
+    """
 
     events: int = 24
     orders: int = 3
     faults: int = 3
     over_s: float = 3.0
+    least: int = 0
 
 
-TINY = Size(events=6, orders=1, faults=1, over_s=0.6)
+TINY = Size(events=6, orders=1, faults=1, over_s=0.6, least=1)
 SHORT = Size()
 LONG = Size(events=200, orders=8, faults=8, over_s=12.0)
 
@@ -125,10 +138,14 @@ def make_plan(seed: int, size: Size = SHORT, store: str = "", workers: int = 0) 
     made = _deliveries(draw, size)
     for _ in range(draw.randint(0, size.orders) if orders else 0):
         made += _order(draw, size, draw.choice(orders), made)
-    for _ in range(draw.randint(0, size.faults) if faults else 0):
+    if size.least and workers == 1:
+        made += _fault(draw, size, draw.choice(RESTARTS), workers)
+    if size.least and not faults:
+        faults = [draw.choice([name for name in FAULTS if name not in missing])]
+    for _ in range(draw.randint(size.least, size.faults) if faults else 0):
         made += _fault(draw, size, draw.choice(faults), workers)
     made.sort(key=lambda one: one.at_s)
-    return Plan(seed, store, workers, tuple(made))
+    return Plan(seed, store, workers, tuple(made), draw.random() < _FOUNDED)
 
 
 def _deliveries(draw: random.Random, size: Size) -> list[Operation]:
@@ -176,6 +193,8 @@ def _fault(draw: random.Random, size: Size, what: str, workers: int) -> list[Ope
     one = Operation(at_s, what, worker=worker, for_s=for_s)
     if what == "point":
         return [replace(one, for_s=0.0, n=draw.randint(1, 40))]
+    if what == "death":
+        return [replace(one, for_s=0.0, what=draw.choice(AGENTS), n=draw.randint(1, 20))]
     if what == "clock":
         return [replace(one, for_s=draw.choice((-10800.0, -60.0, 60.0, 288000.0)))]
     if what == "io":

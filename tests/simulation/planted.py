@@ -15,7 +15,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,21 @@ _AT_ONCE, _ENOUGH = 40, 5
 
 @dataclass(frozen=True)
 class Bug:
-    """A bug: the text that it changes, which finding it was (0: none), and on which store."""
+    """A bug: the texts that it changes, which finding it was (0: none), and on which store."""
 
     mutant: Mutant
     finding: int
     store: str
     size: str = "short"
+    also: tuple[Mutant, ...] = ()
+
+    def files(self, root: Path) -> dict[str, str]:
+        """Return the files of a checkout with the bug in them. Raises ValueError if it fits not."""
+        texts: dict[str, str] = {}
+        for each in (self.mutant, *self.also):
+            text = texts.get(each.file) or (root / each.file).read_text(encoding="utf-8")
+            texts[each.file] = each.apply(text)
+        return texts
 
 
 @dataclass(frozen=True)
@@ -57,9 +66,10 @@ def planted() -> list[Bug]:
     bugs = []
     for told in tomllib.loads(CATALOGUE.read_text("utf-8"))["bug"]:
         finding, store = told.pop("finding", 0), told.pop("store")
-        size = told.pop("size", "short")
+        size, also = told.pop("size", "short"), told.pop("also", ())
         mutant = Mutant(**told) if "find" in told else known[told["promise"], told["name"]]
-        bugs.append(Bug(mutant, finding, store, size))
+        rest = tuple(replace(mutant, **each) for each in also)
+        bugs.append(Bug(mutant, finding, store, size, rest))
     return bugs
 
 
@@ -68,9 +78,8 @@ def find(bug: Bug, copy: Path, most: int) -> Found:
     began, played = time.monotonic(), 0
     showing: list[int] = []
     kinds: set[str] = set()
-    path = copy / bug.mutant.file
-    text = path.read_text(encoding="utf-8")
-    path.write_text(bug.mutant.apply(text), encoding="utf-8")
+    before = {name: (copy / name).read_text(encoding="utf-8") for name in bug.files(copy)}
+    _write(copy, bug.files(copy))
     try:
         with player() as play:
             while played < most and len(showing) < _ENOUGH:
@@ -84,9 +93,14 @@ def find(bug: Bug, copy: Path, most: int) -> Found:
                 if showing and played >= 2 * _AT_ONCE:
                     break
     finally:
-        path.write_text(text, encoding="utf-8")
+        _write(copy, before)
     first = min(showing, default=-1) + 1
     return Found(first, len(showing), played, tuple(sorted(kinds)), time.monotonic() - began)
+
+
+def _write(copy: Path, texts: dict[str, str]) -> None:
+    for name, text in texts.items():
+        (copy / name).write_text(text, encoding="utf-8")
 
 
 def _searched(copy: Path, bug: Bug, first: int, number: int) -> Iterator[dict[str, Any]]:

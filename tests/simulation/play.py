@@ -11,6 +11,7 @@ import gc
 import hashlib
 import itertools
 import json
+import os
 import random
 import shutil
 import tempfile
@@ -31,18 +32,17 @@ from tests.simulation.fleet import (
     text_of,
     write_content,
     write_keys,
-    write_secret,
 )  # fmt: skip
+from tests.simulation.founding import Foundings, machine_of, store_of
 from tests.simulation.history import NEVER, Event, Fault, History, Order, Want
 from tests.simulation.loop import BOOT_S, Deadlock, SimLoop
 from tests.simulation.model import Violation, judge
-from tests.simulation.plan import AGENTS, HELD, ROW, Operation, Plan
-from tests.simulation.server import SERVER_VFS, Server, in_place
+from tests.simulation.plan import AGENTS, DISK_FAULTS, HELD, ROW, Operation, Plan
+from tests.simulation.server import Server, in_place
 from tests.simulation.world import closed_world
 
 from vedette import commands as product
 from vedette.errors import AlreadyDone, BadCommand, Temporary, VedetteError
-from vedette.load.settings import StorePlan
 from vedette.storage import spare_space
 from vedette.testing.harness import TESTER
 from vedette.timeline import hold_item
@@ -55,7 +55,8 @@ _SOURCE_S, _PERSON_S = 3.0, 12.0
 # So long after a call a person who looks at the target's record sees what came of it.
 _SURE_S = 3.0
 _GONE = (ConnectionError, Temporary)
-LEASE_US = 2_000_000
+# How much a history may write, and how often that is looked at.
+_MOST_OCTETS, _LOOK_S = 256 << 20, 2.0
 # How often a worker is started that does not come up. Each start leaves files behind.
 _STARTS = 20
 # So many histories leave files open that only the collector closes.
@@ -83,7 +84,7 @@ class Played:
 
 
 def play(plan: Plan, content: Path, folder: Path) -> Played:
-    """Play a plan over the fleet of `content`, in the empty folder `folder`, and judge it."""
+    """Play a plan over the fleet of `content`, in `folder`, and judge it."""
     read_once()
     return _Play(plan, content, folder).run()
 
@@ -99,7 +100,8 @@ class _Play:
         self.server: Server | None = None
         if plan.store == "postgresql":
             self.server = Server(self.loop, folder, self.trace)
-        self.disk = SimDisk(str(folder))
+        watched = any(one.do in DISK_FAULTS for one in plan.operations)
+        self.disk = SimDisk(str(folder), watched=watched)
         self.points = CrashPoints(self.loop)
         self.lives: list[Life | None] = [None] * plan.workers
         self.offsets, self.boots = [0] * plan.workers, [0] * plan.workers
@@ -113,11 +115,14 @@ class _Play:
     def run(self) -> Played:
         with closed_world(self.loop, self.plan.seed, self.points.reach), in_place():
             try:
-                self.loop.run(self.main(), _WHOLE_S)
+                self.loop.run(self.within_bounds(), _WHOLE_S)
             except Deadlock:
                 self.history.errors.append("nobody is ready and nobody waits for an instant")
             except TimeoutError:
                 self.history.errors.append(f"no end within {_WHOLE_S:.0f} s")
+            except Exception as error:
+                # What nobody outside may see, such as an error of a vendor's library.
+                self.history.errors.append(f"an order ends in a traceback: {error!r}")
             finally:
                 ledger = self.collect()
                 self.loop.close()
@@ -137,6 +142,15 @@ class _Play:
         self.lines.append(f"{self.loop.time():.6f} {line}")
 
     # --- the course of it ---------------------------------------------------------------
+
+    async def within_bounds(self) -> None:
+        """Play to the end, or until too much lies in memory."""
+        whole = asyncio.ensure_future(self.main())
+        while not whole.done() and (octets := _octets(self.folder)) <= _MOST_OCTETS:
+            await asyncio.wait({whole}, timeout=_LOOK_S)
+        if whole.done():
+            return whole.result()
+        self.history.errors.append(f"the history grew to {octets} octets")
 
     async def main(self) -> None:
         await asyncio.gather(*(self.boot(slot) for slot in range(self.plan.workers)))
@@ -185,8 +199,11 @@ class _Play:
         pause_s = 0.2
         for _ in range(_STARTS):
             folder = self.machine(slot)
-            settings = settings_of(self.content, folder, self.targets, self.store(folder))
-            life = Life(self.loop, folder.name, settings)
+            self.stamp(folder)
+            store = store_of(self.server, folder)
+            settings = settings_of(self.content, folder, self.targets, store)
+            mortal = any(one.do == "death" for one in self.plan.operations)
+            life = Life(self.loop, folder.name, settings, mortal=mortal)
             life.owner.wall_offset_us, life.owner.boots = self.offsets[slot], self.boots[slot]
             self.lives[slot] = life
             try:
@@ -209,25 +226,23 @@ class _Play:
 
     def machine(self, slot: int) -> Path:
         """Return the state folder of a worker's present or next life."""
-        folder = self.folder / f"w{slot}.{self.numbers[slot]}"
+        folder = machine_of(self.folder, slot, self.numbers[slot])
         if not folder.exists():
             write_keys(folder)
         return folder
 
-    def store(self, folder: Path) -> StorePlan:
-        """Return where a worker keeps its state."""
-        if self.server is None:
-            return StorePlan()
-        url = folder / "url"
-        write_secret(url, self.server.url.encode())
-        return StorePlan("postgresql", url_file=str(url), lease_us=LEASE_US)
+    def stamp(self, folder: Path) -> None:
+        """Let the files that a life finds be as old as this machine's clock says."""
+        now_ns = self.loop.now_us() * 1000
+        for file in folder.iterdir():
+            os.utime(file, ns=(now_ns, now_ns))
 
     def end(self, slot: int, cut: random.Random | None = None) -> None:
         """Kill a worker and keep what its disk has, for its next life; its connections break."""
         life, before = self.lives[slot], self.machine(slot)
         assert life is not None
         self.numbers[slot] += 1
-        self.disk.image(before, self.folder / f"w{slot}.{self.numbers[slot]}", cut)
+        self.disk.image(before, machine_of(self.folder, slot, self.numbers[slot]), cut)
         self.history.errors += life.errors
         if self.server is not None:
             self.server.drop(life.owner)
@@ -437,6 +452,13 @@ class _Play:
         self.points.end_at(owner, one.n, end)
         await asyncio.sleep(2.0)
 
+    async def do_death(self, one: Operation) -> None:
+        """Let the process of an agent die, of what is asked of it."""
+        life = self.lives[one.worker]
+        if life is not None and life.up and life.processes is not None:
+            self.trace(f"the process of {one.what} at {life.owner.name} dies of its {one.n}. task")
+            life.processes.die_at(one.what, one.n)
+
     async def do_io(self, one: Operation) -> None:
         """Let one of the next calls of a worker's disk fail."""
         self.disk.fail(self.machine(one.worker), one.what, one.n)
@@ -448,7 +470,7 @@ class _Play:
         self.disk.leave_room(self.machine(one.worker), one.n)
         await asyncio.sleep(one.for_s)
         for at in range(self.numbers[one.worker] + 1):
-            self.disk.leave_room(self.folder / f"w{one.worker}.{at}", None)
+            self.disk.leave_room(machine_of(self.folder, one.worker, at), None)
         self.trace(f"the disk of w{one.worker} has room")
 
     async def do_freeze(self, one: Operation) -> None:
@@ -517,12 +539,12 @@ class _Play:
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Read what is durable now, beside all engines."""
-        file = self.folder / f"w0.{self.numbers[0]}" / "store.db"
-        path = str(self.server.path if self.server is not None else file)
-        if self._view is None or self._view[0] != path:
-            vfs = SERVER_VFS if self.server is not None else "unix"
-            self._view = path, apsw.Connection(path, vfs=vfs)
         try:
+            if self.server is not None:
+                return self.server.read(None).execute(sql).fetchall()
+            path = str(machine_of(self.folder, 0, self.numbers[0]) / "store.db")
+            if self._view is None or self._view[0] != path:
+                self._view = path, apsw.Connection(path, vfs="unix")
             return self._view[1].execute(sql).fetchall()
         except apsw.SQLError:  # there are no tables yet
             return []
@@ -546,6 +568,15 @@ class _Play:
         return ledger
 
 
+def _octets(folder: Path) -> int:
+    return sum(
+        entry.stat().st_size
+        for place, _, _ in os.walk(folder)
+        for entry in os.scandir(place)
+        if entry.is_file(follow_symlinks=False)
+    )
+
+
 @contextmanager
 def player() -> Iterator[Callable[[Plan], Played]]:
     """Give a function that plays plans, over one fleet, in memory where there is such."""
@@ -554,6 +585,7 @@ def player() -> Iterator[Callable[[Plan], Played]]:
     with tempfile.TemporaryDirectory(prefix="vedette-simulation-", dir=where) as name:
         base = Path(name)
         write_content(base / "content")
+        foundings = Foundings(base / "content", base / "founded")
         count = itertools.count()
         # A machine of a simulation has little room, and there are many.
         spare, spare_space.SPARE_BYTES = spare_space.SPARE_BYTES, _SPARE
@@ -565,6 +597,8 @@ def player() -> Iterator[Callable[[Plan], Played]]:
                 gc.collect()
             folder = base / f"history{number}"
             folder.mkdir()
+            if plan.founded:
+                foundings.copy(plan.store, plan.workers, folder)
             try:
                 return play(plan, base / "content", folder)
             finally:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -62,7 +62,6 @@ class Server:
     def __init__(self, loop: SimLoop, folder: Path, trace: Callable[[str], None]) -> None:
         self.loop, self.trace = loop, trace
         self._folder, self._images = folder, 0
-        self.path = folder / "server.db"
         self.url = f"{URL}{folder.name}"
         self._all[self.url] = self
         self.sessions: list[Session] = []
@@ -70,12 +69,28 @@ class Server:
         self._waiting: list[tuple[Session, Event]] = []
         self._stalled: dict[Owner | None, float] = {}
         self._away = False
+        # Whose transaction is open.
+        self.writing: Session | None = None
+        self._open(folder / "server.db")
+
+    def _open(self, path: Path) -> None:
+        self.path = path
+        self.db, self._beside = _open(path), None
 
     def close(self) -> None:
         """Be no server any more."""
         self._all.pop(self.url, None)
-        for session in self.sessions:
-            session.db.close(True)
+        for database in (self.db, self._beside):
+            if database is not None:
+                database.close(True)
+
+    def read(self, session: Session | None) -> apsw.Connection:
+        """Return what a session reads, or None outside of all: what is committed, and its own."""
+        if self.writing is None or self.writing is session:
+            return self.db
+        if self._beside is None:
+            self._beside = _open(self.path)
+        return self._beside
 
     # --- what befalls it ------------------------------------------------------------------------
 
@@ -103,17 +118,19 @@ class Server:
         """Copy the database as it stands, as a replica or a backup does; return where it lies."""
         self._images += 1
         path = self._folder / f"image{self._images}.db"
-        source, target = _open(self.path), _open(path)
-        with target.backup("main", source, "main") as copying:
+        target = _open(path)
+        with target.backup("main", self.read(None), "main") as copying:
             copying.step()
-        source.close()
         target.close()
         return path
 
     def fail_over(self, image: Path) -> None:
         """Let an earlier copy take the place of the database: what came after it is lost."""
         self.stop()
-        self.path = image
+        for database in (self.db, self._beside):
+            if database is not None:
+                database.close(True)
+        self._open(image)
         self.start()
 
     # --- what sessions ask ----------------------------------------------------------------------
@@ -180,27 +197,27 @@ class Session:
         self.failed = False  # an error has aborted the transaction
         self._told = False
         self._turn = 0
-        self.db = _open(server.path)
-        create: Any = self.db.create_scalar_function
-        create("shard_of", _shard_of, 2, deterministic=True)
-        create("current_setting", lambda _: "UTF8", 1)
-        create("pg_advisory_xact_lock", lambda _: None, 1)
-        create("to_regclass", self._table, 1)
         server.sessions.append(self)
 
-    def _table(self, name: str) -> str | None:
-        found = "SELECT name FROM sqlite_schema WHERE name=?"
-        return next((row[0] for row in self.db.execute(found, (name,))), None)
+    @property
+    def writes(self) -> bool:
+        """Say whether a transaction of its own is open."""
+        return self.server.writing is self
 
     def end(self) -> None:
         """End here and now; what it had not committed is undone."""
         if not self.open:
             return
         self.open = False
+        self._undo()
         self.server.forget(self)
-        with suppress(apsw.Error):
-            self.db.close(True)
         self.news.set()
+
+    def _undo(self) -> None:
+        if self.writes:
+            self.server.writing = None
+            if self.server.db.in_transaction:
+                self.server.db.execute("ROLLBACK")
 
     def link(self) -> None:
         """Let a packet pass. Raises Lost if the session has ended when it arrives."""
@@ -229,7 +246,8 @@ class Session:
             server.loop.pause(wait_s)
         if not self.open:
             raise Lost("terminating connection due to idle-in-transaction timeout")
-        self.db.execute("BEGIN IMMEDIATE")
+        server.db.execute("BEGIN IMMEDIATE")
+        server.writing = self
 
     def _idle(self, turn: int) -> None:
         if turn == self._turn and self.open:
@@ -242,7 +260,8 @@ class Session:
             self.rollback()
             raise Lost("the transaction was aborted")
         self._turn += 1
-        self.db.execute("COMMIT")
+        self.server.db.execute("COMMIT")
+        self.server.writing = None
         self.server.release(self)
         if self._told:
             self._told = False
@@ -254,13 +273,12 @@ class Session:
         self._told = self.failed = False
         self._turn += 1
         if self.open:
-            if self.db.in_transaction:
-                self.db.execute("ROLLBACK")
+            self._undo()
             self.server.release(self)
 
     def notify(self) -> None:
         """Tell the others, with the transaction if there is one."""
-        if self.db.in_transaction:
+        if self.writes:
             self._told = True
         else:
             self.server.tell()
@@ -341,9 +359,10 @@ class SimulatedDatabase:
         session = self._ready()
         for row in (given := list(rows)):
             _refuse(row)
-        before = session.db.total_changes()
-        self._tried(session, lambda: session.db.executemany(_translated(sql), given))
-        return session.db.total_changes() - before
+        database = session.server.db
+        before = database.total_changes()
+        self._tried(session, lambda: database.executemany(_translated(sql), given))
+        return database.total_changes() - before
 
     def script(self, sql: str) -> None:
         """Run several statements without values."""
@@ -354,17 +373,21 @@ class SimulatedDatabase:
             session.begin(0.0)
             self._began = True
         elif not sql.startswith((_LISTEN, "SET ")):
-            self._tried(session, lambda: session.db.execute(_tables(sql)))
+            self._tried(session, lambda: session.server.db.execute(_tables(sql)))
 
     def _execute(self, sql: str, values: Sequence[Any]) -> tuple[list[Row], int]:
         session = self._ready(sql)
         _refuse(values)
-        before = session.db.total_changes()
+        reads = sql.startswith("SELECT")
+        database = session.server.read(session) if reads else session.server.db
         text = _translated(sql)
-        found = self._tried(session, lambda: session.db.execute(text, values).fetchall())
+        if reads:
+            return self._tried(session, lambda: database.execute(text, values).fetchall()), 0
+        before = database.total_changes()
+        found = self._tried(session, lambda: database.execute(text, values).fetchall())
         if sql.startswith("ROLLBACK TO"):
             session.failed = False
-        return found, session.db.total_changes() - before
+        return found, database.total_changes() - before
 
     def _ready(self, sql: str = "") -> Session:
         """Return the session once a statement has come to the server."""
@@ -378,9 +401,7 @@ class SimulatedDatabase:
         session = self.connection
         session.link()
         # What writes without the lock waits for what is being written; what reads does not.
-        while not sql.startswith("SELECT") and any(
-            one.open and one.db.in_transaction for one in session.server.sessions
-        ):
+        while session.server.writing is not None and not sql.startswith("SELECT"):
             session.link()
         return session
 
@@ -388,7 +409,7 @@ class SimulatedDatabase:
         try:
             return work()
         except self.fault:
-            session.failed = session.db.in_transaction
+            session.failed = session.writes
             raise
 
     def _again(self, work: Callable[[], T]) -> T:
@@ -421,7 +442,7 @@ class SimulatedDatabase:
         session = self.connection
         self._began = True
         session.begin(self._statement_s)
-        self.looked = session.db.execute(LOOK).fetchall()[0]
+        self.looked = session.server.db.execute(LOOK).fetchall()[0]
 
     def begin_now(self) -> bool:
         """Never: the server may let one wait."""
@@ -443,7 +464,7 @@ class SimulatedDatabase:
     def in_transaction(self) -> bool:
         """Say whether a transaction stands, if only to be undone."""
         session = self._session
-        return session.open and (session.db.in_transaction or session.failed)
+        return session.open and (session.writes or session.failed)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -468,6 +489,16 @@ def _open(path: Path) -> apsw.Connection:
     database.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     asked = "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF; PRAGMA wal_autocheckpoint=0"
     database.execute(asked).fetchall()
+
+    def table(name: str) -> str | None:
+        found = "SELECT name FROM sqlite_schema WHERE name=?"
+        return next((str(row[0]) for row in database.execute(found, (name,))), None)
+
+    create: Any = database.create_scalar_function
+    create("shard_of", _shard_of, 2, deterministic=True)
+    create("current_setting", lambda _: "UTF8", 1)
+    create("pg_advisory_xact_lock", lambda _: None, 1)
+    create("to_regclass", table, 1)
     return database
 
 
@@ -493,13 +524,14 @@ def _tables(sql: str) -> str:
 def _refuse(values: Sequence[Any]) -> None:
     """Refuse what the server cannot hold: text with NUL or half a character."""
     for value in values:
-        if isinstance(value, str) and not value.isascii():
-            try:
-                value.encode()
-            except UnicodeEncodeError as error:
-                raise apsw.MismatchError(str(error)) from error
-        if isinstance(value, str) and "\0" in value:
-            raise apsw.MismatchError("text holds NUL")
+        if type(value) is str:
+            if "\0" in value:
+                raise apsw.MismatchError("text holds NUL")
+            if not value.isascii():
+                try:
+                    value.encode()
+                except UnicodeEncodeError as error:
+                    raise apsw.MismatchError(str(error)) from error
 
 
 @contextmanager

@@ -78,7 +78,7 @@ class Ledger:
 
     def call(self, event: Event, key: str, tool: str, text: str, at_s: float) -> None:
         size = self.add("effect.started", action=f"act_{key}", tool=tool, **_of(event))
-        for what in ("begun", "done"):
+        for what in ("begun", "done", "told"):
             act = Act(at_s, what, tool, key, text, "a", "w0", size)
             self.history.acts.append(act)
             at_s += 0.05
@@ -151,6 +151,10 @@ SPOILED: dict[str, tuple[str, Callable[[History], object]]] = {
     "a place of the ledger": ("lost", lambda h: h.entries.pop(4)),
     "an effect twice": ("doubled", call_again),
     "a key of its own": ("doubled", lambda h: setattr(act(h, "begun"), "key", "k9")),
+    "a call whose answer was heard": (
+        "repeated",
+        lambda h: h.acts.append(Act(2.4, "begun", "order", "k1", "e1", "a", "w0")),
+    ),
     "an event twice": (
         "doubled",
         lambda h: entry(h, "policy.published").update(kind="event.accepted", event="evt_1"),
