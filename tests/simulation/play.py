@@ -378,7 +378,8 @@ class _Play:
                 life: Life, by: product.Order, name: str = name, verb: str = verb
             ) -> Any:
                 row = life.app.store.action(name)
-                assert row is not None
+                if row is None:
+                    raise BadCommand("the store went back, and knows nothing of it")
                 shown = hold_item(life.app.store, row, life.app.line.clock.now_us())
                 return await getattr(life.app.commands, verb)(by, name, shown["shown_digest"])
 
