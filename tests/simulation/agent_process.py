@@ -92,7 +92,8 @@ class Hands:
             await asyncio.sleep(0)  # what may not start is not begun
             with suppress(WorkerLost):
                 self._processes.ask(call.agent)
-            await asyncio.wait({work, lost}, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {work, lost}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return work.result()
             return Outcome("unknown", error=f"the worker of {call.agent} died")

@@ -132,7 +132,7 @@ class Life:
         if self._mortal:
             self.processes = AgentProcesses(app.line.performer, app.line.reasoners["judge"])
             app.line.performer = self.processes.hands
-            app.line.reasoners["judge"] = self.processes.judges
+            app.line.reasoners = {**app.line.reasoners, "judge": self.processes.judges}
         if app.line.store.several:
             await catch_up(app.line, app.rollout)
             task = asyncio.create_task(
@@ -193,7 +193,6 @@ def _no_second(bundle: Bundle) -> None:
     """Make no second engine."""
 
 
-_CODE: dict[bytes, CodeType] = {}
 _READ: dict[Path, Loaded] = {}
 _DATA: dict[tuple[str, bytes], bytes] = {}
 _CODE: dict[tuple[str, bytes], CodeType] = {}
@@ -208,7 +207,8 @@ def read_once() -> None:
     """
     load.load_fleet = _load_fleet
     policy_data.read_data = _read_data
-    modules._Source.source_to_code = _compile  # type: ignore[method-assign]
+    loader: Any = modules._Source
+    loader.source_to_code = _compile
 
 
 def _load_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> Loaded:

@@ -69,20 +69,24 @@ class Server:
         self._waiting: list[tuple[Session, Event]] = []
         self._stalled: dict[Owner | None, float] = {}
         self._away = False
-        # Whose transaction is open.
+        # Whose transaction is open, and what is read beside it.
         self.writing: Session | None = None
+        self._beside: apsw.Connection | None = None
         self._open(folder / "server.db")
 
     def _open(self, path: Path) -> None:
-        self.path = path
-        self.db, self._beside = _open(path), None
+        self.path, self.db = path, _open(path)
 
     def close(self) -> None:
         """Be no server any more."""
         self._all.pop(self.url, None)
-        for database in (self.db, self._beside):
-            if database is not None:
-                database.close(True)
+        self._close()
+
+    def _close(self) -> None:
+        self.db.close(True)
+        if self._beside is not None:
+            self._beside.close(True)
+            self._beside = None
 
     def read(self, session: Session | None) -> apsw.Connection:
         """Return what a session reads, or None outside of all: what is committed, and its own."""
@@ -127,9 +131,7 @@ class Server:
     def fail_over(self, image: Path) -> None:
         """Let an earlier copy take the place of the database: what came after it is lost."""
         self.stop()
-        for database in (self.db, self._beside):
-            if database is not None:
-                database.close(True)
+        self._close()
         self._open(image)
         self.start()
 
