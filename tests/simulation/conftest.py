@@ -7,17 +7,14 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
-
-from vedette import load
-from vedette.load import policy_data
+from tests.simulation.engine import read_anew
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _undo_the_world() -> Iterator[None]:
     """Give back what all lives shared, and let go of the files that those were killed with."""
-    before = load.load_fleet, policy_data.read_data
     yield
-    load.load_fleet, policy_data.read_data = before
+    read_anew()
     with warnings.catch_warnings():
         # Of a process that is killed the kernel closes the files; here nobody else does.
         warnings.simplefilter("ignore", ResourceWarning)

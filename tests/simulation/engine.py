@@ -197,7 +197,8 @@ _READ: dict[Path, Loaded] = {}
 _DATA: dict[tuple[str, bytes], bytes] = {}
 _CODE: dict[tuple[str, bytes], CodeType] = {}
 _really_load, _really_read = load.load_fleet, policy_data.read_data
-_really_compile: Any = modules._Source.source_to_code
+_CODE_LOADER: Any = modules._Source
+_really_compile = _CODE_LOADER.source_to_code
 
 
 def read_once() -> None:
@@ -207,8 +208,13 @@ def read_once() -> None:
     """
     load.load_fleet = _load_fleet
     policy_data.read_data = _read_data
-    loader: Any = modules._Source
-    loader.source_to_code = _compile
+    _CODE_LOADER.source_to_code = _compile
+
+
+def read_anew() -> None:
+    """Let lives read for themselves again."""
+    load.load_fleet, policy_data.read_data = _really_load, _really_read
+    _CODE_LOADER.source_to_code = _really_compile
 
 
 def _load_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> Loaded:
