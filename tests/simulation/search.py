@@ -18,7 +18,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -96,18 +96,21 @@ def search(
     seeds: Sequence[int], size: Size, *, store: str = "", workers: int = 0, processes: int = 2
 ) -> Iterator[Result]:
     """Play seeds on some processes; give what came of each, as it comes."""
+    # Not by `max_tasks_per_child`, under which a pool may stand still (CPython gh-115634).
+    share = _CHUNK * _TASKS * processes
+    for at in range(0, len(seeds), share):
+        yield from _search(seeds[at : at + share], size, store, workers, processes)
+
+
+def _search(
+    seeds: Sequence[int], size: Size, store: str, workers: int, processes: int
+) -> Iterator[Result]:
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_start)
     chunks = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
-    pool = ProcessPoolExecutor(
-        processes, get_context("spawn"), initializer=_start, max_tasks_per_child=_TASKS
-    )
-    waiting: set[Future[list[Result]]] = set()
     try:
-        while chunks or waiting:
-            while chunks and len(waiting) < 2 * processes:
-                waiting.add(pool.submit(_some, chunks.pop(0), size, store, workers))
-            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for each in done:
-                yield from each.result()
+        waiting = {pool.submit(_some, chunk, size, store, workers) for chunk in chunks}
+        for each in as_completed(waiting):
+            yield from each.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
