@@ -71,6 +71,7 @@ class Order:
     `what` is `agent:NAME`, `tool:NAME` or `all:` of a stop or resume, the effect's key of an
     answer, the event's ref of an erasure. `denies` are the tools that a published policy denies and
     `revision` its number, if it was told. `since_s`: a restored store knows nothing from then on.
+    `by`: the worker that alone is bound by a stop, as it said that it could not record it.
     """
 
     verb: str
@@ -80,6 +81,7 @@ class Order:
     denies: tuple[str, ...] = ()
     revision: int = 0
     since_s: float = NEVER
+    by: str = ""
 
 
 @dataclass

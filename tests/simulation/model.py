@@ -233,6 +233,8 @@ def _stops(history: History) -> Found:
             late_s = act.at_s - stop.told_s
             if act.what != "begun" or stop.what not in _scopes(act.agent, act.tool):
                 continue
+            if stop.by not in ("", act.by):
+                continue
             if late_s > history.grace_s and act.at_s < until_s:
                 at = f"{late_s:.3f} s after the stop of {stop.what}"
                 yield Violation("not stopped", f"{act.tool} {act.text} begun {at}")

@@ -337,14 +337,24 @@ class _Play:
             except _GONE:
                 await asyncio.sleep(self.draw.uniform(0.02, 0.2))
         told.told_s = self.loop.time()
+        if isinstance(answer, dict) and answer.get("recorded") is False:
+            told.by = life.owner.name
         self.trace(f"person is told {told.verb} {told.what} by {life.owner.name}")
         return answer
 
     async def do_stop(self, one: Operation) -> None:
         scope, _, name = one.what.partition(":")
         args: dict[str, Any] = {scope: name or True}
-        told = Order(one.do, 0.0, what=one.what)
-        await self.order(told, lambda life, by: getattr(life.app.commands, one.do)(by, **args))
+        recorded = False
+        while not recorded:
+            told = Order(one.do, 0.0, what=one.what)
+            answer = await self.order(
+                told, lambda life, by: getattr(life.app.commands, one.do)(by, **args)
+            )
+            # One that holds in its worker's memory alone is ordered anew, as its answer says.
+            recorded = answer is None or answer["recorded"]
+            if not recorded:
+                await asyncio.sleep(0.5)
 
     do_resume = do_stop
 

@@ -236,3 +236,12 @@ def test_an_order_that_was_never_answered_binds_nobody() -> None:
     history.orders[0].told_s = NEVER
     late_call(history)
     assert judge(history) == []
+
+
+def test_a_stop_that_could_not_be_recorded_binds_the_worker_that_said_so() -> None:
+    history = sound()
+    late_call(history)
+    history.orders[0].by = "w1"
+    assert judge(history) == []
+    history.orders[0].by = "w0"
+    assert {one.kind for one in judge(history)} == {"not stopped"}
