@@ -15,7 +15,7 @@ from pathlib import Path
 
 import apsw
 
-from vedette.testing.disk import WatchedDisk, Written
+from vedette.testing.disk import PlainFile, WatchedDisk, Written
 
 # Appended to past SQLite without being synced: a power cut leaves a prefix of what came last.
 _UNSYNCED = ("witness.log",)
@@ -78,7 +78,7 @@ class SimDisk(WatchedDisk):
         """Open a file."""
         if self._watched:
             return super().xOpen(name, flags)
-        return apsw.VFSFile(self.base, name, flags)
+        return PlainFile(self.base, name, flags)
 
     def xSleep(self, microseconds: int) -> int:
         """Wait for nobody: whoever holds a lock could not go on meanwhile."""

@@ -117,13 +117,8 @@ class WatchedDisk(apsw.VFS):
         super().xDelete(filename, syncdir)
 
 
-class _File(apsw.VFSFile):
-    def __init__(
-        self, disk: WatchedDisk, path: str, name: str | apsw.URIFilename, flags: list[int]
-    ) -> None:
-        super().__init__(disk.base, name, flags)
-        self._disk, self._path = disk, path
-        self._written = disk.files[path]
+class PlainFile(apsw.VFSFile):
+    """A file that is only handed through."""
 
     def xLock(self, level: int) -> None:
         """Lock the file; one that is open to read only is never had alone.
@@ -135,6 +130,15 @@ class _File(apsw.VFSFile):
             super().xLock(level)
         except apsw.IOError as error:
             raise apsw.BusyError("open to read only") from error
+
+
+class _File(PlainFile):
+    def __init__(
+        self, disk: WatchedDisk, path: str, name: str | apsw.URIFilename, flags: list[int]
+    ) -> None:
+        super().__init__(disk.base, name, flags)
+        self._disk, self._path = disk, path
+        self._written = disk.files[path]
 
     def xWrite(self, data: bytes, offset: int) -> None:
         disk, written = self._disk, self._written

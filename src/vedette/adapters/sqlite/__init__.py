@@ -47,7 +47,7 @@ class SqliteStore(SqlStore):
     ) -> None:
         secure(folder)
         path = folder / "store.db"
-        with ExitStack() as undo, told_of_space(path):
+        with told_of_space(path), ExitStack() as undo:
             self._lock = undo.enter_context(own(folder / LOCK))
             writing = open_database(path, write=True, synchronous=synchronous, vfs=vfs)
             undo.callback(writing.close)
