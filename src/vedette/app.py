@@ -269,6 +269,7 @@ async def _commands(
     await upkeep.finish_trimming()
     commands = Commands(line, intake, rollout, read_bundle, upkeep, settings.policies)
     commands.curating = Curating(line, lessons)
+    line.recall.bring_up = commands.curating.bring_up
     upkeep.unlearn = commands.curating.unlearn
     return commands
 
