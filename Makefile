@@ -55,7 +55,7 @@ faults: ## Every crash point, 15,000 pairs, power cuts, controls on both stores;
 	@tools/setup
 	@$(BIN)/python -m tests.faults.every $(ARGS)
 
-io-errors: ## An I/O error at every write, sync, open, rename … of a scripted day, in five ways; resumable (ARGS=--fresh)
+io-errors: ## An I/O error at every write, sync, open, rename … of a scripted day, in five ways; resumable (1 h; ARGS=--fresh)
 	@tools/setup
 	@$(BIN)/python -m tests.faults.io_errors $(ARGS)
 

@@ -35,7 +35,7 @@ from vedette.testing.faults import Ended, in_child
 WITHIN_S = 240
 # Of calls that the whole day is full of more than one fails in each day, so far apart that the
 # fleet has gone on long before the next: every one of them still fails once.
-GAPS = {("write", "store.db-wal"): 400, ("sync", "store.db-wal"): 16}
+GAPS = {("write", "store.db-wal"): 400, ("write", "store.db"): 64, ("sync", "store.db-wal"): 16}
 
 
 # What the gate plays: where something was found, and where most is written.
