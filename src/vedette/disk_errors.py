@@ -13,8 +13,12 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 # What a device, or the network that it lies behind, says when it fails.
 BROKEN = (errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.EREMOTEIO)
 MAKE_ROOM = "make room, then start again; nothing accepted is lost"
-LOOK_AT_IT = "see that the disk is well, then do it again; nothing accepted is lost"
-# As SQLite has them, by their names: which library reads the file is the adapter's business.
+LOOK_AT_IT = (
+    "see that the disk is well and its files may be written, then do it again; nothing accepted is "
+    "lost"
+)
+# As SQLite has them, by their names: which library reads the file is the adapter's business. The
+# last two it also says of a file that nobody may open.
 _SQLITE = ("IOError", "CantOpenError", "ReadOnlyError")
 
 
