@@ -37,14 +37,14 @@ _FRESH_US = 60_000_000
 class Recall:
     """Reads banks for agents. `drafts` of new decisions wait to be written with the next step.
 
-    `behind` says that the banks lack something that is durable, `closed` that this may be an order
-    to forget; `bring_up` makes up for it.
+    `behind` says why the banks lack something that is durable, "" if they do not, `closed` that
+    this may be an order to forget; `bring_up` makes up for it.
     """
 
     banks: BankStore
     gateway: Gate
     bring_up: Callable[[], object] = lambda: None
-    behind: bool = False
+    behind: str = ""
     closed: bool = False
     _may: dict[tuple[str, str, str, int], bool] = field(default_factory=dict)
     _known: OrderedDict[tuple[Any, ...], tuple[int, tuple[Memory, ...]]] = field(
@@ -77,9 +77,9 @@ class Recall:
         """
         try:
             work()
-        except Exception:
+        except Exception as error:
             # Whatever it is, the commit stands: it is done again from the ledger.
-            self.behind, self.closed = True, self.closed or order
+            self.behind, self.closed = str(error) or type(error).__name__, self.closed or order
             return False
         return True
 
@@ -87,7 +87,7 @@ class Recall:
         """Bring up banks that are behind, if that is possible by now."""
         with suppress(Exception):  # as in `follow`
             self.bring_up()
-            self.behind = self.closed = False
+            self.behind, self.closed = "", False
 
     def forget(self) -> None:
         """Forget what was decided of reads: a step with its entries did not stand."""
