@@ -321,7 +321,8 @@ class Script:
             told = await act(order)
         except AlreadyDone:
             told = {}
-        if told.get("changed", True):
+        # (A stop that could not be recorded is told to hold in this process alone.)
+        if told.get("changed", True) and told.get("recorded", True):
             with (self.fleet.folder / "answered").open("ab", buffering=0) as file:
                 file.write(name.encode() + b"\n")
 
