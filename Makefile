@@ -8,7 +8,7 @@ WORKERS ?= 2
 ARGS ?=
 SEED ?=
 
-.PHONY: help setup run test check fast faults jepsen lock replay-real kill-real bench-line bench-start \
+.PHONY: help setup run test check fast faults io-errors jepsen lock replay-real kill-real bench-line bench-start \
   bench-latency bench-idle bench-standing bench-stop bench-peers bench-publish soak wheel clean \
   eval-real session show-imap mutants bench-pubsub replay-pubsub bench-bigquery bench-opa \
   bench-opinion bench-box diff-engines pairs simulate planted
@@ -54,6 +54,10 @@ lock: ## Compile requirements.lock again; ARGS="--upgrade" moves the pins
 faults: ## Every crash point, 15,000 pairs, power cuts, controls on both stores; resumable (40 min; ARGS=--fresh)
 	@tools/setup
 	@$(BIN)/python -m tests.faults.every $(ARGS)
+
+io-errors: ## An I/O error at every write, sync, open, rename … of a scripted day, in five ways; resumable (1 h; ARGS=--fresh)
+	@tools/setup
+	@$(BIN)/python -m tests.faults.io_errors $(ARGS)
 
 simulate: ## Simulated histories of the whole cluster, judged by the model; ARGS="--histories 30000"
 	@tools/setup

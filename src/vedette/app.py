@@ -23,6 +23,7 @@ from vedette.commands import Commands
 from vedette.connections import Connections, room
 from vedette.curating import Curating, feed
 from vedette.digest import canonical
+from vedette.disk_errors import told_of_disk
 from vedette.dispatch import Dispatcher
 from vedette.display import DISPLAYS
 from vedette.engines import close_stage, policy_stage, reason_of, second_maker, trouble_of
@@ -145,15 +146,28 @@ async def open_app(
 
     The policy folder is tried out and made live if it differs from the live revision; if it is
     refused or cannot be read, the last good revision stays and `App.troubles` says so; without
-    one nothing is opened. Raises BadFleet, BadPolicy, StoreBusy, BadStore.
+    one nothing is opened. Raises BadFleet, BadPolicy, StoreBusy, BadStore, and StoreFailed where
+    the disk refused something.
     """
+    with told_of_disk(settings.state):
+        return await _open_app(settings, clock or SystemClock(), reasoners, stage, second, begun)
+
+
+async def _open_app(
+    settings: Settings,
+    clock: MachineClock,
+    reasoners: dict[str, Reasoner] | None,
+    stage: PolicyStage | None,
+    second: Callable[[Bundle], PolicyEngine | None] | None,
+    begun: Begun | None,
+) -> App:
     from vedette.adapters.prometheus import PrometheusMetrics
     from vedette.adapters.secrets import wire, with_secrets
     from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.load import load_fleet
 
     wire()
-    time = FleetClock(clock or SystemClock(), settings.state / FILE)
+    time = FleetClock(clock, settings.state / FILE)
     loaded = load_fleet(settings.root, settings, now_us=time.now_us())
     fleet, key_name = loaded.fleet, f"vedette/{loaded.fleet.name}"
     contained = containment(settings, fleet.agents)
@@ -255,6 +269,7 @@ async def _commands(
     await upkeep.finish_trimming()
     commands = Commands(line, intake, rollout, read_bundle, upkeep, settings.policies)
     commands.curating = Curating(line, lessons)
+    line.recall.bring_up = commands.curating.bring_up
     upkeep.unlearn = commands.curating.unlearn
     return commands
 

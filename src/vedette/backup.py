@@ -24,6 +24,8 @@ import orjson
 from vedette import __version__
 from vedette.clock import SystemClock, iso
 from vedette.crashpoint import reach
+from vedette.disk_errors import told_of_disk
+from vedette.durable import create_whole
 from vedette.errors import BadCommand, BadStore
 from vedette.identity import Principal
 from vedette.proof import ProofError, read_notes
@@ -49,8 +51,14 @@ _BUILDING = "restoring"
 def back_up(settings: Settings, to: Path, *, with_keys: bool = False) -> dict[str, Any]:
     """Write a backup of the fleet's state into a new folder; return what its manifest says.
 
-    Raises BadStore if there is no store or the copy does not verify; then there is no manifest.
+    Raises BadStore if there is no store or the copy does not verify, StoreFailed where the disk
+    refused something; then there is no manifest.
     """
+    with told_of_disk(to):
+        return _back_up(settings, to, with_keys=with_keys)
+
+
+def _back_up(settings: Settings, to: Path, *, with_keys: bool) -> dict[str, Any]:
     from vedette.adapters.ledger_file import sync_folder
     from vedette.adapters.sqlite.copy import copy_database
 
@@ -71,11 +79,9 @@ def back_up(settings: Settings, to: Path, *, with_keys: bool = False) -> dict[st
         copy_database(state / MEMORY, to / MEMORY)
     copy_database(state / STORE, to / STORE)
     told = _described(settings, to)
-    reach("manifest:before")
     sync_folder(to)
-    (to / MANIFEST).write_bytes(orjson.dumps(told, option=orjson.OPT_INDENT_2) + b"\n")
-    sync_folder(to)
-    reach("manifest:after")
+    raw = orjson.dumps(told, option=orjson.OPT_INDENT_2) + b"\n"
+    create_whole(to / MANIFEST, raw, "manifest")
     return told
 
 
@@ -139,7 +145,7 @@ def restore(
     told = _manifest(source, settings.fleet)
     state = settings.state
     secure(state)
-    with own(state / LOCK):
+    with told_of_disk(state), own(state / LOCK):
         _refuse_left(state)
         building = state / _BUILDING
         if building.exists():

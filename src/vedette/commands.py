@@ -443,10 +443,12 @@ class Commands:
             event=event, subject=subject, entry=entry, draft=draft, end=deny_holds,
             shown=digest, command=order.command_id,
         )  # fmt: skip
-        self.line.recall.banks.forget(erased.events, store.candidates(erased.events))
+        banks = self.line.recall.banks
+        kept = store.candidates(erased.events)
+        forgot = self.line.recall.follow(lambda: banks.forget(erased.events, kept), order=True)
         if self.curating is not None:
-            self.curating.unlearn()
-        return {"erased": list(erased.digests), "scrubbed": erased.scrubbed}
+            forgot = self.curating.unlearn() and forgot
+        return {"erased": list(erased.digests), "scrubbed": erased.scrubbed and forgot}
 
     def _may(self, order: Order, verb: str) -> None:
         if order.principal.kind != "person":

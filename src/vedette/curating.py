@@ -95,22 +95,38 @@ class Curating:
     line: Line
     lessons: Lessons
 
-    def unlearn(self) -> list[str]:
+    def unlearn(self) -> bool:
         """Have the banks forget every memory whose content is erased, and judges made anew.
 
-        What a person proposed belongs to no event: it is found by its entry alone.
+        What a person proposed belongs to no event: it is found by its entry alone. Returns whether
+        that is done; if not it is done again, and nobody is briefed before.
         """
         store: Any = self.line.store
         archived = _archived(store)
         gone = [one for one in store.learned().values() if one.state == "erased"]
-        self.line.recall.banks.settle(one for one in gone if not _elsewhere(one, archived))
-        return self.refresh()
+        done = self._follow([one for one in gone if not _elsewhere(one, archived)])
+        self.refresh()
+        return done and not self.line.recall.closed
+
+    def bring_up(self) -> None:
+        """Bring banks that are behind, and judges, to what the ledger says."""
+        feed(self.line.recall.banks, cast("Told", self.line.store))
+        self._renew()
+
+    def _follow(self, learned: Sequence[Learned]) -> bool:
+        recall = self.line.recall
+        return recall.follow(lambda: recall.banks.settle(learned), order=True)
 
     def refresh(self) -> list[str]:
         """Have the judges made anew that were taught what is not so any more; return their agents.
 
         Their states are taken up again from the record, so nothing that they observed is lost.
         """
+        moved: list[str] = []
+        self.line.recall.follow(lambda: moved.extend(self._renew()), order=True)
+        return moved
+
+    def _renew(self) -> list[str]:
         moved = self.lessons.moved()
         for agent in moved:
             judges: Any = self.line.reasoners["judge"]
@@ -263,7 +279,7 @@ class Curating:
             stands = store.learned()
         except StoreFailed:
             stands = {}  # the order is durable: the banks go at least as far
-        self.line.recall.banks.settle(stands.get(one.name, one) for one in moved)
+        self._follow([stands.get(one.name, one) for one in moved])
 
 
 def _about(entry: Mapping[str, Any], name: str) -> bool:

@@ -524,6 +524,7 @@ class Dispatcher:
         return not (
             not (self.idle and line.store.ready)
             or line.stops.unrecorded
+            or line.recall.behind
             or self.supply.waited_for
             or any(at_us <= by_us and key[0] not in stopped for key, at_us in self._parked.items())
             or self.waking.soon(by_us)

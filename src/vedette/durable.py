@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
+
+from vedette.crashpoint import reach
+
+_PART = ".part"
 
 
 def sync(path: Path) -> None:
@@ -13,3 +18,34 @@ def sync(path: Path) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
+
+
+def create_whole(path: Path, raw: bytes, point: str) -> None:
+    """Write a new file that its owner alone may read: durable and whole, or not there at all.
+
+    `point` names the crash points. Raises FileExistsError if somebody else was here first, and
+    OSError.
+    """
+    reach(f"{point}:before")
+    import tempfile  # a key is made once, and loading this costs every start
+
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_PART, dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        reach(f"{point}:mid")
+        # A link, not a rename: what is there already keeps its place.
+        os.link(name, path)
+    finally:
+        with suppress(OSError):  # it is dropped later
+            Path(name).unlink()
+    sync(path.parent)
+    reach(f"{point}:after")
+
+
+def drop_parts(folder: Path) -> None:
+    """Remove what is left of files that were broken off while they were made. Raises OSError."""
+    for left in folder.glob(f".*{_PART}"):
+        left.unlink()

@@ -162,12 +162,14 @@ class FleetClock:
         kept = {"at_us": now, "boot": self._boot, "held_us": held, "monotonic_us": mono}
         new = self._file.with_name(f"{self._file.name}.new")
         with suppress(OSError):
+            raw = json.dumps(kept).encode("ascii")
             file = open_file(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
-                os.write(file, json.dumps(kept).encode("ascii"))
+                whole = os.write(file, raw) == len(raw)
             finally:
                 os.close(file)
-            new.replace(self._file)
+            if whole:
+                new.replace(self._file)
 
 
 def told_jump(jump: Jump) -> str:

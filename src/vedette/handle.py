@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from vedette.again import decide_again
 from vedette.carry import perform
@@ -175,11 +176,10 @@ def brief(line: Line, case: Case) -> tuple[tuple[Memory, ...], list[Draft]]:
 
 
 def remember(line: Line, step: Step) -> None:
-    """Show committed candidates to their banks; one that fails is fed again at the next start."""
+    """Show committed candidates to their banks; one that fails is fed again soon."""
     for candidate in step.candidates:
-        try:
-            line.recall.banks.propose(candidate, line.clock.now_us())
-        except Exception:
+        show = partial(line.recall.banks.propose, candidate, line.clock.now_us())
+        if not line.recall.follow(show, order=False):
             line.metrics.count("store_failures")
 
 

@@ -4,16 +4,24 @@ Searching before every event costs more than the rest of the line, so answers ar
 scope, query, bank version, policy revision): a change of any of these is a new question. An
 agent that declares no topics is briefed by text, so its queries hardly repeat; the cache is
 bounded and drops the oldest.
+
+The banks follow the ledger: what became of an order is durable before they are brought to it. Where
+that fails they are behind, and until they were brought up nobody is briefed who might hear what a
+person has taken back.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import field
 from typing import Any
 
 from vedette.agent import Agent, Scope
+from vedette.disk_errors import LOOK_AT_IT, told_of_disk
 from vedette.entry import Body, Draft
+from vedette.errors import StoreFailed
 from vedette.event import Event
 from vedette.memory import Memory
 from vedette.ports import BankStore, Gate
@@ -27,10 +35,17 @@ _FRESH_US = 60_000_000
 
 @dataclass(slots=True)
 class Recall:
-    """Reads banks for agents. `drafts` of new decisions wait to be written with the next step."""
+    """Reads banks for agents. `drafts` of new decisions wait to be written with the next step.
+
+    `behind` says why the banks lack something that is durable, "" if they do not, `closed` that
+    this may be an order to forget; `bring_up` makes up for it.
+    """
 
     banks: BankStore
     gateway: Gate
+    bring_up: Callable[[], object] = lambda: None
+    behind: str = ""
+    closed: bool = False
     _may: dict[tuple[str, str, str, int], bool] = field(default_factory=dict)
     _known: OrderedDict[tuple[Any, ...], tuple[int, tuple[Memory, ...]]] = field(
         default_factory=OrderedDict
@@ -39,7 +54,14 @@ class Recall:
     def brief(
         self, agent: Agent, event: Event, now_us: int
     ) -> tuple[tuple[Memory, ...], list[Draft]]:
-        """Return the memories for this event and the entries of reads decided on the way."""
+        """Return the memories for this event and the entries of reads decided on the way.
+
+        Raises StoreFailed while a bank is behind an order, or cannot be read.
+        """
+        if self.closed and agent.scopes:
+            raise StoreFailed(
+                "the memory bank is behind what people ordered", where="memory.db", mend=LOOK_AT_IT
+            )
         memories: list[Memory] = []
         drafts: list[Draft] = []
         for scope in agent.scopes:
@@ -47,6 +69,25 @@ class Recall:
                 memories.extend(self._search(agent, event, scope, now_us))
         unique = {memory.cite(): memory for memory in memories}
         return tuple(unique.values()), drafts
+
+    def follow(self, work: Callable[[], object], *, order: bool) -> bool:
+        """Bring the banks to what was just made durable; False if they are behind now.
+
+        `order`: it is a person's, so nobody may be briefed by what stood before.
+        """
+        try:
+            work()
+        except Exception as error:
+            # Whatever it is, the commit stands: it is done again from the ledger.
+            self.behind, self.closed = str(error) or type(error).__name__, self.closed or order
+            return False
+        return True
+
+    def catch_up(self) -> None:
+        """Bring up banks that are behind, if that is possible by now."""
+        with suppress(Exception):  # as in `follow`
+            self.bring_up()
+            self.behind, self.closed = "", False
 
     def forget(self) -> None:
         """Forget what was decided of reads: a step with its entries did not stand."""
@@ -75,9 +116,10 @@ class Recall:
         found = self._known.get(key)
         if found is not None and now_us - found[0] < _FRESH_US:
             return found[1]
-        memories = tuple(
-            self.banks.recall(scope.bank, scope.scope, scope.topics, text, now_us, scope.limit)
-        )
+        with told_of_disk("memory.db"):
+            memories = tuple(
+                self.banks.recall(scope.bank, scope.scope, scope.topics, text, now_us, scope.limit)
+            )
         self._known[key] = (now_us, memories)
         if len(self._known) > _KEPT:
             self._known.popitem(last=False)

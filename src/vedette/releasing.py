@@ -27,7 +27,7 @@ from vedette.errors import BadCommand, BadFleet, NotFound, Unavailable, VedetteE
 from vedette.isolation import try_judge
 from vedette.lessons import Lessons
 from vedette.line import Line
-from vedette.load.snapshot import find_snapshot, keep_snapshot, marks_of
+from vedette.load.snapshot import drop_unfinished, find_snapshot, keep_snapshot, marks_of
 from vedette.quick_data import dataclass
 from vedette.roles import require
 
@@ -359,6 +359,7 @@ def kept(agent: Agent, state: Path) -> Agent:
 
 def keep_all(loaded: Loaded, state: Path) -> None:
     """Have every agent of a fleet run out of a snapshot. Raises BadFleet."""
+    drop_unfinished(state)
     for agent in list(loaded.fleet.agents.values()):
         loaded.fleet.replace(kept(agent, state))
 

@@ -63,6 +63,7 @@ class Running:
         self.address: str | None = None
         self.aged_at = 0.0
         self.committing = True
+        self.behind = ""
         self.jump: Jump | None = None
         self.seen = (0, 0)
         self.began_us = app.line.clock.monotonic_us()
@@ -118,6 +119,7 @@ class Running:
                 while not self.stopping.is_set():
                     try:
                         self._tell_store()
+                        self._tell_bank()
                         self._tell_clock()
                         self._gauges()
                         app.watchdog.look()
@@ -330,6 +332,18 @@ class Running:
                 else f"the store cannot commit: {writer.failure}; nothing is accepted and nothing "
                 "is called until it can"
             )
+
+    def _tell_bank(self) -> None:
+        """Tell once that the memory banks are behind the ledger, and once that they are not."""
+        behind = self.app.line.recall.behind
+        if bool(behind) != bool(self.behind):
+            self.trouble(
+                f"the memory bank cannot be written: {behind}; agents who read what people ordered "
+                "about wait until it can"
+                if behind
+                else "the memory bank is what the ledger says again"
+            )
+        self.behind = behind
 
     def _tell_clock(self) -> None:
         """Tell once of a jump of the wall clock."""

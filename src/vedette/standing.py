@@ -70,7 +70,10 @@ async def record_stops(line: Line) -> None:
 
 
 class StoreWatch:
-    """Tries a store that cannot commit until it can, then records what could not be before."""
+    """Tries a store that cannot commit until it can, then records what could not be before.
+
+    Likewise with banks that are behind.
+    """
 
     def __init__(self, line: Line) -> None:
         self._line = line
@@ -79,7 +82,7 @@ class StoreWatch:
     async def look(self) -> None:
         """Try again if it is time. Raises StoreFailed."""
         line = self._line
-        if line.store.ready and not line.stops.unrecorded:
+        if line.store.ready and not line.stops.unrecorded and not line.recall.behind:
             self._wait_us = 0
             if line.store.stop_epoch > line.stops.epoch:
                 take_over(line)  # a lift stands, and could not be read back
@@ -93,6 +96,8 @@ class StoreWatch:
         await record_stops(line)
         if not line.store.ready:
             await line.store.probe()
+        if line.recall.behind:
+            line.recall.catch_up()
 
 
 def take_over(line: Line) -> None:

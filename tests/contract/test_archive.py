@@ -467,6 +467,21 @@ async def test_an_archiving_broken_off_is_done_again(
     assert verified(folder).archived == archived.size
 
 
+async def test_a_segment_whose_entries_were_not_let_go_of_is_taken_up(
+    folder: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    archives = tmp_path / "archive"
+    reading = OpenedStore(folder)
+    size = last_before(reading, clock.now_us() - 8 * DAY, reading.open_from())
+    archive(reading, archives, size, VERIFIER)
+    with pytest.raises(BadCommand, match=f"up to entry {size} was written"):
+        archive(reading, archives, last_before(reading, clock.now_us() - 9 * DAY, None), VERIFIER)
+    reading.close()
+    assert (await put_away(folder, archives, clock, 4)).size == size
+    assert (await put_away(folder, archives, clock, 4)).size > size
+    assert verified(folder, archives).ok
+
+
 async def test_a_trimming_broken_off_shows_no_difference(
     folder: Path, tmp_path: Path, clock: ManualClock
 ) -> None:

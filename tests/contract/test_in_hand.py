@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.contract.test_store_sqlite import mounts, need_mounts
 
 from vedette.adapters.in_hand import FILE, InHand
 
@@ -51,6 +53,40 @@ def left(state: Path) -> list[str]:
 def test_what_was_in_hand_is_left_over(tmp_path: Path, end: str, signalled: int) -> None:
     assert die_with(tmp_path, f"run_a,{RUN},run_b", "run_a,run_b", end) == -signalled
     assert left(tmp_path) == [RUN]
+
+
+FULL = """
+import errno, os, sys
+from pathlib import Path
+from vedette.adapters.in_hand import InHand
+from vedette.errors import StoreFailed
+state, how = Path(sys.argv[1]), sys.argv[2]
+held = InHand(state) if how == "grows" else None
+with open(state / "ballast", "wb", buffering=0) as ballast:
+    try:
+        while ballast.write(bytes(4096)):
+            pass
+    except OSError as error:
+        assert error.errno == errno.ENOSPC
+try:
+    held = held or InHand(state)
+    for number in range(600):
+        held.take(f"run_{number:032}")
+except StoreFailed as error:
+    print(error.code, error.where)
+"""
+
+
+@pytest.mark.parametrize("how", ["begins", "grows"])
+def test_a_full_disk_is_told_and_ends_no_process(how: str) -> None:
+    need_mounts(mounts())
+    run = shlex.join([sys.executable, "-c", FULL, "/mnt", how])
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", f"mount -t tmpfs -o size=1m tmpfs /mnt && {run}"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.returncode, done.stderr[-500:])
+    assert done.stdout.split() == ["no-space", "/mnt/in_hand"]
 
 
 def test_what_was_put_back_is_not_left_over(tmp_path: Path) -> None:

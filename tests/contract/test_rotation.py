@@ -191,6 +191,23 @@ async def test_a_rotation_broken_off_is_ended_as_the_store_says(
     assert verified(folder).ok
 
 
+def test_a_rotation_whose_key_could_not_be_put_in_place_is_finished_by_the_next(
+    tmp_path: Path,
+) -> None:
+    ledger_key(tmp_path, "vedette/harbour", lambda: None)
+    path, away = tmp_path / "ledger.key", tmp_path / "away"
+    keys = KeyFolder(tmp_path, "vedette/harbour")
+    first, line = keys.prepare()
+    path.rename(away)
+    with pytest.raises(FileNotFoundError):
+        keys.finish(first)
+    away.rename(path)
+    second, _ = keys.prepare()
+    assert line_of("vedette/harbour", read_key(path)) == line
+    keys.drop(second)
+    assert next_files(tmp_path) == []
+
+
 async def test_a_key_prepared_and_not_named_is_dropped(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     store = open_store(folder)

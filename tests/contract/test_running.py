@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import signal
 import sys
@@ -219,6 +220,31 @@ async def test_a_policy_that_could_not_be_stored_is_offered_again(
     running = await run(fleet, until_idle=False)
     assert len(offered) == 2
     assert any("the disk is full" in told for told in running.troubles)
+
+
+async def test_a_bank_that_is_behind_is_told_once_and_so_is_its_end(fleet: FleetHarness) -> None:
+    recall = fleet.app.line.recall
+    mended = recall.bring_up
+
+    def refused() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    recall.bring_up = refused
+    recall.follow(refused, order=True)
+
+    def told(running: Running) -> list[str]:
+        return [told for told in running.troubles if "the memory bank" in told]
+
+    def look(running: Running) -> None:
+        if told(running):
+            recall.bring_up = mended
+        if len(told(running)) == 2:
+            running.stop()
+
+    running = Running(fleet.app, until_idle=False)
+    async with asyncio.timeout(20):
+        await running.run(look)
+    assert ["Input/output error" in one for one in told(running)] == [True, False]
 
 
 # --- idle --------------------------------------------------------------------------------------

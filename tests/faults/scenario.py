@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -29,6 +29,7 @@ from vedette.load import Isolation, Settings, read_fleet
 from vedette.load.fleet import Read
 from vedette.load.settings import StorePlan
 from vedette.run import Step
+from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import (
@@ -170,7 +171,7 @@ async def _play(stage: Stage, folder: Path, life: int) -> None:
         if stage.control == "early":
             call_early(fleet, world)
         async with following(fleet):
-            await _Script(stage, fleet, clock, world).all()
+            await Script(stage, fleet, clock, world).all()
 
 
 @asynccontextmanager
@@ -225,34 +226,57 @@ async def publish(commands: Commands, order: Order, folder: Path) -> dict[str, A
     return await commands.policy_apply(order, folder, confirm=told["confirm"])
 
 
-class _Script:
+Act = Callable[[], Awaitable[object]]
+
+
+class Script:
+    """The acts, each of which may be repeated; `events` are all that are fed, in order."""
+
+    events: Sequence[Event] = EVENTS
+
     def __init__(
         self, stage: Stage, fleet: FleetHarness, clock: ManualClock, world: FileWorld
     ) -> None:
         self.stage, self.fleet, self.clock, self.world = stage, fleet, clock, world
 
     async def all(self) -> None:
-        fleet, commands = self.fleet, self.fleet.app.commands
-        await self._feed(FIRST)
-        await self._settle()
-        await self._answer("unknown")
-        await self._once("stop", lambda order: commands.stop(order, agent="other"))
-        await self._feed(STOPPED)
-        await self._settle()
-        await self._once("resume", lambda order: commands.resume(order, agent="other"))
-        await self._once("apply", partial(publish, commands, folder=self.stage.changed))
-        await self._feed(CHANGED)
-        await self._answer("any")
-        await self._see_through(but=LAST)
-        await self._once("erase", lambda order: commands.erase(order, event=FIRST[0].key))
-        if not (fleet.folder / URL).exists():
+        """Do everything, once."""
+        for _, act in self.acts():
+            await act()
+
+    @property
+    def commands(self) -> Commands:
+        """Return the commands of the fleet that is open now."""
+        return self.fleet.app.commands
+
+    def acts(self) -> list[tuple[str, Act]]:
+        """Return what is done, in order, and the name of each."""
+        order = self._order
+        acts: list[tuple[str, Act]] = [
+            ("feed", partial(self._feed, FIRST)),
+            ("settle", self._settle),
+            ("answer", partial(self._answer, "unknown")),
+            ("stop", partial(order, "stop", "stop", agent="other")),
+            ("feed a stopped agent", partial(self._feed, STOPPED)),
+            ("settle", self._settle),
+            ("resume", partial(order, "resume", "resume", agent="other")),
+            ("publish", partial(order, "apply", "policy_apply", folder=str(self.stage.changed))),
+            ("feed", partial(self._feed, CHANGED)),
+            ("answer", partial(self._answer, "any")),
+            ("see through", partial(self._see_through, but=LAST)),
+            ("erase", partial(order, "erase", "erase", event=FIRST[0].key)),
+        ]
+        if not (self.fleet.folder / URL).exists():
             # (Workers who share a database share its key, and none of them may change it alone.)
-            await self._once("rotate", self._rotate)
+            acts.append(("rotate", partial(order, "rotate", "rotate_key")))
         # By now `other` has spent its day, so its last event waits until a person gives more.
-        await self._feed(LAST)
-        await self._settle()
-        await self._once("raise", partial(commands.budget_raise, for_us=DAY_US, agent="other"))
-        await self._see_through()
+        return [
+            *acts,
+            ("feed", partial(self._feed, LAST)),
+            ("settle", self._settle),
+            ("raise", partial(order, "raise", "budget_raise", for_us=DAY_US, agent="other")),
+            ("see through", self._see_through),
+        ]
 
     async def _settle(self) -> None:
         """Return when nothing is left to handle now (what waits is looked for once at a time)."""
@@ -266,24 +290,30 @@ class _Script:
                 while not dispatcher.idle:  # noqa: ASYNC110
                     await asyncio.sleep(0.001)
 
-    async def _rotate(self, order: Order) -> dict[str, Any]:
-        upkeep = self.fleet.app.commands.upkeep
-        assert upkeep is not None
-        told: dict[str, Any] = await upkeep.rotate(order.principal, order.reason, order.command_id)
-        return told
-
     async def _feed(self, events: list[Event]) -> None:
         """Hand over what the feed has not handed over yet, two by two, with its place."""
         intake = self.fleet.app.intake
-        behind = EVENTS.index(events[0])
+        behind = self.events.index(events[0])
         place = int(intake.position(FEED) or 0)
         for at in range(max(place, behind), behind + len(events), 2):
-            batch = EVENTS[at : min(at + 2, behind + len(events))]
+            batch = self.events[at : min(at + 2, behind + len(events))]
             receipts = await intake.accept(batch, position=(FEED, str(at + len(batch))))
             with (self.fleet.folder / "accepted").open("ab", buffering=0) as file:
                 for event, receipt in zip(batch, receipts, strict=True):
                     assert receipt.status in ("accepted", "duplicate"), receipt
                     file.write(event.key.encode() + b"\n")
+
+    async def _order(self, name: str, verb: str, **args: Any) -> None:
+        """Give an order as a person who confirms what it loosens."""
+
+        async def act(order: Order) -> dict[str, Any]:
+            told = await carry_out(self.commands, verb, order, args)
+            if told.get("confirm"):
+                confirmed = {**args, "confirm": told["confirm"]}
+                told = await carry_out(self.commands, verb, order, confirmed)
+            return told
+
+        await self._once(name, act)
 
     async def _once(self, name: str, act: Callable[[Any], Any]) -> None:
         order = replace(self.fleet.order("as the script says"), command_id=name)
@@ -291,13 +321,14 @@ class _Script:
             told = await act(order)
         except AlreadyDone:
             told = {}
-        if told.get("changed", True):
+        # (A stop that could not be recorded is told to hold in this process alone.)
+        if told.get("changed", True) and told.get("recorded", True):
             with (self.fleet.folder / "answered").open("ab", buffering=0) as file:
                 file.write(name.encode() + b"\n")
 
     async def _answer(self, which: str) -> None:
         """Answer holds: what may have happened by what the target says, all others with a yes."""
-        store, commands = self.fleet.app.store, self.fleet.app.commands
+        store = self.fleet.app.store
         for event in HOLDING:
             for row in [r for run in store.runs_of_event(event.key) for r in store.actions(run.id)]:
                 if row.hold != "open" or row.waits != "approval":
@@ -305,16 +336,15 @@ class _Script:
                 if which == "unknown" and row.effect != "unknown":
                     continue
                 did = row.effect == "unknown" and self.world.happened(row.id.removeprefix("act_"))
-                answer = commands.deny if did else commands.approve
                 hold, digest = row.id.replace("act_", "hold_"), self.fleet.shown_digest(row)
-                given = partial(answer, hold=hold, digest=digest)
-                await self._once(f"{hold} {row.decisions}", given)
+                verb, name = "deny" if did else "approve", f"{hold} {row.decisions}"
+                await self._order(name, verb, hold=hold, digest=digest)
         await self._settle()
 
     async def _see_through(self, but: Sequence[Event] = ()) -> None:
         """Let time pass and a person answer until every run has ended, but those of some events."""
         store = self.fleet.app.store
-        events = [event for event in EVENTS if event not in but]
+        events = [event for event in self.events if event not in but]
         for _ in range(50):
             await self._settle()
             runs = [run for event in events for run in store.runs_of_event(event.key)]
@@ -354,11 +384,11 @@ def read_content(content: Path) -> Read:
     return read_fleet(settings.root, settings)
 
 
-def dump(stage: Stage, folder: Path, *, verify: bool = False) -> None:
+def dump(stage: Stage, folder: Path, *, verify: bool = False, archived: bool = False) -> None:
     """Write what the auditor reads: the exported ledger, and the fleet's own rows and sums.
 
     Every judgement is made again, and comes out as recorded. With `verify` the product's own
-    verification has to find nothing either.
+    verification has to find nothing either. Of what is `archived` nothing may be left to judge by.
     """
     from vedette.adapters.ledger_file import export, verify_store
     from vedette.adapters.sqlite_bank import SqliteBank
@@ -376,7 +406,7 @@ def dump(stage: Stage, folder: Path, *, verify: bool = False) -> None:
             assert report.ok, report.findings
         judged = judge_again(settings, store, ManualClock(START_US), read_content(stage.content))
         assert judged.ok, judged.to_json()
-        assert judged.equal, "nothing was judged"
+        assert judged.equal or archived, "nothing was judged"
         export(store, folder / "export", verifier_key=key, witness=witness, bodies=True)
         spent: dict[str, int] = {}
         for agent, unit, _, amount in store.spent(0):
@@ -398,10 +428,10 @@ def dump(stage: Stage, folder: Path, *, verify: bool = False) -> None:
         store.close()
 
 
-def plan() -> Plan:
+def plan(events: Sequence[Event] = EVENTS) -> Plan:
     """Return what the script must come to, for the auditor: read off the events, not the engine."""
     wanted = []
-    for event in EVENTS:
+    for event in events:
         for each in event.data["do"]:
             tool, text = each["tool"], each["args"]["text"]
             if tool in ("note.add", DENIED):
@@ -409,4 +439,4 @@ def plan() -> Plan:
             ordered = tool != "big.send" and not text.startswith("later")
             agent = event.type.removesuffix(".job")
             wanted.append(Wanted(event.key, agent, event.subject or "", tool, text, ordered))
-    return Plan(tuple(event.key for event in EVENTS), tuple(wanted), str(len(EVENTS)))
+    return Plan(tuple(event.key for event in events), tuple(wanted), str(len(events)))

@@ -6,10 +6,12 @@ exactly what it saw.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from tests.fleet.test_learning import content, learned, order
 
@@ -126,6 +128,41 @@ async def let_go(fleet: FleetHarness, to: Path) -> int:
     await order(fleet, "let_go", archived=archived.to_bytes().decode())
     assert [seq for seq, *_ in store.walk() if seq <= size] == []
     return size
+
+
+# --- a bank that takes nothing --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["memory_off", "erase"])
+async def test_a_bank_that_takes_nothing_is_brought_up_and_nobody_is_briefed_before(
+    fleet: FleetHarness, clock: ManualClock, verb: str
+) -> None:
+    gone = await by_hand(fleet, clock, HAND, "memory_approve")
+    seq = next(e["seq"] for e in fleet.entries("memory.proposed") if e["what"] == gone)
+    file = apsw.Connection(str(fleet.folder / "state" / "memory.db"))
+    for what in ("UPDATE", "DELETE"):
+        file.execute(
+            f"CREATE TRIGGER no_{what} BEFORE {what} ON memory "
+            "BEGIN SELECT RAISE(FAIL, 'the disk takes no more'); END"
+        )
+    given = {"id": gone} if verb == "memory_off" else {"entry": seq}
+    told = await order(fleet, verb, **given)
+    assert not told.get("scrubbed")
+    assert recalled(fleet, HAND) == [gone]
+    await fleet.send(mail("late", HAND))
+    await fleet.settle()
+    (run,) = fleet.runs(mail("late"))
+    assert (run.state, run.turn, run.attempts) == ("ready", 0, 0)
+    for what in ("UPDATE", "DELETE"):
+        file.execute(f"DROP TRIGGER no_{what}")
+    file.close()
+    for _ in range(3):
+        clock.advance(5_000_000)
+        await asyncio.sleep(0.3)
+    await fleet.settle()
+    (run,) = fleet.runs(mail("late"))
+    assert run.state == "done"
+    assert recalled(fleet, HAND) == []
 
 
 # --- by its entry ---------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def test_help_imports_no_verb() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert set(done.stdout.splitlines()[-1].split()) == {
-        *("vedette.cli", "vedette.cli.wide", "vedette.errors")
+        *("vedette.cli", "vedette.cli.wide", "vedette.disk_errors", "vedette.errors")
     }
 
 

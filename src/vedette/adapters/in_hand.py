@@ -19,6 +19,7 @@ import zlib
 from pathlib import Path
 
 from vedette import crashpoint
+from vedette.disk_errors import told_of_disk
 from vedette.state_folder import open_file
 
 FILE = "in_hand"
@@ -37,10 +38,10 @@ class InHand:
 
     def __init__(self, state: Path) -> None:
         state.mkdir(parents=True, exist_ok=True)
-        self._file = open_file(state / FILE, os.O_RDWR | os.O_CREAT)
+        self._path = state / FILE
+        self._file = open_file(self._path, os.O_RDWR | os.O_CREAT)
         size = max(os.fstat(self._file).st_size // _SLOT * _SLOT, _FIRST_SLOTS * _SLOT)
-        os.ftruncate(self._file, size)
-        self._map = mmap.mmap(self._file, size)
+        self._map = self._mapped(size)
         self._slots: dict[str, int] = {}
         self._free: list[int] = []
         for at in range(size - _SLOT, -1, -_SLOT):
@@ -96,9 +97,20 @@ class InHand:
             return None
         return name.decode()
 
+    def _mapped(self, size: int) -> mmap.mmap:
+        """Map the file at a size whose room is its own.
+
+        Where a disk is full, a write into a page that has no room yet ends the process.
+        """
+        with told_of_disk(self._path):
+            os.ftruncate(self._file, size)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self._file, 0, size)
+            return mmap.mmap(self._file, size)
+
     def _grow(self) -> None:
         size = len(self._map)
+        grown = self._mapped(2 * size)
         self._map.close()
-        os.ftruncate(self._file, 2 * size)
-        self._map = mmap.mmap(self._file, 2 * size)
+        self._map = grown
         self._free = list(range(2 * size - _SLOT, size - _SLOT, -_SLOT))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vedette import crashpoint, machine
-from vedette.durable import sync
+from vedette.durable import create_whole, drop_parts, sync
 from vedette.errors import BadStore
 from vedette.proof import SigningKey, verifier_key
 
@@ -40,6 +40,7 @@ def ledger_key(folder: Path, name: str, in_force: Callable[[], str | None]) -> S
     missing, none, or not the one in force.
     """
     path, public = folder / KEY_FILE, folder / PUBLIC_FILE
+    drop_parts(folder)
     left = next_files(folder)
     if left:
         _mend(folder, name, left, in_force())
@@ -82,16 +83,25 @@ class KeyFolder:
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
         self._name = name
+        self._unfinished: SigningKey | None = None
 
     def prepare(self) -> tuple[SigningKey, str]:
-        """Make a next key durable beside the present one; return it and its verifier key."""
+        """Make a next key durable beside the present one; return it and its verifier key.
+
+        A rotation that was broken off behind its commit is finished first.
+        """
+        if self._unfinished is not None:
+            self.finish(self._unfinished)
         key = _new()
         write_private(self._file(key), key.private_bytes_raw())
         return key, line_of(self._name, key)
 
     def finish(self, key: SigningKey) -> None:
         """Put this next key in the place of the present one, and overwrite that."""
-        _finish(self._folder, self._file(key))
+        self._unfinished = key
+        if self._file(key).exists():
+            _finish(self._folder, self._file(key))
+        self._unfinished = None
 
     def drop(self, key: SigningKey) -> None:
         """Forget this next key: it is certain that its rotation was not committed."""
@@ -122,22 +132,7 @@ def write_private(path: Path, raw: bytes) -> None:
 
     Raises FileExistsError if somebody else was here first.
     """
-    crashpoint.reach("key:before")
-    import tempfile  # a key is made once, and loading this costs every start
-
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(raw)
-        file.flush()
-        os.fsync(file.fileno())
-    crashpoint.reach("key:mid")
-    # A link, not a rename: what is there already keeps its place.
-    try:
-        os.link(name, path)
-    finally:
-        Path(name).unlink()
-    sync(path.parent)
-    crashpoint.reach("key:after")
+    create_whole(path, raw, "key")
 
 
 def _mend(folder: Path, name: str, left: list[Path], in_force: str | None) -> None:

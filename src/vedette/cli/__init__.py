@@ -22,6 +22,7 @@ import click
 
 from vedette import __version__
 from vedette.cli.wide import columns, fitted
+from vedette.disk_errors import BROKEN, FULL, LOOK_AT_IT, MAKE_ROOM
 from vedette.errors import AlreadyDone, BadStore, StoreBusy, Temporary, Unavailable, VedetteError
 
 DONE, FINDINGS, USAGE, UNAVAILABLE = 0, 1, 2, 3
@@ -205,21 +206,14 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         told = {"already_done": True, "what": error.what}
         click.echo(json.dumps(told) if as_json else f"nothing to do: {error.what}")
         _leave(DONE)
-    except VedetteError as error:
-        full = full_disk(error)
-        _tell(full or error.to_json(), as_json)
-        _leave(UNAVAILABLE if full else exit_code(error))
     except SeenEnough:
         # The interpreter must not try to flush what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _leave(DONE)
-    except OSError as error:
-        _tell(system_error(error), as_json)
-        _leave(UNAVAILABLE)
     except Exception as error:
-        if (full := full_disk(error)) is not None:
-            _tell(full, as_json)
-            _leave(UNAVAILABLE)
+        if (said := sentence(error)) is not None:
+            _tell(said, as_json)
+            _leave(exit_code(error))
         if _is_about_text(error) and (wrong := _no_text(given)) is not None:
             _tell(wrong, as_json)
             _leave(USAGE)
@@ -230,13 +224,20 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 _SYSTEM = {
-    errno.ENOSPC: ("no-space", "make room, then start again; nothing accepted is lost"),
-    errno.EDQUOT: ("no-space", "make room, then start again; nothing accepted is lost"),
+    **dict.fromkeys(FULL, ("no-space", MAKE_ROOM)),
+    **dict.fromkeys(BROKEN, ("disk-failed", LOOK_AT_IT)),
     errno.EACCES: ("no-permission", "run as its owner, or set VEDETTE_STATE to another folder"),
     errno.EPERM: ("no-permission", "run as its owner, or set VEDETTE_STATE to another folder"),
     errno.EROFS: ("no-permission", "it is read-only; set VEDETTE_STATE to another folder"),
     errno.EADDRINUSE: ("port-taken", "stop what listens there, or serve on another port"),
 }
+
+
+def sentence(error: Exception) -> dict[str, str | None] | None:
+    """Return what a person is told of an error, as JSON; None if it is a bug of ours."""
+    if isinstance(error, OSError):
+        return system_error(error)
+    return full_disk(error) or (error.to_json() if isinstance(error, VedetteError) else None)
 
 
 def system_error(error: OSError) -> dict[str, str | None]:
@@ -261,10 +262,10 @@ def full_disk(error: BaseException) -> dict[str, str | None] | None:
         # By its name: which library writes the file is the adapter's business.
         sqlite = type(at).__name__ == "FullError" or getattr(at, "extendedresult", 0) == _INDEX_FULL
         server = getattr(at, "sqlstate", None) == _DISK_FULL
-        if sqlite or server or number in (errno.ENOSPC, errno.EDQUOT):
+        if sqlite or server or number in FULL:
             named = getattr(at, "filename", None)
             what = "the database server's disk is full" if server else "the disk is full"
-            mend = _SYSTEM[errno.ENOSPC][1]
+            mend = MAKE_ROOM
             return {
                 "code": "no-space", "what": what, "where": str(named) if named else where,
                 "mend": mend,
@@ -299,9 +300,12 @@ def _no_text(given: list[str]) -> dict[str, str | None] | None:
     return None
 
 
-def exit_code(error: VedetteError) -> int:
-    """Return the exit code of an error."""
-    return UNAVAILABLE if isinstance(error, Temporary | StoreBusy | BadStore) else USAGE
+def exit_code(error: Exception) -> int:
+    """Return the exit code of an error that a person is told about."""
+    asked = isinstance(error, VedetteError) and not isinstance(
+        error, Temporary | StoreBusy | BadStore
+    )
+    return USAGE if asked and full_disk(error) is None else UNAVAILABLE
 
 
 def _leave(code: int) -> NoReturn:

@@ -67,8 +67,9 @@ def _archive(
         if size <= begun:
             return
         key = (settings.state / "ledger.pub").read_text(encoding="utf-8").strip()
-        segment = folder / f"{begun + 1:012}-{size:012}"
         archived = write_segment(store, folder, size, key)
+    size = archived.size
+    segment = folder / f"{begun + 1:012}-{size:012}"
     args = {"archived": archived.to_bytes().decode()}
     try:
         told = obey(settings, "let_go", given["reason"], args, given["command_id"])

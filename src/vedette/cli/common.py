@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from vedette.cli.wide import columns, fitted, row
+from vedette.disk_errors import disk_failed
 from vedette.errors import BadCommand, BadStore, NoFleetHere, StoreBusy, VedetteError
 from vedette.safe_text import is_seen
 
@@ -92,6 +93,8 @@ def reading(settings: Settings) -> Iterator[Reads]:
         # By its name: which library reads the file is the adapter's business.
         if type(error).__module__.partition(".")[0] not in ("apsw", "psycopg"):
             raise
+        if (told := disk_failed(error, settings.state / "store.db")) is not None:
+            raise told from error
         raise BadStore(
             f"the store cannot be read: {error}",
             where=settings.store.url_env or str(settings.state / "store.db"),

@@ -269,6 +269,12 @@ LESSONS: dict[str, Lesson] = {
         "The shell finds an older interpreter first.",
         "Use Python 3.11 or newer: `PYTHON=/path/to/python3.12 make setup`.",
     ),
+    "disk-failed": Lesson(
+        "The disk, or what it lies behind, could not read or write.",
+        "A device is dying, a cable or a network disk went away; the kernel's log says more.",
+        "See that the disk is well, then do the same again: nothing accepted is lost. A fleet that"
+        " runs goes on by itself once its store can be written.",
+    ),
     "system": Lesson(
         "The operating system refused something; the message is its own.",
         "A file is not there or not what it should be, or a connection broke.",

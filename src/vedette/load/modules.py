@@ -22,7 +22,8 @@ from typing import Any, TypeVar
 
 from vedette import machine
 from vedette.agent import Agent
-from vedette.errors import BadFleet
+from vedette.disk_errors import told_of_disk
+from vedette.errors import BadFleet, StoreFailed
 from vedette.judging import Judge
 from vedette.load.folder import digest_of, read_files
 from vedette.memory import Memory
@@ -81,6 +82,7 @@ def load_module(folder: Path, name: str, release: str | None = None) -> ModuleTy
     there. If a file of the folder changed since, or the agent's name is now another folder's, all
     of the agent's modules are imported afresh. Raises BadFleet: with the code release-changed for
     another release, else with the file and line of the agent's code where the import failed.
+    StoreFailed where the disk refused to read: the code may be well.
     """
     folder = folder.resolve()
     with _LOCK:
@@ -88,7 +90,10 @@ def load_module(folder: Path, name: str, release: str | None = None) -> ModuleTy
         if f"{folder}/{name}.py" not in sys.modules[package].__dict__["__files__"]:
             raise BadFleet("is not there", where=f"{folder.name}/{name}.py", mend="add it")
         try:
-            return importlib.import_module(f"{package}.{name}")
+            with told_of_disk(folder):
+                return importlib.import_module(f"{package}.{name}")
+        except StoreFailed:
+            raise
         except Exception as error:
             raise _failed(folder, name, error) from error
 
@@ -134,14 +139,17 @@ def judge_of(
     lessons: Sequence[Memory],
     release: str | None = None,
 ) -> Judge:
-    """Make the judge that a folder holds; `release` as in `load_module`. Raises BadFleet."""
+    """Make the judge that a folder holds; `release` and what it raises as in `load_module`."""
     found = getattr(load_module(folder, "judge", release), "Judge", None)
     where = f"{folder.name}/judge.py"
     if not (isinstance(found, type) and issubclass(found, Judge)):
         mend = "write class Judge(vedette.judging.Judge)"
         raise BadFleet("Judge is not a judge", where=where, mend=mend)
     try:
-        return found(charter, lessons)
+        with told_of_disk(folder):
+            return found(charter, lessons)
+    except StoreFailed:
+        raise
     except Exception as error:
         raise _failed(folder, "judge", error) from error
 
@@ -186,7 +194,8 @@ def _package(folder: Path, wanted: str | None) -> str:
 
 def _files(folder: Path) -> dict[str, bytes]:
     try:
-        return read_files(folder)
+        with told_of_disk(folder):
+            return read_files(folder)
     except OSError as error:
         mend = "see who owns it"
         raise BadFleet(f"cannot be read: {error.strerror}", where=str(folder), mend=mend) from error

@@ -19,6 +19,7 @@ from vedette.load.folder import digest_of, folder_files, read_files
 from vedette.quick_data import dataclass
 
 FOLDER = "releases"
+_NEW = ".new-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,12 @@ def find_snapshot(state: Path, release: str, name: str) -> Snapshot | None:
     return Snapshot(release, folder) if _stands(folder, release) else None
 
 
+def drop_unfinished(state: Path) -> None:
+    """Remove what is left of snapshots whose making was broken off; nobody else may make any."""
+    for left in (state / FOLDER).glob(f"{_NEW}*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
 def snapshot_folder(state: Path, release: str, name: str) -> Path:
     """Return where the files of a release of an agent lie, if they are there."""
     return state.absolute() / FOLDER / release / name
@@ -74,7 +81,7 @@ def _stands(folder: Path, release: str) -> bool:
 def _write(kept: Path, files: dict[str, bytes]) -> None:
     releases = kept.parent.parent
     releases.mkdir(mode=0o700, parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=".new-", dir=releases))
+    made = Path(tempfile.mkdtemp(prefix=_NEW, dir=releases))
     try:
         for name, data in files.items():
             path = made / "whole" / kept.name / name

@@ -14,6 +14,7 @@ from typing import Any
 from vedette import answering, correcting, curating, modes, releasing, undoing, upkeep
 from vedette.cloudevents import from_json
 from vedette.commands import Commands, Order
+from vedette.disk_errors import told_of_disk
 from vedette.errors import BadCommand
 from vedette.event import ENVELOPE, Event
 from vedette.roles import require
@@ -63,10 +64,17 @@ async def carry_out(
 ) -> dict[str, Any]:
     """Carry out one command. Raises BadCommand for arguments it does not take, and its errors.
 
-    A principal whose roles are not enough for the verb is refused before anything is looked at.
+    StoreFailed, too, where a file of the state folder could not be written. A principal whose
+    roles are not enough for the verb is refused before anything is looked at.
     """
     require(order.principal, order.principal.roles, verb)
-    given = _checked(verb, args)
+    with told_of_disk("the state folder"):
+        return await _carry_out(commands, verb, order, _checked(verb, args))
+
+
+async def _carry_out(
+    commands: Commands, verb: str, order: Order, given: dict[str, Any]
+) -> dict[str, Any]:
     if verb == "send":
         return await commands.send(order, [event_of(item) for item in given["events"]])
     if verb == "would_wake":

@@ -15,12 +15,13 @@ Row = tuple[Any, ...]
 
 
 class Database(Protocol):
-    """One connection.
+    """One connection. `name` is what people know the database by.
 
     `lost` names the errors after which nobody can know what stands (disk full, connection gone);
     `fault` those that are the fault of one statement's values alone.
     """
 
+    name: str
     lost: tuple[type[BaseException], ...]
     fault: tuple[type[BaseException], ...]
 

@@ -22,7 +22,7 @@ KINDS = (*TOLD, CORRECTED)
 
 _KINDS = ",".join(f"'{kind}'" for kind in KINDS)
 _FOUND = (
-    "SELECT e.seq, e.bytes, b.data FROM entry e LEFT JOIN body b ON b.seq=e.seq "
+    "SELECT e.seq, e.bytes, b.data, b.salt FROM entry e LEFT JOIN body b ON b.seq=e.seq "
     f"WHERE e.seq<=? AND e.kind IN ({_KINDS}) ORDER BY e.seq"
 )
 _KEEP = 'INSERT INTO "row"(collection,key,data,seq) VALUES(?,?,?,?) ON CONFLICT DO NOTHING'
@@ -35,9 +35,9 @@ def keep(database: Database, size: int) -> None:
     found = database.rows(_FOUND, (size,))
     database.many(
         _KEEP,
-        [(COLLECTION, _key(seq), _packed(raw, data), seq) for seq, raw, data in found],
+        [(COLLECTION, _key(seq), _packed(raw, data, salt), seq) for seq, raw, data, salt in found],
     )
-    moved = [(seq,) for seq, raw, _ in found if orjson.loads(raw)["kind"] == PROPOSED]
+    moved = [(seq,) for seq, raw, _, _ in found if orjson.loads(raw)["kind"] == PROPOSED]
     database.many("DELETE FROM body WHERE seq=?", moved)
 
 
@@ -52,6 +52,19 @@ def kept(database: Database, kinds: Sequence[str] = KINDS) -> list[tuple[int, by
     return found
 
 
+def salted(database: Database) -> dict[int, tuple[bytes, bytes]]:
+    """Return (salt, body) of what is kept with its content, by the seq of its entry.
+
+    What an older version kept has no salt, so that nobody can compare it with its entry.
+    """
+    found = {}
+    for seq, data in database.rows(_ALL, (COLLECTION,)):
+        value = orjson.loads(data)
+        if value["body"] is not None and (salt := value.get("salt")) is not None:
+            found[int(seq)] = bytes.fromhex(salt), value["body"].encode()
+    return found
+
+
 def with_body(database: Database) -> list[Row]:
     """Return (seq, entry bytes, about) of what is kept with its content."""
     return [
@@ -63,7 +76,7 @@ def with_body(database: Database) -> list[Row]:
 
 def empty(database: Database, rows: Iterable[Row]) -> None:
     """Erase the content of what is kept of these (seq, entry bytes, …)."""
-    gone = [(_packed(row[1], None), COLLECTION, _key(row[0])) for row in rows]
+    gone = [(_packed(row[1], None, None), COLLECTION, _key(row[0])) for row in rows]
     database.many(_EMPTY, gone)
 
 
@@ -71,8 +84,9 @@ def _key(seq: int) -> str:
     return f"{seq:016}"
 
 
-def _packed(raw: bytes, body: bytes | None) -> bytes:
+def _packed(raw: bytes, body: bytes | None, salt: bytes | None) -> bytes:
     # Only what was proposed is needed for good; what people said of it and of runs is not.
     proposed = orjson.loads(raw)["kind"] == PROPOSED
-    told = body.decode() if proposed and body is not None else None
-    return canonical({"entry": raw.decode(), "body": told})
+    if not proposed or body is None or salt is None:
+        return canonical({"entry": raw.decode(), "body": None})
+    return canonical({"entry": raw.decode(), "body": body.decode(), "salt": salt.hex()})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -33,7 +34,8 @@ def own(
             where=str(path.parent),
             mend=mend,
         ) from None
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
+    # Who holds it is for people to read: a disk that takes no more keeps nobody from owning it.
+    with suppress(OSError):
+        os.ftruncate(file.fileno(), 0)
+        os.write(file.fileno(), str(os.getpid()).encode())
     return file

@@ -318,6 +318,10 @@ class Reads(Pages, Record):
         found |= {one[0]: one for one in kept.kept(self._database, kinds)}
         return [found[seq] for seq in sorted(found)]
 
+    def kept_bodies(self) -> dict[int, tuple[bytes, bytes]]:
+        """Return (salt, body) of archived entries whose content the store keeps, by their seq."""
+        return kept.salted(self._database)
+
     def snapshot(self) -> AbstractContextManager[None]:
         """Let all reads inside see one state of the store, whatever is committed meanwhile."""
         return self._database.snapshot()

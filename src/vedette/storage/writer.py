@@ -312,7 +312,10 @@ class Writer:
         return Group(vital), self._refuse([item for item in items if not item[4]])
 
     def _refuse(self, items: list[Item]) -> list[Answered]:
-        lost = StoreFailed(f"the commit failed: {self.failure}", mend="free space, check the disk")
+        lost = StoreFailed(
+            f"the commit failed: {self.failure}", where=self._database.name,
+            mend="free space, check the disk",
+        )  # fmt: skip
         lost.__cause__ = self._why
         return [(item[1], None, lost) for item in items]
 

@@ -82,11 +82,16 @@ def _settled(within_s: float) -> bool:
 
 
 def in_child(
-    work: Callable[[], object], *, die_at: int | str | None = None, within_s: int = 240
+    work: Callable[[], object],
+    *,
+    die_at: int | str | None = None,
+    within_s: int = 240,
+    beside: Callable[[int, int], None] = lambda pid, heard: None,
 ) -> Ended:
     """Do `work` in a forked child; with `die_at` it is killed at that pass (1 is the first).
 
-    A name instead of a number is the first pass of that point.
+    A name instead of a number is the first pass of that point. `beside` is done here meanwhile,
+    with the child's number and the pipe that becomes readable when it has done its work, or ended.
 
     Raises RuntimeError if this process has other threads that do not end within three seconds.
     """
@@ -99,6 +104,7 @@ def in_child(
         os.close(heard)
         _be_child(work, tell, die_at, within_s)
     os.close(tell)
+    beside(pid, heard)
     with os.fdopen(heard, "rb") as pipe:
         told = pipe.read().decode("utf-8", "replace")
     _, status = os.waitpid(pid, 0)

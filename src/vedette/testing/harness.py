@@ -15,7 +15,7 @@ import asyncio
 import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -73,6 +73,8 @@ class FleetHarness:
 
     stage: PolicyStage | None = None
     second: PolicyStage | None = None
+    # Told if a task of the dispatcher breaks; set before it is opened.
+    failed: Callable[[str, BaseException | None], None] | None = None
 
     def __init__(
         self,
@@ -151,7 +153,7 @@ class FleetHarness:
             stage=self.stage or (None if self._trial else TrustingStage()),
             second=self.second.load if self.second is not None else _no_other,
         )
-        self._app.dispatcher.start()
+        self._app.dispatcher.start(self.failed)
 
     async def close(self) -> None:
         """Stop handling and let go of the store, as a killed runner would on its next start."""

@@ -6,14 +6,14 @@ the same archive, and nobody can make a second valid signature out of a first.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vedette import crashpoint, machine
+from vedette import machine
 from vedette.digest import sha256_hex
-from vedette.durable import sync
+from vedette.disk_errors import told_of_disk
+from vedette.durable import create_whole
 from vedette.errors import BadPolicy, BadStore
 from vedette.quick_data import dataclass
 
@@ -50,12 +50,12 @@ class PolicyKey:
             folder.mkdir(parents=True, exist_ok=True)
             # Whoever was here first made the key.
             with suppress(FileExistsError):
-                _write(path, _new())
+                create_whole(path, _new(), "policykey")
         key = cls.read(path)
         public = folder / PUBLIC_FILE
         if not public.exists():
             with suppress(FileExistsError):
-                _write(public, key.public)
+                create_whole(public, key.public, "policykey")
         elif public.read_bytes() != key.public:
             raise BadStore(
                 "is not the public half of policy.key",
@@ -77,7 +77,9 @@ class PolicyKey:
 
         mend = "restore it from a backup"
         try:
-            key = load_pem_private_key(path.read_bytes(), None)
+            with told_of_disk(path):
+                raw = path.read_bytes()
+            key = load_pem_private_key(raw, None)
         except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise BadStore("is not a policy key", where=str(path), mend=mend) from error
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
@@ -159,26 +161,3 @@ def _new() -> bytes:
     drawn = int.from_bytes(machine.random_bytes(_BYTES + 8), "big")
     key = ec.derive_private_key(drawn % (_ORDER - 1) + 1, ec.SECP256R1())
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def _write(path: Path, raw: bytes) -> None:
-    """Write a new file for its owner alone: durable and whole, or not there at all.
-
-    Raises FileExistsError.
-    """
-    import tempfile
-
-    crashpoint.reach("policykey:before")
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(raw)
-            file.flush()
-            os.fsync(file.fileno())
-        crashpoint.reach("policykey:mid")
-        # A link, not a rename: what is there already keeps its place.
-        os.link(name, path)
-    finally:
-        Path(name).unlink()
-    sync(path.parent)
-    crashpoint.reach("policykey:after")

@@ -32,6 +32,7 @@ from vedette.adapters.ledger_file.files import (
 from vedette.adapters.ledger_file.proofs import Grown
 from vedette.archived import Archived
 from vedette.crashpoint import reach
+from vedette.disk_errors import told_of_disk
 from vedette.errors import BadCommand, BadStore
 from vedette.quick_data import dataclass
 
@@ -61,16 +62,26 @@ def archive(record: Walk, folder: Path, size: int, verifier_key: str) -> Archive
     """Write the entries up to a checkpoint's size as the next segment of an archive.
 
     Returns what stays of them beside the rest; the caller lets the entries go only now. A segment
-    that is there already and verifies is not written again. Raises BadCommand if the archive does
-    not end where the record begins, BadStore if what was written does not verify.
+    that begins there already is one whose entries were not let go of: if it verifies it is taken,
+    though it may end before `size`, as no two may overlap. Raises BadCommand if the archive does
+    not end where the record begins, BadStore if what was written does not verify, StoreFailed where
+    the disk refused something.
     """
     begun = archived_of(record)
+    left = sorted(folder.glob(f"{begun.size + 1:012}-{'[0-9]' * 12}"))
+    path = left[0] if left else folder / f"{begun.size + 1:012}-{size:012}"
+    if (end := int(path.name[-12:])) > size:
+        raise BadCommand(
+            f"a segment up to entry {end} was written, and its entries are still in the store",
+            where=str(path), mend="archive that far, or move the segment away",
+        )  # fmt: skip
+    size = end
     grown = Grown.read(record)
     grown.note(size)
-    path = folder / f"{begun.size + 1:012}-{size:012}"
-    if not path.exists():
-        _write(record, grown, path, size, verifier_key)
-    _check(path, verifier_key, begun, size, grown)
+    with told_of_disk(path):
+        if not path.exists():
+            _write(record, grown, path, size, verifier_key)
+        _check(path, verifier_key, begun, size, grown)
     tree = grown.tree.base.copy()
     for leaf in grown.tree.leaves[: size - begun.size]:
         tree.append(leaf)
@@ -171,9 +182,17 @@ class Joined:
         return self._segments[0].archived() if self._segments else None
 
     def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[Walked]:
-        """Yield the entries of the segments, then those of the record."""
+        """Yield the entries of the segments, then those of the record.
+
+        A segment has no content; what the record keeps of it comes with its entry.
+        """
+        ask: Callable[[], dict[int, tuple[bytes, bytes]]] | None
+        ask = getattr(self._record, "kept_bodies", None)
+        kept = ask() if ask is not None else {}
         for segment in self._segments:
-            yield from segment.walk(kinds, after)
+            for seq, raw, salt, data in segment.walk(kinds, after):
+                salt_and_data = kept.get(seq, (salt, data))
+                yield seq, raw, *salt_and_data
         yield from self._record.walk(kinds, max(after, archived_of(self._record).size))
 
     def notes(self) -> Iterator[str]:

@@ -82,6 +82,7 @@ class PostgresDatabase:
         raises is raised instead of what was asked.
         """
         psycopg = _psycopg()
+        self.name = "the database server"
         self.lost: tuple[type[BaseException], ...] = (
             psycopg.OperationalError,
             psycopg.InterfaceError,

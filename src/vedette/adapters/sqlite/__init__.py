@@ -11,7 +11,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from vedette.adapters.sqlite.database import SqliteDatabase, open_database, told_of_space
+from vedette.adapters.sqlite.database import SqliteDatabase, open_database
+from vedette.disk_errors import told_of_disk
 from vedette.entry import Draft
 from vedette.ports import Erased
 from vedette.proof import SigningKey
@@ -47,7 +48,7 @@ class SqliteStore(SqlStore):
     ) -> None:
         secure(folder)
         path = folder / "store.db"
-        with told_of_space(path), ExitStack() as undo:
+        with told_of_disk(path), ExitStack() as undo:
             self._lock = undo.enter_context(own(folder / LOCK))
             writing = open_database(path, write=True, synchronous=synchronous, vfs=vfs)
             undo.callback(writing.close)

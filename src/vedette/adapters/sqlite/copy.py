@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from vedette.crashpoint import reach
+from vedette.disk_errors import disk_failed
 from vedette.durable import sync
 from vedette.errors import BadStore
 
@@ -14,7 +15,7 @@ def copy_database(source: Path, to: Path) -> None:
     """Copy a database as of one moment, with what its log holds, into a single new file.
 
     By SQLite's online backup in one step, so under one read transaction: writers go on meanwhile
-    and what they commit is not in the copy. Durable on return. Raises BadStore.
+    and what they commit is not in the copy. Durable on return. Raises BadStore, StoreFailed.
     """
     import apsw
 
@@ -35,6 +36,8 @@ def copy_database(source: Path, to: Path) -> None:
         # The copy is one file: no log lies beside it that could be left behind.
         writing.execute("PRAGMA journal_mode=DELETE").fetchall()
     except apsw.Error as error:
+        if (told := disk_failed(error, to)) is not None:
+            raise told from error
         mend = "see whether the file is a store and the disk has room"
         raise BadStore(f"cannot be copied: {error}", where=str(source), mend=mend) from error
     finally:

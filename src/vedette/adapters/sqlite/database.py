@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vedette.crashpoint import reach
-from vedette.errors import BadStore, StoreFailed
+from vedette.disk_errors import disk_failed
+from vedette.errors import BadStore
 from vedette.state_folder import create_file, refuse_link
 
 if TYPE_CHECKING:
@@ -27,13 +27,20 @@ _SIZES = (128, 32, 8, 1)
 class SqliteDatabase:
     """One connection. See `vedette.storage.database.Database`.
 
-    `kept` is where the state lies as it was, if the file was just brought to this schema.
+    `kept` is where the state lies as it was, if the file was just brought to this schema. What is
+    asked of one that only `reads` raises StoreFailed where the disk refuses; the writer has to know
+    what SQLite itself says.
     """
 
-    def __init__(self, connection: apsw.Connection, kept: Path | None = None) -> None:
+    def __init__(
+        self, connection: apsw.Connection, kept: Path | None = None, *, reads: bool = False
+    ) -> None:
         import apsw
 
+        self._own = (apsw.Error,) if reads else ()
+
         self.connection = connection
+        self.name = connection.filename
         self.kept = kept
         self._cursor = connection.cursor()
         self._sized: dict[str, tuple[str, ...]] = {}
@@ -46,11 +53,24 @@ class SqliteDatabase:
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         """Run a query and return all its rows."""
-        return self._cursor.execute(sql, values).fetchall()
+        try:
+            return self._cursor.execute(sql, values).fetchall()
+        except self._own as error:
+            self._tell(error)
+            raise
 
     def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """Run a query and yield its rows."""
-        yield from self.connection.cursor().execute(sql, values)
+        try:
+            yield from self.connection.cursor().execute(sql, values)
+        except self._own as error:
+            self._tell(error)
+            raise
+
+    def _tell(self, error: Exception) -> None:
+        told = disk_failed(error, self.name)
+        if told is not None:
+            raise told from error
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> int:
         """Run a statement and return how many rows it changed."""
@@ -199,7 +219,7 @@ def open_database(
         if not write:
             connection.execute("PRAGMA query_only=1")
             check_schema(connection, path)
-            return SqliteDatabase(connection)
+            return SqliteDatabase(connection, reads=True)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(f"PRAGMA synchronous={synchronous}")
         connection.execute("PRAGMA fullfsync=1")
@@ -216,19 +236,3 @@ def open_database(
         connection.close()
         raise
     return SqliteDatabase(connection, kept)
-
-
-@contextmanager
-def told_of_space(path: Path) -> Iterator[None]:
-    """Raise StoreFailed (`no-space`) where a full disk broke something off."""
-    import apsw
-
-    try:
-        yield
-    except (apsw.FullError, OSError) as error:
-        if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise StoreFailed(
-            "the disk is full", where=str(path), code="no-space",
-            mend="make room, then start again; nothing accepted is lost",
-        ) from error  # fmt: skip

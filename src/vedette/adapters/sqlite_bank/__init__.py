@@ -31,6 +31,7 @@ from vedette.adapters.sqlite_bank.terms import (
     stemmer_version,
     terms,
 )
+from vedette.disk_errors import told_of_disk
 from vedette.durable import sync
 from vedette.errors import BadStore
 from vedette.memory import BankPlan, Memory
@@ -44,16 +45,27 @@ class SqliteBank(Curated):
     """Fits `ports.BankStore`. One connection behind a lock; any thread may call."""
 
     def __init__(self, path: Path | str) -> None:
-        """Open or create the file (`:memory:` for tests). Raises BadStore for another format."""
+        """Open or create the file (`:memory:` for tests).
+
+        Raises BadStore for another format, StoreFailed where the disk refused something.
+        """
         self._lock = machine.RLock()
         self._versions: dict[str, int] = {}
         self._plans: dict[str, BankPlan] = {}
         # What a person should know of how it was opened.
         self.remarks: tuple[str, ...] = ()
         try:
-            if isinstance(path, Path):
-                create_file(path)
-            self._db = apsw.Connection(str(path))
+            with told_of_disk(path):
+                self._open(path)
+        except apsw.Error as error:
+            mend = "move the file away; it is built again from memory/"
+            raise BadStore(f"is no bank store: {error}", where=str(path), mend=mend) from error
+
+    def _open(self, path: Path | str) -> None:
+        if isinstance(path, Path):
+            create_file(path)
+        self._db = apsw.Connection(str(path))
+        try:
             self._db.set_busy_timeout(5000)
             self._db.execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL")
             self._db.execute("PRAGMA secure_delete = ON")
@@ -63,9 +75,9 @@ class SqliteBank(Curated):
             with self._db:
                 self._db.execute(SCHEMA)
                 self._check_format()
-        except apsw.Error as error:
-            mend = "move the file away; it is built again from memory/"
-            raise BadStore(f"is no bank store: {error}", where=str(path), mend=mend) from error
+        except BaseException:
+            self._db.close()
+            raise
 
     @classmethod
     def copied(cls, path: Path) -> SqliteBank:
