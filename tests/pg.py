@@ -145,9 +145,15 @@ class Server:
             time.sleep(0.02)
 
     def restart(self) -> None:
-        """Start it again at its port. Raises RuntimeError with what it said."""
-        if not self._started():
-            raise RuntimeError(f"the server did not start again: {self._told()}")
+        """Start it again at its port, which somebody may have for a moment.
+
+        Raises RuntimeError with what it said.
+        """
+        for _ in range(5):
+            if self._started():
+                return
+            time.sleep(1.0)
+        raise RuntimeError(f"the server did not start again: {self._told()}")
 
     def _up(self) -> bool:
         """Wait for the server; False if it ended (the port may have been taken meanwhile)."""
