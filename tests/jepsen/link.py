@@ -6,11 +6,28 @@ One stands between each worker and its database, and one between the fleet and i
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import socket
+import struct
 from contextlib import suppress
+from typing import Protocol
 
 _CHUNK = 65536
 _QUEUE = 100
+# Linux's: a socket's filter sees each segment before TCP does, and one that says 0 drops it. So
+# nothing is acknowledged, and who connects is not answered.
+_ATTACH, _DETACH = 26, 27
+_DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)
+
+
+class _Socket(Protocol):
+    def setsockopt(self, level: int, name: int, value: bytes | int, /) -> None: ...
+
+
+def _drop_all(one: _Socket) -> None:
+    code = ctypes.create_string_buffer(_DROP_ALL, len(_DROP_ALL))
+    program = struct.pack("HP", 1, ctypes.addressof(code))
+    one.setsockopt(socket.SOL_SOCKET, _ATTACH, program)
 
 
 class Link:
@@ -33,7 +50,8 @@ class Link:
         self._socket.setblocking(False)
         self._socket.bind(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
-        self._listen()
+        self._socket.listen(_QUEUE)
+        self._accepting = asyncio.create_task(self._accept())
 
     def close(self) -> None:
         """Listen no longer, and hang up."""
@@ -47,28 +65,25 @@ class Link:
         self._open.clear()
 
     def cut(self, *, loses: bool) -> None:
-        """Hand nothing on until `resume`, and let nobody in; nobody is told.
+        """Drop every segment that arrives here until `resume`, from either end; nobody is told.
 
-        Who connects gets no answer (or one or two are let in by the kernel, and never heard). What
-        is under way in connections that stand `loses` its way, or comes when the cut is mended.
+        What is under way in connections that stand `loses` its way; otherwise it comes when the cut
+        is mended, if whoever sent it has not given up.
         """
         self._cut, self._loses = True, loses
         self._open.clear()
-        assert self._accepting is not None
-        self._accepting.cancel()
-        self._socket.listen(0)
+        for one in self._sockets():
+            _drop_all(one)
 
     def resume(self) -> None:
         """Hand on what was held back, and all that follows, at once; reset what lost something."""
         self.delay_s = 0.0
         if self._cut:
             self._cut = False
+            for one in self._sockets():
+                one.setsockopt(socket.SOL_SOCKET, _DETACH, 0)
             if self._loses:
                 self.drop()
-            with suppress(BlockingIOError):
-                while True:
-                    self._socket.accept()[0].close()
-            self._listen()
         self._open.set()
 
     def drop(self) -> None:
@@ -76,9 +91,9 @@ class Link:
         for writer in self._writers:
             writer.transport.abort()
 
-    def _listen(self) -> None:
-        self._socket.listen(_QUEUE)
-        self._accepting = asyncio.create_task(self._accept())
+    def _sockets(self) -> list[_Socket]:
+        ends = (writer.get_extra_info("socket") for writer in self._writers)
+        return [self._socket, *(end for end in ends if end is not None and end.fileno() >= 0)]
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
