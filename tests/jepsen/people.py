@@ -110,8 +110,14 @@ class People:
 
     async def _give(self, verb: str, args: dict[str, Any], order: Order) -> None:
         self.orders.append(order)
-        if await self._command(verb, args) is not None:
-            order.told_s = self._now()
+        told = await self._command(verb, args)
+        if told is None:
+            return
+        if not told.get("recorded", True):
+            self.refusals[f"{verb}: it holds here, and is not recorded: {told['why']}"] += 1
+            if len(self._workers) > 1:
+                return  # the others may not have heard of it
+        order.told_s = self._now()
 
     async def _command(self, verb: str, args: dict[str, Any]) -> dict[str, Any] | None:
         """Give an order, again under its id until it is answered; None if it is refused."""

@@ -62,7 +62,7 @@ class Trial:
         self.folder, self.seed, self.rate = folder, seed, rate
         self.schedule, self.seconds = schedule, seconds
         self.database, self.told = store == "postgresql", told
-        self.enough = asyncio.Event()
+        self.enough, self._over = asyncio.Event(), asyncio.Event()
         self.seen = Seen()
         self._began = time.monotonic()
         self._server: pg.Server | None = None
@@ -202,11 +202,11 @@ class Trial:
             worker.kill_forked(self._draw)
         elif what == "stop":
             await self._people.stop(planned.where)
-            await asyncio.sleep(planned.for_s)
+            await self._last(planned.for_s)
             await self._people.resume(planned.where)
         elif what == "publish":
             await self._people.publish(self._laid.strict, strict=True)
-            await asyncio.sleep(planned.for_s)
+            await self._last(planned.for_s)
             await self._people.publish(self._laid.base, strict=False)
         elif what == "burst":
             self._producers.burst()
@@ -235,6 +235,11 @@ class Trial:
             await asyncio.to_thread(self._server.restart)
         else:
             raise AssertionError(f"nobody knows how to do {planned}")
+
+    async def _last(self, for_s: float) -> None:
+        """Let an order last, and no longer than until faults end: then people take it back."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._over.wait(), for_s)
 
     async def _cut(self, planned: Planned) -> None:
         """Cut the network to the targets, to the store, or to both."""
@@ -307,6 +312,7 @@ class Trial:
     async def _heal(self) -> None:
         """Let what was begun come to its end, and see that nothing is broken any more."""
         self._producers.finish()
+        self._over.set()
         self.told("faults end")
         if self._planned:
             # (An order that nobody answers is no fault.)
