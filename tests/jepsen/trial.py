@@ -33,6 +33,7 @@ LIVE_S = 60.0  # after the last fault everything is at its end
 SOURCES = 4
 GRACE_S = 0.5  # a call on its way to its target over loopback
 _TICK_S = 0.05
+_ENDS_S = 300.0  # the longest that a fault lasts beyond its time: people and a failover
 
 
 @dataclass
@@ -73,7 +74,7 @@ class Trial:
         self._way: Link | None = None  # to the targets
         self._down: set[int] = set()
         self._one_at_a_time = defaultdict[tuple[str, str], asyncio.Lock](asyncio.Lock)
-        self._planned: set[asyncio.Task[None]] = set()
+        self._planned: dict[asyncio.Task[None], Planned] = {}
         self._targets = Targets(self.now, random.Random(f"{seed} targets"))
         self._draw = random.Random(f"{seed} chances")
 
@@ -169,7 +170,7 @@ class Trial:
             if self.enough.is_set() or not planned.what:
                 return
             task = asyncio.create_task(self._carry_out(planned))
-            self._planned.add(task)
+            self._planned[task] = planned
 
     async def _carry_out(self, planned: Planned) -> None:
         fault = Fault(planned.what, planned.where, self.now(), NEVER)
@@ -226,6 +227,7 @@ class Trial:
             await self._look()
         elif what == "copy":
             self._copied_s = self.now()
+            assert self._server is not None
             self._copy = await asyncio.to_thread(pg.Copy, self._server)
         elif what == "failover":
             await self._fail_over(planned)
@@ -288,15 +290,17 @@ class Trial:
 
     async def _look(self) -> None:
         """Keep what people are told who look now: at `status`, and at /readyz of each worker."""
-        for worker in self._workers:
-            status, ready = await asyncio.gather(
-                asyncio.to_thread(vedette, self.config, worker.environment, "status"),
-                ask_ready(worker.port),
-            )
-            told = (status.stdout + status.stderr).strip().replace("\n", "\n    ")
-            self.seen.looks.append(
-                f"{worker.name} at {self.now():.0f} s: /readyz {ready}\n    {told}"
-            )
+        at_s, looks = self.now(), [self._look_at(worker) for worker in self._workers]
+        for look in await asyncio.gather(*looks):
+            self.seen.looks.append(f"at {at_s:.0f} s {look}")
+
+    async def _look_at(self, worker: Worker) -> str:
+        status, ready = await asyncio.gather(
+            asyncio.to_thread(vedette, self.config, worker.environment, "status"),
+            ask_ready(worker.port),
+        )
+        told = (status.stdout + status.stderr).strip().replace("\n", "\n    ")
+        return f"{worker.name}: /readyz {ready}\n    {told}"
 
     async def _watch(self) -> None:
         """Start again who ended by itself: without a database, for one."""
@@ -314,9 +318,11 @@ class Trial:
         self._producers.finish()
         self._over.set()
         self.told("faults end")
-        if self._planned:
-            # (An order that nobody answers is no fault.)
-            await asyncio.wait(self._planned, timeout=30)
+        faults = [task for task, one in self._planned.items() if one.what not in ORDERS]
+        for tasks, within_s in ((faults, _ENDS_S), (list(self._planned), 30)):
+            if tasks:
+                # (An order that nobody answers is no fault.)
+                await asyncio.wait(tasks, timeout=within_s)
         for task in self._planned:
             if task.done() and task.exception() is not None:
                 raise RuntimeError("a fault could not be made") from task.exception()
