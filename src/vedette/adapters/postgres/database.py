@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from vedette import machine
 from vedette.adapters.postgres.text import numbered, written
-from vedette.errors import BadFleet, StoreFailed, Unavailable
+from vedette.errors import BadFleet, StoreFailed, Unavailable, VedetteError
 from vedette.storage.database import Row
 
 if TYPE_CHECKING:
@@ -290,9 +290,10 @@ class PostgresDatabase:
                     if self._patience_s:
                         waited_s = _ALONE_TIMES * (now - began)
                         self._again_from = now + min(_MOST_ALONE_S, max(_ALONE_S, waited_s))
-                    raise StoreFailed(
-                        f"PostgreSQL does not answer: {_first_line(error)}", mend="start it"
-                    ) from error
+                    told = f"PostgreSQL does not answer: {_first_line(error)}"
+                    if isinstance(error, VedetteError):
+                        told = error.what
+                    raise StoreFailed(told, mend="start it, or correct the address") from error
             machine.sleep_s(0.05 if tries > 1 else 0)
 
     # --- transactions -----------------------------------------------------------------------
