@@ -22,6 +22,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -144,9 +145,15 @@ class Server:
             time.sleep(0.02)
 
     def restart(self) -> None:
-        """Start it again at its port. Raises RuntimeError with what it said."""
-        if not self._started():
-            raise RuntimeError(f"the server did not start again: {self._told()}")
+        """Start it again at its port, which somebody may have for a moment.
+
+        Raises RuntimeError with what it said.
+        """
+        for _ in range(5):
+            if self._started():
+                return
+            time.sleep(1.0)
+        raise RuntimeError(f"the server did not start again: {self._told()}")
 
     def _up(self) -> bool:
         """Wait for the server; False if it ended (the port may have been taken meanwhile)."""
@@ -198,6 +205,66 @@ class Server:
                 guard.wait()
         # As root: what the unprivileged shell may not remove is its own folder's place.
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Copy(Server):
+    """A server on a base backup of another; `begin` starts it, as a standby or up to an instant."""
+
+    def __init__(self, source: Server) -> None:
+        self.binaries, self.password, self._source = source.binaries, source.password, source
+        self.folder = Path(tempfile.mkdtemp(prefix="vedette-pg-"))
+        self._as = _unprivileged(self.folder)
+        self._guards = []
+        self.wal = self.folder / "wal"
+        self._run("mkdir", str(self.wal))
+        self._run(*self._client("pg_basebackup"), "-D", str(self.folder / "data"), "-c", "fast")
+
+    def _client(self, name: str) -> list[str]:
+        return [str(self.binaries / name), "--no-sync", "-d", self._source.url("postgres")]
+
+    def _run(self, *command: str) -> None:
+        subprocess.run(command, check=True, timeout=60, cwd="/", capture_output=True, **self._as)
+
+    @contextmanager
+    def archiving(self) -> Iterator[None]:
+        """Keep the source's write-ahead log for as long as this lasts."""
+        import psycopg
+
+        command = [*self._client("pg_receivewal"), "-D", str(self.wal)]
+        keeping = subprocess.Popen(command, cwd="/", stderr=subprocess.DEVNULL, **self._as)
+        try:
+            yield
+            with psycopg.connect(self._source.url("postgres"), autocommit=True) as admin:
+                ((name,),) = admin.execute("SELECT pg_walfile_name(pg_current_wal_lsn())")
+                admin.execute("SELECT pg_switch_wal()")
+            end = time.monotonic() + 30
+            while not (self.wal / name).exists() and time.monotonic() < end:
+                time.sleep(0.02)
+        finally:
+            keeping.terminate()
+            keeping.wait(30)
+
+    def begin(self, *, until: str | None) -> None:
+        """Start it: up to an instant, or (None) as a standby that takes over with what it has."""
+        data = self.folder / "data"
+        if until is None:
+            self._run("touch", str(data / "standby.signal"))
+        else:
+            self._run("touch", str(data / "recovery.signal"))
+            with (data / "postgresql.auto.conf").open("a") as settings:
+                settings.write(f"restore_command = 'cp {self.wal}/%f %p'\n")
+                settings.write(f"recovery_target_time = '{until}'\n")
+                settings.write("recovery_target_action = 'promote'\n")
+        self._listen(False)
+        import psycopg
+
+        with psycopg.connect(self.url("postgres"), autocommit=True) as admin:
+            if until is None:
+                admin.execute("SELECT pg_promote()")
+            end = time.monotonic() + 30
+            while admin.execute("SELECT pg_is_in_recovery()").fetchone() != (False,):
+                assert time.monotonic() < end
+                time.sleep(0.02)
 
 
 def _unprivileged(folder: Path) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Limits:
     share_milli: int = 500
     window_us: int = 30_000_000
     first_us: int = 1_000_000
-    last_us: int = 60_000_000
+    last_us: int = 30_000_000
 
 
 @dataclass(frozen=True, slots=True)

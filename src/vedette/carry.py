@@ -133,9 +133,10 @@ async def try_target(
             report(line, breaker, leave, answered)
     if before == "ask" and row.effect == "intended":
         await clear(line, case, row, outcome)
-    elif leave.trial and outcome is not None and harmless(tool, outcome):
-        # It was the target that was tried: an outage must not use up the tries of what waits.
-        tried = row.tries + (outcome.state == "unknown")
+    elif leave.trial and outcome is not None and waits_on(tool, row, before, outcome):
+        # It was the target that was tried: an outage must not use up the tries of what waits, nor
+        # make it wait for longer than for the target.
+        tried = row.tries + (before != "ask" and outcome.state == "unknown")
         await park(line, case, replace(row, tries=tried), breaker.target)
     elif outcome is not None:
         await settle(line, case, row, outcome, sure)
@@ -250,8 +251,12 @@ async def park(line: Line, case: Case, row: ActionRow, target: str | None) -> No
             line.parking.wake(case.run.id)
 
 
-def harmless(tool: Tool, outcome: Outcome) -> bool:
-    """Say whether a call that was not answered, or answered with a no for now, may be repeated."""
+def waits_on(tool: Tool, row: ActionRow, before: performing.Before, outcome: Outcome) -> bool:
+    """Say whether an effect is after a try what it was before: the target gave no answer, or a no
+    for now, to a call that may be repeated, or to a question about one that is known as unknown.
+    """
+    if before == "ask":
+        return row.effect == "unknown" and outcome.state == "unknown"
     repeats = tool.settles == "idempotent" and outcome.state == "unknown"
     return repeats or outcome.state == "retry"
 

@@ -138,7 +138,8 @@ class Running:
                 await asyncio.gather(*tasks, return_exceptions=True)
                 await app.rollout.opinions.samples.finish(app.store, self.trouble)
         if on_tick is not None:
-            on_tick(self)
+            with suppress(StoreFailed):  # what ended the run is told, not this
+                on_tick(self)
 
     async def _follow(self) -> list[asyncio.Task[None]]:
         """Take up what other workers publish or stop, where there may be others."""

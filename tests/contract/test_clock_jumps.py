@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,43 @@ async def test_what_waits_moves_with_a_confirmed_clock(
         assert entry["actor"] == "person:tester"
         with pytest.raises(BadCommand, match="nothing to confirm"):
             await fleet.app.commands.clock_confirm(fleet.order())
+
+
+@pytest.mark.parametrize("hours", [-3, 80])
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_stop_holds_over_a_jump_and_nothing_is_done_twice(
+    tmp_path: Path, hours: int, restarted: bool
+) -> None:
+    """Also a stop with an end, of which nobody can tell whether it is over. A person says so."""
+    clock, world = ManualClock(boot="one"), World(after=True)
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        world.answer = lambda call: Outcome("unknown", error="the answer was lost")
+        world.query = lambda call: Outcome("unknown", error="no answer")
+        tools = ("wire.send", "order.place")
+        for number in range(8):
+            doing = send(f"t{number}", tool=tools[number % 2])
+            await fleet.send(job(f"e{number}", doing, key=f"k{number}"))
+        await fleet.settle()
+        await fleet.app.commands.stop(fleet.order(), all=True, for_us=2 * HOUR)
+        calls = len(world.calls)
+        clock.set_wall(clock.now_us() + hours * HOUR)
+        if restarted:
+            await fleet.restart()
+        assert await told(fleet) == [f"{hours * 3600:+d}"]
+        world.answer = world.query = None
+        await pass_time(fleet, clock, 60)
+        assert len(world.calls) == calls
+        assert fleet.app.store.stops() == [("all", "")]
+        await carry_out(fleet.app.commands, "clock_confirm", fleet.order(), {})
+        await until(lambda: bool(fleet.app.store.stops()) is (hours < 0))
+        if hours < 0:
+            assert len(world.calls) == calls
+            await fleet.app.commands.resume(fleet.order(), all=True)
+        await asyncio.sleep(0.1)  # the waker looks
+        await pass_time(fleet, clock, 60)
+        assert len(world.keys()) == 8
+        assert world.keys("order.place") == Counter(dict.fromkeys(world.keys("order.place"), 1))
+        assert not fleet.app.store.runs_page(agent=None, state="waiting", before=None, limit=9)
 
 
 async def held(fleet: FleetHarness, name: str = "h") -> str:

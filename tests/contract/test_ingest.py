@@ -368,6 +368,23 @@ async def test_no_answer_before_it_is_durable_and_503_when_too_many_wait(serve: 
     assert (await post(client, event(id="x"))).status_code == 202
 
 
+async def test_who_is_not_waited_for_at_the_end_is_told_to_come_back(serve: Serve) -> None:
+    """A server that ends gives its requests up: that is no error of ours, with a traceback."""
+    intake = ListIntake()
+    client = await serve(intake)
+    intake.gate.clear()
+    waiting = asyncio.create_task(post(client, event()))
+    given_up = 0
+    async with asyncio.timeout(10):
+        while not given_up:
+            await asyncio.sleep(0.01)
+            for task in asyncio.all_tasks():
+                if "run_asgi" in repr(task.get_coro()):
+                    given_up += task.cancel()
+    answer = await waiting
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "ending")
+
+
 async def test_only_post(serve: Serve) -> None:
     client = await serve(ListIntake())
     assert (await client.get("/v1/events")).status_code == 405

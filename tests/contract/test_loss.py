@@ -523,7 +523,6 @@ async def test_a_worker_that_had_ended_before_the_loss_comes_back_to_a_longer_hi
         assert stands(other, place.witness("other"))
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 async def test_a_running_worker_whose_server_goes_back_ends_and_calls_nothing(
     tmp_path: Path, world: World
 ) -> None:

@@ -11,11 +11,8 @@ import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 import textwrap
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -31,7 +28,7 @@ from tests.contract.test_loss import (
     rows,
     stands,
 )
-from tests.pg import Server, _unprivileged, find_bin
+from tests.pg import Copy, Server, find_bin
 from tests.said import Said, vedette
 
 from vedette.storage.witness import last_shown
@@ -73,61 +70,6 @@ def primary() -> Iterator[Server]:
 @pytest.fixture
 def world() -> World:
     return World()
-
-
-class Copied(Server):
-    """A server on a base backup of another; `begin` starts it, as a standby or up to an instant."""
-
-    def __init__(self, source: Server) -> None:
-        self.binaries, self.password, self._source = source.binaries, source.password, source
-        self.folder = Path(tempfile.mkdtemp(prefix="vedette-pg-"))
-        self._as = _unprivileged(self.folder)
-        self._guards = []
-        self.wal = self.folder / "wal"
-        self._run("mkdir", str(self.wal))
-        self._run(*self._client("pg_basebackup"), "-D", str(self.folder / "data"), "-c", "fast")
-
-    def _client(self, name: str) -> list[str]:
-        return [str(self.binaries / name), "--no-sync", "-d", self._source.url("postgres")]
-
-    def _run(self, *command: str) -> None:
-        subprocess.run(command, check=True, timeout=60, cwd="/", capture_output=True, **self._as)
-
-    @contextmanager
-    def archiving(self) -> Iterator[None]:
-        """Keep the source's write-ahead log for as long as this lasts."""
-        command = [*self._client("pg_receivewal"), "-D", str(self.wal)]
-        keeping = subprocess.Popen(command, cwd="/", stderr=subprocess.DEVNULL, **self._as)
-        try:
-            yield
-            with psycopg.connect(self._source.url("postgres"), autocommit=True) as admin:
-                ((name,),) = admin.execute("SELECT pg_walfile_name(pg_current_wal_lsn())")
-                admin.execute("SELECT pg_switch_wal()")
-            end = time.monotonic() + 30
-            while not (self.wal / name).exists() and time.monotonic() < end:
-                time.sleep(0.02)
-        finally:
-            keeping.terminate()
-            keeping.wait(30)
-
-    def begin(self, *, until: str | None) -> None:
-        data = self.folder / "data"
-        if until is None:
-            self._run("touch", str(data / "standby.signal"))
-        else:
-            self._run("touch", str(data / "recovery.signal"))
-            with (data / "postgresql.auto.conf").open("a") as settings:
-                settings.write(f"restore_command = 'cp {self.wal}/%f %p'\n")
-                settings.write(f"recovery_target_time = '{until}'\n")
-                settings.write("recovery_target_action = 'promote'\n")
-        self._listen(False)
-        with psycopg.connect(self.url("postgres"), autocommit=True) as admin:
-            if until is None:
-                admin.execute("SELECT pg_promote()")
-            end = time.monotonic() + 30
-            while admin.execute("SELECT pg_is_in_recovery()").fetchone() != (False,):
-                assert time.monotonic() < end
-                time.sleep(0.02)
 
 
 class Runbook:
@@ -236,9 +178,9 @@ async def test_the_other_ways_back(tmp_path: Path, world: World, primary: Server
     later = jobs(2, 5)
     async with fleet:
         await handle(fleet, *jobs(0, 1))
-        copied = Copied(primary) if way == "point in time" else None
+        copied = Copy(primary) if way == "point in time" else None
         await handle(fleet, *jobs(1, 2))
-        copied = copied or Copied(primary)
+        copied = copied or Copy(primary)
         with psycopg.connect(url) as asking:
             ((until,),) = asking.execute("SELECT CAST(clock_timestamp() AS text)")
         with copied.archiving():

@@ -155,6 +155,20 @@ async def test_a_broken_part_ends_the_run_with_its_error(
         assert exit_code(raised.value) == 3
 
 
+async def test_a_store_that_is_away_at_the_end_hides_no_failure(
+    fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last line of the view is read from the store."""
+
+    def tick(running: Running) -> None:
+        raise StoreFailed("PostgreSQL does not answer")
+
+    break_waker(fleet, monkeypatch)
+    async with asyncio.timeout(20):
+        with pytest.raises(KeyError, match="a bug of the waker"):
+            await Running(fleet.app, until_idle=False).run(tick)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 async def test_a_dead_writer_ends_the_run(
     fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch

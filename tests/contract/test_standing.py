@@ -108,6 +108,43 @@ async def test_a_target_that_is_down_is_left_alone_and_found_to_be_back(
             assert done == [f"w{key}{n}" for n in range(3)]
 
 
+NO_ANSWER = Outcome("unknown", error="no answer")
+
+
+@pytest.mark.parametrize(
+    ("tool", "lost", "keys"),
+    [
+        ("wire.send", NO_ANSWER, "abcdefgh"),
+        ("wire.send", DOWN, "abcdefgh"),
+        ("order.place", DOWN, "abcdefgh"),
+        ("order.place", NO_ANSWER, "a"),  # one is asked about at every trial
+    ],
+    ids=["silent", "down", "down queryable", "silent queryable"],
+)
+async def test_soon_after_a_long_outage_everything_is_done(
+    tmp_path: Path, world: World, clock: ManualClock, tool: str, lost: Outcome, keys: str
+) -> None:
+    """However long a target was away: no effect waits by how often it was tried meanwhile."""
+    world.answer, world.query = lambda call: lost, lambda call: NO_ANSWER
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        events = [job(f"{k}{n}", send(f"{k}{n}", tool), key=k) for n in range(2) for k in keys]
+        await fleet.send(*events)
+        breaker, tried = fleet.app.line.breakers.of("world"), 0
+        for second in range(0, 1200, 2):
+            # It comes back when it has just been tried.
+            if second > 480 and breaker.opened > tried:
+                break
+            tried = breaker.opened
+            clock.advance(2 * SECOND)
+            await fleet.settle()
+        assert breaker_state(fleet) == "open"
+        assert not world.happened
+        world.answer = world.query = None
+        await pass_time(fleet, clock, 33)
+        assert {state(fleet, event) for event in events} == {"done"}
+        assert sorted(world.keys(tool).values()) == [1] * len(events)
+
+
 def order(world: World) -> list[tuple[str, str]]:
     """Return (tool, text) of what happened, in the order in which it did."""
     texts = {call.key: str(call.args["text"]) for call in world.calls}

@@ -6,11 +6,14 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 
 import psycopg
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from tests.jepsen.link import Link
 from tests.pg import find_bin, server
 
 from vedette.adapters.ledger_file import verify_store
@@ -352,6 +355,25 @@ async def test_lost_connections_fail_what_was_under_way_and_come_back(
     assert store.lease(run) == epoch  # and it beats on
 
 
+@pytest.mark.parametrize("held", [False, True], ids=["walk", "snapshot"])
+def test_a_session_that_ends_while_it_is_read_is_the_stores_failure(url: str, held: bool) -> None:
+    """Not the vendor's: whoever reads looks again later, and no worker ends by it."""
+    reading = PostgresDatabase(url, name="vedette reader", patience_s=1)
+
+    def read() -> None:
+        with reading.snapshot() if held else nullcontext():
+            rows = reading.each("SELECT generate_series(1, 100000)")
+            assert next(rows) == (1,)
+            assert cut_off(url, "reader") == 1
+            for _ in rows:
+                pass
+
+    with pytest.raises(StoreFailed, match="while it was read"):
+        read()
+    assert reading.rows("SELECT 1") == [(1,)]
+    reading.close()
+
+
 async def test_what_the_line_reads_outlasts_a_server_that_is_away(worker: Opener, url: str) -> None:
     store = worker()
     (run,) = await accepted(store, event(1))
@@ -372,6 +394,43 @@ async def test_what_the_line_reads_outlasts_a_server_that_is_away(worker: Opener
         back.join()
     await until(lambda: store.lease(run) is not None)
     await until(lambda: store.leases.holds(closing(store, run).epoch))
+
+
+@pytest.mark.parametrize("how", ["cut", "hung"])
+async def test_a_server_that_is_not_heard_of_takes_little_of_who_reads(url: str, how: str) -> None:
+    """The network drops all that is sent, or all is taken and nothing is answered."""
+    port = int(url.rpartition(":")[2].partition("/")[0])
+    link = Link(port)
+    await link.open()
+    past = url.replace(f":{port}/", f":{link.port}/")
+    reading = await asyncio.to_thread(
+        partial(PostgresDatabase, past, name="vedette reader", patience_s=1, silent_s=0.5)
+    )
+    assert await asyncio.to_thread(reading.rows, "SELECT 1") == [(1,)]
+    if how == "cut":
+        link.cut(loses=True)
+    else:
+        link.stall()
+    began, waited = time.monotonic(), 0.0
+    while time.monotonic() < began + 7:
+        asked = time.monotonic()
+        with pytest.raises(StoreFailed):
+            await asyncio.wait_for(asyncio.to_thread(reading.rows, "SELECT 2"), 6)
+        waited += time.monotonic() - asked
+        await asyncio.sleep(0.05)
+    assert waited < 5, "no more than twice the first time"
+    link.resume()
+    end = time.monotonic() + 6
+    while time.monotonic() < end:
+        with suppress(StoreFailed):
+            assert await asyncio.to_thread(reading.rows, "SELECT 3") == [(3,)]
+            break
+        await asyncio.sleep(0.05)
+    else:
+        raise AssertionError("it is not looked for again")
+    await asyncio.to_thread(reading.close)
+    link.close()
+    await asyncio.sleep(0.01)
 
 
 async def test_a_group_whose_session_ends_leaves_nothing(worker: Opener, url: str) -> None:

@@ -21,7 +21,8 @@ from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.jepsen.trial import LIVE_S, Seen, Trial
+from tests.jepsen.schedule import OUTAGES, draw_outage, draw_schedule
+from tests.jepsen.trial import LIVE_S, WORKERS, Seen, Trial
 from tests.simulation.history import History
 from tests.simulation.model import Violation, judge
 
@@ -66,6 +67,10 @@ def tell(seen: Seen, wrong: list[Violation]) -> None:
         f"{len(history.entries)} entries, {acts['begun']} calls, {acts['done']} effects, "
         f"{acts['asked']} questions; {seen.ended_by_themselves} workers ended by themselves"
     )
+    for look in seen.looks:
+        say(look)
+    for told, times in seen.refusals.most_common(SHOWN):
+        say(f"people were told {times} times: {told}")
     live = f"{seen.live_after_s:.1f} s" if seen.live_after_s < LIVE_S else f"not in {LIVE_S:.0f} s"
     say(f"live after the last fault: {live}; calls may seem {history.grace_s:.2f} s late")
     for waits in seen.waiting[:SHOWN]:
@@ -85,17 +90,29 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make jepsen", description=__doc__)
     parser.add_argument("--seed", type=int, default=int(os.environ.get("SEED") or time.time()))
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--store", choices=["sqlite", "postgresql"], default="sqlite")
+    parser.add_argument("--store", choices=sorted(WORKERS), default="sqlite")
     parser.add_argument("--rate", type=float, default=15.0, help="events a second")
+    parser.add_argument(
+        "--outage", choices=OUTAGES,
+        help="instead of other faults cut the network to these for the minutes, or fail over to "
+             "a copy of the server that is so old",
+    )  # fmt: skip
     parser.add_argument("--keep", type=Path, help="where the fleet and the history are left")
     given = parser.parse_args()
-    workers = "three workers on PostgreSQL" if given.store == "postgresql" else "SQLite"
-    say(f"seed {given.seed}, {given.minutes:g} minutes, {workers}, {os.cpu_count()} cores, "
-        f"load {os.getloadavg()[0]:.1f}")  # fmt: skip
+    workers, seconds = WORKERS[given.store], given.minutes * 60
+    machine = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    what = f"an outage ({given.outage})" if given.outage else "faults"
+    say(f"seed {given.seed}, {given.minutes:g} minutes of {what}, {given.store}, "
+        f"{workers} workers, {given.rate:g} events/s, {machine}")  # fmt: skip
+    schedule = draw_schedule(given.seed, seconds, workers=workers)
+    if given.outage:
+        if workers == 1 and given.outage != "targets":
+            parser.error(f"--outage {given.outage} is of --store postgresql")
+        schedule, seconds = draw_outage(given.seed, seconds, workers=workers, what=given.outage)
     folder = Path(tempfile.mkdtemp(prefix="vedette-jepsen-"))
     began, cpu = time.monotonic(), os.times()
     trial = Trial(
-        folder, given.seed, given.minutes * 60, store=given.store, rate=given.rate, told=say
+        folder, given.seed, schedule, seconds, store=given.store, rate=given.rate, told=say
     )
     keep = given.keep
     try:

@@ -129,6 +129,16 @@ class Worker:
         (self.state / "ledger.key").chmod(0o600)
 
 
+def vedette(
+    config: Path, environment: Mapping[str, str], *verb: str, timeout_s: float = 100.0
+) -> subprocess.CompletedProcess[str]:
+    """Run a verb of the shipped program beside the workers."""
+    return subprocess.run(
+        [str(VEDETTE), "--config", str(config), *verb],
+        env=environment, capture_output=True, text=True, check=False, timeout=timeout_s,
+    )  # fmt: skip
+
+
 def free_port() -> int:
     """Return a port of this machine that nobody listens at now."""
     with socket.socket() as probe:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ class People:
         self._workers, self._targets, self._open_store = workers, targets, open_store
         self._now, self._draw = now, draw
         self.orders: list[Order] = []
+        self.refusals = Counter[str]()
         self._ids = itertools.count(1)
         self._seen: dict[tuple[str, str, int], float] = {}
 
@@ -59,6 +61,12 @@ class People:
             )
         if told is not None:
             order.revision, order.told_s = told["revision"], self._now()
+
+    async def go_on(self, deliver_again: Callable[[], Awaitable[None]]) -> None:
+        """Do what the runbook says of a restored store that came up stopped, and was looked at."""
+        await self.resume("all:")
+        await deliver_again()
+        await self._command("settle_restore", {})
 
     async def answer_for_ever(self) -> None:
         """Look at what waits, and answer it, every second or so."""
@@ -86,10 +94,11 @@ class People:
             store.close()
 
     def _due(self, row: Any) -> bool:
-        """Say whether a hold has been there for as long as a person looks first."""
+        """Say whether a person has looked at a hold for long enough, and could look."""
         since_s = self._seen.setdefault((row.id, row.effect or "", row.decisions), self._now())
-        wait_s = LOOKS_AFTER_S if row.effect == "unknown" else 0.5
-        return self._now() - since_s >= wait_s
+        if row.effect != "unknown":
+            return self._now() - since_s >= 0.5
+        return not self._targets.cut and self._now() - since_s >= LOOKS_AFTER_S
 
     async def _answer(self, key: str, effect: str, tool: str, decisions: int, digest: str) -> None:
         """Approve; of an unknown outcome say that it happened, if the target has it."""
@@ -101,8 +110,14 @@ class People:
 
     async def _give(self, verb: str, args: dict[str, Any], order: Order) -> None:
         self.orders.append(order)
-        if await self._command(verb, args) is not None:
-            order.told_s = self._now()
+        told = await self._command(verb, args)
+        if told is None:
+            return
+        if not told.get("recorded", True):
+            self.refusals[f"{verb}: it holds here, and is not recorded: {told['why']}"] += 1
+            if len(self._workers) > 1:
+                return  # the others may not have heard of it
+        order.told_s = self._now()
 
     async def _command(self, verb: str, args: dict[str, Any]) -> dict[str, Any] | None:
         """Give an order, again under its id until it is answered; None if it is refused."""
@@ -115,9 +130,11 @@ class People:
                 )
             except AlreadyDone:
                 return {}
-            except (Unavailable, Temporary, StoreBusy, StoreFailed):
+            except (Unavailable, Temporary, StoreBusy, StoreFailed) as error:
+                self.refusals[f"{verb}: {error}"] += 1
                 await asyncio.sleep(0.2)
-            except VedetteError:
+            except VedetteError as error:
+                self.refusals[f"{verb}: {error}"] += 1
                 return None
 
 

@@ -11,10 +11,11 @@ from typing import Any
 
 from tests.jepsen.engines import Worker
 from tests.jepsen.fleet import AGENTS, HELD, ROW, TOKEN, TOOLS, cloud_event
-from tests.simulation.history import Event, Want
+from tests.simulation.history import NEVER, Event, Want
 
 ANSWERS_S = 5.0  # how long an answer is waited for before the same is sent to somebody else
 BURST = 80
+_AGAIN = 20  # events that are delivered again together
 
 
 class Producers:
@@ -60,19 +61,27 @@ class Producers:
                 pause_s = draw.expovariate(self._rate / (2.5 * of))
                 await asyncio.wait_for(self._finished.wait(), pause_s)
 
+    async def deliver_again(self, since_s: float) -> None:
+        """Send again what was told since an instant, which a restore's sentence names."""
+        draw = random.Random(f"{self._seed} again")
+        told = [event for event in self.events if since_s <= event.told_s < NEVER]
+        for at in range(0, len(told), _AGAIN):
+            await self._deliver(draw, [(event, _text(event)) for event in told[at : at + _AGAIN]])
+
     def _make(self, draw: random.Random, key: str) -> tuple[Event, str]:
         from vedette.event import Event as Sent
 
         value = len(self.events) + 1
         agents = AGENTS if draw.random() < 0.1 else (draw.choice(AGENTS),)
         tools = draw.choices(list(TOOLS), list(TOOLS.values()), k=draw.choice((0, 1, 1, 1, 2, 3)))
-        texts = [(tool, f"{value}.{at}") for at, tool in enumerate(tools)]
-        wants = tuple(Want(tool, text, tool == ROW, tool == HELD) for tool, text in texts)
+        wants = tuple(
+            Want(tool, f"{value}.{at}", tool == ROW, tool == HELD) for at, tool in enumerate(tools)
+        )
         # What the receipt will say, for events that are accepted and never told.
         ref = Sent("jepsen", str(value), "any.job", key, None, {}).key
         event = Event(ref, agents, key, value, wants, self._now())
         self.events.append(event)
-        return event, cloud_event(value, agents, key, texts)
+        return event, _text(event)
 
     async def _deliver(self, draw: random.Random, batch: list[tuple[Event, str]]) -> None:
         body = f"[{','.join(text for _, text in batch)}]".encode()
@@ -95,19 +104,40 @@ class Producers:
             event.told_s, event.by = at_s, worker.name
 
 
+def _text(event: Event) -> str:
+    texts = [(want.tool, want.text) for want in event.wants]
+    return cloud_event(event.value, event.agents, event.key, texts)
+
+
 async def post_events(port: int, body: bytes) -> tuple[int, Any]:
     """Send a batch of CloudEvents; return the status and what was answered.
 
     Raises OSError, EOFError or ValueError if there is no whole answer.
     """
+    return await _ask(
+        port,
+        f"POST /v1/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+        "Content-Type: application/cloudevents-batch+json\r\nConnection: close\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n".encode()
+        + body,
+    )
+
+
+async def ask_ready(port: int) -> str:
+    """Return what a worker answers at /readyz, or that it does not."""
+    asked = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    try:
+        async with asyncio.timeout(ANSWERS_S):
+            status, told = await _ask(port, asked)
+    except (OSError, EOFError, ValueError, TimeoutError) as error:
+        return f"is not answered ({type(error).__name__})"
+    return f"{status} {json.dumps(told)}"
+
+
+async def _ask(port: int, asked: bytes) -> tuple[int, Any]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        writer.write(
-            f"POST /v1/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
-            "Content-Type: application/cloudevents-batch+json\r\nConnection: close\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n".encode()
-            + body
-        )
+        writer.write(asked)
         head, _, said = (await reader.read()).partition(b"\r\n\r\n")
     finally:
         writer.transport.abort()

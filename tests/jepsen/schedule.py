@@ -23,9 +23,12 @@ POSTGRES = {
     "stall": (5, 1.0, 12.0), "drop": (4, 0.0, 0.0), "slow": (2, 3.0, 8.0),
     "shutdown": (2, 0.2, 4.0),
 }  # fmt: skip
+OUTAGES = ("targets", "store", "both", "failover")
+OUTAGE_FROM_S, FAILOVER_S = 10.0, 60.0
 # Of these one lasts at a time.
 TARGETS = ("late targets", "failing targets", "silent targets", "unreadable targets")
 OF_A_WORKER = ("kill", "freeze", "worker death", "stall", "drop", "slow")
+ORDERS = ("stop", "publish", "burst", "look", "copy")  # of people and sources: nothing breaks
 SCOPES = (
     *(f"agent:{name}" for name in AGENTS),
     "tool:order.place", "tool:parcel.send", "tool:lamp.set", "tool:wire.send", "all:",
@@ -66,3 +69,28 @@ def draw_schedule(seed: int, seconds: float, *, workers: int) -> list[Planned]:
         if len(found) % 6 == 0:
             at_s += draw.uniform(2.0, 5.0)
     return found
+
+
+def draw_outage(seed: int, for_s: float, *, workers: int, what: str) -> tuple[list[Planned], float]:
+    """Return one long outage, what people and machines do meanwhile, and how long all takes.
+
+    A cut of the network to the `targets`, the `store` or `both`: with two stops, a kill, and a look
+    at what people are told. Or a `failover` to a copy of the server that is so many seconds old.
+    """
+    draw = random.Random(f"jepsen {what} {seed}")
+
+    def within(part: float, what: str, lasts: float, place: str) -> Planned:
+        return Planned(round(OUTAGE_FROM_S + part * for_s, 2), what, round(lasts, 2), place)
+
+    if what == "failover":
+        return [
+            within(0, "copy", 0.0, ""),
+            within(1, "failover", draw.uniform(1.0, 4.0), ""),
+        ], OUTAGE_FROM_S + for_s + FAILOVER_S
+    return [
+        within(0, "cut", for_s, what),
+        within(0.2, "stop", 0.2 * for_s, draw.choice(SCOPES[:-1])),
+        within(0.3, "kill", 1.0, str(draw.randrange(workers))),
+        within(0.55, "stop", 0.25 * for_s, SCOPES[-1]),
+        within(0.65, "look", 0.0, ""),
+    ], OUTAGE_FROM_S + for_s

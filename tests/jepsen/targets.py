@@ -31,16 +31,17 @@ class Targets:
     def __init__(self, now: Callable[[], float], draw: random.Random) -> None:
         self.now, self.draw = now, draw
         self.mode = ""
+        self.cut = False  # nobody reaches them, people neither
         self.acts: list[Act] = []
         self.happened: set[str] = set()
-        self.url = ""
+        self.port = 0
         self._calls = set[asyncio.Task[Answer]]()
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
         """Listen on a free port."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self.port = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
         """Listen no longer, and let go of what is still under way."""

@@ -5,32 +5,35 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import subprocess
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests import pg
-from tests.jepsen.engines import VEDETTE, Worker
+from tests.jepsen.engines import Worker, vedette
 from tests.jepsen.fleet import AGENTS, lay_fleet
 from tests.jepsen.link import Link
 from tests.jepsen.people import People
-from tests.jepsen.producers import Producers
-from tests.jepsen.schedule import TARGETS, Planned, draw_schedule
+from tests.jepsen.producers import Producers, ask_ready
+from tests.jepsen.schedule import ORDERS, TARGETS, Planned
 from tests.jepsen.targets import Targets
-from tests.simulation.history import NEVER, Fault, History
+from tests.jepsen.verification import verify
+from tests.simulation.history import NEVER, Fault, History, Order
 
 from vedette.adapters.sqlite import OpenedStore
 
+WORKERS = {"sqlite": 1, "postgresql": 3}
 LIVE_S = 60.0  # after the last fault everything is at its end
 SOURCES = 4
 GRACE_S = 0.5  # a call on its way to its target over loopback
 _TICK_S = 0.05
+_ENDS_S = 300.0  # the longest that a fault lasts beyond its time: people and a failover
 
 
 @dataclass
@@ -40,30 +43,38 @@ class Seen:
     history: History = field(default_factory=History)
     live_after_s: float = NEVER
     waiting: list[str] = field(default_factory=list)
-    planned: int = 0
     sent_again: int = 0
     ended_by_themselves: int = 0
     lag_s: float = 0.0
+    refusals: Counter[str] = field(default_factory=Counter)
+    looks: list[str] = field(default_factory=list)
 
 
 class Trial:
-    """Runs the fleet in `folder`; `told` is given a line of progress now and then."""
+    """Runs a fleet in `folder` through a `schedule` of so many `seconds`.
+
+    `told` is given a line of progress now and then.
+    """
 
     def __init__(
-        self, folder: Path, seed: int, seconds: float, *,
+        self, folder: Path, seed: int, schedule: Sequence[Planned], seconds: float, *,
         store: str, rate: float, told: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self.folder, self.seed, self.seconds, self.rate = folder, seed, seconds, rate
+        self.folder, self.seed, self.rate = folder, seed, rate
+        self.schedule, self.seconds = schedule, seconds
         self.database, self.told = store == "postgresql", told
-        self.enough = asyncio.Event()
+        self.enough, self._over = asyncio.Event(), asyncio.Event()
         self.seen = Seen()
         self._began = time.monotonic()
         self._server: pg.Server | None = None
+        self._copy: pg.Copy | None = None
+        self._copied_s = 0.0
         self._url = ""
         self._links: list[Link] = []
+        self._way: Link | None = None  # to the targets
         self._down: set[int] = set()
         self._one_at_a_time = defaultdict[tuple[str, str], asyncio.Lock](asyncio.Lock)
-        self._planned: set[asyncio.Task[None]] = set()
+        self._planned: dict[asyncio.Task[None], Planned] = {}
         self._targets = Targets(self.now, random.Random(f"{seed} targets"))
         self._draw = random.Random(f"{seed} chances")
 
@@ -86,26 +97,29 @@ class Trial:
             sources = asyncio.gather(*(self._producers.produce(n, SOURCES) for n in range(SOURCES)))
             await self._follow_schedule(sources)
             await self._heal()
-            await self._come_to_an_end(sources)
+            await self._come_to_an_end(sources, self._last_fault_s())
         finally:
             for task in beside:
                 task.cancel()
             await asyncio.gather(*(worker.end() for worker in getattr(self, "_workers", [])))
             self._targets.close()
-            for link in self._links:
+            for link in (*self._links, *filter(None, [self._way])):
                 link.close()
         self._collect()
-        if self._server is not None:
-            self._server.stop()
+        for server in filter(None, [self._copy, self._server]):
+            server.stop()
         return self.seen
 
     async def _start(self) -> None:
-        laid = lay_fleet(self.folder / "fleet", self._targets.url, database=self.database)
+        self._way = Link(self._targets.port)
+        await self._way.open()
+        url = f"http://127.0.0.1:{self._way.port}"
+        laid = lay_fleet(self.folder / "fleet", url, database=self.database)
         self._laid = laid
         if self.database:
             self._server = await asyncio.to_thread(pg.Server, pg.find_bin())
             self._url = self._server.fresh()
-            for _ in range(3):
+            for _ in range(WORKERS["postgresql"]):
                 link = Link(self._server.port)
                 await link.open()
                 self._links.append(link)
@@ -124,6 +138,17 @@ class Trial:
         self._people = People(self._workers, self._targets, self._opened, self.now, draw)
         self._producers = Producers(self._workers, self.now, self.seed, rate=self.rate)
 
+    @property
+    def config(self) -> Path:
+        """Return the settings file of the fleet."""
+        return self._laid.config
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Return the environment of a verb that reaches the store past the links."""
+        past_the_links = {"JEPSEN_STORE": self._url} if self.database else {}
+        return {**self._workers[0].environment, **past_the_links}
+
     def _opened(self) -> Any:
         """Open the store to read, past the links."""
         if not self.database:
@@ -135,10 +160,8 @@ class Trial:
     # --- faults and orders ------------------------------------------------------------------------
 
     async def _follow_schedule(self, sources: asyncio.Future[Any]) -> None:
-        schedule = draw_schedule(self.seed, self.seconds, workers=len(self._workers))
-        self.seen.planned = len(schedule)
         begun = self.now()
-        for planned in [*schedule, Planned(self.seconds, "", 0, "")]:
+        for planned in [*self.schedule, Planned(self.seconds, "", 0, "")]:
             left_s = begun + planned.at_s - self.now()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.enough.wait(), max(0.001, left_s))
@@ -147,7 +170,7 @@ class Trial:
             if self.enough.is_set() or not planned.what:
                 return
             task = asyncio.create_task(self._carry_out(planned))
-            self._planned.add(task)
+            self._planned[task] = planned
 
     async def _carry_out(self, planned: Planned) -> None:
         fault = Fault(planned.what, planned.where, self.now(), NEVER)
@@ -180,11 +203,11 @@ class Trial:
             worker.kill_forked(self._draw)
         elif what == "stop":
             await self._people.stop(planned.where)
-            await asyncio.sleep(planned.for_s)
+            await self._last(planned.for_s)
             await self._people.resume(planned.where)
         elif what == "publish":
             await self._people.publish(self._laid.strict, strict=True)
-            await asyncio.sleep(planned.for_s)
+            await self._last(planned.for_s)
             await self._people.publish(self._laid.base, strict=False)
         elif what == "burst":
             self._producers.burst()
@@ -198,12 +221,86 @@ class Trial:
             link.delay_s = 0.03
             await asyncio.sleep(planned.for_s)
             link.resume()
+        elif what == "cut":
+            await self._cut(planned)
+        elif what == "look":
+            await self._look()
+        elif what == "copy":
+            self._copied_s = self.now()
+            assert self._server is not None
+            self._copy = await asyncio.to_thread(pg.Copy, self._server)
+        elif what == "failover":
+            await self._fail_over(planned)
         elif what == "shutdown" and self._server:
             await asyncio.to_thread(self._server.crash)
             await asyncio.sleep(planned.for_s)
             await asyncio.to_thread(self._server.restart)
         else:
             raise AssertionError(f"nobody knows how to do {planned}")
+
+    async def _last(self, for_s: float) -> None:
+        """Let an order last, and no longer than until faults end: then people take it back."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._over.wait(), for_s)
+
+    async def _cut(self, planned: Planned) -> None:
+        """Cut the network to the targets, to the store, or to both."""
+        if planned.where != "store" and self._way:
+            self._targets.cut = True
+            # The engine relies on a target that does nothing after the timeout of a call.
+            self._way.cut(loses=True)
+        if planned.where != "targets":
+            for link in self._links:
+                link.cut(loses=self._draw.random() < 0.5)
+        await asyncio.sleep(planned.for_s)
+        self._mend()
+
+    def _mend(self) -> None:
+        self._targets.cut = False
+        for link in (*self._links, *filter(None, [self._way])):
+            link.resume()
+
+    async def _fail_over(self, planned: Planned) -> None:
+        """Lose the server for good, and let its copy take over, at the same address.
+
+        Nobody ends the workers: each finds out by itself, and is started again. People do what the
+        runbook says.
+        """
+        assert self._server is not None
+        assert self._copy is not None
+        restore = Order("restore", self.now(), what="failover", since_s=self._copied_s)
+        self._people.orders.append(restore)
+        starts = [worker.starts for worker in self._workers]
+        await asyncio.to_thread(self._server.crash)
+        await asyncio.sleep(planned.for_s)
+        await asyncio.to_thread(partial(self._copy.begin, until=None))
+        self._url = self._copy.url(self._url.rpartition("/")[2])
+        for link in self._links:
+            link.to = self._copy.port
+        async with asyncio.timeout(LIVE_S):
+            while any(w.starts == n for w, n in zip(self._workers, starts, strict=True)):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        for worker in self._workers:
+            await worker.ready()
+        restore.told_s = self.now()
+        # From here on it is stopped, whoever is asked, until a person has looked.
+        self._people.orders.append(Order("stop", restore.asked_s, self.now(), "all:"))
+        await self._look()
+        await self._people.go_on(partial(self._producers.deliver_again, self._copied_s))
+
+    async def _look(self) -> None:
+        """Keep what people are told who look now: at `status`, and at /readyz of each worker."""
+        at_s, looks = self.now(), [self._look_at(worker) for worker in self._workers]
+        for look in await asyncio.gather(*looks):
+            self.seen.looks.append(f"at {at_s:.0f} s {look}")
+
+    async def _look_at(self, worker: Worker) -> str:
+        status, ready = await asyncio.gather(
+            asyncio.to_thread(vedette, self.config, worker.environment, "status"),
+            ask_ready(worker.port),
+        )
+        told = (status.stdout + status.stderr).strip().replace("\n", "\n    ")
+        return f"{worker.name}: /readyz {ready}\n    {told}"
 
     async def _watch(self) -> None:
         """Start again who ended by itself: without a database, for one."""
@@ -219,34 +316,41 @@ class Trial:
     async def _heal(self) -> None:
         """Let what was begun come to its end, and see that nothing is broken any more."""
         self._producers.finish()
+        self._over.set()
         self.told("faults end")
-        if self._planned:
-            # (An order that nobody answers is no fault.)
-            await asyncio.wait(self._planned, timeout=30)
+        faults = [task for task, one in self._planned.items() if one.what not in ORDERS]
+        for tasks, within_s in ((faults, _ENDS_S), (list(self._planned), 30)):
+            if tasks:
+                # (An order that nobody answers is no fault.)
+                await asyncio.wait(tasks, timeout=within_s)
         for task in self._planned:
             if task.done() and task.exception() is not None:
                 raise RuntimeError("a fault could not be made") from task.exception()
         self._targets.mode = ""
-        for link in self._links:
-            link.resume()
+        self._mend()
         for worker in self._workers:
             worker.thaw()
             worker.start()
 
-    async def _come_to_an_end(self, sources: asyncio.Future[Any]) -> None:
-        """Wait until nothing is left to do, as long as that may take."""
-        healed_s = self.now()
-        while self.now() - healed_s < LIVE_S:
+    def _last_fault_s(self) -> float:
+        """Return when the last fault ended: an order that is still not answered is none."""
+        faults = [fault for fault in self.seen.history.faults if fault.what not in ORDERS]
+        return max((min(fault.to_s, self.now()) for fault in faults), default=self.now())
+
+    async def _come_to_an_end(self, sources: asyncio.Future[Any], faults_s: float) -> None:
+        """Wait until nothing is left to do, until so long after the last fault."""
+        while self.now() - faults_s < LIVE_S:
             with suppress(Exception):  # the store is not back yet
                 self.seen.waiting = await asyncio.to_thread(self._waiting)
                 if sources.done() and not self.seen.waiting:
-                    self.seen.live_after_s = self.now() - healed_s
+                    self.seen.live_after_s = self.now() - faults_s
                     break
             await asyncio.sleep(0.5)
+        else:
+            told = "; ".join(self.seen.waiting) or "what a source sent is not answered for"
+            self.seen.history.errors.append(f"not live within {LIVE_S:.0f} s: {told}")
         self.seen.history.end_s = self.now()
-        if not sources.done():
-            self.seen.history.errors.append("what a source sent was never answered for")
-            sources.cancel()
+        sources.cancel()
         with suppress(asyncio.CancelledError):
             await sources
 
@@ -271,6 +375,7 @@ class Trial:
         history.orders = self._people.orders
         history.grace_s = GRACE_S + self.seen.lag_s
         self.seen.sent_again = self._producers.sent_again
+        self.seen.refusals = self._people.refusals
         store = self._opened()
         try:
             for seq, raw, _, data in store.walk():
@@ -287,23 +392,7 @@ class Trial:
             if "Traceback" in text:
                 place = text.index("Traceback")
                 history.errors.append(f"{worker.name} said: {text[place : place + 3000]}")
-        history.errors += self._verified()
-
-    def _verified(self) -> list[str]:
-        """Return what the product's own verification finds."""
-        past_the_links = {"JEPSEN_STORE": self._url} if self.database else {}
-        environment = {**self._workers[0].environment, **past_the_links}
-        found = []
-        for verb in (["ledger", "verify"], ["replay"]):
-            done = subprocess.run(
-                [str(VEDETTE), "--config", str(self._laid.config), *verb],
-                env=environment, capture_output=True, text=True, check=False,
-                timeout=600,
-            )  # fmt: skip
-            if done.returncode:
-                said = (done.stdout + done.stderr)[-1500:]
-                found.append(f"vedette {' '.join(verb)} ends with {done.returncode}: {said}")
-        return found
+        history.errors += verify(self.config, self.environment)
 
     # --- beside -----------------------------------------------------------------------------------
 

@@ -128,6 +128,9 @@ class _Ingest:
             return self._refused(refusal)
         except BadEvent as error:
             return JSONResponse({"error": error.to_json()}, 400)
+        except asyncio.CancelledError:
+            # The run ends, and the server waits for it no longer; whoever sent it sends it again.
+            return self._refused(self._later("ending", "the fleet ends"))
         finally:
             self._waiting -= 1
         return JSONResponse({"receipts": receipts}, 202)

@@ -30,7 +30,7 @@ from typing import Any, Protocol, TypeVar
 
 from vedette import machine
 from vedette.crashpoint import reach
-from vedette.errors import StoreFailed
+from vedette.errors import StoreFailed, VedetteError
 from vedette.quick_data import dataclass
 from vedette.storage.database import Database
 from vedette.storage.ledger import Ledger
@@ -269,7 +269,8 @@ class Writer:
             answers = self._make_stand(group)
         except Exception as error:
             self._undo()
-            self.ready, self.failure, self._why = False, str(error), error
+            self.ready, self._why = False, error
+            self.failure = error.what if isinstance(error, VedetteError) else str(error)
             if not self._owner.make_room(error):
                 return refused + self._refuse(group.items)
             self._short = True
@@ -312,11 +313,12 @@ class Writer:
         return Group(vital), self._refuse([item for item in items if not item[4]])
 
     def _refuse(self, items: list[Item]) -> list[Answered]:
-        lost = StoreFailed(
-            f"the commit failed: {self.failure}", where=self._database.name,
-            mend="free space, check the disk",
-        )  # fmt: skip
-        lost.__cause__ = self._why
+        why, mend = self._why, "free space, check the disk"
+        if isinstance(why, VedetteError):
+            mend = why.mend or mend
+        what = f"the commit failed: {self.failure}"
+        lost = StoreFailed(what, where=self._database.name, mend=mend)
+        lost.__cause__ = why
         return [(item[1], None, lost) for item in items]
 
     def _begin_and_write(

@@ -253,7 +253,12 @@ class PostgresStore(OwnRuns, SqlStore):
 
     @property
     def lease_rev(self) -> int:  # type: ignore[override]
-        """Return a number that grows whenever the set of this worker's keys changed."""
+        """Return a number that grows whenever the set of this worker's keys changed.
+
+        Raises BadStore once nobody renews them: the line ends by it.
+        """
+        if self.leases.failure is not None:
+            raise self.leases.failure
         return self.leases.rev
 
     @property

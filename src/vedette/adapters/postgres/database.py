@@ -7,6 +7,7 @@ trips. A connection that broke is made anew the next time it is needed outside o
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from vedette import machine
 from vedette.adapters.postgres.text import numbered, written
-from vedette.errors import BadFleet, StoreFailed, Unavailable
+from vedette.errors import BadFleet, StoreFailed, Unavailable, VedetteError
 from vedette.storage.database import Row
 
 if TYPE_CHECKING:
@@ -26,8 +27,11 @@ _LOCK = 0x76646574 << 32
 _BATCH = 2000
 # Up to so many rows go as text with the next statement, more by COPY or as prepared statements.
 _FEW = 8
-# How long a server that did not answer is left alone by who has other things to do.
-_ALONE_S = 0.25
+# How long a server that did not answer is left alone by who has other things to do: for longer than
+# it made them wait, so that a network which drops what is sent takes little of their time.
+_ALONE_S, _ALONE_TIMES, _MOST_ALONE_S = 0.25, 4, 5.0
+# How long who has other things to do waits for an answer to one statement.
+SILENT_S = 5.0
 _PLAIN = re.compile(r"INSERT INTO (\w+)(?:\(([\w,\s]+)\))? VALUES\([?,\s]+\)\Z")
 # What a server with other defaults must not change. `idle_in_transaction_session_timeout` ends
 # the session of a worker that was stopped in the middle of a group: it holds the fleet's lock.
@@ -63,7 +67,8 @@ class PostgresDatabase:
 
     `hold_ms` bounds how long a transaction may wait for its client, `statement_ms` how long one
     statement may take (0: no bound). With `patience_s` a query outside of a transaction outlasts a
-    server that is away for so long; then it raises StoreFailed.
+    server that is away for so long; then it raises StoreFailed. Then also no statement is waited
+    for beyond `silent_s`.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class PostgresDatabase:
         hold_ms: int = 5_000,
         statement_ms: int = 0,
         patience_s: float = 0,
+        silent_s: float = SILENT_S,
         greet: Callable[[Callable[[str, Sequence[Any]], list[Row]]], None] | None = None,
     ) -> None:
         """Connect. Raises Unavailable if there is no server, BadFleet for what is no URL.
@@ -97,7 +103,7 @@ class PostgresDatabase:
         self.gone: tuple[type[BaseException], ...] = (*self.lost, Unavailable, StoreFailed)
         self._url, self._name = url, name
         self._settings = _SETTINGS.format(hold_ms=hold_ms, statement_ms=statement_ms)
-        self._patience_s = patience_s
+        self._patience_s, self._silent_s = patience_s, silent_s
         self._away_since = self._again_from = 0.0
         self._columns: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._key = 0
@@ -114,7 +120,7 @@ class PostgresDatabase:
         from psycopg.types.numeric import Int8BinaryDumper
 
         try:
-            made = psycopg.connect(
+            made = self._class().connect(
                 self._url, autocommit=True, cursor_factory=RawCursor, prepare_threshold=2,
                 application_name=self._name, keepalives_idle=5,
                 connect_timeout=2 if self._patience_s else 10,
@@ -141,6 +147,11 @@ class PostgresDatabase:
                 made.close()
                 raise
         return made
+
+    def _class(self) -> type[psycopg.Connection[Any]]:
+        import psycopg
+
+        return _bounded(self._silent_s) if self._patience_s else psycopg.Connection
 
     @property
     def connection(self) -> psycopg.Connection[Any]:
@@ -261,9 +272,11 @@ class PostgresDatabase:
         Once, or for as long as there is patience, counted from when the server was last there:
         who waits here has nothing else to do. After that it is left alone between tries.
         """
-        outside, tries = not self.in_transaction, 0
-        if outside and machine.monotonic_s() < self._again_from:
+        outside, began = not self.in_transaction, machine.monotonic_s()
+        if outside and began < self._again_from:
             raise StoreFailed("PostgreSQL does not answer", mend="start it")
+        # Who has waited in vain before tries once.
+        tries = int(0 < self._away_since <= began - self._patience_s and self._patience_s > 0)
         while True:
             try:
                 done = work()
@@ -275,10 +288,13 @@ class PostgresDatabase:
                 tries, now = tries + 1, machine.monotonic_s()
                 self._away_since = self._away_since or now
                 if tries > 1 and now >= self._away_since + self._patience_s:
-                    self._again_from = now + (_ALONE_S if self._patience_s else 0)
-                    raise StoreFailed(
-                        f"PostgreSQL does not answer: {_first_line(error)}", mend="start it"
-                    ) from error
+                    if self._patience_s:
+                        waited_s = _ALONE_TIMES * (now - began)
+                        self._again_from = now + min(_MOST_ALONE_S, max(_ALONE_S, waited_s))
+                    told = f"PostgreSQL does not answer: {_first_line(error)}"
+                    if isinstance(error, VedetteError):
+                        told = error.what
+                    raise StoreFailed(told, mend="start it, or correct the address") from error
             machine.sleep_s(0.05 if tries > 1 else 0)
 
     # --- transactions -----------------------------------------------------------------------
@@ -332,7 +348,10 @@ class PostgresDatabase:
 
     @contextmanager
     def _reading(self) -> Iterator[psycopg.Connection[Any]]:
-        """Hold one state of the store, unless a transaction stands already."""
+        """Hold one state of the store, unless a transaction stands already.
+
+        Raises StoreFailed if the connection breaks meanwhile: what was read is no whole.
+        """
         if self.in_transaction:
             yield self._connection
             return
@@ -340,6 +359,10 @@ class PostgresDatabase:
         self._again(lambda: self.connection.execute(begin))
         try:
             yield self._connection
+        except self.lost as error:
+            raise StoreFailed(
+                f"PostgreSQL went away while it was read: {_first_line(error)}", mend="start it"
+            ) from error
         finally:
             self.rollback()
 
@@ -356,6 +379,24 @@ class PostgresDatabase:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+@functools.cache
+def _bounded(seconds: float) -> type[psycopg.Connection[Any]]:
+    """Return a class of connections that give up what is not answered for so long."""
+    import psycopg
+    from psycopg.abc import RV, PQGen
+    from psycopg.errors import _WaitTimeout
+
+    class Bounded(psycopg.Connection[Any]):
+        def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
+            try:
+                return super().wait(gen, interval, seconds if timeout is None else timeout)
+            except _WaitTimeout as error:
+                self.pgconn.finish()  # what it would still answer is of nobody's question
+                raise psycopg.OperationalError(f"no answer within {seconds:g} s") from error
+
+    return Bounded
 
 
 def _first_line(error: BaseException) -> str:

@@ -38,7 +38,8 @@ class Leases:
 
     Everything is read from the event loop and the writer's thread, and written by this object's
     thread alone, by replacing whole values. `rev` grows whenever the set of shards changed,
-    `news` whenever another worker committed something.
+    `news` whenever another worker committed something. `failure` is what ended the thread: no
+    lease is renewed after it.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Leases:
         self._listening: Any = None
         # Called on our thread once `rev`, `news` or `seen` is another.
         self.listeners: list[Callable[[], None]] = []
+        self.failure: BadStore | None = None
         self._ending, self._closed = machine.Event(), False
         self._thread = machine.Thread(target=self._run, name="vedette-leases", daemon=True)
 
@@ -172,10 +174,10 @@ class Leases:
                 if known != (self.rev, self.news, self.seen):
                     for tell in self.listeners:
                         tell()
-            except BadStore:
+            except BadStore as error:
                 # The server is not the one that it was: nothing more starts here.
-                self._until = 0
-                raise
+                self._until, self.failure = 0, error
+                return
             except self._database.gone:
                 # Without the database nothing is renewed: the lease runs out by itself.
                 self._database.rollback()
