@@ -9,16 +9,27 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.pg import Server, find_bin
 
+from vedette import crashpoint
 from vedette.effect import Call
-from vedette.errors import StoreFailed
+from vedette.errors import StoreFailed, Unavailable
 from vedette.load.settings import StorePlan
 from vedette.run import Committed, Step
+from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send, toy_fleet, until
 
 BELL = send(tool="bell.ring")  # it can neither be repeated nor asked about
 CALLED, STARTED = job("called", BELL, key="a"), job("started", BELL, key="b")
+
+
+def ended(fleet: FleetHarness) -> int:
+    """Return how many effects have an outcome; -1 while who reads leaves the server alone."""
+    try:
+        return len(fleet.entries("effect.done", "effect.unknown"))
+    except StoreFailed:
+        return -1
 
 
 async def test_what_was_called_and_what_was_not_is_known_when_the_server_is_back(
@@ -60,9 +71,37 @@ async def test_what_was_called_and_what_was_not_is_known_when_the_server_is_back
             await until(lambda: store.lease(run) is None, 60)
             server.restart()
             await until(lambda: store.ready and store.lease(run) is not None, 60)
-            await until(lambda: len(fleet.entries("effect.done", "effect.unknown")) == 2, 60)
+            await until(lambda: ended(fleet) == 2, 60)
             assert not fleet.entries("effect.unknown")
             assert world.keys() == Counter(call.key for call in world.calls)
             assert len(world.calls) == 2
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("point", ["worker:before", "epoch:before"])
+async def test_a_start_that_loses_its_server_says_so_in_a_sentence(
+    point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(find_bin(), fsync=False)
+    url_file = tmp_path / "url"
+    url_file.write_text(server.fresh())
+    fleet = toy_fleet(tmp_path, World())
+    fleet._store = StorePlan("postgresql", url_file=str(url_file))
+
+    def crash(reached: str) -> None:
+        if reached == point:
+            monkeypatch.setattr(crashpoint, "hook", None)
+            server.crash()
+
+    try:
+        monkeypatch.setattr(crashpoint, "hook", crash)
+        with pytest.raises((Unavailable, StoreFailed), match="PostgreSQL") as told:
+            await fleet.open()
+        assert told.value.mend
+        server.restart()
+        async with fleet:
+            await fleet.send(CALLED)
+            await until(lambda: len(fleet.entries("effect.done")) == 1, 60)
     finally:
         server.stop()

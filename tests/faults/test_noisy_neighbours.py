@@ -213,7 +213,7 @@ async def test_control_slots_that_all_share_are_all_taken(tmp_path: Path, world:
         together = asyncio.Semaphore(12)
         line._slots = _Shared(together)  # type: ignore[assignment]
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(with_a_target_that_hangs(fleet, world), 20)
+            await asyncio.wait_for(with_a_target_that_hangs(fleet, world), 10)
 
 
 class _Shared:

@@ -320,6 +320,7 @@ class SimulatedDatabase:
         **_: object,
     ) -> None:
         """Connect. Raises Unavailable if the server is away."""
+        self.name = "the database server"
         self._url, self._name, self._hold_ms = url, name, hold_ms
         self._statement_s, self._patience_s = statement_ms / 1000, patience_s
         self._away_since = self._again_from = 0.0

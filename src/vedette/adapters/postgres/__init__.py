@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from vedette import machine
-from vedette.adapters.postgres.database import PostgresDatabase
+from vedette.adapters.postgres.database import PostgresDatabase, told_of_server
 from vedette.adapters.postgres.lease import NEWS, Leases
 from vedette.adapters.postgres.own import OwnRuns
 from vedette.adapters.postgres.schema import check, has_schema, prepare
@@ -87,7 +87,7 @@ class PostgresStore(OwnRuns, SqlStore):
         secure(folder)
         label = f"{socket.gethostname()}:{os.getpid()}"
         self.witness = Witness(folder / FILE)
-        with ExitStack() as undo:
+        with told_of_server(), ExitStack() as undo:
             self._lock = undo.enter_context(
                 own(
                     folder / LOCK,

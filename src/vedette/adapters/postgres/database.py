@@ -89,11 +89,7 @@ class PostgresDatabase:
         """
         psycopg = _psycopg()
         self.name = "the database server"
-        self.lost: tuple[type[BaseException], ...] = (
-            psycopg.OperationalError,
-            psycopg.InterfaceError,
-            psycopg.InternalError,
-        )
+        self.lost = _lost()
         self.fault: tuple[type[BaseException], ...] = (
             psycopg.DataError,
             psycopg.IntegrityError,
@@ -379,6 +375,23 @@ class PostgresDatabase:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+@contextmanager
+def told_of_server() -> Iterator[None]:
+    """Raise Unavailable in the place of the driver's own error for a server that goes away."""
+    try:
+        yield
+    except _lost() as error:
+        raise Unavailable(
+            f"PostgreSQL went away: {_first_line(error)}", mend="start it, then this again"
+        ) from error
+
+
+def _lost() -> tuple[type[BaseException], ...]:
+    """Return what the driver raises for a server that is not there any more."""
+    psycopg = _psycopg()
+    return (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
 
 
 @functools.cache
