@@ -85,7 +85,7 @@ class StoreWatch:
         if line.store.ready and not line.stops.unrecorded and not line.recall.behind:
             self._wait_us = 0
             if line.store.stop_epoch > line.stops.epoch:
-                take_over(line)  # a lift stands, and could not be read back
+                take_over(line)  # one stands that could not be read back, or another worker's
             return
         now = line.clock.monotonic_us()
         if now < self._next_us and self._wait_us:

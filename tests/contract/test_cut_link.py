@@ -4,33 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.namespaces import may_run, need
 
 ROOT = Path(__file__).parents[2]
 APART = ["unshare", "-rn", sys.executable]
 
 
-def links() -> bool:
-    """Say whether this process may have a network of its own."""
-    if shutil.which("unshare") is None:
-        return False
-    tried = subprocess.run([*APART, "-c", ""], capture_output=True, timeout=30, check=False)
-    return tried.returncode == 0
-
-
 def need_links(may: bool, environ: Mapping[str, str] = os.environ) -> None:
     """Skip the test if there is no network of its own; fail it where CI is set."""
-    if may:
-        return
-    if environ.get("CI"):
-        pytest.fail("no link may be cut here. Mend: let `unshare -rn` do so", pytrace=False)
-    pytest.skip("may not have a network of its own here")
+    fail = "no link may be cut here. Mend: let `unshare -rn` do so"
+    need(may, skip="may not have a network of its own here", fail=fail, environ=environ)
 
 
 def test_without_a_network_of_its_own_a_person_skips_and_ci_fails() -> None:
@@ -47,7 +36,7 @@ def test_a_request_that_a_cut_link_held_back_is_not_delivered_after_its_time() -
     What a connection held that was just closed comes when the link is back: that is the kernel's
     way, and shows that the request could have.
     """
-    need_links(links())
+    need_links(may_run([*APART, "-c", ""]))
     done = subprocess.run(
         [*APART, "-m", "tests.contract.cut_link_child"],
         capture_output=True, text=True, timeout=60, check=False, cwd=ROOT,

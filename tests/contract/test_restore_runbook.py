@@ -104,10 +104,18 @@ class Runbook:
         return said
 
 
-async def test_the_runbook(tmp_path: Path, world: World, primary: Server) -> None:
+@pytest.fixture
+def place(tmp_path: Path, world: World, primary: Server) -> Place:
+    return Place(tmp_path, world, "postgresql", primary)
+
+
+@pytest.fixture
+def book(tmp_path: Path, primary: Server, place: Place) -> Runbook:
+    return Runbook(tmp_path, primary, place.url_file.read_text())
+
+
+async def test_the_runbook(tmp_path: Path, world: World, place: Place, book: Runbook) -> None:
     """Each command of the page, in its order, by a dump."""
-    place = Place(tmp_path, world, "postgresql", primary)
-    book = Runbook(tmp_path, primary, place.url_file.read_text())
     fleet = place.fleet()
     later = jobs(2, 5)
     async with fleet:
@@ -144,11 +152,9 @@ async def test_the_runbook(tmp_path: Path, world: World, primary: Server) -> Non
 
 
 async def test_the_runbook_where_the_state_folder_is_lost_too(
-    tmp_path: Path, world: World, primary: Server
+    tmp_path: Path, world: World, primary: Server, place: Place, book: Runbook
 ) -> None:
     """Nobody knows what came after the dump: all of it is in doubt, and nothing is done twice."""
-    place = Place(tmp_path, world, "postgresql", primary)
-    book = Runbook(tmp_path, primary, place.url_file.read_text())
     fleet = place.fleet()
     later = jobs(2, 5)
     async with fleet:

@@ -9,25 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.test_liveness import Silent
 
 from vedette import crashpoint
 from vedette.errors import StoreFailed
-from vedette.memory import Briefing
-from vedette.ports import Thought
-from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import World, job, send, toy_fleet, until
-
-
-class Silent(ScriptedReasoner):
-    """A judge that answers nobody until it is told to; then with nothing to propose."""
-
-    def __init__(self) -> None:
-        super().__init__(())
-        self.answers = asyncio.Event()
-
-    async def reason(self, briefing: Briefing) -> Thought:
-        await self.answers.wait()
-        return await super().reason(briefing)
 
 
 class Commits:

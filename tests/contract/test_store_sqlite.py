@@ -18,6 +18,7 @@ from typing import Any
 import apsw
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from tests.namespaces import may_run, need
 
 from vedette.adapters.ledger_file import verify_store
 from vedette.adapters.sqlite import OpenedStore, SqliteStore
@@ -257,22 +258,13 @@ def child(mode: str, folder: Path) -> list[str]:
 
 def mounts() -> bool:
     """Say whether this process may mount a small file system in a namespace of its own."""
-    if shutil.which("unshare") is None:
-        return False
-    tried = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=1m tmpfs /mnt"],
-        capture_output=True, timeout=30, check=False,
-    )  # fmt: skip
-    return tried.returncode == 0
+    return may_run(["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=1m tmpfs /mnt"])
 
 
 def need_mounts(may: bool, environ: Mapping[str, str] = os.environ) -> None:
     """Skip the test if no small file system may be mounted; fail it where CI is set."""
-    if may:
-        return
-    if environ.get("CI"):
-        pytest.fail("no tmpfs may be mounted here. Mend: let `unshare -rm` do so", pytrace=False)
-    pytest.skip("may not mount a small file system here")
+    fail = "no tmpfs may be mounted here. Mend: let `unshare -rm` do so"
+    need(may, skip="may not mount a small file system here", fail=fail, environ=environ)
 
 
 def test_without_a_small_disk_a_person_skips_and_ci_fails() -> None:
