@@ -66,14 +66,15 @@ async def perform(line: Line, case: Case) -> None:
     breaker = breaker_of(line, agent, tool)
     doubt = row.id not in case.cleared and line.in_doubt(case.run, row)
     before = performing.before_call(tool, row.effect, mine=row.id in case.started, doubt=doubt)
+    # Who looks before the call's time is over, a person too, may see nothing yet.
+    if before in ("ask", "person") and (left_us := quiet_us(line, case, row, tool, told)):
+        await keep_quiet(line, case, row, left_us)
+        return
     if before == "person":
         asked = replace(row, tries=row.tries + 1) if doubt else row
         await ask_person(line, case, [asked])
         return
     if await must_wait(line, case, row, breaker):
-        return
-    if before == "ask" and (left_us := quiet_us(line, case, row, tool, told)):
-        await keep_quiet(line, case, row, left_us)
         return
     # Counted once, and before a start is made durable: a call that was begun is seen through.
     fresh = before in ("start", "call") and row.id not in case.started
@@ -147,7 +148,8 @@ async def try_target(
     elif before == "ask":
         line.quiet.end(row.id)
         case.started.discard(row.id)
-        await mark(case, replace(row, effect="intended"), None, now=line.clock.now_us())
+        now, again = line.clock.now_us(), replace(row, effect="intended")
+        await mark(case, again, "effect.absent", now=now, what="asked")
     else:
         line.called.discard(row.id)
         if not line.store.ready:
@@ -221,7 +223,7 @@ def quiet_us(line: Line, case: Case, row: ActionRow, tool: Tool, told: Sequence[
 
 
 async def keep_quiet(line: Line, case: Case, row: ActionRow, left_us: int) -> None:
-    """Let a run wait until its target may be asked; what comes after it in its key waits, too."""
+    """Let a run wait until it may be asked what came of it; what follows in its key waits, too."""
     now = line.clock.now_us()
     await mark(case, replace(row, waits="target", not_before_us=now + left_us), None, now=now)
     line.parking.wait(case.run)
@@ -238,7 +240,9 @@ async def park(line: Line, case: Case, row: ActionRow, target: str | None) -> No
         # Its start was made durable a moment ago, and nothing was called.
         case.started.discard(row.id)
         waits.effect = "intended"
-    await mark(case, waits, None, now=now)
+        await mark(case, waits, "effect.absent", now=now, what="uncalled")
+    else:
+        await mark(case, waits, None, now=now)
     if waits.tries > 0:
         line.called.discard(row.id)
     # What it waits for may have come while that was made durable: nobody would wake it any more.
@@ -305,6 +309,8 @@ async def settle(line: Line, case: Case, row: ActionRow, outcome: Outcome, sure:
         if state == "unknown" and row.effect != "unknown":
             case.started.discard(row.id)
             drafts.append(case.effect_entry("effect.unknown", after, 0))
+        elif state == "intended" and row.effect == "started":
+            drafts.append(case.effect_entry("effect.absent", after, 0, what="answered"))
         elif state in ("done", "failed"):
             answer = case.body_of(after.answer or b"{}")
             word = {"verified": True} if sure and state == "done" else {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from vedette.digest import sha256_hex
 from vedette.errors import Permanent
@@ -31,6 +31,15 @@ _MOVES: dict[EffectState, frozenset[EffectState]] = {
 }
 
 SETTLED: frozenset[EffectState] = frozenset({"done", "failed", "cancelled"})
+
+
+def state_after(kind: str) -> EffectState:
+    """Return the state that an entry `effect.*` says an effect is in from then on.
+
+    What is known not to have happened (`effect.absent`) is planned, as it was before its call.
+    """
+    state = kind.removeprefix("effect.")
+    return "intended" if state == "absent" else cast(EffectState, state)
 
 
 def move(present: EffectState, to: EffectState) -> EffectState:

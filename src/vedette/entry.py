@@ -34,6 +34,7 @@ KINDS = frozenset(
         "effect.done",  # body: outcome
         "effect.failed",
         "effect.unknown",
+        "effect.absent",  # it is sure that it did not happen, so it may be called; `what` says how
         "effect.cancelled",  # decided again and no longer permitted, before it started
         "hold.approved",  # a person, for what was shown (`shown_digest`); body: reason, display
         "hold.denied",

@@ -1,7 +1,6 @@
 """How the entries of the ledger move one action: its decision, its hold, its effect.
 
-The read side follows actions by entries alone, so it knows what entries tell. A step of an effect
-that leaves no entry (a call put back to be made again) is not seen here.
+The read side follows actions by entries alone, so it knows what entries tell.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from vedette.effect import state_after
 from vedette.view_row import State, add
 
 Fields = Mapping[str, Any]
@@ -26,12 +26,12 @@ def move(action: State, kind: str, fields: Fields, at_us: int) -> None:
     if kind == "action.decided":
         _decide(action, fields, at_us)
     elif kind[:7] == "effect.":
-        state = kind[7:]
+        state = state_after(kind)
         if state == "cancelled" and action.get("decided") == "hold":
             # It was planned, waits again, and will be planned anew if it is permitted.
             action.pop("effect", None)
             return
-        if state == "intended" or (state in OPEN_EFFECTS and "begun" not in action):
+        if kind == "effect.intended" or (state in OPEN_EFFECTS and "begun" not in action):
             action["begun"] = at_us
         action["effect"] = state
         if state not in OPEN_EFFECTS and action.get("hold") in OPEN_HOLDS:

@@ -274,7 +274,7 @@ async def test_a_queryable_effect_that_did_not_happen_is_decided_again_and_made(
 
 
 async def test_an_effect_that_nobody_can_ask_about_is_left_to_a_person(
-    fleet: FleetHarness, world: World
+    fleet: FleetHarness, world: World, clock: ManualClock
 ) -> None:
     world.answer, world.after = lambda _: ConnectionError("lost"), True
     event = job("1", send(tool="bell.ring"))
@@ -282,6 +282,8 @@ async def test_an_effect_that_nobody_can_ask_about_is_left_to_a_person(
     await buried(fleet, event)
     world.answer = None
     await redriven(fleet, event)
+    clock.advance(600 * 1_000_000)
+    await fleet.settle()
     row = only_row(fleet, event)
     assert (row.effect, row.hold, row.waits) == ("unknown", "open", "approval")
     assert world.effects() == 1, "nothing is repeated before somebody says so"

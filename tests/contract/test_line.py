@@ -364,14 +364,19 @@ async def test_a_call_without_an_answer_in_time_is_repeated_under_its_key(
         assert len(world.keys()) == 1
 
 
-async def test_a_tool_that_raises_has_failed_or_is_unknown(tmp_path: Path, world: World) -> None:
+async def test_a_tool_that_raises_has_failed_or_is_unknown(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
     world.answer = lambda call: ValueError("a bug")
-    async with toy_fleet(tmp_path, world) as fleet:
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
         plain, once = job("1", send()), job("2", send(tool="bell.ring"), key="z")
         await fleet.send(plain, once)
         await fleet.settle()
         assert first(fleet, plain).effect == "failed"
         assert "ValueError: a bug" in str(first(fleet, plain).answer)
+        assert (first(fleet, once).effect, first(fleet, once).waits) == ("unknown", "target")
+        clock.advance(600 * SECOND)
+        await fleet.settle()
         assert (first(fleet, once).effect, first(fleet, once).waits) == ("unknown", "approval")
 
 
@@ -460,13 +465,15 @@ async def test_an_unknown_call_is_not_repeated_because_policy_changed(
 
 @pytest.mark.parametrize("answer", ["approve", "deny"])
 async def test_a_call_that_nobody_can_be_asked_about_is_for_a_person(
-    tmp_path: Path, world: World, answer: str
+    tmp_path: Path, world: World, clock: ManualClock, answer: str
 ) -> None:
-    fleet = toy_fleet(tmp_path, world)
+    fleet = toy_fleet(tmp_path, world, clock=clock)
     await fleet.open()
     try:
         event = job("1", send(tool="bell.ring"))
         await crash_in_call(fleet, world, event, done=True)
+        clock.advance(600 * SECOND)
+        await fleet.settle()
         row = first(fleet, event)
         assert (row.effect, row.waits, row.hold) == ("unknown", "approval", "open")
         assert world.effects() == 1

@@ -184,12 +184,14 @@ async def test_what_never_happened_is_done_again_once_that_is_certain(
     await fleet.settle()
     assert (target.asked, len(target.taken)) == ([], 1)
     told = [line for _, line in explain_text(explain(fleet.app.store, ORDER.key))]
-    assert any("nobody knows yet: its target is asked at" in line for line in told), told
+    assert any("nobody knows yet, and nobody is asked before" in line for line in told), told
     (run,) = fleet.runs(ORDER)
     assert (run.state, run.waits) == ("waiting", "target")
     clock.advance(1)
     await until(lambda: len(target.taken) == 2)
     assert len(target.asked) == 1
+    (absent,) = fleet.entries("effect.absent")
+    assert (absent["what"], absent["action"]) == ("asked", row_of(fleet).id)
 
 
 async def test_only_the_key_of_the_call_waits(

@@ -173,10 +173,6 @@ class Targets:
         """Say whether anything was done under a key, as a person looks it up."""
         return any(act.key == key and act.what == "done" for act in self.acts)
 
-    def begun_s(self, key: str) -> float:
-        """Return when the last call under a key began; 0 if none has."""
-        return max((a.at_s for a in self.acts if a.key == key and a.what == "begun"), default=0.0)
-
     def _note(self, what: str, call: Call, by: str, entries: int | None) -> None:
         text = str(call.args["text"])
         now_s = self.loop.time()

@@ -10,7 +10,6 @@ import asyncio
 import gc
 import hashlib
 import itertools
-import json
 import os
 import random
 import shutil
@@ -21,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import apsw
 from tests.simulation.disk import SimDisk
+from tests.simulation.durable import Durable
 from tests.simulation.engine import CrashPoints, Life, read_once, settings_of
 from tests.simulation.fleet import (
     POLICIES,
@@ -52,8 +51,6 @@ BOUND_S = 60.0
 _WHOLE_S = 300.0
 # How long a source waits for an answer before it delivers again, a person before asking again.
 _SOURCE_S, _PERSON_S = 3.0, 12.0
-# So long after a call a person who looks at the target's record sees what came of it.
-_SURE_S = 3.0
 _GONE = (ConnectionError, Temporary)
 # How much a history may write, and how often that is looked at.
 _MOST_OCTETS, _LOOK_S = 256 << 20, 2.0
@@ -96,10 +93,11 @@ class _Play:
         self.draw = random.Random(f"{plan.seed}/world")
         self.lines: list[str] = []
         self.history = History()
-        self.targets = Targets(self.loop, plan.seed, self.durable, self.trace)
         self.server: Server | None = None
         if plan.store == "postgresql":
             self.server = Server(self.loop, folder, self.trace)
+        self.durable = Durable(self.server, lambda: machine_of(self.folder, 0, self.numbers[0]))
+        self.targets = Targets(self.loop, plan.seed, self.durable.head, self.trace)
         watched = any(one.do in DISK_FAULTS for one in plan.operations)
         self.disk = SimDisk(str(folder), watched=watched)
         self.points = CrashPoints(self.loop)
@@ -110,7 +108,6 @@ class _Play:
         self.commands = 0
         self.image: tuple[float, Path] | None = None
         self.reorder_s = 0.0
-        self._view: tuple[str, apsw.Connection] | None = None
 
     def run(self) -> Played:
         with closed_world(self.loop, self.plan.seed, self.points.reach), in_place():
@@ -124,10 +121,10 @@ class _Play:
                 # What nobody outside may see, such as an error of a vendor's library.
                 self.history.errors.append(f"an order ends in a traceback: {error!r}")
             finally:
-                ledger = self.collect()
+                ledger = self.durable.collect(self.history)
+                self.history.acts = self.targets.acts
                 self.loop.close()
-                if self._view is not None:
-                    self._view[1].close()
+                self.durable.close()
                 if self.server is not None:
                     self.server.close()
                 self.disk.close()
@@ -184,10 +181,11 @@ class _Play:
         end_s = self.loop.time() + BOUND_S
         while self.loop.time() < end_s:
             await asyncio.sleep(0.25)
-            for scope, name in self.rows("SELECT scope, name FROM stop"):
+            for scope, name in self.durable.rows("SELECT scope, name FROM stop"):
                 await self.do_resume(Operation(0.0, "resume", f"{scope}:{name}"))
             await self.do_answer(Operation(0.0, "answer", "yes"))
-            if not self.rows("SELECT 1 FROM run WHERE state IN ('ready','waiting') LIMIT 1"):
+            going = "SELECT 1 FROM run WHERE state IN ('ready','waiting') LIMIT 1"
+            if not self.durable.rows(going):
                 break
         self.history.end_s = self.loop.time()
 
@@ -376,12 +374,10 @@ class _Play:
     async def do_answer(self, one: Operation) -> None:
         """Answer every open hold; one whose outcome is unknown by what the target's record says."""
         holds = "SELECT id, effect FROM action WHERE hold='open' AND waits='approval'"
-        for name, effect in self.rows(holds):
+        for name, effect in self.durable.rows(holds):
             key = name.removeprefix("act_")
             verb = "approve" if one.what == "yes" else "deny"
             if effect == "unknown":
-                if self.loop.time() < self.targets.begun_s(key) + _SURE_S:
-                    continue
                 verb = "deny" if self.targets.did(key) else "approve"
 
             async def give(
@@ -545,38 +541,6 @@ class _Play:
         life = self.lives[one.worker]
         if life is not None:
             life.owner.wall_offset_us = self.offsets[one.worker]
-
-    # --- what is durable ----------------------------------------------------------------
-
-    def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """Read what is durable now, beside all engines."""
-        try:
-            if self.server is not None:
-                return self.server.read(None).execute(sql).fetchall()
-            path = str(machine_of(self.folder, 0, self.numbers[0]) / "store.db")
-            if self._view is None or self._view[0] != path:
-                self._view = path, apsw.Connection(path, vfs="unix")
-            return self._view[1].execute(sql).fetchall()
-        except apsw.SQLError:  # there are no tables yet
-            return []
-
-    def durable(self) -> int:
-        """Return how many entries the ledger has."""
-        return next((int(row[0]) for row in self.rows("SELECT COALESCE(MAX(seq),0) FROM entry")), 0)
-
-    def collect(self) -> list[bytes]:
-        """Take the ledger and the fleet's own rows into the history; return the ledger's bytes."""
-        history = self.history
-        ledger = [bytes(raw) for (raw,) in self.rows("SELECT bytes FROM entry ORDER BY seq")]
-        history.entries = [json.loads(raw) for raw in ledger]
-        for seq, data in self.rows("SELECT b.seq, b.data FROM body b JOIN entry e ON e.seq=b.seq "
-                                   "WHERE e.kind IN ('turn.reasoned', 'run.closed')"):  # fmt: skip
-            history.bodies[seq] = json.loads(data)
-        for collection, key, data in self.rows("SELECT collection, key, data FROM row"):
-            agent = str(collection).removesuffix("_notes")
-            history.rows[agent, key] = json.loads(data)["texts"]
-        history.acts = self.targets.acts
-        return ledger
 
 
 def _octets(folder: Path) -> int:

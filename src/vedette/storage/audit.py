@@ -19,6 +19,7 @@ from vedette.action import action_id
 from vedette.budget import FLEET
 from vedette.bundle import bundle_digest
 from vedette.digest import canonical, sha256_hex
+from vedette.effect import state_after
 from vedette.event import Event, subject_of
 from vedette.policy_wasm import NAME, unpacked
 from vedette.quick_data import dataclass
@@ -265,7 +266,7 @@ class _Told:
         elif kind == "action.refused":
             known.decide("deny")
         elif kind.startswith("effect."):
-            known.end(kind.removeprefix("effect."))
+            known.end(state_after(kind))
             known.outcome = data
             if data is not None and known.effect == "done":
                 value = orjson.loads(data).get("data")

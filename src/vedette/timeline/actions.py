@@ -18,6 +18,7 @@ _EFFECTS = {
     "effect.done": "done",
     "effect.failed": "failed",
     "effect.unknown": "unknown",
+    "effect.absent": "absent",
     "effect.cancelled": "cancelled",
 }
 _ANSWERS = ("hold.approved", "hold.denied", "hold.expired")
@@ -183,13 +184,13 @@ def tries_told(effect: Mapping[str, Any]) -> str:
 
 
 def quiet_told(effect: Mapping[str, Any]) -> str:
-    """Say when and why not sooner the target of what perhaps happened is asked; else nothing.
+    """Say when and why not sooner it is asked what came of what perhaps happened; else nothing.
 
     What is said has a place for the instant, `{at}`.
     """
     if effect["state"] not in ("started", "unknown") or not effect["next_try_at"]:
         return ""
-    return "nobody knows yet: its target is asked at {at}, never before the call's time is over"
+    return "nobody knows yet, and nobody is asked before the call's time is over, at {at}"
 
 
 def times(number: int) -> str:

@@ -14,14 +14,14 @@ from typing import Any
 
 import orjson
 
+from vedette.effect import state_after
+from vedette.entry import KINDS
 from vedette.quick_data import dataclass
 from vedette.timeline.window import Walk, fields_of
 
 AUDIT = "vedette.audit/1"
 
-_EFFECTS = tuple(
-    f"effect.{state}" for state in ("intended", "started", "done", "failed", "unknown", "cancelled")
-)
+_EFFECTS = frozenset(kind for kind in KINDS if kind.startswith("effect."))
 _OPEN = ("intended", "started", "unknown")
 # What tools call a flag, and the letter a Maildir has for it (https://cr.yp.to/proto/maildir.html).
 _FLAGS = {
@@ -159,7 +159,7 @@ def _claim(
 
 
 def _move(claim: Claim, seq: int, entry: Mapping[str, Any], data: bytes | None) -> None:
-    claim.state = str(entry.get("kind")).removeprefix("effect.")
+    claim.state = state_after(str(entry.get("kind")))
     claim.seq, claim.at_us = seq, int(entry.get("at") or 0)
     if claim.state == "done":
         claim.data = None if data is None else orjson.loads(data).get("data")

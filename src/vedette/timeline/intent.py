@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
+from vedette.effect import state_after
+from vedette.entry import KINDS
 from vedette.quick_data import dataclass
 from vedette.timeline.record import Shown
 
@@ -173,7 +175,7 @@ class Intent:
             self.plan = entry.seq
         elif state == "cancelled":
             self.plan = None
-        self.state = state
+        self.state = state_after(entry.kind)
         self.states.append(
             {
                 "seq": entry.seq, "at": entry.get("at"), "state": state,
@@ -203,8 +205,5 @@ MOVES: Mapping[str, Callable[[Intent, Shown], list[Finding]]] = {
     "hold.expired": Intent._answer,
     "budget.refused": Intent._take_back,
     "action.refused": Intent._take_back,
-    **{
-        f"effect.{state}": Intent._move
-        for state in ("intended", "started", "done", "failed", "unknown", "cancelled")
-    },
+    **{kind: Intent._move for kind in KINDS if kind.startswith("effect.")},
 }

@@ -31,6 +31,7 @@ _LOOKS = {
     "approved": ("good", "✓"), "verified": ("good", "✓"),
     "hold": ("wait", "‖"), "open": ("wait", "‖"), "waiting": ("wait", "‖"), "ready": ("wait", "‖"),
     "intended": ("wait", "‖"), "started": ("wait", "‖"), "registered": ("wait", "‖"),
+    "absent": ("wait", "‖"),
     "deny": ("bad", "✗"), "denied": ("bad", "✗"), "failed": ("bad", "✗"), "dead": ("bad", "✗"),
     "expired": ("bad", "✗"), "untrusted": ("bad", "✗"), "cancelled": ("bad", "✗"),
     "unknown": ("odd", "?"), "derived": ("odd", "?"),

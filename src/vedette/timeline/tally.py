@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from vedette.effect import state_after
 from vedette.run import ActionRow
 from vedette.timeline.actions import AGAIN, times
 from vedette.timeline.intent import OPEN
@@ -93,7 +94,7 @@ class Tally:
             self._none.add(action)
 
     def _effect(self, entry: Shown) -> None:
-        state, action = entry.kind.removeprefix("effect."), str(entry.get("action"))
+        state, action = state_after(entry.kind), str(entry.get("action"))
         agent, tool = str(entry.get("agent")), str(entry.get("tool"))
         why = _failed(entry) if state == "failed" else _STANDING.get(state, "")
         self._standing[action] = (state, agent, tool, why)
