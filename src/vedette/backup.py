@@ -13,7 +13,6 @@ lost from tampered. The restored fleet is stopped, and what it is not sure of it
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from hashlib import sha256
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from vedette import __version__
-from vedette.clock import SystemClock, iso
+from vedette.clock import Clock, SystemClock, iso
 from vedette.crashpoint import reach
 from vedette.disk_errors import told_of_disk
 from vedette.durable import create_whole
@@ -43,22 +42,25 @@ PUBLIC, PRIVATE = "ledger.pub", "ledger.key"
 # Those that policy archives are signed with and verified by.
 POLICY_PUBLIC, POLICY_PRIVATE = "policy.pub", "policy.key"
 _BUILDING = "restoring"
+_CLOCK = SystemClock()
 
 
 # --- backup ---------------------------------------------------------------------------------
 
 
-def back_up(settings: Settings, to: Path, *, with_keys: bool = False) -> dict[str, Any]:
+def back_up(
+    settings: Settings, to: Path, *, with_keys: bool = False, clock: Clock = _CLOCK
+) -> dict[str, Any]:
     """Write a backup of the fleet's state into a new folder; return what its manifest says.
 
     Raises BadStore if there is no store or the copy does not verify, StoreFailed where the disk
     refused something; then there is no manifest.
     """
     with told_of_disk(to):
-        return _back_up(settings, to, with_keys=with_keys)
+        return _back_up(settings, to, with_keys, clock.now_us())
 
 
-def _back_up(settings: Settings, to: Path, *, with_keys: bool) -> dict[str, Any]:
+def _back_up(settings: Settings, to: Path, with_keys: bool, now_us: int) -> dict[str, Any]:
     from vedette.adapters.ledger_file import sync_folder
     from vedette.adapters.sqlite.copy import copy_database
 
@@ -78,14 +80,14 @@ def _back_up(settings: Settings, to: Path, *, with_keys: bool) -> dict[str, Any]
     if (state / MEMORY).exists():
         copy_database(state / MEMORY, to / MEMORY)
     copy_database(state / STORE, to / STORE)
-    told = _described(settings, to)
+    told = _described(settings, to, now_us)
     sync_folder(to)
     raw = orjson.dumps(told, option=orjson.OPT_INDENT_2) + b"\n"
     create_whole(to / MANIFEST, raw, "manifest")
     return told
 
 
-def _described(settings: Settings, to: Path) -> dict[str, Any]:
+def _described(settings: Settings, to: Path, now_us: int) -> dict[str, Any]:
     """Verify a copied state and return its manifest. Raises BadStore."""
     from vedette.adapters.ledger_file import verify_store
     from vedette.adapters.sqlite import OpenedStore
@@ -111,7 +113,7 @@ def _described(settings: Settings, to: Path) -> dict[str, Any]:
         "schema": SCHEMA,
         "fleet": fleet,
         "version": __version__,
-        "made": iso(SystemClock().now_us()),
+        "made": iso(now_us),
         "size": report.size,
         "root": report.root.hex(),
         "files": files,
@@ -121,7 +123,7 @@ def _described(settings: Settings, to: Path) -> dict[str, Any]:
 # --- restore --------------------------------------------------------------------------------
 
 
-def restore(
+async def restore(
     settings: Settings,
     source: Path,
     *,
@@ -129,6 +131,7 @@ def restore(
     key: Path | None,
     who: Principal,
     reason: str,
+    clock: Clock = _CLOCK,
 ) -> dict[str, Any]:
     """Put a backup in the place of a lost state folder; return what was lost.
 
@@ -158,7 +161,7 @@ def restore(
             for name in (POLICY_PUBLIC, POLICY_PRIVATE):
                 if (source / name).exists() and (source / POLICY_PRIVATE).exists():
                     _copy_file(source / name, building / name)
-        asyncio.run(_enter(building, told["fleet"], signing, lost, who, reason))
+        await _enter(building, told["fleet"], signing, lost, who, reason, clock)
         own_notes = (building / WITNESS).read_text(encoding="utf-8")
         before = "".join(note + "\n" for note in shown)
         (building / WITNESS).write_text(before + own_notes, encoding="utf-8")
@@ -278,13 +281,19 @@ def _private(
 
 
 async def _enter(
-    building: Path, fleet: str, key: SigningKey, lost: Loss, who: Principal, reason: str
+    building: Path,
+    fleet: str,
+    key: SigningKey,
+    lost: Loss,
+    who: Principal,
+    reason: str,
+    clock: Clock,
 ) -> None:
     """Write into the restored store what it is: restored, and stopped."""
     from vedette.adapters.sqlite import SqliteStore
 
     name = f"vedette/{fleet}"
-    store = SqliteStore(building, fleet=fleet, key=key, key_name=name, now_us=SystemClock().now_us)
+    store = SqliteStore(building, fleet=fleet, key=key, key_name=name, now_us=clock.now_us)
     try:
         await store.restored(lost, actor=str(who), reason=reason)
     finally:

@@ -1,6 +1,7 @@
-"""A request on a link that is cut under it, in a network of its own. Prints what arrived as JSON.
+"""A request, or a `mail`, on a link that is cut under it, in a network of its own.
 
-`asked` is made by the engine, with a time of 0.3 s; `plain` by a connection that is just closed.
+Prints what arrived as JSON: what the engine sent, with a time of 0.3 s, and what a plain connection
+sent that was just closed.
 """
 
 from __future__ import annotations
@@ -9,9 +10,14 @@ import fcntl
 import json
 import socket
 import struct
+import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 
+from vedette import crashpoint
+from vedette.adapters import smtp
 from vedette.adapters.http_tool.send import NoAnswer, exchange, place_of
 from vedette.load.http_template import Request
 
@@ -26,42 +32,71 @@ def set_link(up: bool) -> None:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, told)
 
 
-def take_all(listening: socket.socket, arrived: list[str]) -> None:
-    """Note the first word of whatever comes in; answer nothing."""
+def take_first(listening: socket.socket, arrived: list[str]) -> None:
+    """Note the first word of what comes in; answer nothing."""
+    one, _ = listening.accept()
+    with suppress(OSError):
+        arrived += one.recv(1 << 16).split(b" ")[0].decode().split()
 
-    def take(one: socket.socket) -> None:
-        try:
-            arrived.append(one.recv(1 << 16).split(b" ")[0].decode())
-        except OSError:
-            arrived.append("")
 
-    while True:
-        one, _ = listening.accept()
-        threading.Thread(target=take, args=(one,), daemon=True).start()
+def take_mail(listening: socket.socket, arrived: list[str]) -> None:
+    """Be a mail server for one mail: note that its content came, answer nothing to that."""
+    one, _ = listening.accept()
+    one.sendall(b"220 here\r\n")
+    with one.makefile("rb") as lines:
+        for line in lines:
+            if line.startswith(b"DATA"):
+                one.sendall(b"354 go on\r\n")
+                break
+            one.sendall(b"250 yes\r\n")
+        arrived += ["mail"] * bool(lines.readline())
+
+
+def send_mail(port: int, cut: Callable[[], None]) -> None:
+    """Hand a mail over whose content finds the link cut. Returns once nobody waits any more."""
+    smtp.TIMEOUT_S = TIME_S
+    crashpoint.hook = lambda point: cut() if point == "smtp.data:before" else None
+    server = {"host": "127.0.0.1", "port": port, "tls": "none"}
+    with suppress(smtp.Unanswered):
+        smtp.deliver(server, b"Subject: late\r\n\r\nlate\r\n", "a@b.example", ["c@d.example"])
+
+
+def send_request(port: int, cut: Callable[[], None]) -> None:
+    """Make a request that finds the link cut. Returns once nobody waits for its answer any more."""
+
+    def may_send(line: socket.socket) -> bool:
+        cut()
+        return True
+
+    place = place_of({"base_url": f"http://127.0.0.1:{port}", "private": True})
+    request = Request(method="POST", target="/", headers={}, body={}, has_body=True)
+    with suppress(NoAnswer):
+        exchange(place, request, {}, time.monotonic() + TIME_S, may_send)
+
+
+WAYS = {"POST": (take_first, send_request), "mail": (take_mail, send_mail)}
 
 
 def main() -> None:
     set_link(True)
     arrived: list[str] = []
-    listening = socket.create_server(("127.0.0.1", 0))
-    threading.Thread(target=take_all, args=(listening, arrived), daemon=True).start()
-    port = listening.getsockname()[1]
-    plain = socket.create_connection(("127.0.0.1", port))
+    ports = []
+    take, send = WAYS[sys.argv[1]]
+    for each in (take, take_first):
+        listening = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=each, args=(listening, arrived), daemon=True).start()
+        ports.append(listening.getsockname()[1])
+    plain = socket.create_connection(("127.0.0.1", ports[1]))
 
-    def cut(line: socket.socket) -> bool:
+    def cut() -> None:
         set_link(False)
         plain.sendall(b"plain request")
-        return True
 
-    place = place_of({"base_url": f"http://127.0.0.1:{port}", "private": True})
-    request = Request(method="POST", target="/", headers={}, body={}, has_body=True)
-    try:
-        exchange(place, request, {}, time.monotonic() + TIME_S, cut)
-    except NoAnswer:
-        plain.close()
-        time.sleep(CUT_S)
-        set_link(True)
-        time.sleep(LATER_S)
+    send(ports[0], cut)
+    plain.close()
+    time.sleep(CUT_S)
+    set_link(True)
+    time.sleep(LATER_S)
     print(json.dumps(arrived))
 
 

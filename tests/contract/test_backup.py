@@ -59,8 +59,8 @@ def lose(folder: Path) -> Path:
     return kept
 
 
-def put_back(folder: Path, source: Path, witness: Path | None) -> dict[str, Any]:
-    return restore(
+async def put_back(folder: Path, source: Path, witness: Path | None) -> dict[str, Any]:
+    return await restore(
         settings_of(folder), source, witness=witness, key=None, who=KIM, reason="the disk is gone"
     )
 
@@ -109,7 +109,7 @@ async def lost_and_restored(fleet: FleetHarness, folder: Path, tool: str) -> lis
         await fleet.send(*later)
         await fleet.settle()
     witness = lose(folder)
-    done = await in_thread(lambda: put_back(folder, folder / "backup", witness))
+    done = await put_back(folder, folder / "backup", witness)
     assert done["lost"] > 0
     return later
 
@@ -178,7 +178,7 @@ async def test_what_was_on_its_way_at_the_backup_happens_once(
             await fleet.approve(row)
         await until(lambda: world.effects(tool) == 1)
         await fleet.settle()
-    await in_thread(lambda: put_back(tmp_path, tmp_path / "backup", lose(tmp_path)))
+    await put_back(tmp_path, tmp_path / "backup", lose(tmp_path))
     async with fleet:
         await go_on(fleet)
         await fleet.settle()
@@ -342,7 +342,7 @@ async def test_a_restore_without_the_witness_excuses_nothing(tmp_path: Path, wor
     fleet = toy_fleet(tmp_path, world)
     await lost_and_restored(fleet, tmp_path, "wire.send")
     shutil.rmtree(tmp_path / "state")
-    done = await in_thread(lambda: put_back(tmp_path, tmp_path / "backup", None))
+    done = await put_back(tmp_path, tmp_path / "backup", None)
     assert done["lost"] == 0
     assert verified(tmp_path).ok
     assert not verified(tmp_path, tmp_path / "elsewhere.log").ok
@@ -357,7 +357,7 @@ async def test_history_beyond_what_the_restore_names_is_found(tmp_path: Path, wo
     older = tmp_path / "older.log"
     older.write_text("".join(note + "\n" for note in notes[:-1]))
     shutil.rmtree(tmp_path / "state")
-    await in_thread(lambda: put_back(tmp_path, tmp_path / "backup", older))
+    await put_back(tmp_path, tmp_path / "backup", older)
     assert verified(tmp_path).ok
     assert not verified(tmp_path, whole).ok
 
@@ -461,7 +461,7 @@ async def test_a_second_restore_of_an_older_backup(tmp_path: Path, world: World)
     """The first restore's own entry is lost with it, and its lost heads are named again."""
     fleet, _ = await restored(tmp_path, world)
     witness = lose(tmp_path)
-    await in_thread(lambda: put_back(tmp_path, tmp_path / "backup", witness))
+    await put_back(tmp_path, tmp_path / "backup", witness)
     async with fleet:
         await go_on(fleet)
         await fleet.send(*jobs(20, 30, "wire.send"))
@@ -475,7 +475,7 @@ async def test_a_second_restore_of_an_older_backup(tmp_path: Path, world: World)
         await fleet.send(*jobs(30, 33, "wire.send"))
         await fleet.settle()
     witness = lose(tmp_path)
-    await in_thread(lambda: put_back(tmp_path, tmp_path / "second", witness))
+    await put_back(tmp_path, tmp_path / "second", witness)
     report = verified(tmp_path)
     assert report.findings == ()
     assert len(report.restored) == 2
@@ -508,7 +508,7 @@ async def test_a_damaged_store_is_no_backup(tmp_path: Path, world: World) -> Non
         await in_thread(lambda: back_up(settings_of(tmp_path), tmp_path / "backup"))
     assert not (tmp_path / "backup" / "backup.json").exists()
     with pytest.raises(BadStore, match="not a whole"):
-        await in_thread(lambda: put_back(tmp_path, tmp_path / "backup", None))
+        await put_back(tmp_path, tmp_path / "backup", None)
 
 
 async def test_what_cannot_be_restored_is_refused(tmp_path: Path, world: World) -> None:
@@ -519,38 +519,34 @@ async def test_what_cannot_be_restored_is_refused(tmp_path: Path, world: World) 
         backup = tmp_path / "backup"
         await in_thread(lambda: back_up(fleet.app.settings, backup))
         with pytest.raises(StoreBusy):
-            await in_thread(lambda: put_back(tmp_path, backup, None))
+            await put_back(tmp_path, backup, None)
         with pytest.raises(BadCommand, match="not empty"):
             await in_thread(lambda: back_up(fleet.app.settings, backup))
     with pytest.raises(BadCommand, match="there is a store here"):
-        await in_thread(lambda: put_back(tmp_path, backup, None))
+        await put_back(tmp_path, backup, None)
     key = tmp_path / "kept.key"
     shutil.copy(tmp_path / "state" / "ledger.key", key)
     witness = lose(tmp_path)
     with pytest.raises(BadCommand, match="signing key of this store is not here"):
-        await in_thread(lambda: put_back(tmp_path, backup, witness))
+        await put_back(tmp_path, backup, witness)
     other = replace(settings_of(tmp_path), fleet="other")
     with pytest.raises(BadStore, match="of the fleet"):
-        await in_thread(
-            lambda: restore(other, backup, witness=None, key=key, who=KIM, reason="gone")
-        )
+        await restore(other, backup, witness=None, key=key, who=KIM, reason="gone")
     stranger = tmp_path / "stranger.log"
     body = Checkpoint("vedette/harbour", 10_000, bytes(32)).body()
     stranger.write_text(sign_note(body, "vedette/harbour", FORGER) + "\n")
     with pytest.raises(BadCommand, match="does not hold"):
-        await in_thread(lambda: put_back(tmp_path, backup, stranger))
+        await put_back(tmp_path, backup, stranger)
     assert not (tmp_path / "state" / "store.db").exists()
-    done = await in_thread(
-        lambda: restore(
-            settings_of(tmp_path), backup, witness=witness, key=key, who=KIM, reason="gone"
-        )
+    done = await restore(
+        settings_of(tmp_path), backup, witness=witness, key=key, who=KIM, reason="gone"
     )
     assert done["size"] > 0
     raw = (backup / "store.db").read_bytes()
     (backup / "store.db").write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
     shutil.rmtree(tmp_path / "state")
     with pytest.raises(BadStore, match=r"store\.db is not what it was"):
-        await in_thread(lambda: put_back(tmp_path, backup, witness))
+        await put_back(tmp_path, backup, witness)
 
 
 async def test_the_log_of_another_store_is_never_taken_for_the_restored_ones(
@@ -564,10 +560,10 @@ async def test_the_log_of_another_store_is_never_taken_for_the_restored_ones(
     log.write_bytes(b"commits that are nowhere else")
     backup, witness = tmp_path / "backup", tmp_path / "elsewhere.log"
     with pytest.raises(BadCommand, match=r"store\.db-wal: there is the log of a store"):
-        await in_thread(lambda: put_back(tmp_path, backup, witness))
+        await put_back(tmp_path, backup, witness)
     assert log.read_bytes() == b"commits that are nowhere else"
     log.rename(tmp_path / "store.db-wal")
-    await in_thread(lambda: put_back(tmp_path, backup, witness))
+    await put_back(tmp_path, backup, witness)
     assert verified(tmp_path).ok
 
 
@@ -590,15 +586,17 @@ async def test_another_key_than_that_of_the_backup_is_refused(
     for path in state.glob("store.db*"):
         path.unlink()
 
-    def restored_with(key: Path | None) -> dict[str, Any]:
-        return restore(settings_of(tmp_path), backup, witness=None, key=key, who=KIM, reason="gone")
+    async def restored_with(key: Path | None) -> dict[str, Any]:
+        return await restore(
+            settings_of(tmp_path), backup, witness=None, key=key, who=KIM, reason="gone"
+        )
 
     wrong = state / "ledger.key" if named else None
     with pytest.raises(BadCommand, match="not the one in force at the backup"):
-        await in_thread(lambda: restored_with(wrong))
+        await restored_with(wrong)
     assert not (state / "store.db").exists()
     # The control: the key of the backup.
-    await in_thread(lambda: restored_with(first))
+    await restored_with(first)
     async with fleet:
         assert ("all", "") in fleet.app.line.stops.listed()
     assert verified(tmp_path).ok
@@ -619,7 +617,7 @@ async def test_a_restored_fleet_stays_stopped_whatever_stop_there_was(
         await in_thread(lambda: back_up(fleet.app.settings, backup, with_keys=True))
         assert bool(fleet.app.line.stops.ends) is (for_us is not None)
     witness = lose(tmp_path)
-    await in_thread(lambda: put_back(tmp_path, backup, witness))
+    await put_back(tmp_path, backup, witness)
     async with fleet:
         assert fleet.app.line.stops.listed() == [("all", "")]
         assert fleet.app.line.stops.ends == []
@@ -631,7 +629,7 @@ async def test_a_restored_fleet_stays_stopped_whatever_stop_there_was(
 
 
 CHILD = """
-import os, signal, sys
+import asyncio, os, signal, sys
 from dataclasses import replace
 from pathlib import Path
 from vedette import crashpoint
@@ -649,8 +647,8 @@ def die(reached):
 
 crashpoint.hook = die
 settings = replace(Settings.of(folder / "content", "harbour"), state=folder / "state")
-restore(settings, folder / "backup", witness=folder / "elsewhere.log", key=None,
-        who=Principal.owner("kim"), reason="the disk is gone")
+asyncio.run(restore(settings, folder / "backup", witness=folder / "elsewhere.log", key=None,
+                    who=Principal.owner("kim"), reason="the disk is gone"))
 """
 
 POINTS = [
@@ -681,7 +679,7 @@ async def test_a_restore_that_is_killed_is_done_again(
     if whole or point in ("restore:mid", "restore:log"):
         assert not any((tmp_path / "state").glob("*.db-*")), "a log of what was there before"
     if not whole:
-        await in_thread(lambda: put_back(tmp_path, tmp_path / "backup", tmp_path / "elsewhere.log"))
+        await put_back(tmp_path, tmp_path / "backup", tmp_path / "elsewhere.log")
     async with fleet:
         await fleet.send(*later)
         await go_on(fleet)
@@ -711,7 +709,7 @@ async def test_a_source_delivers_again_what_was_lost(tmp_path: Path, world: Worl
         await deliver(fleet)
     before = world.keys("order.place")
     assert len(before) == 8
-    await in_thread(lambda: put_back(tmp_path, tmp_path / "backup", lose(tmp_path)))
+    await put_back(tmp_path, tmp_path / "backup", lose(tmp_path))
     async with fleet:
         await go_on(fleet)
         write(10)
@@ -754,7 +752,7 @@ async def test_a_disk_that_is_lost_under_load(tmp_path: Path, world: World, seed
         await asyncio.sleep(chance.random() / 10)
         delivering.cancel()
     witness = lose(tmp_path)
-    await in_thread(lambda: put_back(tmp_path, tmp_path / "backup", witness))
+    await put_back(tmp_path, tmp_path / "backup", witness)
     async with fleet:
         await go_on(fleet)
         await JsonlSource("jobs", str(lines), SystemClock()).deliver(fleet.app.intake)
@@ -791,12 +789,12 @@ async def test_the_policy_key_comes_back_where_it_is_missing_and_stays_where_it_
     assert not (tmp_path / "public" / "policy.key").exists()
     assert (tmp_path / "public" / "policy.pub").exists()
     witness = lose(tmp_path)
-    await in_thread(lambda: put_back(tmp_path, backup, witness))
+    await put_back(tmp_path, backup, witness)
     assert (state / "policy.key").read_bytes() == b"first"
     assert (state / "policy.pub").read_bytes() == b"first's public half"
     shutil.rmtree(state)
     state.mkdir()
     (state / "policy.key").write_bytes(b"second")
-    await in_thread(lambda: put_back(tmp_path, backup, witness))
+    await put_back(tmp_path, backup, witness)
     assert (state / "policy.key").read_bytes() == b"second"
     assert not (state / "policy.pub").exists()

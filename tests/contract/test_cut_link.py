@@ -30,15 +30,16 @@ def test_without_a_network_of_its_own_a_person_skips_and_ci_fails() -> None:
         need_links(False, {"CI": "1"})
 
 
-def test_a_request_that_a_cut_link_held_back_is_not_delivered_after_its_time() -> None:
+@pytest.mark.parametrize("what", ["POST", "mail"])
+def test_what_a_cut_link_held_back_is_not_delivered_after_its_time(what: str) -> None:
     """The target is asked by then, knows nothing, and the call would be made again.
 
     What a connection held that was just closed comes when the link is back: that is the kernel's
-    way, and shows that the request could have.
+    way, and shows that this could have.
     """
     need_links(may_run([*APART, "-c", ""]))
     done = subprocess.run(
-        [*APART, "-m", "tests.contract.cut_link_child"],
+        [*APART, "-m", "tests.contract.cut_link_child", what],
         capture_output=True, text=True, timeout=60, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

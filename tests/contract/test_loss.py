@@ -343,12 +343,8 @@ async def test_after_a_restore_and_an_archive_the_ledger_verifies_by_itself(
     shutil.copy(state / FILE, kept)
     shutil.rmtree(state)
 
-    def put_back() -> None:
-        restore(
-            settings, tmp_path / "backup", witness=kept, key=None, who=TESTER, reason="disk gone"
-        )
-
-    await asyncio.to_thread(put_back)
+    backup, reason = tmp_path / "backup", "disk gone"
+    await restore(settings, backup, witness=kept, key=None, who=TESTER, reason=reason)
     async with fleet:
         await nothing_happens_twice(fleet, world, later)
         for _ in range(2):

@@ -255,6 +255,8 @@ class Script:
         acts: list[tuple[str, Act]] = [
             ("feed", partial(self._feed, FIRST)),
             ("settle", self._settle),
+            # Later ones of a key go on while a person thinks: they answer before those come.
+            ("wait out a call", self._wait_out),
             ("answer", partial(self._answer, "unknown")),
             ("stop", partial(order, "stop", "stop", agent="other")),
             ("feed a stopped agent", partial(self._feed, STOPPED)),
@@ -289,6 +291,11 @@ class Script:
                     return
                 while not dispatcher.idle:  # noqa: ASYNC110
                     await asyncio.sleep(0.001)
+
+    async def _wait_out(self) -> None:
+        """Let pass what the longest call may take: nobody is asked about one before."""
+        self.clock.advance(60_000_000)
+        await self._settle()
 
     async def _feed(self, events: list[Event]) -> None:
         """Hand over what the feed has not handed over yet, two by two, with its place."""

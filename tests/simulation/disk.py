@@ -122,6 +122,22 @@ class SimDisk(WatchedDisk):
         witness = to / _UNSYNCED[0]
         self._shown[os.path.realpath(to)] = witness.stat().st_size if witness.exists() else 0
 
+    def forget(self, folder: Path) -> None:
+        """Take what lies in a machine's folder now for what its disk has: it came by other ways."""
+        real = os.path.realpath(folder)
+        for path in [path for path in self.files if path.rpartition("/")[0] == real]:
+            del self.files[path]
+
     def close(self) -> None:
         """Be the default no more."""
         self.unregister()
+
+
+def octets_of(folder: Path) -> int:
+    """Return how many octets the files below a folder have."""
+    return sum(
+        entry.stat().st_size
+        for place, _, _ in os.walk(folder)
+        for entry in os.scandir(place)
+        if entry.is_file(follow_symlinks=False)
+    )

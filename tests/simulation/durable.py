@@ -8,16 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+from tests.simulation.clock import SimClock
+from tests.simulation.founding import machine_of
 from tests.simulation.history import History
 from tests.simulation.server import Server
 
+from vedette.adapters.ledger_file import Archive
+from vedette.backup import back_up, restore
+from vedette.errors import BadCommand
+from vedette.identity import Principal
+from vedette.load import Settings
+
 
 class Durable:
-    """The store of a cluster: the server's, or else the file in the first machine's folder."""
+    """The store of a cluster, and its archive, which lies in `segments`.
 
-    def __init__(self, server: Server | None, machine: Callable[[], Path]) -> None:
-        self._server, self._machine = server, machine
-        self._open: tuple[str, apsw.Connection] | None = None
+    It is the server's, or else a file of the first machine, each `life` of which has a folder.
+    """
+
+    def __init__(self, folder: Path, server: Server | None, life: Callable[[], int]) -> None:
+        self._folder, self._server, self._life = folder, server, life
+        self._open: tuple[Path, apsw.Connection] | None = None
+        self._copies = 0
+        self.segments = folder / "archive"
 
     def close(self) -> None:
         """Let go of the file."""
@@ -29,13 +42,42 @@ class Durable:
         try:
             if self._server is not None:
                 return self._server.read(None).execute(sql).fetchall()
-            # Each life of a machine has a folder of its own.
-            path = str(self._machine() / "store.db")
-            if self._open is None or self._open[0] != path:
-                self._open = path, apsw.Connection(path, vfs="unix")
-            return self._open[1].execute(sql).fetchall()
+            return self._file().execute(sql).fetchall()
         except apsw.SQLError:
             return []
+
+    def _file(self) -> apsw.Connection:
+        path = machine_of(self._folder, 0, self._life()) / "store.db"
+        if self._open is None or self._open[0] != path:
+            self._open = path, apsw.Connection(str(path), vfs="unix")
+        return self._open[1]
+
+    async def keep(self, settings: Settings, clock: SimClock) -> Path:
+        """Copy the store as it stands, as a replica or a backup does; return where that lies."""
+        if self._server is not None:
+            return self._server.keep()
+        self._copies += 1
+        copy = self._folder / f"backup{self._copies}"
+        back_up(settings, copy, with_keys=True, clock=clock)
+        return copy
+
+    async def put_back(self, copy: Path, settings: Settings, clock: SimClock) -> None:
+        """Let an earlier copy take the place of the store: what came after it is lost."""
+        if self._server is not None:
+            self._server.fail_over(copy)
+            return
+        lost, witness = settings.state, copy.with_suffix(".witness")
+        for file in lost.glob("store.db*"):
+            file.unlink()
+        (lost / "witness.log").rename(witness)
+        given: dict[str, Any] = {
+            "key": None, "who": Principal.owner("kim"), "reason": "it is gone", "clock": clock,
+        }  # fmt: skip
+        try:
+            await restore(settings, copy, witness=witness, **given)
+        except BadCommand:
+            # The key was rotated since: heads that only the next one signed hold by no key here.
+            await restore(settings, copy, witness=None, **given)
 
     def head(self) -> int:
         """Return how many entries the ledger has."""
@@ -43,8 +85,15 @@ class Durable:
 
     def collect(self, history: History) -> list[bytes]:
         """Take the ledger and the fleet's own rows into the history; return the ledger's bytes."""
-        ledger = [bytes(raw) for (raw,) in self.rows("SELECT bytes FROM entry ORDER BY seq")]
+        archived = self._archived()
+        kept = [bytes(raw) for (raw,) in self.rows("SELECT bytes FROM entry ORDER BY seq")]
+        first = json.loads(kept[0])["seq"] if kept else 1
+        # A segment may hold what the store has not let go of yet.
+        ledger = [raw for seq, raw, _ in archived if seq < first] + kept
         history.entries = [json.loads(raw) for raw in ledger]
+        for seq, _, data in archived:
+            if data is not None and seq < first:
+                history.bodies[seq] = json.loads(data)
         for seq, data in self.rows("SELECT b.seq, b.data FROM body b JOIN entry e ON e.seq=b.seq "
                                    "WHERE e.kind IN ('turn.reasoned', 'run.closed')"):  # fmt: skip
             history.bodies[seq] = json.loads(data)
@@ -52,3 +101,10 @@ class Durable:
             agent = str(collection).removesuffix("_notes")
             history.rows[agent, key] = json.loads(data)["texts"]
         return ledger
+
+    def _archived(self) -> list[tuple[int, bytes, bytes | None]]:
+        """Return (seq, entry, body) of what is in the archive."""
+        if not self.segments.is_dir() or not any(self.segments.glob("*[0-9]")):
+            return []
+        segments = [one for _, _, one in Archive(self.segments).segments]
+        return [(seq, raw, data) for one in segments for seq, raw, _, data in one.walk()]

@@ -15,12 +15,13 @@ import random
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.simulation.disk import SimDisk
+from tests.simulation.clock import SimClock
+from tests.simulation.disk import SimDisk, octets_of
 from tests.simulation.durable import Durable
 from tests.simulation.engine import CrashPoints, Life, read_once, settings_of
 from tests.simulation.fleet import (
@@ -34,13 +35,14 @@ from tests.simulation.fleet import (
 )  # fmt: skip
 from tests.simulation.founding import Foundings, machine_of, store_of
 from tests.simulation.history import NEVER, Event, Fault, History, Order, Want
-from tests.simulation.loop import BOOT_S, Deadlock, SimLoop
+from tests.simulation.loop import BOOT_S, Deadlock, Owner, SimLoop
 from tests.simulation.model import Violation, judge
 from tests.simulation.plan import AGENTS, DISK_FAULTS, HELD, ROW, Operation, Plan
 from tests.simulation.server import Server, in_place
 from tests.simulation.world import closed_world
 
 from vedette import commands as product
+from vedette.adapters.ledger_file import archive, archived_of, last_before
 from vedette.errors import AlreadyDone, BadCommand, Temporary, VedetteError
 from vedette.storage import spare_space
 from vedette.testing.harness import TESTER
@@ -96,7 +98,7 @@ class _Play:
         self.server: Server | None = None
         if plan.store == "postgresql":
             self.server = Server(self.loop, folder, self.trace)
-        self.durable = Durable(self.server, lambda: machine_of(self.folder, 0, self.numbers[0]))
+        self.durable = Durable(folder, self.server, lambda: self.numbers[0])
         self.targets = Targets(self.loop, plan.seed, self.durable.head, self.trace)
         watched = any(one.do in DISK_FAULTS for one in plan.operations)
         self.disk = SimDisk(str(folder), watched=watched)
@@ -143,7 +145,7 @@ class _Play:
     async def within_bounds(self) -> None:
         """Play to the end, or until too much lies in memory."""
         whole = asyncio.ensure_future(self.main())
-        while not whole.done() and (octets := _octets(self.folder)) <= _MOST_OCTETS:
+        while not whole.done() and (octets := octets_of(self.folder)) <= _MOST_OCTETS:
             await asyncio.wait({whole}, timeout=_LOOK_S)
         if whole.done():
             return whole.result()
@@ -408,16 +410,33 @@ class _Play:
 
         await self.order(Order("rotate", 0.0), give)
 
+    async def do_archive(self, one: Operation) -> None:
+        """Move what is closed into the archive, as `vedette ledger archive` does."""
+
+        async def give(life: Life, by: product.Order) -> Any:
+            store, upkeep = life.app.store, life.app.commands.upkeep
+            assert upkeep is not None
+            size = last_before(store, life.app.line.clock.now_us(), store.open_from())
+            if size <= archived_of(store).size:
+                raise BadCommand("nothing is closed that is not archived")
+            key = (life.settings.state / "ledger.pub").read_text(encoding="utf-8").strip()
+            archived = archive(store, self.durable.segments, size, key)
+            return await upkeep.let_go(by.principal, by.reason, archived, by.command_id)
+
+        await self.order(Order("archive", 0.0), give)
+
     # --- faults -------------------------------------------------------------------------
 
     async def do_backup(self, one: Operation) -> None:
-        """Have the server's replica stand still as it is now."""
-        if self.server is not None:
-            self.image = self.loop.time(), self.server.keep()
+        """Copy the store as it is now, as a replica that stands still does, or a backup."""
+        life, clock = await self.anybody(), SimClock(self.loop)
+        since_s = self.loop.time()
+        with suppress(ConnectionError, VedetteError):
+            self.image = since_s, await life.do(self.durable.keep(life.settings, clock))
 
     async def do_failover(self, one: Operation) -> None:
-        """Go over to the replica, with all workers started anew, as the runbook says."""
-        if self.server is None or self.image is None:
+        """Go over to the copy, with all workers started anew, as the runbook says."""
+        if self.image is None:
             return
         since_s, image = self.image
         self.image = None
@@ -427,7 +446,10 @@ class _Play:
         slots = [slot for slot, life in enumerate(self.lives) if life and not life.owner.dead]
         for slot in slots:
             self.end(slot)
-        self.server.fail_over(image)
+        person = Owner("restore")
+        settings = settings_of(self.content, self.machine(0), None)
+        await self.loop.spawn(person, self.durable.put_back(image, settings, SimClock(self.loop)))
+        self.disk.forget(self.machine(0))
         await asyncio.gather(*(self.rise(slot) for slot in slots))
         told.told_s = self.loop.time()
 
@@ -541,15 +563,6 @@ class _Play:
         life = self.lives[one.worker]
         if life is not None:
             life.owner.wall_offset_us = self.offsets[one.worker]
-
-
-def _octets(folder: Path) -> int:
-    return sum(
-        entry.stat().st_size
-        for place, _, _ in os.walk(folder)
-        for entry in os.scandir(place)
-        if entry.is_file(follow_symlinks=False)
-    )
 
 
 @contextmanager

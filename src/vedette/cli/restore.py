@@ -57,16 +57,20 @@ def restore(ctx: click.Context, /, **given: Any) -> None:
     if (given["witness"] is None) is not given["no_witness"]:
         mend = "add --witness FILE, or --no-witness if there is none"
         raise BadCommand("say what the witness saw", mend=mend)
+    import asyncio
+
     from vedette.backup import restore as put_back
     from vedette.serve.endpoint import this_person
 
-    done = put_back(
-        settings,
-        given["source"].absolute(),
-        witness=given["witness"],
-        key=given["key"],
-        who=this_person(),
-        reason=given["reason"],
+    done = asyncio.run(
+        put_back(
+            settings,
+            given["source"].absolute(),
+            witness=given["witness"],
+            key=given["key"],
+            who=this_person(),
+            reason=given["reason"],
+        )
     )
     say(given["as_json"], done, _text(done, given["no_witness"]))
 

@@ -12,7 +12,6 @@ import ipaddress
 import json
 import socket
 import ssl
-import struct
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import field
@@ -20,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vedette import machine
+from vedette.adapters.unsent import deliver_unsent, drop_unsent
 from vedette.load.http_template import Request
 from vedette.quick_data import dataclass
 
@@ -32,10 +32,6 @@ _NOWHERE = (ipaddress.ip_network("192.0.0.0/24"), ipaddress.ip_network("fec0::/1
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
-
-# What becomes of bytes that have not arrived when a connection is closed, be it by kill -9: dropped
-# with it (SO_LINGER of no time), or sent for minutes still, while nobody waits for them any more.
-_DROP, _DELIVER = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 
 
 class NotSent(Exception):
@@ -121,14 +117,14 @@ def exchange(
         if request.has_body:
             body = json.dumps(request.body, ensure_ascii=False).encode()
             given["Content-Type"] = "application/json"
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DROP)
+        drop_unsent(line)
         if not may_send(line):
             return None
         try:
             connection.request(request.method, place.prefix + request.target, body or None, given)
             with closing(connection.getresponse()) as answer:
                 with suppress(OSError):
-                    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DELIVER)
+                    deliver_unsent(line)
                 return _read(answer, line, end)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise NoAnswer(f"{type(error).__name__}: {error}"[:300]) from error

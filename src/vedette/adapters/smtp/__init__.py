@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from vedette import crashpoint
+from vedette.adapters.unsent import deliver_unsent, drop_unsent
 from vedette.errors import Permanent, Temporary, Unsendable, VedetteError
 
 __all__ = ["Unanswered", "deliver", "deliver_some", "probe"]
@@ -108,8 +109,11 @@ def _hand_over(
         _expect(smtp.docmd("DATA"), 354)
         crashpoint.reach("smtp.data:before")
         try:
+            assert smtp.sock is not None
+            drop_unsent(smtp.sock)
             smtp.send(content)
             answer = smtp.getreply()
+            deliver_unsent(smtp.sock)
         except (OSError, smtplib.SMTPException) as error:
             told = f"lost when the mail was handed over: {_told(error)}"
             raise Unanswered(told, where=_where(server)) from error

@@ -1,0 +1,22 @@
+"""What becomes of bytes that have not arrived when their connection is closed, be it by kill -9.
+
+By itself a kernel goes on sending them for minutes, when nobody waits for them any more: a call
+whose target was asked meanwhile, and knew nothing of it, would be made a second time.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+_DROP, _DELIVER = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
+
+
+def drop_unsent(line: socket.socket) -> None:
+    """Have what is not sent dropped with the connection (SO_LINGER of no time)."""
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DROP)
+
+
+def deliver_unsent(line: socket.socket) -> None:
+    """Have what is not sent delivered after the connection was closed, as is usual."""
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DELIVER)
