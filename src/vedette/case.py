@@ -504,13 +504,17 @@ class Case:
             self.line.metrics.count("runs", agent=self.agent.name, state="done")
 
     def reload(self) -> None:
-        """Read the run again after a person's answer moved it on; what ended here stays so."""
+        """Read the run again after a person's answer moved it on; what ended here stays so.
+
+        Raises StoreFailed, and then nothing is taken in: a run that is newer than its actions
+        would pass for one that still waits for the answer that moved it.
+        """
         fresh = self.line.store.run(self.run.id)
         if fresh is None:
             raise Superseded("the run is gone")
-        self.run = fresh
+        rows = self.line.store.actions(fresh.id)
         ended = {row.id: row for row in self.rows if row.settled}
-        self.rows = [ended.get(row.id, row) for row in self.line.store.actions(fresh.id)]
+        self.run, self.rows = fresh, [ended.get(row.id, row) for row in rows]
 
 
 def _is_told_elsewhere(row: ActionRow) -> bool:

@@ -240,3 +240,33 @@ def test_on_a_full_disk_a_stop_and_what_was_under_way_are_still_recorded(tmp_pat
     assert told["stops_after"] == [["all", ""]]
     assert set(told["keys_at_the_end"].values()) == {1}
     assert len(told["keys_at_the_end"]) == 30
+
+
+async def test_a_read_that_fails_between_a_run_and_its_actions_hides_no_answer(
+    tmp_path: Path,
+) -> None:
+    """An approval moves the run while a call is out; the store is away while it is read again."""
+    gate = Gate()
+    world = World(answer=gate)
+    async with toy_fleet(tmp_path, world) as fleet:
+        event = job("1", send("a", tool="big.send"), send("b", tool="big.send"))
+        await fleet.send(event)
+        await fleet.settle()
+        first, second = fleet.actions(event)
+        await fleet.approve(first)
+        await until(lambda: len(world.calls) == 1)
+        await fleet.approve(second)
+        store: Any = fleet.app.store
+        actions, failed = store.actions, []
+
+        def away(run: str) -> list[Any]:
+            failed.append(run)
+            store.actions = actions
+            raise StoreFailed("the server is away")
+
+        store.actions = away
+        gate.open.set()
+        await fleet.settle()
+        assert failed
+        assert [row.effect for row in fleet.actions(event)] == ["done", "done"]
+        assert fleet.runs(event)[0].state == "done"
