@@ -55,19 +55,23 @@ async def perform(line: Line, case: Case) -> None:
         await stand_by(line, case, row)
         await decide_again(line, case, [row])
         return
+    told = case.read_told([row], to_decide=False).get(row.id, ())
     try:
-        told = case.read_told([row], to_decide=False).get(row.id, ())
         action = case.action(row, told)
     except Superseded:
-        again = decide_again if row.effect == "intended" else ask_person
-        await again(line, case, [row])
+        if row.effect == "intended":
+            await decide_again(line, case, [row])
+        elif left_us := quiet_us(line, case, row, told):
+            await keep_quiet(line, case, row, left_us)
+        else:
+            await ask_person(line, case, [row])
         return
     tool = action.tool
     breaker = breaker_of(line, agent, tool)
     doubt = row.id not in case.cleared and line.in_doubt(case.run, row)
     before = performing.before_call(tool, row.effect, mine=row.id in case.started, doubt=doubt)
     # Who looks before the call's time is over, a person too, may see nothing yet.
-    if before in ("ask", "person") and (left_us := quiet_us(line, case, row, tool, told)):
+    if before in ("ask", "person") and (left_us := quiet_us(line, case, row, told)):
         await keep_quiet(line, case, row, left_us)
         return
     if before == "person":
@@ -138,7 +142,7 @@ async def try_target(
         # It was the target that was tried: an outage must not use up the tries of what waits, nor
         # make it wait for longer than for the target.
         tried = row.tries + (before != "ask" and outcome.state == "unknown")
-        await park(line, case, replace(row, tries=tried), breaker.target)
+        await park(line, case, replace(row, tries=tried), breaker.target, what="answered")
     elif outcome is not None:
         await settle(line, case, row, outcome, sure)
     elif before == "ask" and tool.verify and row.tries >= tool.attempts:
@@ -213,12 +217,12 @@ async def must_wait(line: Line, case: Case, row: ActionRow, breaker: Breaker) ->
     return True
 
 
-def quiet_us(line: Line, case: Case, row: ActionRow, tool: Tool, told: Sequence[Told] = ()) -> int:
-    """Return for how long the target must not be asked yet what came of a call; 0 if it may be.
+def quiet_us(line: Line, case: Case, row: ActionRow, told: Sequence[Told] = ()) -> int:
+    """Return for how long nobody must be asked yet what came of a call; 0 if they may be.
 
-    Whoever asks about a call passes here: until then *absent* may mean *not yet*.
+    Whoever asks about a call passes here, a person too: until then *absent* may mean *not yet*.
     """
-    lasts_us = performing.time_of_call(tool, told)
+    lasts_us = performing.time_of_call(case.agent.tools.get(row.tool), told)
     return line.quiet.left_us(row.id, case.epoch, lasts_us, line.clock.monotonic_us())
 
 
@@ -229,18 +233,21 @@ async def keep_quiet(line: Line, case: Case, row: ActionRow, left_us: int) -> No
     line.parking.wait(case.run)
 
 
-async def park(line: Line, case: Case, row: ActionRow, target: str | None) -> None:
+async def park(
+    line: Line, case: Case, row: ActionRow, target: str | None, *, what: str = "uncalled"
+) -> None:
     """Let a run wait for a target, or for its turn in its key, at no compute.
 
     It is woken by whatever it waits for; should that be lost, it is looked at again in an hour.
+    `what` says how it is known that a call that was begun did not happen.
     """
     now = line.clock.now_us()
     waits = replace(row, waits="target", not_before_us=now + LOOK_AGAIN_US)
     if row.id in case.started:
-        # Its start was made durable a moment ago, and nothing was called.
+        # Its start was made durable a moment ago.
         case.started.discard(row.id)
         waits.effect = "intended"
-        await mark(case, waits, "effect.absent", now=now, what="uncalled")
+        await mark(case, waits, "effect.absent", now=now, what=what)
     else:
         await mark(case, waits, None, now=now)
     if waits.tries > 0:
@@ -303,7 +310,7 @@ async def settle(line: Line, case: Case, row: ActionRow, outcome: Outcome, sure:
         tool = case.agent.tools[row.tool]
         state = performing.settle(after, tool, outcome, now)
         if state == "unknown" and after.waits == "target":
-            left_us = quiet_us(line, case, row, tool)
+            left_us = quiet_us(line, case, row)
             after.not_before_us = max(after.not_before_us, now + left_us)
         drafts: list[Draft] = []
         if state == "unknown" and row.effect != "unknown":

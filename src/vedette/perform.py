@@ -82,14 +82,14 @@ def call_of(
     )
 
 
-def time_of_call(tool: Tool, told: Sequence[Told]) -> int:
+def time_of_call(tool: Tool | None, told: Sequence[Told]) -> int:
     """Return how long a call that may be on its way takes at most (microseconds).
 
     `told` are the action's entries: a start says what the tool was given then, which may be more
-    than it is given today.
+    than it is given today. The tool may be gone by now (None).
     """
     given = [entry.get("timeout") or 0 for entry, _ in told if entry["kind"] == STARTED]
-    return max(tool.timeout_us, *given[-1:], 0)
+    return max(tool.timeout_us if tool else 0, *given[-1:], 0)
 
 
 async def make(

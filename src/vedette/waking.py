@@ -157,9 +157,11 @@ class Waking:
     # --- out --------------------------------------------------------------------------------
 
     def release(self, case: Case) -> None:
-        """Let a run that was woken try what it was parked with, though its time has not come."""
+        """Let a run that was woken try what it was parked with, though its time has not come.
+
+        As often as it is taken up until it leaves memory: what came of a try may not be durable.
+        """
         if case.run.id in self._released:
-            self._released.discard(case.run.id)
             for row in case.rows:
                 if row.waits == "target":
                     row.not_before_us = 0

@@ -74,15 +74,31 @@ async def test_a_target_turns_the_call_away(fleet: FleetHarness, world: World) -
     assert_told(fleet, "answered")
 
 
-async def test_a_start_was_made_durable_and_another_call_tries_the_target_meanwhile(
-    fleet: FleetHarness, world: World, clock: ManualClock, closed: threading.Event
-) -> None:
+def open_breaker(fleet: FleetHarness, clock: ManualClock) -> None:
+    """Have the target given up, and due for a trial."""
     breaker = fleet.app.line.breakers.of("world")
     while breaker.state == "closed":
         leave = breaker.enter(clock.now_us())
         assert leave is not None
         breaker.leave(leave, False, clock.now_us())
     clock.advance(MINUTE_US)
+
+
+async def test_a_target_that_is_tried_turns_the_call_away(
+    fleet: FleetHarness, world: World, clock: ManualClock
+) -> None:
+    open_breaker(fleet, clock)
+    world.answer = lambda _: Outcome("retry", error="closed on mondays")
+    await fleet.send(job("1", send(tool=TOOL)))
+    await fleet.settle()
+    assert len(world.calls) == 1
+    assert_told(fleet, "answered")
+
+
+async def test_a_start_was_made_durable_and_another_call_tries_the_target_meanwhile(
+    fleet: FleetHarness, world: World, clock: ManualClock, closed: threading.Event
+) -> None:
+    open_breaker(fleet, clock)
     world.answer = lambda _: (closed.wait(20), None)[1]
     events = [job(name, send(tool=TOOL), key=name) for name in ("a", "b")]
     await fleet.send(*events)

@@ -16,11 +16,12 @@ from vedette.errors import StoreFailed
 from vedette.event import Event
 from vedette.memory import Briefing
 from vedette.ports import Thought
+from vedette.run import Step
 from vedette.serve.http import application
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy import World, do, job, send, toy_fleet, until
+from vedette.testing.toy import World, before_commit, do, job, send, toy_fleet, until
 
 SECOND = 1_000_000
 
@@ -114,6 +115,45 @@ async def test_what_waits_for_two_targets_goes_on_when_either_is_back(tmp_path: 
             clock.advance(2 * SECOND)
             await fleet.settle()
         assert world.effects("wire.send") == 8
+
+
+SILENT = Outcome("unknown", error="no answer")
+TURNED_AWAY = Outcome("retry", error="503")
+
+
+@pytest.mark.parametrize("tool", ["wire.send", "order.place"])
+@pytest.mark.parametrize("answer", [SILENT, TURNED_AWAY], ids=lambda one: one.state)
+async def test_a_trial_whose_end_is_not_durable_holds_its_key_no_longer_than_its_target_is_away(
+    tmp_path: Path, tool: str, answer: Outcome
+) -> None:
+    """One commit fails, of the trial of a target; at that moment the target is back."""
+    clock, failing = ManualClock(), [False]
+    world = World(answer=lambda call: answer, query=lambda call: SILENT)
+    # (What a silent target was asked to do may have happened: that key's next is not called.)
+    keys = "a" if (tool, answer) == ("order.place", SILENT) else "abcdefgh"
+
+    async def fail(step: Step) -> None:
+        later_us = clock.now_us() + 1000 * SECOND
+        if failing[0] and any(
+            row.waits == "target" and row.not_before_us > later_us for row in step.actions
+        ):
+            failing[0], world.answer, world.query = False, None, None
+            raise StoreFailed("the commit failed")
+
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        before_commit(fleet, fail)
+        events = [job(key, send(key, tool), key=key) for key in keys]
+        await fleet.send(*events)
+        breaker = fleet.app.line.breakers.of("world")
+        while breaker.opened < 4:
+            clock.advance(SECOND)
+            await fleet.settle()
+        failing[0] = True
+        for _ in range(240):
+            clock.advance(SECOND // 2)
+            await fleet.settle()
+        assert not failing[0]
+        assert [run.state for event in events for run in fleet.runs(event)] == ["done"] * len(keys)
 
 
 # --- the watchdog ---------------------------------------------------------------------------------

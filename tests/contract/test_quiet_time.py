@@ -194,6 +194,25 @@ async def test_what_never_happened_is_done_again_once_that_is_certain(
     assert (absent["what"], absent["action"]) == ("asked", row_of(fleet).id)
 
 
+async def test_a_person_who_is_asked_instead_of_a_target_is_not_asked_sooner(
+    fleet: FleetHarness, target: Late, clock: ManualClock
+) -> None:
+    """The tool is declared otherwise after the restart, so that its target cannot be asked."""
+    await fleet.close()
+    path = fleet.content / "agents" / "worker" / "agent.yaml"
+    before, place, after = path.read_text().partition("name: order.place")
+    path.write_text(before + place + after.replace("query: ask,", "query: ask, verify: ask,", 1))
+    await fleet.open()
+    await fleet.settle()
+    clock.advance(WHOLE_US - 1)
+    await fleet.settle()
+    assert (row_of(fleet).effect, row_of(fleet).hold) == ("started", None)
+    clock.advance(1)
+    await fleet.settle()
+    assert (row_of(fleet).effect, row_of(fleet).hold) == ("unknown", "open")
+    assert (len(target.taken), target.asked) == (1, [])
+
+
 async def test_only_the_key_of_the_call_waits(
     fleet: FleetHarness, target: Late, clock: ManualClock
 ) -> None:
