@@ -24,7 +24,7 @@ from vedette import __version__
 from vedette.clock import Clock, SystemClock, iso
 from vedette.crashpoint import reach
 from vedette.disk_errors import told_of_disk
-from vedette.durable import create_whole
+from vedette.durable import replace_whole
 from vedette.errors import BadCommand, BadStore
 from vedette.identity import Principal
 from vedette.proof import ProofError, read_notes
@@ -83,7 +83,7 @@ def _back_up(settings: Settings, to: Path, with_keys: bool, now_us: int) -> dict
     told = _described(settings, to, now_us)
     sync_folder(to)
     raw = orjson.dumps(told, option=orjson.OPT_INDENT_2) + b"\n"
-    create_whole(to / MANIFEST, raw, "manifest")
+    replace_whole(to / MANIFEST, raw, "manifest")
     return told
 
 
@@ -335,13 +335,12 @@ def _embedded(settings: Settings) -> None:
 
 
 def _copy_file(source: Path, to: Path) -> None:
-    from vedette.adapters.keys import write_private
-
     if source.name in (STORE, MEMORY):
         shutil.copyfile(source, to)
         to.chmod(0o600)
         return
-    write_private(to, source.read_bytes())
+    # The folder is new, and its disk may have no hard links.
+    replace_whole(to, source.read_bytes(), "key")
 
 
 def _digest(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,6 +27,16 @@ def create_whole(path: Path, raw: bytes, point: str) -> None:
     `point` names the crash points. Raises FileExistsError if somebody else was here first, and
     OSError.
     """
+    # A link, not a rename: what is there already keeps its place.
+    _write_whole(path, raw, point, os.link)
+
+
+def replace_whole(path: Path, raw: bytes, point: str) -> None:
+    """Write a file as `create_whole` does, in the place of what is there; needs no hard links."""
+    _write_whole(path, raw, point, os.replace)
+
+
+def _write_whole(path: Path, raw: bytes, point: str, put: Callable[[str, Path], None]) -> None:
     reach(f"{point}:before")
     import tempfile  # a key is made once, and loading this costs every start
 
@@ -36,8 +47,7 @@ def create_whole(path: Path, raw: bytes, point: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         reach(f"{point}:mid")
-        # A link, not a rename: what is there already keeps its place.
-        os.link(name, path)
+        put(name, path)
     finally:
         with suppress(OSError):  # it is dropped later
             Path(name).unlink()

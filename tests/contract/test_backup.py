@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import shutil
 import signal
 import sys
@@ -547,6 +549,21 @@ async def test_what_cannot_be_restored_is_refused(tmp_path: Path, world: World) 
     shutil.rmtree(tmp_path / "state")
     with pytest.raises(BadStore, match=r"store\.db is not what it was"):
         await put_back(tmp_path, backup, witness)
+
+
+async def test_a_disk_without_hard_links_takes_a_backup(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: object, path: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(source), None, str(path))
+
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.send(*jobs(0, 2, "wire.send"))
+        await fleet.settle()
+        monkeypatch.setattr(os, "link", refuse)
+        told = await in_thread(lambda: back_up(fleet.app.settings, tmp_path / "backup"))
+    assert told["size"] > 0
+    assert (tmp_path / "backup" / "backup.json").exists()
 
 
 async def test_the_log_of_another_store_is_never_taken_for_the_restored_ones(

@@ -433,6 +433,17 @@ async def test_a_server_that_is_not_heard_of_takes_little_of_who_reads(url: str,
     await asyncio.sleep(0.01)
 
 
+async def test_a_statement_that_takes_too_long_is_no_server_that_is_away(url: str) -> None:
+    """Who asks for much is refused; whoever asks next is answered at once."""
+    reading = await asyncio.to_thread(
+        partial(PostgresDatabase, url, name="vedette reader", patience_s=1, silent_s=0.5)
+    )
+    with pytest.raises(StoreFailed, match="did not answer a statement: no answer within"):
+        await asyncio.to_thread(reading.rows, "SELECT pg_sleep(3)")
+    assert await asyncio.to_thread(reading.rows, "SELECT 1") == [(1,)]
+    await asyncio.to_thread(reading.close)
+
+
 async def test_a_group_whose_session_ends_leaves_nothing(worker: Opener, url: str) -> None:
     store = worker()
     (run,) = await accepted(store, event(1))

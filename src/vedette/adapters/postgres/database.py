@@ -100,7 +100,7 @@ class PostgresDatabase:
         self._url, self._name = url, name
         self._settings = _SETTINGS.format(hold_ms=hold_ms, statement_ms=statement_ms)
         self._patience_s, self._silent_s = patience_s, silent_s
-        self._away_since = self._again_from = 0.0
+        self._away_since = self._again_from = self._connected_s = 0.0
         self._columns: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._key = 0
         self._kept: list[str] = []
@@ -142,6 +142,7 @@ class PostgresDatabase:
             except BaseException:
                 made.close()
                 raise
+        self._connected_s = machine.monotonic_s()
         return made
 
     def _class(self) -> type[psycopg.Connection[Any]]:
@@ -284,14 +285,22 @@ class PostgresDatabase:
                 tries, now = tries + 1, machine.monotonic_s()
                 self._away_since = self._away_since or now
                 if tries > 1 and now >= self._away_since + self._patience_s:
-                    if self._patience_s:
-                        waited_s = _ALONE_TIMES * (now - began)
-                        self._again_from = now + min(_MOST_ALONE_S, max(_ALONE_S, waited_s))
-                    told = f"PostgreSQL does not answer: {_first_line(error)}"
-                    if isinstance(error, VedetteError):
-                        told = error.what
-                    raise StoreFailed(told, mend="start it, or correct the address") from error
+                    raise self._given_up(error, began, now) from error
             machine.sleep_s(0.05 if tries > 1 else 0)
+
+    def _given_up(self, error: BaseException, began_s: float, now_s: float) -> StoreFailed:
+        """Return what is raised to who began at an instant; leave a server alone that is away."""
+        if self._patience_s and self._connected_s >= began_s:
+            # It is there, as it let us in: this one statement takes too long.
+            told = f"PostgreSQL did not answer a statement: {_first_line(error)}"
+            return StoreFailed(told, mend="see in pg_stat_activity what it waits for")
+        if self._patience_s:
+            waited_s = _ALONE_TIMES * (now_s - began_s)
+            self._again_from = now_s + min(_MOST_ALONE_S, max(_ALONE_S, waited_s))
+        told = f"PostgreSQL does not answer: {_first_line(error)}"
+        if isinstance(error, VedetteError):
+            told = error.what
+        return StoreFailed(told, mend="start it, or correct the address")
 
     # --- transactions -----------------------------------------------------------------------
 
