@@ -39,8 +39,12 @@ class People:
         self._seen: dict[tuple[str, str, int], float] = {}
 
     async def stop(self, scope: str) -> None:
-        """Stop a scope."""
-        await self._give("stop", _scope(scope), Order("stop", self._now(), what=scope))
+        """Stop a scope; a stop that its worker could not record is ordered again until it is.
+
+        It might be recorded later, once nobody would lift it any more.
+        """
+        while not await self._give("stop", _scope(scope), Order("stop", self._now(), what=scope)):
+            await asyncio.sleep(0.5)
 
     async def resume(self, scope: str) -> None:
         """Lift the stop of a scope."""
@@ -104,16 +108,18 @@ class People:
         order = Order("confirm" if happened else verb, self._now(), what=key)
         await self._give(verb, {"hold": f"hold_{key}", "digest": digest}, order)
 
-    async def _give(self, verb: str, args: dict[str, Any], order: Order) -> None:
+    async def _give(self, verb: str, args: dict[str, Any], order: Order) -> bool:
+        """Give an order; return whether nothing more is to come of it: recorded, or refused."""
         self.orders.append(order)
         told = await self._command(verb, args)
         if told is None:
-            return
-        if not told.get("recorded", True):
+            return True
+        recorded: bool = told.get("recorded", True)
+        if not recorded:
             self.refusals[f"{verb}: it holds here, and is not recorded: {told['why']}"] += 1
-            if len(self._workers) > 1:
-                return  # the others may not have heard of it
-        order.told_s = self._now()
+        if recorded or len(self._workers) == 1:  # else the others may not have heard of it
+            order.told_s = self._now()
+        return recorded
 
     async def _command(self, verb: str, args: dict[str, Any]) -> dict[str, Any] | None:
         """Give an order, again under its id until it is answered; None if it is refused."""
