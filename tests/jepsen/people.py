@@ -43,7 +43,7 @@ class People:
 
         It might be recorded later, once nobody would lift it any more.
         """
-        while not await self._give("stop", _scope(scope), Order("stop", self._now(), what=scope)):
+        while not await self._give("stop", _scope(scope), Order("stop", self._now(), what=scope)):  # noqa: ASYNC110
             await asyncio.sleep(0.5)
 
     async def resume(self, scope: str) -> None:
