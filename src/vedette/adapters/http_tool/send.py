@@ -19,9 +19,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vedette import machine
-from vedette.adapters.unsent import deliver_unsent, drop_unsent
 from vedette.load.http_template import Request
 from vedette.quick_data import dataclass
+from vedette.unsent import deliver_unsent, drop_unsent
 
 MOST_BYTES = 64 << 10  # of an answer's body that are kept
 

@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from vedette import crashpoint
-from vedette.adapters.unsent import deliver_unsent, drop_unsent
 from vedette.errors import Permanent, Temporary, Unsendable, VedetteError
+from vedette.unsent import deliver_unsent, drop_unsent
 
 __all__ = ["Unanswered", "deliver", "deliver_some", "probe"]
 
