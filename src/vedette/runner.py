@@ -121,8 +121,8 @@ class Running:
                         self._tell_store()
                         self._tell_bank()
                         self._tell_clock()
+                        app.watchdog.look()  # first: what cannot be gauged must not blind it
                         self._gauges()
-                        app.watchdog.look()
                         if on_tick is not None:
                             on_tick(self)
                         if self.until_idle and self._idle():
