@@ -439,13 +439,15 @@ class Commands:
         store = self.line.store
         await keep_states(self.line, store.runs_with(event=event, subject=subject, entry=entry))
         draft = Draft("body.erased", {"actor": str(order.principal)}, body=order.body())
-        erased = await store.erase(
+        recall = self.line.recall
+        erasing = store.erase(
             event=event, subject=subject, entry=entry, draft=draft, end=deny_holds,
             shown=digest, command=order.command_id,
         )  # fmt: skip
-        banks = self.line.recall.banks
-        kept = store.candidates(erased.events)
-        forgot = self.line.recall.follow(lambda: banks.forget(erased.events, kept), order=True)
+        erased = await recall.await_commit(erasing, order=True)
+        forgot = recall.follow(
+            lambda: recall.banks.forget(erased.events, store.candidates(erased.events)), order=True
+        )
         if self.curating is not None:
             forgot = self.curating.unlearn() and forgot
         return {"erased": list(erased.digests), "scrubbed": erased.scrubbed and forgot}

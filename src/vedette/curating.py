@@ -101,12 +101,14 @@ class Curating:
         What a person proposed belongs to no event: it is found by its entry alone. Returns whether
         that is done; if not it is done again, and nobody is briefed before.
         """
+        return self.line.recall.follow(self._unlearn, order=True)
+
+    def _unlearn(self) -> None:
         store: Any = self.line.store
         archived = _archived(store)
         gone = [one for one in store.learned().values() if one.state == "erased"]
-        done = self._follow([one for one in gone if not _elsewhere(one, archived)])
-        self.refresh()
-        return done and not self.line.recall.closed
+        self.line.recall.banks.settle(one for one in gone if not _elsewhere(one, archived))
+        self._renew()
 
     def bring_up(self) -> None:
         """Bring banks that are behind, and judges, to what the ledger says."""
@@ -215,7 +217,8 @@ class Curating:
         body = Body(canonical({**candidate.body(), "reason": reason}))
         fields = {"memory": bank, "what": id, "actor": str(who)}
         store: Any = self.line.store
-        seq = await store.propose(Draft(PROPOSED, fields, body=body), command=command)
+        proposing = store.propose(Draft(PROPOSED, fields, body=body), command=command)
+        seq = await self.line.recall.await_commit(proposing, order=True)
         self._settle(
             [Learned(bank, id, "candidate", candidate, seq=seq, by=str(who), proposed_us=now)]
         )
@@ -265,7 +268,8 @@ class Curating:
         """Give orders by kind of entry, all in one commit: an order stands whole or not at all."""
         body = Body(canonical({"reason": reason}))
         drafts = [(Draft(kind, {"actor": str(who)}, body=body), moves[kind]) for kind in moves]
-        moved = await self.line.store.curate(*drafts, command=command)
+        curating = self.line.store.curate(*drafts, command=command)
+        moved = await self.line.recall.await_commit(curating, order=True)
         self._settle(moved)
         return [{"memory": one.name, "state": one.state, "entry": one.last} for one in moved]
 

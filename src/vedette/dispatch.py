@@ -17,11 +17,11 @@ agent that is slow, or has a storm of events, is in nobody else's way.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import field, replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from vedette.case import Case
 from vedette.clock import MICROS, until_beat, within
@@ -43,9 +43,11 @@ from vedette.waking import Waking
 REST_S = 1.0
 Key = tuple[str, str]
 # Where a ready run is: waiting for an instant or a person; with a judge; performed; in a lane that
-# is to have a handler, or that nobody looks at; to be read; not to be read; of no lease.
-Place = Literal["aside", "hand", "effects", "queued", "idle", "behind", "unread", "leaseless"]
-T = TypeVar("T")
+# is to have a handler, or that nobody looks at; to be read; not to be read; of no lease; to be
+# tried again, as a store that is well by all else that is known of it refused the last attempt.
+Place = Literal[
+    "aside", "hand", "effects", "queued", "idle", "behind", "unread", "leaseless", "refused"
+]
 
 # A target whose next trial is further off than this has failed several in a row.
 _TRIAL_SOON_US = 10_000_000
@@ -117,6 +119,7 @@ class Dispatcher:
         )
         self.waking = Waking(line, self.supply)
         self._guarding = Guard(line, self._passed)
+        self._guard = self._guarding.do
         self._lanes: dict[Key, Lane] = {}
         self._turns: Turns[Key] = Turns(handlers, beside=BESIDE, cost=self._cost)
         self._hands: set[Hand] = set()
@@ -124,11 +127,16 @@ class Dispatcher:
         self._parked: dict[Key, int] = {}
         # Keys of which more is in the store than in their lanes.
         self._short: set[Key] = set()
+        # Those of them that the store did not give when they were last asked for.
+        self._unread: set[Key] = set()
+        # Whether a store that is ready refused the last look at it.
+        self.blind = False
         self._handlers = handlers
         self._charge: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._finishing: dict[asyncio.Task[None], None] = {}
-        self._seen_through: Counter[str] = Counter()
+        # Runs whose first turn is durable, whatever the store says of them: they are seen through.
+        self.under_way: dict[str, Case] = {}
         self._failed: Callable[[str, BaseException | None], None] | None = None
         self._closing = False
         self._moved_us = line.clock.moved_us
@@ -201,13 +209,14 @@ class Dispatcher:
 
     def at_work(self, agent: str, *, judging: bool = True) -> bool:
         """Say whether runs of an agent are being handled; without `judging` only beyond that."""
-        if self._seen_through[agent]:
+        if any(case.run.agent == agent for case in self.under_way.values()):
             return True
         return judging and any(lane.busy for key, lane in self._lanes.items() if key[0] == agent)
 
     def in_hand(self, agent: str) -> int:
         """Return how many runs of an agent are being judged or performed."""
-        return self._seen_through[agent] + sum(hand.key[0] == agent for hand in self._hands)
+        seen = sum(case.run.agent == agent for case in self.under_way.values())
+        return seen + sum(hand.key[0] == agent for hand in self._hands)
 
     def place(self, run: Run) -> Place:
         """Return where a run is that the store says is ready."""
@@ -216,9 +225,11 @@ class Dispatcher:
             return "aside"
         if self._line.store.lease(run) is None:
             return "leaseless"
+        if run.id in self._guarding.refused and self._line.store.ready:
+            return "refused"
         if run.id not in self.supply.known:
             if key in self._short:
-                return self._lane_place(key)
+                return "unread" if key in self._unread else self._lane_place(key)
             return "behind" if run.agent in self.supply.behind else "unread"
         for at in (key, self._own_lane(run)):
             lane = self._lanes.get(at)
@@ -227,10 +238,14 @@ class Dispatcher:
         lane = self._lanes.get(key)
         return "hand" if lane is not None and lane.busy else "effects"
 
+    def refused(self) -> dict[str, tuple[Run, str]]:
+        """Return the runs in memory whose last attempt a store refused, and why, by their id."""
+        return self._guarding.refused_of(self.supply.known)
+
     def _lane_place(self, key: Key) -> Place:
         at_us = self._parked.get(key)
         if at_us is not None:
-            late = at_us + _LATE_US < self._line.clock.now_us()
+            late = self._line.store.ready and at_us + _LATE_US < self._line.clock.now_us()
             return "idle" if late else "aside"
         lane = self._lanes.get(key)
         if lane is None:
@@ -300,10 +315,12 @@ class Dispatcher:
     def _read_on(self, key: Key) -> None:
         """Read a lane's next runs from the store, oldest first."""
         self._short.discard(key)
+        self._unread.discard(key)
         more = True
         try:
             more = self.supply.read_on(*key, _PAGE)
         except StoreFailed:
+            self._unread.add(key)
             self._line.metrics.count("store_failures")
             self._parked[key] = self._line.clock.now_us() + _REST_US
         if more:
@@ -323,6 +340,7 @@ class Dispatcher:
         """Forget a lane that has nothing left."""
         self._lanes.pop(key, None)
         self._parked.pop(key, None)
+        self._unread.discard(key)
 
     def _go_on(self, key: Key, lane: Lane) -> None:
         """Give a lane to a handler if another of its runs may be begun now."""
@@ -410,7 +428,7 @@ class Dispatcher:
             self._forget(run)
         else:
             self.waking.release(case)
-            self._seen_through[run.agent] += 1
+            self.under_way[run.id] = case
             self._beside(self._finish(case))
         self._come_back(key, lane, run)
 
@@ -467,7 +485,7 @@ class Dispatcher:
         try:
             again_us = await self._guard(run, see_through(self._line, case))
         finally:
-            self._seen_through[run.agent] -= 1
+            self.under_way.pop(run.id, None)
         if isinstance(again_us, int):
             key = self._own_lane(run)
             lane = self._lanes[key] = Lane()
@@ -489,10 +507,6 @@ class Dispatcher:
     def _own_lane(run: Run) -> Key:
         return (run.agent, f"\0{run.id}")
 
-    async def _guard(self, run: Run, work: Coroutine[Any, Any, T]) -> T | int | None:
-        """Do a run's work; return an instant if it has to be tried again then."""
-        return await self._guarding.do(run, work)
-
     # --- waking -----------------------------------------------------------------------------
 
     async def _wake(self) -> None:
@@ -509,7 +523,9 @@ class Dispatcher:
                 await self._look_at_clock()
                 self.wake()
                 await lift_ended(self._line, self._line.clock.expiry_us())
+                self.blind = False
             except StoreFailed:
+                self.blind = self._line.store.ready
                 self._line.metrics.count("store_failures")
                 await asyncio.sleep(self.waking.pause_s)
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from vedette.budget import DAY_US, FLEET, HOUR_US, MINUTE_US
 from vedette.bundle import Bundle
 from vedette.clock import until_beat, within
+from vedette.disk_errors import told_of_disk
 from vedette.errors import VedetteError
 from vedette.line import Line
 from vedette.rollout import Rollout
@@ -44,17 +45,18 @@ async def follow(
     line.store.listen(committed.set)
     while True:
         try:
-            await catch_up(line, rollout)
-            now, news = line.clock.monotonic_us(), line.store.news
-            if (line.store.shared or news != fed) and now - counted_us >= _COUNT_US:
-                counted_us = now
-                count_others(line)
-                line.doubt = line.store.doubt()
-                if releases is not None:
-                    await releases(trouble)
-                if news != fed:
-                    feed()
-                    fed = news  # only now: what could not be read is tried again
+            with told_of_disk("the state folder"):  # a bank's file, an agent's: tried again, too
+                await catch_up(line, rollout)
+                now, news = line.clock.monotonic_us(), line.store.news
+                if (line.store.shared or news != fed) and now - counted_us >= _COUNT_US:
+                    counted_us = now
+                    count_others(line)
+                    line.doubt = line.store.doubt()
+                    if releases is not None:
+                        await releases(trouble)
+                    if news != fed:
+                        feed()
+                        fed = news  # only now: what could not be read is tried again
             if await within(committed, until_beat(_EVERY_S)):
                 await asyncio.sleep(_GATHER_S)
             committed.clear()

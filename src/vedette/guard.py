@@ -1,12 +1,13 @@
 """What becomes of a run whose handling broke off: another attempt, or a dead letter.
 
-Whatever an agent's code raises ends its own run only.
+Whatever an agent's code raises ends its own run only. What a store refuses is no attempt of the
+run: it is tried again for as long as it takes, and kept in `refused` for a watchdog to tell.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from traceback import format_exception
 from typing import Any, TypeVar
 
@@ -33,14 +34,16 @@ class Guard:
     def __init__(self, line: Line, passed: Callable[[Run], None]) -> None:
         """Tell `passed` of a run that would have gone before an earlier one of its key."""
         self._line, self._passed = line, passed
+        # By id: the run, and why a store refused its last attempt.
+        self.refused: dict[str, tuple[Run, str]] = {}
 
     async def do(self, run: Run, work: Coroutine[Any, Any, T]) -> T | int | None:
         """Do a run's work; return an instant if it has to be tried again then."""
-        line = self._line
+        line, before = self._line, self.refused.get(run.id)
         try:
             return await work
-        except StoreFailed:
-            line.metrics.count("store_failures")
+        except StoreFailed as error:
+            self._note_refusal(run, error)
             return self._again(run, line.clock.now_us() + _RETRY_US)
         except Superseded as error:
             if isinstance(error, EarlierWaits):
@@ -60,6 +63,21 @@ class Guard:
             # A judge or a tool's pure part is agents' code: whatever it raises ends this run only,
             # a cancellation of its own that it let escape too.
             return await self._bury(run, error)
+        finally:
+            if self.refused.get(run.id) is before:
+                self.refused.pop(run.id, None)
+
+    def refused_of(self, known: Container[str]) -> dict[str, tuple[Run, str]]:
+        """Return what is refused of these runs, by their id, and forget the others.
+
+        They are another worker's by now, or their agent is stopped.
+        """
+        self.refused = {id: held for id, held in self.refused.items() if id in known}
+        return self.refused
+
+    def _note_refusal(self, run: Run, error: Exception) -> None:
+        self._line.metrics.count("store_failures")
+        self.refused[run.id] = (run, str(error) or type(error).__name__)
 
     def _again(self, run: Run, at_us: int) -> int:
         """Read the run anew for another attempt and drop what its judge learned meanwhile."""
@@ -67,9 +85,9 @@ class Guard:
         line.forget(run)
         try:
             fresh = line.store.run(run.id)
-        except StoreFailed:
+        except StoreFailed as error:
             # It is tried as it was known; what was moved on is refused, and read again then.
-            line.metrics.count("store_failures")
+            self._note_refusal(run, error)
             return max(at_us, line.clock.now_us() + _RETRY_US)
         if fresh is not None:
             attempts = run.attempts
@@ -90,9 +108,9 @@ class Guard:
             trace = "".join(format_exception(error, limit=-_FRAMES))[-_TRACE:]
             code = error.code if isinstance(error, VedetteError) else None
             await bury(line, fresh, epoch, f"{type(error).__name__}: {error}", trace, code)
-        except Exception:
+        except Exception as unburied:
             # Whatever it is must not end this handler: the run stays and is tried again.
-            line.metrics.count("store_failures")
+            self._note_refusal(run, unburied)
             return line.clock.now_us() + _RETRY_US
         run.state = "dead"
         line.parking.leave(run)

@@ -155,7 +155,10 @@ async def commit_turn(
         bound = bind_all(case, thought, turn)
         step, counted = compose(line, case, thought, bound, reads, now)
         try:
-            await case.commit(step, sent)
+            commit = case.commit(step, sent)
+            if step.candidates:
+                commit = line.recall.await_commit(commit, order=False)
+            await commit
         except BaseException as error:
             for _ in range(counted):
                 line.gateway.give_back(case.agent.name, now)

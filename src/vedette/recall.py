@@ -7,21 +7,22 @@ bounded and drops the oldest.
 
 The banks follow the ledger: what became of an order is durable before they are brought to it. Where
 that fails they are behind, and until they were brought up nobody is briefed who might hear what a
-person has taken back.
+person has taken back. A commit that raised may stand all the same, so it counts as one that they
+did not follow. A bank that cannot be read is told like one that is behind, until it can be.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from dataclasses import field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from vedette.agent import Agent, Scope
 from vedette.disk_errors import LOOK_AT_IT, told_of_disk
 from vedette.entry import Body, Draft
-from vedette.errors import StoreFailed
+from vedette.errors import StoreFailed, VedetteError
 from vedette.event import Event
 from vedette.memory import Memory
 from vedette.ports import BankStore, Gate
@@ -31,14 +32,15 @@ from vedette.second_opinion import difference
 
 _KEPT = 4096
 _FRESH_US = 60_000_000
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class Recall:
     """Reads banks for agents. `drafts` of new decisions wait to be written with the next step.
 
-    `behind` says why the banks lack something that is durable, "" if they do not, `closed` that
-    this may be an order to forget; `bring_up` makes up for it.
+    `behind` says why the banks lack something that is durable, or cannot be read; "" if they are
+    well. `closed` says that what they lack may be an order to forget; `bring_up` makes up for it.
     """
 
     banks: BankStore
@@ -46,6 +48,9 @@ class Recall:
     bring_up: Callable[[], object] = lambda: None
     behind: str = ""
     closed: bool = False
+    _lacks: bool = False
+    # By bank and scope: a read that the disk refused, to be tried again.
+    _unread: dict[tuple[str, str], Callable[[], object]] = field(default_factory=dict)
     _may: dict[tuple[str, str, str, int], bool] = field(default_factory=dict)
     _known: OrderedDict[tuple[Any, ...], tuple[int, tuple[Memory, ...]]] = field(
         default_factory=OrderedDict
@@ -79,15 +84,38 @@ class Recall:
             work()
         except Exception as error:
             # Whatever it is, the commit stands: it is done again from the ledger.
-            self.behind, self.closed = str(error) or type(error).__name__, self.closed or order
+            self._fall_behind(error, order=order)
             return False
         return True
 
+    async def await_commit(self, commit: Awaitable[T], *, order: bool) -> T:
+        """Return what a commit answers that the banks have to follow (`order` as in `follow`).
+
+        Raises what it raises. Unless it was refused it may stand unheard, and a second order would
+        find nothing left to do: then the banks are behind until the ledger was read.
+        """
+        try:
+            return await commit
+        except BaseException as error:
+            if isinstance(error, StoreFailed) or not isinstance(error, VedetteError):
+                self._fall_behind(error, order=order)
+            raise
+
     def catch_up(self) -> None:
-        """Bring up banks that are behind, if that is possible by now."""
-        with suppress(Exception):  # as in `follow`
-            self.bring_up()
-            self.behind, self.closed = "", False
+        """Bring up banks that are behind, and read what could not be read, if possible by now."""
+        try:
+            if self._lacks:
+                self.bring_up()
+                self._lacks = self.closed = False
+            for place, read in list(self._unread.items()):
+                read()
+                del self._unread[place]
+            self.behind = ""
+        except Exception as error:  # as in `follow`
+            self.behind = _told(error)
+
+    def _fall_behind(self, error: BaseException, *, order: bool) -> None:
+        self.behind, self._lacks, self.closed = _told(error), True, self.closed or order
 
     def forget(self) -> None:
         """Forget what was decided of reads: a step with its entries did not stand."""
@@ -111,19 +139,32 @@ class Recall:
 
     def _search(self, agent: Agent, event: Event, scope: Scope, now_us: int) -> tuple[Memory, ...]:
         text = query_text(event)
-        version = self.banks.version(scope.bank)
-        key = (agent.name, scope, text, version, self.gateway.policy_rev)
-        found = self._known.get(key)
-        if found is not None and now_us - found[0] < _FRESH_US:
-            return found[1]
-        with told_of_disk("memory.db"):
-            memories = tuple(
-                self.banks.recall(scope.bank, scope.scope, scope.topics, text, now_us, scope.limit)
-            )
+        read = partial(self._read, scope, text, now_us)
+        try:
+            version = self.banks.version(scope.bank)
+            key = (agent.name, scope, text, version, self.gateway.policy_rev)
+            found = self._known.get(key)
+            if found is not None and now_us - found[0] < _FRESH_US:
+                return found[1]
+            memories = read()
+        except StoreFailed as error:
+            # No attempt of the run counts, so a person would hear of it by nothing else.
+            self.behind, self._unread[scope.bank, scope.scope] = str(error), read
+            raise
         self._known[key] = (now_us, memories)
         if len(self._known) > _KEPT:
             self._known.popitem(last=False)
         return memories
+
+    def _read(self, scope: Scope, text: str, now_us: int) -> tuple[Memory, ...]:
+        with told_of_disk("memory.db"):
+            return tuple(
+                self.banks.recall(scope.bank, scope.scope, scope.topics, text, now_us, scope.limit)
+            )
+
+
+def _told(error: BaseException) -> str:
+    return str(error) or type(error).__name__
 
 
 def query_text(event: Event) -> str:

@@ -121,8 +121,8 @@ class Running:
                         self._tell_store()
                         self._tell_bank()
                         self._tell_clock()
+                        app.watchdog.look()  # first: what cannot be gauged must not blind it
                         self._gauges()
-                        app.watchdog.look()
                         if on_tick is not None:
                             on_tick(self)
                         if self.until_idle and self._idle():
@@ -335,14 +335,14 @@ class Running:
             )
 
     def _tell_bank(self) -> None:
-        """Tell once that the memory banks are behind the ledger, and once that they are not."""
+        """Tell once that the memory banks are behind or unreadable, and once that they are not."""
         behind = self.app.line.recall.behind
         if bool(behind) != bool(self.behind):
             self.trouble(
-                f"the memory bank cannot be written: {behind}; agents who read what people ordered "
-                "about wait until it can"
+                f"the memory bank is behind the ledger, or cannot be read: {behind}; agents who "
+                "read it wait until it is well"
                 if behind
-                else "the memory bank is what the ledger says again"
+                else "the memory bank can be read, and is what the ledger says, again"
             )
         self.behind = behind
 
@@ -476,10 +476,12 @@ def feeding(app: App) -> Callable[[], None]:
     """
     fed = app.fed
 
-    def look() -> None:
+    def bring() -> None:
         nonlocal fed
         fed = feed(app.banks, app.store, fed)
-        if app.commands.curating is not None:
+
+    def look() -> None:
+        if app.line.recall.follow(bring, order=True) and app.commands.curating is not None:
             app.commands.curating.refresh()
 
     return look

@@ -131,7 +131,8 @@ class Upkeep:
         ]
         if not old:
             return 0
-        done = await self.store.forget_memories(old, draft)
+        forgetting = self.store.forget_memories(old, draft)
+        done = await self.line.recall.await_commit(forgetting, order=True)
         self.unlearn()
         return len(done.digests)
 
@@ -164,8 +165,14 @@ class Upkeep:
     ) -> dict[str, Any]:
         """Say that sources deliver nothing again that a restore had lost."""
         draft = _draft("store.settled", who, reason, "settle_restore")
-        seq = await self.store.settled(draft, command=command)
-        self.line.doubt = self.store.doubt()
+        try:
+            seq = await self.store.settled(draft, command=command)
+        except BadCommand:
+            # It may have ended by an order whose commit stood unheard.
+            self.line.doubt = self.store.doubt()
+            raise
+        if self.line.doubt is not None:  # as `store.doubt` says now, which may fail
+            self.line.doubt = replace(self.line.doubt, until=seq)
         return {"seq": seq}
 
     async def redrive(

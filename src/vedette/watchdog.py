@@ -4,7 +4,8 @@ It looks at the oldest ready runs of each agent in the store, key by key, and as
 where each is. A run that is at work has the time that its work may take, several times over where
 several are in hand; one that waits for its turn is sound as long as its agent finishes anything.
 What was lost sight of is read again after half the bound; what stands still after the bound is
-told (`stuck`), counted, and makes the worker not ready. All times are monotonic.
+told (`stuck`), counted, and makes the worker not ready. So is what a store refuses for as long, be
+it ready or waking: that is no attempt of the run, so nothing else ends it. All times are monotonic.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _WHY: dict[Place, tuple[str, str]] = {
     "hand": ("judge", "is with its judge, which does not answer"),
     "effects": ("effects", "has effects under way, which do not end"),
     "leaseless": ("no_lease", "is of a key whose lease has run out here"),
+    "refused": ("refused", "is tried again and again"),
 }
 # Where reading everything again helps.
 _MENDED = ("unread", "idle", "queued", "behind")
@@ -79,7 +81,7 @@ class Watchdog:
         self._has_worker, self._far = has_worker, far
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._answered_us = line.clock.monotonic_us()
-        self._next_us = self._mended_us = self._answered_us
+        self._next_us = self._mended_us = self._away_us = self._answered_us
         self.stuck: list[Stuck] = []
         self._silent = False
 
@@ -101,9 +103,14 @@ class Watchdog:
         if now < self._next_us:
             return
         self._next_us = now + self._bound_us // _LOOKS
+        if not self._line.store.ready:
+            self._away_us = now
         try:
-            found = self._oldest()
+            found = self._watched()
         except StoreFailed:
+            found = None
+        if found is None or self._dispatcher.blind:
+            self._away_us = now
             self._silent = now - self._answered_us > self._bound_us
             return
         self._answered_us, self._silent = now, False
@@ -123,32 +130,38 @@ class Watchdog:
             if now - since > most:
                 stuck.append(self._told(run, place, since))
         self._seen = seen
-        if mend and now - self._mended_us > self._bound_us // 2:
-            self._mended_us = now
-            self._line.metrics.count("stuck_mended")
-            self._dispatcher.read_again()
         for one in stuck:
             if all(one.run != told.run for told in self.stuck):
                 self._line.metrics.count("stuck", agent=one.agent, reason=one.reason)
         self.stuck = sorted(stuck, key=lambda one: one.since_us)
         self._line.metrics.gauge("stuck_keys", len(stuck))
+        if mend and now - self._mended_us > self._bound_us // 2:
+            self._mended_us = now
+            self._line.metrics.count("stuck_mended")
+            self._dispatcher.read_again()
 
-    def _oldest(self) -> dict[tuple[str, str], Run]:
+    def _watched(self) -> dict[tuple[str, str], Run]:
+        """Return the oldest ready run of each key, and what else is tried: it was woken."""
         found: dict[tuple[str, str], Run] = {}
         for agent in sorted(self._line.fleet.agents):
             for run in self._line.store.backlog(0, _RUNS, agent):
                 found.setdefault((run.agent, run.key), run)
+        oldest = {run.id for run in found.values()}
+        refused = [run for run, _ in self._dispatcher.refused().values()]
+        for run in [*refused, *(case.run for case in self._dispatcher.under_way.values())]:
+            if run.id not in oldest:
+                found[run.agent, run.id] = run
         return found
 
     def _since(self, agent: str, place: Place, since_us: int) -> int:
         """Return since when nothing has moved: who waits for a turn moves with its agent."""
         if place in ("queued", "behind"):
             return max(since_us, self._dispatcher.supply.moved_us(agent))
-        return since_us
+        return max(since_us, self._away_us) if place == "refused" else since_us
 
     def _most(self, agent: str, place: Place) -> int:
         """Return for how long a run may be where it is (microseconds)."""
-        if place in ("unread", "idle", "leaseless"):
+        if place in ("unread", "idle", "leaseless", "refused"):
             return self._bound_us
         known = self._line.fleet.agents[agent]
         return self._bound_us + _takes_us(known) * (1 + self._dispatcher.in_hand(agent))
@@ -157,6 +170,8 @@ class Watchdog:
         reason, told = _WHY[place]
         if place == "hand" and not self._has_worker(run.agent):
             reason, told = "no_worker", "has no worker process to be judged in"
+        if place == "refused":
+            told += f": {self._dispatcher.refused()[run.id][1]}"
         return Stuck(run.agent, run.key, run.id, reason, told, since)
 
 

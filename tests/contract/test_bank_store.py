@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import apsw
 import pytest
+from tests.broken_disk import broken_disk
 
 from vedette.adapters.sqlite_bank import SqliteBank
 from vedette.adapters.sqlite_bank.terms import MAX_TERMS, query_terms
-from vedette.errors import BadStore, Permanent
+from vedette.errors import BadStore, Permanent, StoreFailed
 from vedette.learned import Learned
 from vedette.memory import BankPlan, Candidate, Memory, State
 
@@ -383,3 +384,36 @@ def test_a_bank_takes_candidates_of_its_writers_and_of_people(bank: SqliteBank) 
     assert "no bank 'bay'" in bank.takes("bay", "desk", "watch")
     assert "no scope 'attic'" in bank.takes("harbour", "attic", None)
     assert "does not list 'watch' as writer" in bank.takes("harbour", "vault", "watch")
+
+
+# --- a disk that fails ----------------------------------------------------------------------------
+
+ASKED: dict[str, Callable[[SqliteBank], object]] = {
+    "version": lambda bank: bank.version("another"),
+    "recall": lambda bank: bank.recall("harbour", "desk", (), "berth", NOW, 5),
+    "lessons": lambda bank: bank.lessons("harbour", "desk", NOW),
+    "listed": lambda bank: bank.listed(),
+    "load": lambda bank: bank.load([plan(*usual()[1:])]),
+    "propose": lambda bank: bank.propose(Candidate("harbour", "desk", "Told.", id="c1"), NOW),
+    "settle": lambda bank: bank.settle([Learned("harbour", "storm", "off")]),
+    "forget": lambda bank: bank.forget(["evt_1"]),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_what_a_disk_refuses_is_told_as_that_whoever_asks(tmp_path: Path, asked: str) -> None:
+    """Not as SQLite's own error, which ends whoever meets it as a bug of ours would."""
+    path = tmp_path / "banks.db"
+    with broken_disk("banks.db") as disk:
+        bank = SqliteBank(path)
+        try:
+            bank.load([plan(*usual())])
+            disk.fail(path)
+            with pytest.raises(StoreFailed, match=r"banks\.db: the disk failed") as told:
+                ASKED[asked](bank)
+            assert (told.value.code, disk.refused > 0) == ("disk-failed", True)
+            disk.broken = False
+            ASKED[asked](bank)
+        finally:
+            disk.broken = False
+            bank.close()

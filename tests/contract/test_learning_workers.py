@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.broken_disk import broken_disk
 from tests.fleet.test_learning import desk, learned, order, taught
 from tests.pg import server
 
+from vedette.errors import StoreFailed
+from vedette.event import Event
 from vedette.follow import follow
 from vedette.load.settings import StorePlan
 from vedette.runner import feeding
@@ -90,6 +95,61 @@ async def test_what_is_ordered_while_a_worker_starts_reaches_it(tmp_path: Path) 
             finally:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["fails", "full"])
+async def test_a_worker_whose_disk_takes_no_order_of_another_lives_and_takes_it_later(
+    tmp_path: Path, full: bool
+) -> None:
+    one, other = pair(tmp_path)
+    async with one:
+        share_key(tmp_path)
+        id, _ = await promoted(one)
+        with broken_disk("memory.db") as disk:
+            async with other:
+                task, recall = following(other), other.app.line.recall
+                try:
+                    await until(lambda: state(other, id) == "active", 20)
+                    disk.full = full
+                    disk.fail(tmp_path / "other" / "state" / "memory.db")
+                    await order(one, "memory_off", id=id)
+                    await until(lambda: recall.behind != "" or task.done(), 20)
+                    assert not task.done()
+                    agent = other.app.line.fleet.agents["inbox_triage"]
+                    event = Event("maildir:test", "late", "mail.received", "late")
+                    with pytest.raises(StoreFailed, match="behind what people ordered"):
+                        recall.brief(agent, event, other.app.line.clock.now_us())
+                    assert "disk" in recall.behind
+                    disk.broken = False
+                    await until(lambda: not recall.behind, 20)
+                    assert state(other, id) == "off"
+                finally:
+                    disk.broken = False
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_follower_that_the_disk_refuses_anything_tries_again(tmp_path: Path) -> None:
+    """Whatever it reads or writes for another worker's sake: here a snapshot of a release."""
+    tried: list[int] = []
+    troubles: list[str] = []
+
+    async def releases(trouble: Callable[[str], None]) -> None:
+        tried.append(1)
+        if len(tried) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device", "snapshots")
+
+    async with desk(tmp_path, reasoners={"judge": ScriptedReasoner([])}) as one:
+        app = one.app
+        work = follow(app.line, app.rollout, feeding(app), troubles.append, releases)
+        task = asyncio.create_task(work)
+        try:
+            await until(lambda: len(tried) == 2 or task.done(), 20)
+            assert not task.done()
+            assert ["snapshots: the disk is full" in told for told in troubles] == [True]
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_an_order_that_was_overtaken_does_not_undo_the_later_one(

@@ -244,6 +244,169 @@ async def test_a_store_that_does_not_answer_is_told(tmp_path: Path, world: World
         assert fleet.app.watchdog.why == []
 
 
+@pytest.mark.parametrize("waits", [False, True], ids=["ready", "woken"])
+async def test_a_run_that_its_store_refuses_again_and_again_is_named(
+    tmp_path: Path, waits: bool
+) -> None:
+    """No attempt of it counts, so it would be tried for ever and nobody would hear of it."""
+    clock = ManualClock()
+    later = Outcome("retry", retry_after_us=20 * SECOND, error="503")
+    world = World()
+    world.answer = lambda call: later if waits and len(world.calls) == 1 else None
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        ready = Client(application(fleet.app))
+
+        store: Any = fleet.app.store
+        read, before = ("turns", store.turns) if waits else ("send", store.send)
+
+        tried: list[int] = []
+
+        def broken(*asked: Any) -> Any:
+            tried.append(1)
+            raise StoreFailed("a page of the file is broken")
+
+        if not waits:
+            store.send = broken
+        (receipt,) = await fleet.send(job("1", send("x")))
+        await fleet.settle()
+        if waits:
+            assert fleet.runs(job("1"))[0].state == "waiting"
+            store.turns = broken
+            await pass_time(fleet, clock, 20)
+        await until(lambda: bool(tried))
+        await pass_time(fleet, clock, 55)
+        assert await ready.status() == 200
+        await pass_time(fleet, clock, 20)
+        assert await ready.status() == 503
+        assert f"{receipt.runs[0]} of worker is tried again and again" in ready.told
+        assert "a page of the file is broken" in ready.told
+        assert fleet.app.metrics.total("stuck", reason="refused") == 1
+        await fleet.app.commands.stop(fleet.order(), agent="worker")
+        await pass_time(fleet, clock, 10)
+        assert await ready.status() == 200, "it is not to go on"
+        await fleet.app.commands.resume(fleet.order(), agent="worker")
+        await pass_time(fleet, clock, 75)
+        assert await ready.status() == 503
+        setattr(store, read, before)
+        await pass_time(fleet, clock, 10)
+        await until(lambda: fleet.runs(job("1"))[0].state == "done")
+        await pass_time(fleet, clock, 10)
+        assert (await ready.status(), world.effects()) == (200, 1)
+
+
+async def test_a_woken_run_whose_outcome_is_never_recorded_is_named(tmp_path: Path) -> None:
+    """It is not ready by what the store knows, and what came of its call is kept meanwhile."""
+    clock, refuses = ManualClock(), [False]
+    later = Outcome("retry", retry_after_us=20 * SECOND, error="503")
+    world = World()
+    world.answer = lambda call: later if len(world.calls) == 1 else None
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+
+        async def work(step: Step) -> None:
+            if refuses[0]:
+                raise StoreFailed("a page of the file is broken")
+
+        before_commit(fleet, work)
+        (receipt,) = await fleet.send(job("1", send("x")))
+        await fleet.settle()
+        refuses[0] = True
+        await pass_time(fleet, clock, 20)
+        await until(lambda: len(world.calls) == 2)
+        # As long as its call may take, thrice, beyond the bound, and for each that is in hand.
+        await pass_time(fleet, clock, 60 + 90)
+        assert fleet.app.watchdog.why == []
+        await pass_time(fleet, clock, 120)
+        assert f"{receipt.runs[0]} of worker has effects under way" in fleet.app.watchdog.why[0]
+        refuses[0] = False
+        await until(lambda: fleet.runs(job("1"))[0].state == "done")
+        await pass_time(fleet, clock, 10)
+        assert (fleet.app.watchdog.why, world.effects(), len(world.calls)) == ([], 1, 2)
+
+
+async def test_a_key_whose_next_runs_cannot_be_read_is_named(tmp_path: Path, world: World) -> None:
+    clock, refuses = ManualClock(), [True]
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        store: Any = fleet.app.store
+        unjudged = store.unjudged
+
+        async def work(step: Step) -> None:
+            if refuses[0]:
+                raise StoreFailed("the commit failed")
+
+        def broken(*asked: Any) -> Any:
+            raise StoreFailed("a page of the file is broken")
+
+        before_commit(fleet, work)
+        await fleet.send(*(job(f"{n}", send(f"{n}")) for n in range(3)))
+        await fleet.settle()
+        store.unjudged, refuses[0] = broken, False
+        await pass_time(fleet, clock, 10)
+        assert world.effects() == 1
+        await pass_time(fleet, clock, 75)
+        assert "is in the store and nobody reads it" in fleet.app.watchdog.why[0]
+        store.unjudged = unjudged
+        await pass_time(fleet, clock, 10)
+        await until(lambda: world.effects() == 3)
+        await pass_time(fleet, clock, 10)
+        assert fleet.app.watchdog.why == []
+
+
+async def test_a_store_that_does_not_say_what_is_due_is_told(tmp_path: Path, world: World) -> None:
+    clock = ManualClock()
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        store: Any = fleet.app.store
+        due = store.due
+
+        def broken(*asked: Any) -> Any:
+            raise StoreFailed("a page of the file is broken")
+
+        store.due = broken
+        await pass_time(fleet, clock, 55)
+        assert fleet.app.watchdog.why == []
+        await pass_time(fleet, clock, 20)
+        assert fleet.app.watchdog.why == ["runs: the store does not answer"]
+        store.due = due
+        await asyncio.sleep(1.1)  # for so long it looks for nothing after a failure
+        await pass_time(fleet, clock, 10)
+        assert fleet.app.watchdog.why == []
+
+
+async def test_a_store_that_says_it_cannot_commit_is_told_by_itself(
+    tmp_path: Path, world: World
+) -> None:
+    """Neither for as long as that lasts nor once it is over are its runs accused."""
+    clock, full = ManualClock(), [True]
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        store: Any = fleet.app.store
+        probe = store.probe
+
+        def refuse() -> None:
+            if full:
+                store.writer.ready = False
+                raise StoreFailed("the disk is full")
+
+        async def work(step: Step) -> None:
+            refuse()
+
+        async def probed() -> None:
+            refuse()
+            await probe()
+
+        store.probe = probed
+        before_commit(fleet, work)
+        await fleet.send(job("1", send()))
+        for _ in range(3):
+            await pass_time(fleet, clock, 50)
+            assert fleet.app.watchdog.why == []
+        assert not fleet.app.store.ready
+        assert fleet.runs(job("1"))[0].state == "ready"
+        full.clear()
+        for _ in range(4):
+            await pass_time(fleet, clock, 5)
+            assert fleet.app.watchdog.why == []
+        await until(lambda: fleet.runs(job("1"))[0].state == "done")
+
+
 async def test_who_waits_with_reason_is_not_accused(tmp_path: Path) -> None:
     """Stopped, between attempts, for a target, behind others of a busy agent: each is sound."""
     clock, world = ManualClock(), World(answer=lambda call: Outcome("retry", error="503"))

@@ -1,4 +1,4 @@
-"""Stops as this process knows them: those that are durable, and no step passes for a later one."""
+"""Stops and doubt as this process knows them: those that are durable, no step passes for later."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from tests.contract.test_liveness import Silent
 
 from vedette import crashpoint
-from vedette.errors import StoreFailed
+from vedette.errors import BadCommand, StoreFailed
+from vedette.storage.loss import Loss
 from vedette.testing.toy import World, job, send, toy_fleet, until
 
 
@@ -92,3 +93,40 @@ async def test_a_resume_that_could_not_be_read_back_is_taken_over_all_the_same(
             await fleet.app.commands.resume(fleet.order(), agent="worker")
         await fleet.send(job("1", send()))
         await until(lambda: world.effects() == 1)
+
+
+@pytest.mark.parametrize("fails", ["commit", "read"])
+async def test_a_doubt_that_a_person_ended_is_over_here_too(tmp_path: Path, fails: str) -> None:
+    """Its entry stands, so no second order can end it: everything new went on being asked about."""
+    async with toy_fleet(tmp_path, World()) as fleet:
+        store: Any = fleet.app.store
+        await store.restored(Loss(0), actor="person:kim", reason="a test")
+        fleet.app.line.doubt = store.doubt()
+        await fleet.app.commands.resume(fleet.order(), all=True)
+        await fleet.send(job("before"))
+        settled, doubt = store.settled, store.doubt
+
+        def away() -> None:
+            raise StoreFailed("the disk failed")
+
+        async def first(*asked: Any, **more: Any) -> int:
+            seq: int = await settled(*asked, **more)
+            store.settled = settled
+            if fails == "commit":
+                away()
+            store.doubt = away
+            return seq
+
+        store.settled = first
+        if fails == "commit":
+            with pytest.raises(StoreFailed):
+                await fleet.confirmed("settle_restore")
+            with pytest.raises(BadCommand, match="no doubt to end"):
+                await fleet.confirmed("settle_restore")
+        else:
+            await fleet.confirmed("settle_restore")
+        (entry,) = fleet.entries("store.settled")
+        found = fleet.app.line.doubt
+        assert found is not None
+        assert (found.covers(entry["seq"]), found.covers(entry["seq"] + 1)) == (True, False)
+        assert found == doubt()

@@ -7,25 +7,28 @@ exactly what it saw.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
+from tests.broken_disk import broken_disk
 from tests.fleet.test_learning import content, learned, order
 
 from vedette import crashpoint
 from vedette.adapters.keys import ledger_key, line_of
 from vedette.adapters.ledger_file import archive
-from vedette.errors import AlreadyDone, BadCommand, NotFound, VedetteError
+from vedette.errors import AlreadyDone, BadCommand, NotFound, StoreFailed, VedetteError
 from vedette.event import Event
 from vedette.memory import Briefing, Candidate
 from vedette.ports import Thought
 from vedette.run import Run
+from vedette.runner import Running
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
+from vedette.testing.toy import until
 
 DAY = 86_400_000_000
 NOW = 1_780_000_000_000_000
@@ -58,15 +61,19 @@ def clock() -> ManualClock:
     return ManualClock(NOW)
 
 
-@pytest.fixture
-async def fleet(tmp_path: Path, clock: ManualClock) -> AsyncIterator[FleetHarness]:
+def desk(folder: Path, clock: ManualClock) -> FleetHarness:
     script = {
         "inbox_triage": [lambda _: Thought(label="question")],
         "memory_curator": [curates],
     }
-    agents = content(tmp_path, "inbox_triage", "memory_curator")
+    agents = content(folder, "inbox_triage", "memory_curator")
     reasoners = {"judge": ScriptedReasoner(script)}
-    async with FleetHarness(tmp_path, content=agents, reasoners=reasoners, clock=clock) as found:
+    return FleetHarness(folder, content=agents, reasoners=reasoners, clock=clock)
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path, clock: ManualClock) -> AsyncIterator[FleetHarness]:
+    async with desk(tmp_path, clock) as found:
         yield found
 
 
@@ -163,6 +170,160 @@ async def test_a_bank_that_takes_nothing_is_brought_up_and_nobody_is_briefed_bef
     (run,) = fleet.runs(mail("late"))
     assert run.state == "done"
     assert recalled(fleet, HAND) == []
+
+
+def once_durable(fleet: FleetHarness, commit: str, then: Callable[[], None]) -> None:
+    """Let something happen, which may raise, as soon as the next commit of a kind stands."""
+    store: Any = fleet.app.store
+    onward = getattr(store, commit)
+
+    async def first(*asked: Any, **more: Any) -> Any:
+        answer = await onward(*asked, **more)
+        delattr(store, commit)
+        then()
+        return answer
+
+    setattr(store, commit, first)
+
+
+def refuse() -> None:
+    raise StoreFailed("the disk failed: Input/output error")
+
+
+ERASURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "erase": ("erase", {}),
+    "expire": ("forget_memories", {"before_us": 0}),
+}
+
+
+@pytest.mark.parametrize(
+    ("verb", "read"),
+    [(verb, read) for verb in ERASURES for read in ("learned", "walk")] + [("erase", "candidates")],
+)
+async def test_what_was_erased_is_not_recalled_where_the_store_cannot_be_read_after_it(
+    fleet: FleetHarness, clock: ManualClock, verb: str, read: str
+) -> None:
+    gone = await by_hand(fleet, clock, HAND, "memory_approve")
+    commit, given = ERASURES[verb]
+    if verb == "erase":
+        given = {"entry": fleet.entries("memory.proposed")[-1]["seq"]}
+    else:
+        clock.advance(366 * DAY)
+    store: Any = fleet.app.store
+
+    def broken(*asked: Any, **more: Any) -> Any:
+        refuse()
+
+    once_durable(fleet, commit, lambda: setattr(store, read, broken))
+    told = await order(fleet, verb, **given)
+    assert told["erased"], "it stands"
+    assert not told.get("scrubbed")
+    assert "Input/output error" in fleet.app.line.recall.behind
+    await fleet.send(mail("late", HAND))
+    await fleet.settle()
+    (run,) = fleet.runs(mail("late"))
+    assert (run.state, run.turn, run.attempts) == ("ready", 0, 0), "nobody is briefed out of it"
+    delattr(store, read)
+    for _ in range(3):
+        clock.advance(5_000_000)
+        await asyncio.sleep(0.3)
+    await fleet.settle()
+    assert fleet.runs(mail("late"))[0].state == "done"
+    assert gone not in await states(fleet)
+    assert recalled(fleet, HAND) == []
+    if verb == "erase":
+        with pytest.raises(BadCommand, match="no body is found"):
+            await order(fleet, "erase", **given)
+
+
+@pytest.mark.parametrize("verb", [*ERASURES, "memory_off", "memory_propose"])
+async def test_an_order_whose_commit_stood_unheard_reaches_the_bank(
+    fleet: FleetHarness, clock: ManualClock, verb: str
+) -> None:
+    """The second order finds nothing left to do, so it cannot be left to that."""
+    gone = await by_hand(fleet, clock, HAND, "memory_approve")
+    seq = fleet.entries("memory.proposed")[-1]["seq"]
+    orders: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
+        "erase": ("erase", {"entry": seq}, {}),
+        "expire": ("forget_memories", {"before_us": 0}, {}),
+        "memory_off": ("curate", {"id": gone}, {gone: "off"}),
+        "memory_propose": ("propose", {"into": "inbox/inbox", "text": "x", "kind": "fact"}, {}),
+    }
+    commit, given, stands = orders[verb]
+    if verb == "expire":
+        clock.advance(366 * DAY)
+    clock.advance(1)
+    once_durable(fleet, commit, refuse)
+    with pytest.raises(StoreFailed):
+        await order(fleet, verb, **given)
+    if verb == "memory_propose":
+        made = fleet.entries("memory.proposed")[-1]["what"]
+        stands = {gone: "active", made: "candidate"}
+    await until(lambda: not fleet.app.line.recall.behind)
+    assert await states(fleet) == stands
+
+
+@pytest.mark.timeout(60)
+async def test_a_candidate_whose_step_stood_unheard_reaches_the_bank(
+    fleet: FleetHarness, clock: ManualClock
+) -> None:
+    store: Any = fleet.app.store
+    onward, lost = store.send, list[str]()
+
+    def send(step: Any) -> Any:
+        async def unheard() -> Any:
+            answer = await onward(step)
+            if step.candidates and not lost:
+                lost.append(step.run)
+                refuse()
+            return answer
+
+        return asyncio.ensure_future(unheard())
+
+    store.send = send
+    run = await labelled(fleet, "1", PHRASE)
+    await order(fleet, "correct", run=run.id, should="legal", new_label=True)
+    await until(lambda: len(lost) == 1)
+    while not await states(fleet):
+        clock.advance(1_000_000)
+        await asyncio.sleep(0.05)
+    assert list((await states(fleet)).values()) == ["candidate"]
+
+
+async def test_a_bank_that_cannot_be_read_is_told_and_no_event_is_lost_to_it(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    with broken_disk("memory.db") as disk:
+        async with desk(tmp_path, clock) as fleet:
+            await fleet.app.dispatcher.close()
+            running = Running(fleet.app, until_idle=False)
+            task = asyncio.create_task(running.run())
+            try:
+                await fleet.app.intake.accept([mail("before")])
+                await until(lambda: fleet.runs(mail("before"))[0].state == "done")
+                disk.fail(tmp_path / "state" / "memory.db")
+                await fleet.app.intake.accept([mail("late", HAND)])
+                await until(lambda: told(running) != [])
+                for _ in range(5):
+                    clock.advance(5_000_000)
+                    await asyncio.sleep(0.1)
+                (run,) = fleet.runs(mail("late", HAND))
+                assert (run.state, run.turn, run.attempts) == ("ready", 0, 0)
+                assert len(told(running)) == 1
+                assert "the disk failed" in told(running)[0]
+                disk.broken = False
+                while len(told(running)) == 1:
+                    clock.advance(5_000_000)
+                    await asyncio.sleep(0.1)
+                await until(lambda: fleet.runs(mail("late", HAND))[0].state == "done")
+            finally:
+                disk.broken = False
+                running.stop()
+                await task
+
+
+def told(running: Running) -> list[str]:
+    return [told for told in running.troubles if "the memory bank" in told]
 
 
 # --- by its entry ---------------------------------------------------------------------------------

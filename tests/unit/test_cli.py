@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import apsw
 import click
 import pytest
 
@@ -178,6 +179,15 @@ def test_a_full_disk_is_told_plainly(run: Run, failing: Callable[[BaseException]
         "error[no-space]: /s/store.db: No space left on device"
         " (make room, then start again; nothing accepted is lost)\n",
     )
+
+
+def test_a_disk_that_fails_under_sqlite_is_no_bug_of_ours(
+    run: Run, failing: Callable[[BaseException], None]
+) -> None:
+    failing(apsw.IOError("disk I/O error"))
+    code, _, said = run("schema")
+    assert (code, "Traceback" in said) == (3, False)
+    assert said.startswith("error[disk-failed]: the state folder: the disk failed: disk I/O error")
 
 
 @pytest.mark.timeout(20)

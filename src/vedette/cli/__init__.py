@@ -22,7 +22,7 @@ import click
 
 from vedette import __version__
 from vedette.cli.wide import columns, fitted
-from vedette.disk_errors import BROKEN, FULL, LOOK_AT_IT, MAKE_ROOM
+from vedette.disk_errors import BROKEN, FULL, LOOK_AT_IT, MAKE_ROOM, disk_failed
 from vedette.errors import AlreadyDone, BadStore, StoreBusy, Temporary, Unavailable, VedetteError
 
 DONE, FINDINGS, USAGE, UNAVAILABLE = 0, 1, 2, 3
@@ -237,7 +237,10 @@ def sentence(error: Exception) -> dict[str, str | None] | None:
     """Return what a person is told of an error, as JSON; None if it is a bug of ours."""
     if isinstance(error, OSError):
         return system_error(error)
-    return full_disk(error) or (error.to_json() if isinstance(error, VedetteError) else None)
+    if (full := full_disk(error)) is not None:
+        return full
+    told = disk_failed(error, "the state folder") or error
+    return told.to_json() if isinstance(told, VedetteError) else None
 
 
 def system_error(error: OSError) -> dict[str, str | None]:

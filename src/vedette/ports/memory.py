@@ -10,7 +10,10 @@ from vedette.memory import BankPlan, Candidate, Memory
 
 
 class BankStore(Protocol):
-    """Memory banks: a projection of reviewed files and of committed steps."""
+    """Memory banks: a projection of reviewed files and of committed steps.
+
+    Every method raises StoreFailed where a disk refuses something.
+    """
 
     def load(self, plans: Sequence[BankPlan]) -> Mapping[str, int]:
         """Bring the banks to the reviewed files; return each bank's version."""

@@ -31,7 +31,7 @@ from vedette.adapters.sqlite_bank.terms import (
     stemmer_version,
     terms,
 )
-from vedette.disk_errors import told_of_disk
+from vedette.disk_errors import disk_failed, told_of_disk
 from vedette.durable import sync
 from vedette.errors import BadStore
 from vedette.memory import BankPlan, Memory
@@ -41,15 +41,39 @@ _FORMAT = 2
 _SIZES = (4, 8, 16, 32, MAX_TERMS)  # queries are padded to these, so few statements are prepared
 
 
+class _FileLock:
+    """The lock of the file: what a disk refuses to whoever holds it comes out as StoreFailed."""
+
+    __slots__ = ("_lock", "_where")
+
+    def __init__(self, where: Path | str) -> None:
+        self._lock, self._where = machine.RLock(), where
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._lock.release()
+        at = error
+        while isinstance(at, Exception):
+            if (told := disk_failed(at, self._where)) is not None:
+                raise told from error
+            # What the disk refused ended the transaction, and a rollback had nothing left to do.
+            at = at.__context__
+
+
 class SqliteBank(Curated):
-    """Fits `ports.BankStore`. One connection behind a lock; any thread may call."""
+    """Fits `ports.BankStore`. One connection behind a lock; any thread may call.
+
+    Every method raises StoreFailed where the disk refuses something.
+    """
 
     def __init__(self, path: Path | str) -> None:
         """Open or create the file (`:memory:` for tests).
 
         Raises BadStore for another format, StoreFailed where the disk refused something.
         """
-        self._lock = machine.RLock()
+        self._lock = _FileLock(path)
         self._versions: dict[str, int] = {}
         self._plans: dict[str, BankPlan] = {}
         # What a person should know of how it was opened.
