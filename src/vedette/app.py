@@ -270,6 +270,8 @@ async def _commands(
     commands = Commands(line, intake, rollout, read_bundle, upkeep, settings.policies)
     commands.curating = Curating(line, lessons)
     line.recall.bring_up = commands.curating.bring_up
+    if not store.several:  # else who follows the other workers does it
+        line.catch_up = rollout.retry
     upkeep.unlearn = commands.curating.unlearn
     return commands
 

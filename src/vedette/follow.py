@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from vedette.budget import DAY_US, FLEET, HOUR_US, MINUTE_US
-from vedette.bundle import Bundle
 from vedette.clock import until_beat, within
 from vedette.disk_errors import told_of_disk
 from vedette.errors import VedetteError
@@ -75,10 +74,7 @@ async def catch_up(line: Line, rollout: Rollout) -> None:
     if stop_epoch > line.stops.epoch:
         take_over(line)
     if policy_rev > line.gateway.policy_rev:
-        number, digest = store.revision()
-        files = store.bundle(digest)
-        if files is not None:
-            await rollout.follow(Bundle.recorded(files, digest), number)
+        await rollout.catch_up()
     store.adopt(line.gateway.policy_rev, line.stops.epoch)
 
 

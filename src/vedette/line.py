@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import field
 from typing import Any
@@ -50,6 +50,7 @@ class Line:
     remembers, beyond the death of this process, whose judge was at work. `called` are actions
     whose call was let go here and whose outcome is not durable; `since` is the ledger's last entry
     before this process. `scope_readers` are those to whom a scope of a bank may be told.
+    `catch_up` makes the policy live that the store says is: its commit stood although it raised.
     """
 
     fleet: Fleet
@@ -73,6 +74,7 @@ class Line:
     tallies: Tallies = field(default_factory=Tallies)
     in_hand: InHand | None = None
     doubt: Doubt | None = None
+    catch_up: Callable[[], Awaitable[None]] | None = None
     called: set[str] = field(default_factory=set)
     since: int = 0
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CALLS))

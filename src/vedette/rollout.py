@@ -17,7 +17,7 @@ from vedette.bundle import Bundle, Revision, find_bundle
 from vedette.clock import Clock
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
-from vedette.errors import AlreadyDone, BadPolicy, Outrun
+from vedette.errors import AlreadyDone, BadPolicy, Outrun, VedetteError
 from vedette.identity import Principal
 from vedette.loosening import Loosening
 from vedette.policy_check import checked_mark
@@ -285,6 +285,22 @@ class Rollout:
             return self.shelving.unsigned() if self.shelving else None
         done, _ = await asyncio.wait({placing}, timeout=WAIT_S)
         return placing.result() if done else "the shelf does not answer; it is tried on"
+
+    async def catch_up(self) -> None:
+        """Make live here what is live in the store. Raises BadPolicy, StoreFailed, Unavailable.
+
+        Another worker published it, or this one did by a commit that stood although it raised.
+        """
+        number, digest = self.store.revision()
+        files = self.store.bundle(digest)
+        if files is not None:
+            await self.follow(Bundle.recorded(files, digest), number)
+
+    async def retry(self) -> None:
+        """Catch up if that is possible now: not while something is published."""
+        if not self._one_at_a_time.locked():
+            with suppress(VedetteError):  # what is in the way is tried again
+                await self.catch_up()
 
     async def follow(self, bundle: Bundle, number: int) -> None:
         """Make live here what another worker published. Raises BadPolicy."""

@@ -86,6 +86,8 @@ class StoreWatch:
             self._wait_us = 0
             if line.store.stop_epoch > line.stops.epoch:
                 take_over(line)  # one stands that could not be read back, or another worker's
+            if line.store.policy_rev > line.gateway.policy_rev and line.catch_up is not None:
+                await line.catch_up()
             return
         now = line.clock.monotonic_us()
         if now < self._next_us and self._wait_us:

@@ -27,7 +27,17 @@ from vedette.errors import StoreFailed
 from vedette.run import Step
 from vedette.serve.local import serve_local
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, before_commit, job, note, send, toy_fleet, until
+from vedette.testing.toy import (
+    World,
+    before_commit,
+    denying,
+    job,
+    note,
+    send,
+    toy_fleet,
+    until,
+    write_policies,
+)  # fmt: skip
 
 ROOT = Path(__file__).parents[2]
 HEAVY = "x" * 20_000
@@ -270,3 +280,25 @@ async def test_a_read_that_fails_between_a_run_and_its_actions_hides_no_answer(
         assert failed
         assert [row.effect for row in fleet.actions(event)] == ["done", "done"]
         assert fleet.runs(event)[0].state == "done"
+
+
+async def test_a_publication_whose_commit_stood_although_it_raised_is_taken_up(
+    tmp_path: Path,
+) -> None:
+    """Nobody publishes again; what is decided under the old revision is refused by the store."""
+    world = World()
+    async with toy_fleet(tmp_path, world) as fleet:
+        store: Any = fleet.app.store
+        publish = store.publish
+
+        async def stands(*given: Any, **more: Any) -> None:
+            await publish(*given, **more)
+            raise StoreFailed("the commit failed")
+
+        store.publish = stands
+        with pytest.raises(StoreFailed):
+            await fleet.apply(write_policies(tmp_path / "p2", extra=denying("nothing.real")))
+        store.publish = publish
+        await fleet.send(job("1", send()))
+        await until(lambda: world.effects() == 1)
+        assert {entry["policy_rev"] for entry in fleet.entries("action.decided")} == {2}
