@@ -10,6 +10,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,20 @@ def test_killed_at_points_of_a_fleet_on_postgresql_nothing_is_lost_or_done_twice
     report = crash.run(shards=2, seed=SEED, pairs=0, every=16, store="postgresql")
     assert not report.wrong, "\n".join(report.findings[:10])
     assert report.singles >= 10
+
+
+def test_a_fleet_killed_before_it_showed_any_head_and_again_at_its_next_start_goes_on(
+    tmp_path: Path,
+) -> None:
+    """Nothing of it is lost: a witness that has seen nothing yet is none that was removed."""
+    stage = lay_stage(tmp_path / "stage")
+    folder = tmp_path / "fleet"
+    folder.mkdir()
+    for life in range(2):
+        died = in_child(partial(play, stage, folder, life), die_at="witness:before")
+        assert died.killed, died.error
+    ended = in_child(partial(play, stage, folder, 2))
+    assert not ended.error, ended.error
 
 
 @pytest.mark.slow

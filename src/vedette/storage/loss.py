@@ -25,7 +25,7 @@ from vedette.storage.database import Database, Row
 from vedette.storage.ledger import META, Ledger
 from vedette.storage.orders import Orders
 from vedette.storage.record import ARCHIVED, RESTORED
-from vedette.storage.witness import begin, last_shown
+from vedette.storage.witness import begin, last_shown, show
 
 Head = tuple[int, str]
 # A head that was told to be lost, and the last entry before its history parted from the store's.
@@ -92,7 +92,10 @@ def find_loss(database: Database, witness: Path, key: str, joins: Callable[[], b
     if point is None:
         if not head:
             begin(witness)
-        elif not (witness.exists() and _just_begun(database)) and not joins():
+        elif witness.exists() and (first := _only_note(database)):
+            # Who was killed then had shown nothing yet. Killed again, this would look like a loss.
+            show(witness, first)
+        elif not joins():
             return Found(Loss(head, (), at), apart=True)
         return Found(last=last_shown(witness))
     if holds_head(database.rows, point):
@@ -109,10 +112,10 @@ def find_loss(database: Database, witness: Path, key: str, joins: Callable[[], b
     return Found(_measure(database, witness, key, branch), apart=True)
 
 
-def _just_begun(database: Database) -> bool:
-    """Say whether the store has had one group only: who was killed then had shown no head yet."""
-    few = database.rows("SELECT size FROM checkpoint LIMIT 2")
-    return len(few) < 2
+def _only_note(database: Database) -> str | None:
+    """Return the note of a store that has had one group only, None of any other."""
+    few = database.rows("SELECT note FROM checkpoint LIMIT 2")
+    return str(few[0][0]) if len(few) == 1 else None
 
 
 def holds_head(ask: Callable[[str, Sequence[Any]], list[Row]], point: Checkpoint) -> bool:
