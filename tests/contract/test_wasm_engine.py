@@ -292,7 +292,8 @@ def test_failures_leave_no_memory_behind(opa: str) -> None:
         return int(psutil.Process().memory_info().rss)
 
     before = fail(200)
-    assert fail(2000) - before < 20 << 20
+    # An instance has two pages (128 KiB) at least, so 2,000 that stayed would be 250 MiB.
+    assert fail(2000) - before < 60 << 20
 
 
 def test_threads_decide_alike_and_apart(shipped: bytes) -> None:
