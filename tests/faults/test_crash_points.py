@@ -56,6 +56,7 @@ def test_killed_at_points_of_a_fleet_on_postgresql_nothing_is_lost_or_done_twice
     assert report.singles >= 10
 
 
+@pytest.mark.forks
 def test_a_fleet_killed_before_it_showed_any_head_and_again_at_its_next_start_goes_on(
     tmp_path: Path,
 ) -> None:
