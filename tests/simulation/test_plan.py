@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
+import pytest
 from tests.simulation.plan import FAULTS, LONG, ORDERS, Plan, from_json, make_plan
+from tests.simulation.planted import Bug, planted
 from tests.simulation.shrink import minimize, shrink
 
 
@@ -64,3 +67,10 @@ def test_a_plan_that_does_not_fail_is_left_alone() -> None:
 def _stop_then_kill(plan: Plan) -> bool:
     told = [one.do for one in plan.operations if one.do in ("stop", "kill")]
     return "stop" in told and "kill" in told[told.index("stop") :]
+
+
+@pytest.mark.parametrize("bug", planted(), ids=lambda bug: bug.mutant.name)
+def test_a_planted_bug_fits_the_code_as_it_is_and_changes_it(bug: Bug) -> None:
+    root = Path(__file__).parents[2]
+    files = bug.files(root)
+    assert all((root / name).read_text(encoding="utf-8") != text for name, text in files.items())
