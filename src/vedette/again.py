@@ -30,6 +30,10 @@ async def decide_due(line: Line, case: Case, due: list[ActionRow]) -> Step:
         drafts: list[Draft] = []
         writes: list[RowWrite] = []
         rows = [replace(row) for row in due]
+        for row in rows:
+            if row.tries and line.in_doubt(case.run, row):
+                # Those were before the loss: what was tried after it is still to be found out.
+                row.tries = 0
         told = case.read_told(rows)
         returns: list[tuple[str, int, int]] = []
         permits = 0

@@ -27,6 +27,7 @@ from vedette.adapters.sqlite import OpenedStore
 from vedette.backup import back_up, restore
 from vedette.clock import SystemClock, iso
 from vedette.digest import canonical
+from vedette.effect import Outcome
 from vedette.errors import BadCommand, BadStore, StoreBusy
 from vedette.event import Event
 from vedette.identity import Principal
@@ -34,8 +35,19 @@ from vedette.load import Settings
 from vedette.proof import Checkpoint, Frontier, leaf_hash, read_notes, sign_note
 from vedette.quiet_time import QuietTimes
 from vedette.standing import lift_ended
+from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, note, send, stick, toy_fleet, until
+from vedette.testing.toy import (
+    World,
+    denying,
+    job,
+    note,
+    send,
+    stick,
+    toy_fleet,
+    until,
+    write_policies,
+)
 from vedette.verify import Code, Report
 
 KIM = Principal.owner("kim")
@@ -549,6 +561,37 @@ async def test_what_cannot_be_restored_is_refused(tmp_path: Path, world: World) 
     shutil.rmtree(tmp_path / "state")
     with pytest.raises(BadStore, match=r"store\.db is not what it was"):
         await put_back(tmp_path, backup, witness)
+
+
+@pytest.mark.parametrize("tool", ["order.place", "bell.ring"])
+async def test_what_was_turned_away_before_a_backup_and_done_after_it_is_not_done_again(
+    tmp_path: Path, world: World, tool: str
+) -> None:
+    """It was tried before the loss; policy decides it anew after it, and that is no try."""
+    clock = ManualClock()
+    fleet = toy_fleet(tmp_path, world, clock=clock)
+    (event,) = jobs(0, 1, tool)
+    async with fleet:
+        world.answer = lambda _: Outcome("retry", error="closed on mondays")
+        await fleet.send(event)
+        await fleet.settle()
+        assert fleet.actions(event)[0].tries == 1
+        await in_thread(lambda: back_up(fleet.app.settings, tmp_path / "backup", with_keys=True))
+        world.answer = None
+        clock.advance(600_000_000)
+        await fleet.settle()
+        assert world.effects(tool) == 1
+    await put_back(tmp_path, tmp_path / "backup", lose(tmp_path))
+    async with fleet:
+        await fleet.apply(write_policies(tmp_path / "p2", extra=denying("nothing.real")))
+        await go_on(fleet)
+        clock.advance(600_000_000)
+        await fleet.settle()
+        row = fleet.actions(event)[0]
+        assert world.effects(tool) == 1
+        assert (row.effect, row.hold) == (
+            ("done", None) if tool == "order.place" else ("unknown", "open")
+        )
 
 
 async def test_a_disk_without_hard_links_takes_a_backup(

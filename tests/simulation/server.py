@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import apsw
+import psycopg
 from tests.simulation.loop import OWNER, Owner, SimLoop
 from tests.simulation.threads import Event
 
@@ -50,8 +51,8 @@ SERVER_VFS = "unix-excl"
 _shard_of = cache(shard_of)
 
 
-class Lost(Exception):
-    """The session is gone, or nobody knows what stands."""
+class Lost(psycopg.OperationalError):
+    """The session is gone, or nobody knows what stands; as the driver says it."""
 
 
 class Server:
