@@ -82,12 +82,13 @@ class StoreWatch:
     async def look(self) -> None:
         """Try again if it is time. Raises StoreFailed."""
         line = self._line
+        live = line.store.policy_rev
+        if line.store.ready and live > line.gateway.policy_rev and line.catch_up is not None:
+            await line.catch_up()  # first: banks may be behind for long
         if line.store.ready and not line.stops.unrecorded and not line.recall.behind:
             self._wait_us = 0
             if line.store.stop_epoch > line.stops.epoch:
                 take_over(line)  # one stands that could not be read back, or another worker's
-            if line.store.policy_rev > line.gateway.policy_rev and line.catch_up is not None:
-                await line.catch_up()
             return
         now = line.clock.monotonic_us()
         if now < self._next_us and self._wait_us:

@@ -282,8 +282,9 @@ async def test_a_read_that_fails_between_a_run_and_its_actions_hides_no_answer(
         assert fleet.runs(event)[0].state == "done"
 
 
+@pytest.mark.parametrize("behind", [False, True], ids=["", "bank behind"])
 async def test_a_publication_whose_commit_stood_although_it_raised_is_taken_up(
-    tmp_path: Path,
+    tmp_path: Path, behind: bool
 ) -> None:
     """Nobody publishes again; what is decided under the old revision is refused by the store."""
     world = World()
@@ -299,6 +300,10 @@ async def test_a_publication_whose_commit_stood_although_it_raised_is_taken_up(
         with pytest.raises(StoreFailed):
             await fleet.apply(write_policies(tmp_path / "p2", extra=denying("nothing.real")))
         store.publish = publish
+        if behind:
+            recall = fleet.app.line.recall
+            recall.bring_up = lambda: 1 / 0
+            assert not recall.follow(recall.bring_up, order=False)
         await fleet.send(job("1", send()))
         await until(lambda: world.effects() == 1)
         assert {entry["policy_rev"] for entry in fleet.entries("action.decided")} == {2}
