@@ -73,6 +73,9 @@ KINDS = frozenset(
     }
 )
 
+# Those that move an effect; see `vedette.effect.state_after`.
+EFFECT_KINDS = frozenset(kind for kind in KINDS if kind.startswith("effect."))
+
 # Every field an entry may have. v, seq, at, about, run, n and body are set when it gets its place.
 FIELDS = frozenset(
     {

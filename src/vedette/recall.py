@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from vedette.agent import Agent, Scope
-from vedette.disk_errors import LOOK_AT_IT, told_of_disk
+from vedette.disk_errors import LOOK_AT_IT
 from vedette.entry import Body, Draft
 from vedette.errors import StoreFailed, VedetteError
 from vedette.event import Event
@@ -139,14 +139,15 @@ class Recall:
 
     def _search(self, agent: Agent, event: Event, scope: Scope, now_us: int) -> tuple[Memory, ...]:
         text = query_text(event)
-        read = partial(self._read, scope, text, now_us)
+        of = scope.bank, scope.scope, scope.topics, text, now_us, scope.limit
+        read = partial(self.banks.recall, *of)
         try:
             version = self.banks.version(scope.bank)
             key = (agent.name, scope, text, version, self.gateway.policy_rev)
             found = self._known.get(key)
             if found is not None and now_us - found[0] < _FRESH_US:
                 return found[1]
-            memories = read()
+            memories = tuple(read())
         except StoreFailed as error:
             # No attempt of the run counts, so a person would hear of it by nothing else.
             self.behind, self._unread[scope.bank, scope.scope] = str(error), read
@@ -155,12 +156,6 @@ class Recall:
         if len(self._known) > _KEPT:
             self._known.popitem(last=False)
         return memories
-
-    def _read(self, scope: Scope, text: str, now_us: int) -> tuple[Memory, ...]:
-        with told_of_disk("memory.db"):
-            return tuple(
-                self.banks.recall(scope.bank, scope.scope, scope.topics, text, now_us, scope.limit)
-            )
 
 
 def _told(error: BaseException) -> str:

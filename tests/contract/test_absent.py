@@ -6,8 +6,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from tests.contract.test_dead import clock as clock
 from tests.contract.test_dead import fleet as fleet
 from tests.contract.test_dead import view_agrees
+from tests.contract.test_dead import world as world
 
 from vedette.effect import Call, Outcome
 from vedette.testing.clock import ManualClock
@@ -16,16 +18,6 @@ from vedette.testing.toy import World, job, send, until
 
 MINUTE_US = 60_000_000
 TOOL = "order.place"
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
 
 
 @pytest.fixture

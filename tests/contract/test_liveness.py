@@ -225,21 +225,26 @@ async def test_what_does_not_move_is_named_and_the_worker_is_not_ready_until_it_
         assert await ready.status() == 200
 
 
-async def test_a_store_that_does_not_answer_is_told(tmp_path: Path, world: World) -> None:
+@pytest.mark.parametrize("read", ["backlog", "due"])
+async def test_a_store_that_does_not_answer_is_told(
+    tmp_path: Path, world: World, read: str
+) -> None:
+    """Neither which runs are ready nor which are due can be read."""
     clock = ManualClock()
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
         store: Any = fleet.app.store
-        backlog = store.backlog
+        before = getattr(store, read)
 
         def away(*asked: Any) -> Any:
             raise StoreFailed("the server is away")
 
-        store.backlog = away
+        setattr(store, read, away)
         await pass_time(fleet, clock, 55)
         assert fleet.app.watchdog.why == []
         await pass_time(fleet, clock, 20)
         assert fleet.app.watchdog.why == ["runs: the store does not answer"]
-        store.backlog = backlog
+        setattr(store, read, before)
+        await asyncio.sleep(1.1)  # for so long it looks for nothing after a failure
         await pass_time(fleet, clock, 10)
         assert fleet.app.watchdog.why == []
 
@@ -347,26 +352,6 @@ async def test_a_key_whose_next_runs_cannot_be_read_is_named(tmp_path: Path, wor
         store.unjudged = unjudged
         await pass_time(fleet, clock, 10)
         await until(lambda: world.effects() == 3)
-        await pass_time(fleet, clock, 10)
-        assert fleet.app.watchdog.why == []
-
-
-async def test_a_store_that_does_not_say_what_is_due_is_told(tmp_path: Path, world: World) -> None:
-    clock = ManualClock()
-    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
-        store: Any = fleet.app.store
-        due = store.due
-
-        def broken(*asked: Any) -> Any:
-            raise StoreFailed("a page of the file is broken")
-
-        store.due = broken
-        await pass_time(fleet, clock, 55)
-        assert fleet.app.watchdog.why == []
-        await pass_time(fleet, clock, 20)
-        assert fleet.app.watchdog.why == ["runs: the store does not answer"]
-        store.due = due
-        await asyncio.sleep(1.1)  # for so long it looks for nothing after a failure
         await pass_time(fleet, clock, 10)
         assert fleet.app.watchdog.why == []
 

@@ -6,21 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vedette.action_record import BadRecord, read_record
+from vedette.entry import EFFECT_KINDS
 from vedette.origin import escape
 from vedette.run import ActionRow
 from vedette.timeline.attention import notes_of
 from vedette.timeline.intent import OPEN
 from vedette.timeline.record import Shown
 
-_EFFECTS = {
-    "effect.intended": "intended",
-    "effect.started": "started",
-    "effect.done": "done",
-    "effect.failed": "failed",
-    "effect.unknown": "unknown",
-    "effect.absent": "absent",
-    "effect.cancelled": "cancelled",
-}
 _ANSWERS = ("hold.approved", "hold.denied", "hold.expired")
 # Outcomes after which a call is repeated, as long as there are tries.
 AGAIN = ("retry", "unknown")
@@ -208,7 +200,7 @@ def _word(row: ActionRow, life: Sequence[Shown], settles: str | None) -> str | N
 
 
 def _effect(row: ActionRow, told: Sequence[Shown], settles: str | None) -> dict[str, Any] | None:
-    life = [entry for entry in told if entry.kind in _EFFECTS]
+    life = [entry for entry in told if entry.kind in EFFECT_KINDS]
     if row.effect is None and not life:
         return None
     answered = next((entry for entry in reversed(life) if entry.get("body")), None)
@@ -225,7 +217,7 @@ def _effect(row: ActionRow, told: Sequence[Shown], settles: str | None) -> dict[
             {
                 "seq": entry.seq,
                 "at": entry.get("at"),
-                "state": _EFFECTS[entry.kind],
+                "state": entry.kind.removeprefix("effect."),
                 "revision": entry.get("policy_rev"),
                 "tries": entry.get("tries"),
             }

@@ -15,13 +15,12 @@ from typing import Any
 import orjson
 
 from vedette.effect import state_after
-from vedette.entry import KINDS
+from vedette.entry import EFFECT_KINDS
 from vedette.quick_data import dataclass
 from vedette.timeline.window import Walk, fields_of
 
 AUDIT = "vedette.audit/1"
 
-_EFFECTS = frozenset(kind for kind in KINDS if kind.startswith("effect."))
 _OPEN = ("intended", "started", "unknown")
 # What tools call a flag, and the letter a Maildir has for it (https://cr.yp.to/proto/maildir.html).
 _FLAGS = {
@@ -123,7 +122,7 @@ def read_ledger(record: Walk, target_of: Callable[[str, str], str | None]) -> Le
         if kind == "action.decided":
             if entry.get("outcome") == "permit":
                 asked[action] = _asked(data)
-        elif kind in _EFFECTS:
+        elif kind in EFFECT_KINDS:
             claim = told.claims.get(action.removeprefix("act_"))
             if claim is None:
                 claim = _claim(entry, action, asked.pop(action, (None, None)), target_of)

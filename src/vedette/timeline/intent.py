@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import Any
 
 from vedette.effect import state_after
-from vedette.entry import KINDS
+from vedette.entry import EFFECT_KINDS
 from vedette.quick_data import dataclass
 from vedette.timeline.record import Shown
 
@@ -205,5 +205,5 @@ MOVES: Mapping[str, Callable[[Intent, Shown], list[Finding]]] = {
     "hold.expired": Intent._answer,
     "budget.refused": Intent._take_back,
     "action.refused": Intent._take_back,
-    **{kind: Intent._move for kind in KINDS if kind.startswith("effect.")},
+    **dict.fromkeys(EFFECT_KINDS, Intent._move),
 }

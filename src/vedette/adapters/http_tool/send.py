@@ -13,15 +13,15 @@ import json
 import socket
 import ssl
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import field
 from typing import Any
 from urllib.parse import urlsplit
 
 from vedette import machine
+from vedette.linger import deliver_unsent, drop_unsent
 from vedette.load.http_template import Request
 from vedette.quick_data import dataclass
-from vedette.unsent import deliver_unsent, drop_unsent
 
 MOST_BYTES = 64 << 10  # of an answer's body that are kept
 
@@ -123,8 +123,7 @@ def exchange(
         try:
             connection.request(request.method, place.prefix + request.target, body or None, given)
             with closing(connection.getresponse()) as answer:
-                with suppress(OSError):
-                    deliver_unsent(line)
+                deliver_unsent(line)
                 return _read(answer, line, end)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise NoAnswer(f"{type(error).__name__}: {error}"[:300]) from error

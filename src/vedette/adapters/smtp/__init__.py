@@ -18,7 +18,7 @@ from typing import Any
 
 from vedette import crashpoint
 from vedette.errors import Permanent, Temporary, Unsendable, VedetteError
-from vedette.unsent import deliver_unsent, drop_unsent
+from vedette.linger import deliver_unsent, drop_unsent
 
 __all__ = ["Unanswered", "deliver", "deliver_some", "probe"]
 

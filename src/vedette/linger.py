@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from contextlib import suppress
 
 _DROP, _DELIVER = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 
@@ -18,5 +19,9 @@ def drop_unsent(line: socket.socket) -> None:
 
 
 def deliver_unsent(line: socket.socket) -> None:
-    """Have what is not sent delivered after the connection was closed, as is usual."""
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DELIVER)
+    """Have what is not sent delivered after the connection was closed, as is usual.
+
+    Never raises: it is said of a connection whose answer has come, which stands.
+    """
+    with suppress(OSError):
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DELIVER)
