@@ -8,6 +8,7 @@ the record by which histories are judged.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +27,8 @@ from vedette.testing import toy
 
 # A call takes up to this long and its answer this long: together less than its tool's timeout.
 TIMEOUT_S = 2.0
+# How often a call is tried (`toy`); who was turned away so often may give it up.
+_ATTEMPTS = 3
 _QUICK, _LATE, _BACK = (5e-4, 1e-2), (0.2, 1.85), (5e-4, 2e-2)
 # The folders of the policies that people publish.
 POLICIES = {"base": "policies", "strict": "stricter"}
@@ -122,6 +125,7 @@ class Targets:
         self.manners = Manners()
         self.acts: list[Act] = []
         self._known: set[tuple[str, str]] = set()
+        self._turned_away = Counter[str]()
 
     async def act(self, call: Call) -> Outcome:
         """Do what a call asks, and answer within the tool's time, unless the answer is lost."""
@@ -134,6 +138,9 @@ class Targets:
         self._note("begun", call, owner.name, self.durable())
         self.trace(f"{owner.name} calls {call.tool} {text} of {call.agent}, try {call.attempt}")
         if draw.random() < manners.away:
+            self._turned_away[call.key] += 1
+            if self._turned_away[call.key] == _ATTEMPTS:
+                self._note("refused", call, owner.name, None)
             self.loop.later(back_s, _answer, answer, False)
         else:
             self.loop.later(there_s, self._happen, call, text, owner.name, answer, back_s, lost)

@@ -48,7 +48,8 @@ class Event:
 @dataclass
 class Act:
     """One line of a target's own record: a call `begun`, an effect `done`, an outcome `asked`, a
-    call `refused` for good; `told`: the answer that it is done has come to the tool.
+    call `refused` for good, or as often as it is tried; `told`: the answer that it is done has come
+    to the tool.
 
     `entries` is how many entries of the ledger were durable then; None: nobody looked.
     """
