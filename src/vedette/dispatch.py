@@ -141,7 +141,7 @@ class Dispatcher:
         self._closing = False
         self._moved_us = line.clock.moved_us
         # A jump of the wall clock that is to be recorded.
-        self._untold: Jump | None = None
+        self._untold: list[Jump] = []
         self.handled = 0
 
     # --- life -------------------------------------------------------------------------------
@@ -551,7 +551,7 @@ class Dispatcher:
     async def _look_at_clock(self) -> None:
         """Tell of a jump of the wall clock; where it was confirmed, waits in memory move along."""
         line = self._line
-        self._untold = line.clock.look() or self._untold
+        self._untold += filter(None, (line.clock.look(),))
         off_us = 0 if line.clock.jump is None else line.clock.jump.by_us
         line.metrics.gauge("clock_jump_seconds", off_us // MICROS)
         if (by_us := line.clock.moved_us - self._moved_us) != 0:
@@ -563,9 +563,9 @@ class Dispatcher:
                 breaker.retry_us += by_us
             line.tight.clear()
             self.waking.look_anew()
-        if self._untold is not None and line.store.ready:
-            await tell_jump(line, self._untold)
-            self._untold = None
+        while self._untold and line.store.ready:
+            await tell_jump(line, self._untold[0])
+            del self._untold[0]
 
     def wake(self) -> None:
         """Queue what is due now."""

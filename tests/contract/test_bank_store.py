@@ -417,3 +417,18 @@ def test_what_a_disk_refuses_is_told_as_that_whoever_asks(tmp_path: Path, asked:
         finally:
             disk.broken = False
             bank.close()
+
+
+def test_a_file_that_is_damaged_is_told_with_its_mend(tmp_path: Path) -> None:
+    """What would be recalled waits for it; as any other error it made dead letters of events."""
+    path = tmp_path / "banks.db"
+    bank = SqliteBank(path)
+    bank.load([plan(*usual())])
+    bank.close()
+    whole = path.read_bytes()
+    half = len(whole) // 2  # past what is read as it is opened
+    path.write_bytes(whole[:half] + b"\xff" * half)
+    bank = SqliteBank(path)
+    with pytest.raises(StoreFailed, match=r"banks\.db: is damaged: .* move the file away"):
+        recall(bank, "invoice")
+    bank.close()

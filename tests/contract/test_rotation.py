@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import signal
+import stat
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -141,6 +144,26 @@ def test_the_old_private_key_is_gone(tmp_path: Path) -> None:
     # Whoever holds the old file open finds nothing in it either.
     assert held.read() == bytes(32)
     held.close()
+
+
+def test_the_old_private_key_is_gone_though_the_disk_kept_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger_key(tmp_path, NAME, lambda: None)
+    keys = KeyFolder(tmp_path, NAME)
+    key, _ = keys.prepare()
+    sync = os.fsync
+
+    def broken(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, "the folder could not be synced")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with (tmp_path / KEY_FILE).open("rb") as held:
+        with pytest.raises(OSError, match="could not be synced"):
+            keys.finish(key)
+        assert held.read() == bytes(32)
 
 
 async def test_a_rotation_that_is_not_committed_changes_nothing(tmp_path: Path) -> None:

@@ -150,12 +150,15 @@ def _finish(folder: Path, next_key: Path) -> None:
     crashpoint.reach("rotate:before")
     with path.open("r+b") as old:
         next_key.replace(path)
-        sync(folder)
-        crashpoint.reach("rotate:mid")
-        # The name is the new key's by now; this is the old one's content, wherever it lies.
-        old.write(bytes(32))
-        old.flush()
-        os.fsync(old.fileno())
+        try:
+            sync(folder)
+            crashpoint.reach("rotate:mid")
+        finally:
+            # The name is the new key's by now; this is the old one's content, wherever it lies.
+            # Nobody needs it even if the disk takes the name back: the next one has its file then.
+            old.write(bytes(32))
+            old.flush()
+            os.fsync(old.fileno())
     crashpoint.reach("rotate:after")
 
 

@@ -33,12 +33,13 @@ from vedette.adapters.sqlite_bank.terms import (
 )
 from vedette.disk_errors import disk_failed, told_of_disk
 from vedette.durable import sync
-from vedette.errors import BadStore
+from vedette.errors import BadStore, StoreFailed
 from vedette.memory import BankPlan, Memory
 from vedette.state_folder import create_file
 
 _FORMAT = 2
 _SIZES = (4, 8, 16, 32, MAX_TERMS)  # queries are padded to these, so few statements are prepared
+_MOVE_AWAY = "move the file away; it is built again from memory/ and what people decided"
 
 
 class _FileLock:
@@ -56,6 +57,11 @@ class _FileLock:
         self._lock.release()
         at = error
         while isinstance(at, Exception):
+            if isinstance(at, apsw.CorruptError):
+                what, mend = f"is damaged: {at}", f"stop the fleet and {_MOVE_AWAY}"
+                raise StoreFailed(
+                    what, where=str(self._where), mend=mend, code="disk-failed"
+                ) from error
             if (told := disk_failed(at, self._where)) is not None:
                 raise told from error
             # What the disk refused ended the transaction, and a rollback had nothing left to do.
@@ -82,8 +88,8 @@ class SqliteBank(Curated):
             with told_of_disk(path):
                 self._open(path)
         except apsw.Error as error:
-            mend = "move the file away; it is built again from memory/"
-            raise BadStore(f"is no bank store: {error}", where=str(path), mend=mend) from error
+            told = f"is no bank store: {error}"
+            raise BadStore(told, where=str(path), mend=_MOVE_AWAY) from error
 
     def _open(self, path: Path | str) -> None:
         if isinstance(path, Path):
