@@ -39,6 +39,8 @@ STEP_S = 2e-6
 # Where simulated time begins: the wall clock, and the monotonic one, of a machine that is up.
 EPOCH_US = 1_750_000_000_000_000
 BOOT_S = 1000.0
+# A history that takes more goes round in a circle; a long one takes a tenth.
+_MOST_STEPS = 1_500_000
 
 
 class Deadlock(Exception):
@@ -340,7 +342,7 @@ class SimLoop(_AnyLoop):  # type: ignore[misc]
                     raise Deadlock("nobody is ready and nobody waits for an instant")
                 self._now = max(self._now, timers[0][0])
             self._now += STEP_S
-            if self._now > self._end:
+            if self._now > self._end or self.steps > _MOST_STEPS:
                 raise TimeoutError("the history has not ended in its time")
             while timers and timers[0][0] <= self._now:
                 ready.append(heapq.heappop(timers)[2])
