@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import warnings
 from collections.abc import Iterator
 
 import pytest
 from tests.simulation.engine import read_anew
+from tests.simulation.world import collect_histories
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -15,8 +14,4 @@ def _undo_the_world() -> Iterator[None]:
     """Give back what all lives shared, and let go of the files that those were killed with."""
     yield
     read_anew()
-    with warnings.catch_warnings():
-        # Of a process that is killed the kernel closes the files; here nobody else does.
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.unfreeze()
-        gc.collect()
+    collect_histories()

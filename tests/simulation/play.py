@@ -7,7 +7,6 @@ told they try again, with any worker that is up, as in life; a command under the
 from __future__ import annotations
 
 import asyncio
-import gc
 import hashlib
 import itertools
 import os
@@ -39,7 +38,7 @@ from tests.simulation.loop import BOOT_S, Deadlock, Owner, SimLoop
 from tests.simulation.model import Violation, judge
 from tests.simulation.plan import AGENTS, DISK_FAULTS, HELD, ROW, Operation, Plan
 from tests.simulation.server import Server, in_place
-from tests.simulation.world import closed_world
+from tests.simulation.world import closed_world, collect_histories
 
 from vedette import commands as product
 from vedette.adapters.ledger_file import archive, archived_of, last_before
@@ -582,7 +581,7 @@ def player() -> Iterator[Callable[[Plan], Played]]:
             # The folder's name reaches nothing that is recorded.
             number = next(count)
             if number % _COLLECT == 0:
-                gc.collect()
+                collect_histories()
             folder = base / f"history{number}"
             folder.mkdir()
             if plan.founded:

@@ -164,6 +164,7 @@ def main(words: Sequence[str] | None = None) -> int:
     kept = Kept(given.folder, name)
     seeds = [s for s in range(given.first, given.first + given.histories) if s not in kept.results]
     print(_conditions(given, len(seeds)), flush=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nobody is left behind
     began = told = time.monotonic()
     done = 0
     try:
