@@ -254,7 +254,8 @@ class Session:
 
     def _idle(self, turn: int) -> None:
         if turn == self._turn and self.open:
-            self.server.trace(f"server ends {self.name} of {self.owner}, idle in transaction")
+            role = self.name.rpartition(" ")[0]  # the rest names this machine and this process
+            self.server.trace(f"server ends {role} of {self.owner}, idle in transaction")
             self.end()
 
     def commit(self) -> None:
