@@ -9,7 +9,8 @@ approval is not over because somebody set a clock.
 A file of the state folder says where fleet time stands against the boot clock, so a restart goes
 on with it. After a reboot there is only the wall clock, and the ledger's last entry: fleet time
 never begins before that; and where the wall clock is a day or more after it the fleet was away or
-the clock is wrong, so nothing expires by that day until a person confirms.
+the clock is wrong, so nothing expires by that day until a person confirms. A jump that nobody has
+confirmed outlasts the reboot, and nothing expires by an entry that is later than the wall clock.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from vedette.clock import MachineClock
+from vedette.durable import sync
 from vedette.quick_data import dataclass
 from vedette.state_folder import open_file
 
@@ -65,6 +67,8 @@ class FleetClock:
         self._at = machine.now_us()
         self.jump: Jump | None = None
         self.moved_us = 0
+        # Where expiries stood before a reboot, if a jump had not been confirmed; else 0.
+        self._stood_us = 0
         self._known = self._take_up()
 
     # --- Clock ------------------------------------------------------------------------------
@@ -98,13 +102,16 @@ class FleetClock:
         now, wall = self.now_us(), self._machine.now_us()
         if self._known:
             return self.look() or self.jump
-        if last_us > wall + JUMP_US:
+        behind = last_us > wall + JUMP_US
+        if behind:
             self._at += last_us - now
-            return self.look()
-        if last_us and wall - last_us > AWAY_US and expires(last_us, wall):
-            self.jump = Jump(0, now, last_us)
+        certain = self._stood_us or (wall if behind else last_us)
+        unsure = self._stood_us or behind or (last_us and wall - last_us > AWAY_US)
+        if unsure and expires(certain, max(last_us, wall)):
+            self.jump = Jump(0, self.now_us(), certain)
+        found = self.look() or self.jump
         self._write()
-        return self.jump
+        return found
 
     def look(self) -> Jump | None:
         """Compare with the wall clock; return a jump that was not seen before."""
@@ -143,7 +150,9 @@ class FleetClock:
         with suppress(OSError, ValueError, KeyError, TypeError):
             found = json.loads(self._file.read_text(encoding="ascii"))
             passed = self._since - int(found["monotonic_us"])
-            if found["boot"] == self._boot and passed >= 0:
+            if found["boot"] != self._boot:
+                self._stood_us = int(found["held_us"]) or int(found["at_us"]) * found["jumped"]
+            elif passed >= 0:
                 at = int(found["at_us"]) + passed
                 slewed = abs(self._at - at) <= JUMP_US + passed // _SLEW
                 self._at = self._at if slewed else at
@@ -159,17 +168,25 @@ class FleetClock:
             return
         held = self.expiry_us() if self.jump is not None and self.jump.held_us else 0
         now = self.now_us()
-        kept = {"at_us": now, "boot": self._boot, "held_us": held, "monotonic_us": mono}
+        jumped = self.jump is not None
+        kept = {
+            "at_us": now, "boot": self._boot, "held_us": held, "jumped": jumped,
+            "monotonic_us": mono,
+        }  # fmt: skip
         new = self._file.with_name(f"{self._file.name}.new")
         with suppress(OSError):
             raw = json.dumps(kept).encode("ascii")
             file = open_file(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
                 whole = os.write(file, raw) == len(raw)
+                if jumped:
+                    os.fsync(file)
             finally:
                 os.close(file)
             if whole:
                 new.replace(self._file)
+                if jumped:
+                    sync(self._file.parent)
 
 
 def told_jump(jump: Jump) -> str:

@@ -287,6 +287,63 @@ async def test_a_start_a_day_later_lets_nothing_expire_before_a_person_has_looke
         assert row.hold == "expired"
 
 
+@pytest.mark.parametrize("hours", [-3, 0, 3])
+@pytest.mark.parametrize("running", [False, True], ids=["set while it was down", "set as it ran"])
+async def test_nothing_expires_by_a_jump_that_was_not_confirmed_before_a_reboot(
+    tmp_path: Path, hours: int, running: bool
+) -> None:
+    """Whatever the wall clock says by then; the ledger may have entries of the wrong time."""
+    clock, world = ManualClock(boot="one"), World()
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        waits = await held(fleet)
+        if running:
+            clock.set_wall(clock.now_us() + 80 * HOUR)
+            assert await told(fleet) == ["+288000"]
+            await fleet.close()
+        else:
+            await fleet.close()
+            clock.boot = "two"
+            clock.set_wall(clock.now_us() + 80 * HOUR)
+            await fleet.open()
+            assert await told(fleet) == ["away"]
+            await fleet.close()
+        clock.boot = "three"
+        clock.set_wall(clock.now_us() + hours * HOUR)
+        await fleet.open()
+        await fleet.settle()
+        row = fleet.app.store.action(waits)
+        assert row is not None
+        assert row.hold == "open"
+        await fleet.app.commands.clock_confirm(fleet.order())
+        await fleet.settle()
+        row = fleet.app.store.action(waits)
+        assert row is not None
+        assert row.hold == "expired"
+
+
+async def test_nothing_expires_by_entries_that_are_later_than_the_wall_clock(
+    tmp_path: Path,
+) -> None:
+    """As another machine's may be, whose clock is wrong; the file of that one is not here."""
+    clock, world = ManualClock(boot="one"), World()
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+        waits = await held(fleet)
+        right = clock.now_us()
+        await fleet.close()
+        clock.boot = "two"
+        clock.set_wall(right + 80 * HOUR)
+        await fleet.open()
+        await fleet.close()
+        (tmp_path / "state" / "clock.json").unlink()
+        clock.boot = "three"
+        clock.set_wall(right + HOUR)
+        await fleet.open()
+        await fleet.settle()
+        row = fleet.app.store.action(waits)
+        assert row is not None
+        assert row.hold == "open"
+
+
 async def test_a_fleet_that_was_away_with_nothing_waiting_asks_nobody(tmp_path: Path) -> None:
     clock = ManualClock(boot="one")
     async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
