@@ -32,6 +32,7 @@ from tests.faults.auditor import COMMANDS, ENTRIES, Held, Plan, held_of
 from tests.faults.scenario import (
     EVENTS,
     HOUR_US,
+    LAST,
     START_US,
     Act,
     Script,
@@ -49,6 +50,7 @@ from vedette.adapters.ledger_file.archive import Archive, Joined
 from vedette.backup import back_up
 from vedette.budget import DAY_US
 from vedette.cli import sentence
+from vedette.disk_errors import told_of_disk
 from vedette.errors import AlreadyDone, VedetteError
 from vedette.stores import open_reading
 from vedette.testing.clock import ManualClock
@@ -307,6 +309,13 @@ class _Day(Script):
             await asyncio.sleep(0.001)
         raise RestartedError
 
+    async def _wait_for_budget(self) -> None:
+        """Settle until what came last waits for budget: a step the disk refused is made again."""
+        await self._settle()
+        while any(run.state == "ready" for event in LAST for run in self.fleet.runs(event)):
+            self.clock.advance(1_000_000)
+            await self._settle()
+
     async def _promote(self) -> None:
         banks = self.fleet.app.banks
         waiting = [one["id"] for one in banks.listed("notes") if one["state"] == "candidate"]
@@ -330,7 +339,11 @@ class _Day(Script):
         back_up(settings, made / str(len(list(made.glob("*")))))
 
     async def _archive(self) -> None:
-        """Do what `vedette ledger archive` does beside a running fleet."""
+        """Do what `vedette ledger archive` does beside a running fleet; errors told as it does."""
+        with told_of_disk(self.folder / "state"):
+            await self._archive_what_is_old()
+
+    async def _archive_what_is_old(self) -> None:
         state = self.folder / "state"
         store = open_reading(replace(settings_of(self.stage.content), state=state))
         try:

@@ -275,7 +275,7 @@ class Script:
         return [
             *acts,
             ("feed", partial(self._feed, LAST)),
-            ("settle", self._settle),
+            ("wait for budget", self._wait_for_budget),
             ("raise", partial(order, "raise", "budget_raise", for_us=DAY_US, agent="other")),
             ("see through", self._see_through),
         ]
@@ -295,6 +295,10 @@ class Script:
     async def _wait_out(self) -> None:
         """Let pass what the longest call may take: nobody is asked about one before."""
         self.clock.advance(60_000_000)
+        await self._settle()
+
+    async def _wait_for_budget(self) -> None:
+        """Settle until what came last waits for what its agent may spend."""
         await self._settle()
 
     async def _feed(self, events: list[Event]) -> None:

@@ -128,12 +128,17 @@ def migrated(kept: Path) -> str:
 
 
 class OpenedStore(Reads):
-    """A store opened to read only, beside a running fleet or with none."""
+    """A store opened to read only, beside a running fleet or with none.
+
+    Raises BadStore if there is none, StoreFailed where the disk refused something.
+    """
 
     _database: SqliteDatabase
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(open_database(folder / "store.db", write=False))
+        path = folder / "store.db"
+        with told_of_disk(path):
+            super().__init__(open_database(path, write=False))
 
     def close(self) -> None:
         """Close the file."""
