@@ -1,8 +1,10 @@
 """`make simulate`: plays many histories, judges each, and makes what it finds small.
 
 What was played is kept by what it was played of, so that a search that was broken off goes on; it
-ends by itself or by Ctrl-C, with what was seen so far. What is wrong is shrunk, one history of each
-kind of violation, and written beside as a plan that `--plan FILE` plays again.
+ends by itself or by Ctrl-C, with what was seen so far. With `--go-on` what an earlier checkout
+played and found right counts, too, and is told apart; what it found wrong is played again. What is
+wrong is shrunk, one history of each kind of violation, and written beside as a plan that
+`--plan FILE` plays again.
 """
 
 from __future__ import annotations
@@ -122,23 +124,33 @@ def make_small(plan: Plan, kind: str, tries: int) -> Plan:
 
 
 class Kept:
-    """What a search has seen: lines in a file, by checkout and what was searched."""
+    """What a search has seen: lines in a file, by checkout and what was searched.
 
-    def __init__(self, folder: Path, name: str) -> None:
+    `earlier` are the right ones of other checkouts, by seed, if those count; and whose they are.
+    """
+
+    def __init__(self, folder: Path, name: str, *, go_on: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"{checkout()}-{name}.jsonl"
-        self.results: dict[int, Result] = {}
-        if self._path.exists():
-            for line in self._path.read_text("utf-8").splitlines():
-                told = json.loads(line)
-                wrong = tuple((kind, what) for kind, what in told.pop("wrong"))
-                self.results[told["seed"]] = Result(**told, wrong=wrong)
+        self.results = {one.seed: one for one in _read(self._path)}
+        self.earlier: dict[int, str] = {}
+        for path in sorted(folder.glob(f"*-{name}.jsonl")) if go_on else ():
+            for one in _read(path):
+                if not one.wrong and one.seed not in self.results:
+                    self.earlier[one.seed] = path.name.partition("-")[0]
 
     def add(self, result: Result) -> None:
         """Keep one more."""
         self.results[result.seed] = result
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(result)) + "\n")
+
+
+def _read(path: Path) -> Iterator[Result]:
+    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
+        told = json.loads(line)
+        wrong = tuple((kind, what) for kind, what in told.pop("wrong"))
+        yield Result(**told, wrong=wrong)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -151,6 +163,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options.add_argument("--workers", type=int, default=3, help="on postgresql")
     options.add_argument("--processes", type=int, default=2)
     options.add_argument("--folder", type=Path, default=KEPT, help="where what was seen is kept")
+    options.add_argument("--go-on", action="store_true", help="count earlier checkouts' right ones")
     options.add_argument("--tries", type=int, default=300, help="to make a plan smaller, each")
     options.add_argument("--plan", type=Path, help="play this plan again, and show what happens")
     options.add_argument("--seed", type=int, help="play this seed alone, and show what happens")
@@ -161,8 +174,9 @@ def main(words: Sequence[str] | None = None) -> int:
     if given.seed is not None:
         return show(make_plan(given.seed, size, given.store, given.workers))
     name = f"{given.size}-{given.store or 'both'}-{given.workers}"
-    kept = Kept(given.folder, name)
-    seeds = [s for s in range(given.first, given.first + given.histories) if s not in kept.results]
+    kept = Kept(given.folder, name, go_on=given.go_on)
+    known = kept.results.keys() | kept.earlier.keys()
+    seeds = [s for s in range(given.first, given.first + given.histories) if s not in known]
     print(_conditions(given, len(seeds)), flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nobody is left behind
     began = told = time.monotonic()
@@ -209,6 +223,9 @@ def _tell(kept: Kept, given: argparse.Namespace, size: Size, took_s: float, done
         f"simulated seconds, {cpu_s:.0f} s CPU ({len(seen) / max(cpu_s, 1e-9):.2f} histories/s and "
         f"core), {done} of them now in {took_s:.0f} s; {len(wrong)} with violations"
     )
+    others = Counter(kept.earlier[seed] for seed in all_of if seed in kept.earlier)
+    for name, number in others.most_common():
+        print(f"  {number} more were right on checkout {name}")
     for kind, number in kinds.most_common():
         first = next(one for one in wrong if any(kind == each for each, _ in one.wrong))
         print(f"  {kind}: {number} histories, first seed {first.seed}; making it small", flush=True)
