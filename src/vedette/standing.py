@@ -11,16 +11,20 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from orjson import loads
+
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
 from vedette.errors import BadCommand, StoreFailed
-from vedette.fleet_clock import Jump, told_jump
+from vedette.fleet_clock import JUMP_US, Jump, told_jump
 from vedette.identity import ENGINE
 from vedette.line import Line
 from vedette.stop import Scope, Unrecorded
 
 # After how long a store that cannot commit is tried again, first and at most.
 _PROBE_US, _LAST_PROBE_US = 250_000, 4_000_000
+# How many of the newest lifts are looked through for that of a stop which is recorded late.
+_LIFTS = 100
 
 
 async def set_stop(
@@ -35,6 +39,7 @@ async def set_stop(
     No call starts from the moment on which a stop is announced, before it is durable: whoever is
     told that it stands will see none start that had its leave a moment earlier.
     """
+    ordered_us = line.clock.now_us()
     if on:
         line.stops.announce(scope)
     else:
@@ -48,7 +53,7 @@ async def set_stop(
     except StoreFailed as error:
         if not on:
             raise
-        line.stops.unrecorded[scope] = Unrecorded(draft, command, str(error))
+        line.stops.unrecorded[scope] = Unrecorded(draft, command, str(error), ordered_us)
         return str(error)
     finally:
         if on:
@@ -58,15 +63,49 @@ async def set_stop(
 
 
 async def record_stops(line: Line) -> None:
-    """Make durable the stops that hold in this process alone. Raises StoreFailed."""
+    """Make durable the stops that hold in this process alone. Raises StoreFailed.
+
+    One that was lifted through another worker after it was ordered here is recorded and lifted.
+    """
     for scope, kept in list(line.stops.unrecorded.items()):
-        # Refused where its commit stood though nobody was told, or another's stop lasts as long.
-        with suppress(BadCommand):
+        lift = _lift_since(line, scope, kept.at_us)
+        try:
             await line.store.stop(kept.draft, *scope, True, command=kept.command)
+        except BadCommand:
+            # Its commit stood though nobody was told, or another's stop lasts as long.
+            lift = None
         take_over(line)
         if line.stops.unrecorded.get(scope) is kept:
             del line.stops.unrecorded[scope]
         line.metrics.gauge("stops_unrecorded", len(line.stops.unrecorded))
+        if lift is not None:
+            await _lift_again(line, scope, lift)
+
+
+def _lift_since(line: Line, scope: Scope, since_us: int) -> int | None:
+    """Return the entry that lifted the stop of a scope after an instant, if there is one.
+
+    Another worker's clock is taken for right if it is no further off than a jump.
+    """
+    for seq, raw in reversed(line.store.latest(("stop.lifted",), 0, _LIFTS)):
+        entry = loads(raw)
+        if entry["what"] == ":".join(scope):
+            return seq if entry["at"] > since_us + JUMP_US else None
+    return None
+
+
+async def _lift_again(line: Line, scope: Scope, lift: int) -> None:
+    """Lift a stop that was recorded after the entry that lifted it."""
+    for stop in line.store.stops_set():
+        if (stop.scope, stop.name) == scope:
+            draft = Draft(
+                "stop.lifted",
+                {"what": ":".join(scope), "actor": str(ENGINE)},
+                cause=stop.seq,
+                body=Body(canonical({"reason": f"it was ordered before entry {lift} lifted it"})),
+            )
+            with suppress(BadCommand):
+                await set_stop(line, draft, scope, False)
 
 
 class StoreWatch:

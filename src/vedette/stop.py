@@ -29,12 +29,13 @@ class Stop:
 class Unrecorded:
     """A stop that holds in this process and could not be made durable: what is to be written.
 
-    `why` says what was in the way.
+    `why` says what was in the way, `at_us` when it was ordered.
     """
 
     draft: Draft
     command: str | None
     why: str
+    at_us: int
 
 
 @dataclass(slots=True)

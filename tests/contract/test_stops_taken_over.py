@@ -12,9 +12,13 @@ import pytest
 from tests.contract.test_liveness import Silent
 
 from vedette import crashpoint
+from vedette.entry import Draft
 from vedette.errors import BadCommand, StoreFailed
 from vedette.storage.loss import Loss
+from vedette.testing.clock import ManualClock
 from vedette.testing.toy import World, job, send, toy_fleet, until
+
+MINUTE_US = 60_000_000
 
 
 class Commits:
@@ -130,3 +134,42 @@ async def test_a_doubt_that_a_person_ended_is_over_here_too(tmp_path: Path, fail
         assert found is not None
         assert (found.covers(entry["seq"]), found.covers(entry["seq"] + 1)) == (True, False)
         assert found == doubt()
+
+
+@pytest.mark.parametrize(("minutes", "stands"), [(1, False), (0, True), (-1, True)])
+async def test_a_stop_that_is_recorded_late_gives_way_to_a_resume_that_came_after_it(
+    tmp_path: Path, minutes: int, stands: bool
+) -> None:
+    """The worker that it was ordered of was cut off; the resume went to another one.
+
+    One that came before it, or no later than clocks may differ, lifts nothing.
+    """
+    clock = ManualClock()
+    async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
+        store: Any = fleet.app.store
+        stop = store.stop
+        await fleet.app.commands.stop(fleet.order(), tool="bell.ring")
+
+        async def away(*args: Any, **more: Any) -> int:
+            raise StoreFailed("PostgreSQL does not answer")
+
+        async def lift() -> None:
+            draft = Draft("stop.lifted", {"what": "tool:bell.ring", "actor": "person:else"})
+            await stop(draft, "tool", "bell.ring", False)
+
+        if minutes < 0:
+            await lift()
+            clock.advance(-minutes * MINUTE_US)
+        store.stop = away
+        assert not (await fleet.app.commands.stop(fleet.order(), tool="bell.ring"))["recorded"]
+        if minutes >= 0:
+            clock.advance(minutes * MINUTE_US)
+            await lift()
+        store.stop = stop
+        stops = fleet.app.line.stops
+        await until(lambda: not stops.unrecorded and (stands or not stops.listed()))
+        await fleet.settle()
+        assert stops.listed() == ([("tool", "bell.ring")] if stands else [])
+        kinds = [entry["kind"] for entry in fleet.entries() if entry["kind"].startswith("stop.")]
+        late = ["stop.set"] if stands else ["stop.set", "stop.lifted"]
+        assert kinds == ["stop.set", "stop.lifted", *late]

@@ -383,6 +383,10 @@ class Store(Protocol):
         """Return the stops in force, with the entries that set them and when they end."""
         ...
 
+    def latest(self, kinds: Sequence[str], after: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return (seq, bytes) of the newest entries of some kinds after a seq, oldest first."""
+        ...
+
     def doubt(self) -> Doubt | None:
         """Return from where effects may have happened in history that was lost."""
         ...
