@@ -121,9 +121,14 @@ def _approved(hold: HoldState | None) -> bool:
 
 
 def denied_until(since_us: int, now_us: int) -> int:
-    """Return when to decide again what was denied at `since_us` and may have happened; 0: never."""
+    """Return when to decide again what was denied at `since_us` and may have happened; 0: never.
+
+    Each time after twice as long, and for the last time when it has been denied for DENIED_US.
+    """
     lasted_us = max(0, now_us - since_us)
-    return now_us + max(DENIED_AGAIN_US, lasted_us) if lasted_us < DENIED_US else 0
+    if lasted_us >= DENIED_US:
+        return 0
+    return now_us + min(max(DENIED_AGAIN_US, lasted_us), DENIED_US - lasted_us)
 
 
 def stopped_until(row: ActionRow, now_us: int) -> int:

@@ -10,7 +10,7 @@ import pytest
 from vedette.approval import ENDED, HoldState, move
 from vedette.decision import Decision
 from vedette.errors import BadCommand
-from vedette.hold import EXPIRES_US, apply, approval_of, ended, wake_at
+from vedette.hold import DENIED_US, EXPIRES_US, apply, approval_of, denied_until, ended, wake_at
 from vedette.run import ActionRow
 
 NOW = 1_780_000_000_000_000
@@ -102,3 +102,14 @@ def test_a_hold_that_ended_stays_ended() -> None:
         move("open", "used")
     with pytest.raises(BadCommand):
         move("approved", "approved")
+
+
+def test_what_is_denied_and_may_have_happened_is_given_up_in_time() -> None:
+    """The last look comes when that time is over, not up to as long after it."""
+    looks, now = list[int](), NOW
+    while until := denied_until(NOW, now):
+        looks.append(until - NOW)
+        now = until
+    assert [at // 1_000_000 for at in looks] == [1, 2, 4, 8, 16, 30]
+    assert looks[-1] == DENIED_US
+    assert denied_until(NOW, NOW - 5_000_000) == NOW - 4_000_000  # the clock was set back
