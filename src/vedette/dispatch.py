@@ -140,7 +140,7 @@ class Dispatcher:
         self._failed: Callable[[str, BaseException | None], None] | None = None
         self._closing = False
         self._moved_us = line.clock.moved_us
-        # A jump of the wall clock that is to be recorded.
+        # Jumps of the wall clock that are to be recorded, oldest first.
         self._untold: list[Jump] = []
         self.handled = 0
 

@@ -43,7 +43,7 @@ def collect_histories() -> None:
     Of a process that is killed the kernel closes them; here nobody else does.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", ResourceWarning)
         gc.unfreeze()
         gc.collect()
 
