@@ -109,6 +109,7 @@ class _Play:
         self.commands = 0
         self.image: tuple[float, Path] | None = None
         self.reorder_s = 0.0
+        self.restoring = asyncio.Lock()  # nobody starts upon half a store
 
     def run(self) -> Played:
         with closed_world(self.loop, self.plan.seed, self.points.reach), in_place():
@@ -197,7 +198,8 @@ class _Play:
         troubles: set[str] = set()
         pause_s = 0.2
         for _ in range(_STARTS):
-            folder = self.machine(slot)
+            async with self.restoring:
+                folder = self.machine(slot)
             self.stamp(folder)
             store = store_of(self.server, folder)
             settings = settings_of(self.content, folder, self.targets, store)
@@ -445,9 +447,10 @@ class _Play:
         slots = [slot for slot, life in enumerate(self.lives) if life and not life.owner.dead]
         for slot in slots:
             self.end(slot)
-        person = Owner("restore")
         settings = settings_of(self.content, self.machine(0), None)
-        await self.loop.spawn(person, self.durable.put_back(image, settings, SimClock(self.loop)))
+        put_back = self.durable.put_back(image, settings, SimClock(self.loop))
+        async with self.restoring:
+            await self.loop.spawn(Owner("restore"), put_back)
         self.disk.forget(self.machine(0))
         await asyncio.gather(*(self.rise(slot) for slot in slots))
         told.told_s = self.loop.time()
