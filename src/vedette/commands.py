@@ -19,7 +19,7 @@ from vedette.bundle import Bundle
 from vedette.curating import Curating
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
-from vedette.errors import BadCommand, Forbidden, NotFound
+from vedette.errors import BadCommand, Forbidden, NotFound, StateNotKept
 from vedette.event import PRINCIPAL, REASON, Event
 from vedette.fleet_clock import told_jump
 from vedette.hold import EXPIRES_US
@@ -437,14 +437,21 @@ class Commands:
         if entry is not None and (isinstance(entry, bool) or not 0 < entry < 2**63):
             raise BadCommand(f"{entry} is no entry", mend="give its seq, as the ledger has it")
         store = self.line.store
-        await keep_states(self.line, store.runs_with(event=event, subject=subject, entry=entry))
+        found: dict[str, Any] = {"event": event, "subject": subject, "entry": entry}
         draft = Draft("body.erased", {"actor": str(order.principal)}, body=order.body())
         recall = self.line.recall
-        erasing = store.erase(
-            event=event, subject=subject, entry=entry, draft=draft, end=deny_holds,
-            shown=digest, command=order.command_id,
-        )  # fmt: skip
-        erased = await recall.await_commit(erasing, order=True)
+        while True:
+            runs = store.observed_runs(**found)
+            await keep_states(self.line, runs)
+            erasing = store.erase(
+                **found, draft=draft, folded={run.id for run in runs}, end=deny_holds,
+                shown=digest, command=order.command_id,
+            )  # fmt: skip
+            try:
+                erased = await recall.await_commit(erasing, order=True)
+                break
+            except StateNotKept:  # a run of it was judged meanwhile, here or by another worker
+                continue
         forgot = recall.follow(
             lambda: recall.banks.forget(erased.events, store.candidates(erased.events)), order=True
         )

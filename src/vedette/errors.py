@@ -127,6 +127,10 @@ class NotShown(BadCommand):
     code = "not-shown"
 
 
+class StateNotKept(BadCommand):
+    """A judge has observed what is to be erased, and its state is not kept yet."""
+
+
 class AlreadyDone(BadCommand):
     """A command of this id was carried out before; it is not done again."""
 

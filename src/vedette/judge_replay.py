@@ -62,7 +62,7 @@ class Record(Walk, Protocol):
 
     def revisions(self) -> list[tuple[int, str, int]]: ...
 
-    def runs_with(self, *, entry: int | None = None) -> Sequence[Run]: ...
+    def runs_at(self, positions: Sequence[int]) -> Sequence[Run]: ...
 
     def states(self) -> list[tuple[str, str, int, bytes]]: ...
 
@@ -305,7 +305,7 @@ class _Replay:
         del writes[:-_WRITES]
 
     def _key_of(self, entry: Mapping[str, Any]) -> str:
-        runs = self._record.runs_with(entry=entry["about"])
+        runs = self._record.runs_at([entry["about"]])
         return next((run.key for run in runs if run.agent == entry["agent"]), "")
 
     def _unnamed(self, step: _Step) -> None:

@@ -46,7 +46,7 @@ class Past(Protocol):
         self, agent: str, key: str, before: int
     ) -> tuple[bytes | None, int, list[tuple[int, Event]]]: ...
 
-    def runs_with(self, *, entry: int | None = None) -> Sequence[Run]: ...
+    def runs_at(self, positions: Sequence[int]) -> Sequence[Run]: ...
 
     def actions(self, run: str) -> list[ActionRow]: ...
 
@@ -214,7 +214,7 @@ def _row(
     for _ in range(_BACK):
         if at == 0:
             return {}, True
-        run = next((r for r in past.runs_with(entry=at) if r.agent == agent.name), None)
+        run = next((r for r in past.runs_at([at]) if r.agent == agent.name), None)
         for action in reversed(past.actions(run.id) if run is not None else []):
             told = orjson.loads(action.answer) if action.answer else {}
             rows = (told.get("data") or {}).get("rows") if isinstance(told, dict) else None

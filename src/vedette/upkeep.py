@@ -6,7 +6,7 @@ Like all commands these name a principal and a reason. They do nothing to what a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Protocol
 
@@ -52,7 +52,9 @@ class Kept(Protocol):
 
     def refuse_open(self, archived: Archived) -> None: ...
 
-    async def expire(self, rows: Sequence[Found], draft: Draft) -> Erased: ...
+    async def expire(
+        self, rows: Sequence[Found], draft: Draft, *, folded: Collection[str] = ()
+    ) -> Erased: ...
 
     async def settled(self, draft: Draft, *, command: str | None = None) -> int: ...
 
@@ -197,15 +199,16 @@ class Upkeep:
         while rows := self.store.expiring(upto, after=after):
             after = rows[-1][0]
             abouts = sorted({row[2] for row in rows if row[2] is not None})
-            await keep_states(self.line, self.store.runs_at(abouts))
-            done = await self.store.expire(rows, draft)
+            observed = [run for run in self.store.runs_at(abouts) if run.observed]
+            await keep_states(self.line, observed)
+            done = await self.store.expire(rows, draft, folded={run.id for run in observed})
             erased += len(done.digests)
         return {"erased": erased}
 
 
-async def keep_states(line: Line, runs: Sequence[Run]) -> None:
+async def keep_states(line: Line, observed: Sequence[Run]) -> None:
     """Keep what judges have learned of content that is about to go, as states without it."""
-    for agent, key in sorted({(run.agent, run.key) for run in runs if run.observed}):
+    for agent, key in sorted({(run.agent, run.key) for run in observed}):
         if agent not in line.fleet.agents:
             continue
         checkpoint, _, since = line.store.history(agent, key, 2**62)

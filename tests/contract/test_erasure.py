@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.acceptance.promises.test_promise_06_memory_is_governed import mail, shipped
@@ -12,9 +13,10 @@ from vedette.entry import Body, Draft
 from vedette.errors import BadCommand
 from vedette.event import Event
 from vedette.memory import Briefing, Candidate
-from vedette.ports import Refused, Thought
+from vedette.ports import Erased, Refused, Thought
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
+from vedette.testing.steps import observed
 from vedette.testing.toy import World, job, send, toy_fleet
 
 PHRASE = "a phrase that is said nowhere else"
@@ -110,7 +112,7 @@ async def test_a_runner_killed_between_store_and_bank_forgets_at_its_start(tmp_p
         await fleet.send(event)
         await fleet.settle()
         draft = Draft("body.erased", {"actor": "person:kim"}, body=Body(b"{}"))
-        await fleet.app.store.erase(event=event.key, draft=draft)
+        await fleet.app.store.erase(event=event.key, draft=draft, folded=observed(fleet.app.store))
         assert texts(fleet) == [PHRASE, "something harmless"]
         await fleet.restart()
         assert texts(fleet) == []
@@ -181,3 +183,33 @@ async def test_a_content_that_a_run_needs_is_not_erased_by_entry(
         assert run.state == "waiting"
         with pytest.raises(BadCommand, match="still needs"):
             await fleet.app.commands.erase(fleet.order(), entry=run.position)
+
+
+# --- what judges have learned of it ---------------------------------------------------------
+
+
+async def test_a_run_judged_while_its_content_is_being_erased_stays_learned(
+    tmp_path: Path, world: World
+) -> None:
+    """States are kept before the content goes; whoever has observed it since is kept, too."""
+    first, late = (job(str(n), value=n, key="somebody") for n in (1, 2))
+    last = job("4", value=4, key="somebody")
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.send(first)
+        await fleet.settle()
+        store, erase = fleet.app.store, fleet.app.store.erase
+
+        async def erase_later(**given: Any) -> Erased:
+            store.erase = erase  # type: ignore[method-assign]
+            await fleet.send(late)
+            await fleet.settle()
+            return await erase(**given)
+
+        store.erase = erase_later  # type: ignore[method-assign]
+        done = await fleet.app.commands.erase(fleet.order(), subject="somebody")
+        assert len(done["erased"]) == 2
+        await fleet.restart()
+        await fleet.send(last)
+        await fleet.settle()
+        (label,) = [e["label"] for e in fleet.entries("run.closed") if e["event"] == last.key]
+        assert label == "sum 7 of 3"

@@ -21,7 +21,7 @@ from vedette.bundle import Bundle
 from vedette.digest import canonical
 from vedette.effect import RowWrite
 from vedette.entry import Body, Draft
-from vedette.errors import AlreadyDone, BadCommand, BadStore, StoreBusy
+from vedette.errors import AlreadyDone, BadCommand, BadStore, StateNotKept, StoreBusy
 from vedette.memory import Candidate
 from vedette.ports import Refused, Store
 from vedette.run import Answer, Run, Step, run_id
@@ -34,6 +34,7 @@ from vedette.testing.steps import (
     entry,
     event,
     held,
+    observed,
     step,
 )
 
@@ -702,7 +703,9 @@ async def test_erasing_takes_content_and_leaves_the_entries(store: Opened) -> No
     turn = entry(one, "turn.reasoned", text="secret")
     await store.commit(step(store, one, turn, actions=[row], state="done"))
     before = sealed(store)
-    erased = await store.erase(event=one.event, draft=by_person("body.erased"))
+    erased = await store.erase(
+        event=one.event, draft=by_person("body.erased"), folded=observed(store)
+    )
     digests = list(erased.digests)
     assert erased.events == (one.event,)
     assert sealed(store)[:-1] == before
@@ -721,11 +724,15 @@ async def test_erasing_by_subject_finds_all_of_it(store: Opened) -> None:
     mine, other = await accepted(store, event(1), event(2, subject="valve"))
     for run in (mine, other):
         await store.commit(closing(store, run))
-    erased = await store.erase(subject="pump", draft=by_person("body.erased"))
+    erased = await store.erase(
+        subject="pump", draft=by_person("body.erased"), folded=observed(store)
+    )
     assert (len(erased.digests), erased.events) == (1, (mine.event,))
     assert (store.event(mine.event), store.event(other.event) is None) == (None, False)
     with pytest.raises(BadCommand, match="no body"):
-        await store.erase(event=None, subject="pump", draft=by_person("body.erased"))
+        await store.erase(
+            event=None, subject="pump", draft=by_person("body.erased"), folded=observed(store)
+        )
 
 
 @pytest.mark.parametrize("state", ["ready", "waiting"])
@@ -733,8 +740,27 @@ async def test_content_that_a_run_still_needs_is_not_erased(store: Opened, state
     (run,) = await accepted(store, event(1))
     await store.commit(step(store, run, state=state, waits="approval"))
     with pytest.raises(BadCommand, match="still needs"):
-        await store.erase(event=run.event, subject=None, draft=by_person("body.erased"))
+        await store.erase(
+            event=run.event, subject=None, draft=by_person("body.erased"), folded=observed(store)
+        )
     assert store.event(run.event) is not None
+
+
+async def test_what_a_judge_has_observed_is_not_erased_before_its_state_is_kept(
+    store: Opened,
+) -> None:
+    one, other = await accepted(store, event(1), event(2))
+    await store.commit(closing(store, one))
+    await store.commit(closing(store, other, observed=False))
+    await store.erase(event=other.event, draft=by_person("body.erased"))
+    head, draft = store.head(), by_person("body.erased")
+    assert [run.id for run in store.observed_runs(event=one.event)] == [one.id]
+    with pytest.raises(StateNotKept, match=one.event):
+        await store.erase(event=one.event, draft=draft)
+    assert store.head() == head
+    assert store.event(one.event) is not None
+    await store.erase(event=one.event, draft=draft, folded={one.id})
+    assert store.event(one.event) is None
 
 
 # --- what the line reads --------------------------------------------------------------------

@@ -28,7 +28,7 @@ from vedette.proof import SigningKey
 from vedette.run import Answer
 from vedette.store_copy import Copied, copy_store, tables
 from vedette.testing.clock import ManualClock
-from vedette.testing.steps import accepted, closing, decided, entry, event, held, step
+from vedette.testing.steps import accepted, closing, decided, entry, event, held, observed, step
 
 NAME = "vedette/harbour"
 WHO = Principal.owner("kim")
@@ -79,7 +79,9 @@ async def filled(settings: Settings) -> tuple[str, str]:
         )
     )  # fmt: skip
     await store.commit(closing(store, two))
-    await store.erase(event=two.event, draft=order("body.erased"), command="c1")
+    await store.erase(
+        event=two.event, draft=order("body.erased"), command="c1", folded=observed(store)
+    )
     await store.accept([], ("csv:a", "17"))
     await store.stop(order("stop.set", what="agent:other"), "agent", "other", True)
     assert (await store.commit(closing(store, three))).answer is Answer.COMMITTED

@@ -26,6 +26,7 @@ from vedette.testing.steps import (
     entry,
     event,
     held,
+    observed,
     step,
 )
 from vedette.timeline import Record, explain, explain_text, inbox, runs_page, status
@@ -118,7 +119,7 @@ async def test_explain_after_an_erasure_still_says_who_and_why(
     run = await live(store, clock)
     reason = Body(canonical({"reason": "asked to"}))
     draft = Draft("body.erased", {"actor": "person:kim"}, body=reason)
-    await store.erase(event=run.event, subject=None, draft=draft)
+    await store.erase(event=run.event, subject=None, draft=draft, folded=observed(store))
     told = explain(store, run.id)
     assert told["event"]["erased"]
     (shown,) = told["runs"][0]["actions"]

@@ -316,6 +316,7 @@ class Store(Protocol):
         subject: str | None = None,
         entry: int | None = None,
         draft: Draft,
+        folded: Collection[str] = (),
         end: bool = False,
         shown: str | None = None,
         command: str | None = None,
@@ -323,7 +324,8 @@ class Store(Protocol):
         """Delete the bodies found by one of event, subject and entry (seq).
 
         With `end` what waits on them is denied and ended first, in the same commit; with `shown`,
-        the beginning of a survey's digest, only what that survey found. Raises BadCommand.
+        the beginning of a survey's digest, only what that survey found. Raises BadCommand;
+        StateNotKept if judges have observed more of it than the runs `folded`.
         """
         ...
 
@@ -335,10 +337,10 @@ class Store(Protocol):
         """Keep a checkpoint of a judge's state that holds the events up to `position`."""
         ...
 
-    def runs_with(
+    def observed_runs(
         self, *, event: str | None = None, subject: str | None = None, entry: int | None = None
     ) -> list[Run]:
-        """Return the runs whose content is found by an event, a subject or an event's entry."""
+        """Return the runs of what `erase` would find whose judges have observed it."""
         ...
 
     async def note(

@@ -9,15 +9,16 @@ import orjson
 from vedette.agent import undo_source
 from vedette.digest import DIGEST_PREFIX, short_id
 from vedette.entry import Draft
-from vedette.errors import BadCommand, NotShown
+from vedette.errors import BadCommand, NotShown, StateNotKept
 from vedette.learned import PROPOSED
 from vedette.ports import Erased, Survey
+from vedette.run import Run
 from vedette.storage import kept
 from vedette.storage.database import Database, Row
 from vedette.storage.end_runs import end_run, open_holds, open_runs
 from vedette.storage.ledger import Ledger
 from vedette.storage.pending import Pending
-from vedette.storage.rows import find_position
+from vedette.storage.rows import RUNS, find_position, to_run
 from vedette.undo import undo_ids
 
 _FOUND = "SELECT b.seq, e.bytes, e.about FROM body b JOIN entry e ON e.seq=b.seq WHERE "
@@ -37,6 +38,7 @@ def erase(
     entry: int | None,
     draft: Draft,
     at_us: int,
+    folded: Collection[str] = (),
     end: Pending | None = None,
     shown: str | None = None,
 ) -> Erased:
@@ -45,8 +47,10 @@ def erase(
     With an event go the events that hold a copy of it, however many steps away: those of its
     corrections, and those that undo what was done because of it. With `end` the runs that wait on
     it are ended first, their holds denied by the same person. In a transaction of the writer's.
+    `folded` are the runs that judges have observed and whose states are kept without the content.
     Raises BadCommand if there is no body, or if a run needs it; NotShown if that is not what was
-    found by the survey whose digest begins with `shown`.
+    found by the survey whose digest begins with `shown`; StateNotKept if judges have observed more
+    than `folded`.
     """
     found = _found(database, event, subject, entry)
     if not found:
@@ -59,9 +63,16 @@ def erase(
     rows = list(found.values())
     if shown is not None:
         _refuse_unseen(survey(database, event, subject, entry).digest, shown)
-    abouts = sorted({row[2] for row in rows if row[2] is not None})
-    runs = open_runs(database, abouts)
-    for run in runs:
+    abouts = abouts_of(rows)
+    # While states were kept a run may have been judged, by this worker or another: a state that is
+    # made anew from what is left would lack it.
+    if late := [run for run in observed_at(database, abouts) if run.id not in folded]:
+        raise StateNotKept(
+            f"{late[0].agent} has observed the content of {late[0].event}, and its state is not "
+            "kept without it",
+            mend="order it again",
+        )
+    for run in open_runs(database, abouts):
         if end is None:
             raise BadCommand(
                 f"run {run.id} still needs this content",
@@ -86,7 +97,7 @@ def erase(
 def survey(database: Database, event: str | None, subject: str | None, entry: int | None) -> Survey:
     """Return what `erase` would find; nothing is changed."""
     found = _found(database, event, subject, entry)
-    abouts = sorted({row[2] for row in found.values() if row[2] is not None})
+    abouts = abouts_of(found.values())
     open = open_runs(database, abouts)
     holds = [hold for run in open for hold in open_holds(database, run)]
     ((runs,),) = database.rows(
@@ -97,6 +108,24 @@ def survey(database: Database, event: str | None, subject: str | None, entry: in
         tuple(sorted(_keys(database, abouts))), int(runs), tuple(sorted(found)), tuple(open),
         tuple(holds),
     )  # fmt: skip
+
+
+def observed_runs(
+    database: Database, event: str | None, subject: str | None, entry: int | None
+) -> list[Run]:
+    """Return the runs of what `erase` would find whose judges have observed it."""
+    return observed_at(database, abouts_of(_found(database, event, subject, entry).values()))
+
+
+def abouts_of(rows: Iterable[Row]) -> list[int]:
+    """Return the positions of the events that these contents belong to."""
+    return sorted({row[2] for row in rows if row[2] is not None})
+
+
+def observed_at(database: Database, abouts: Iterable[int]) -> list[Run]:
+    """Return the runs of these events whose judges have observed them."""
+    sql = f"{RUNS} WHERE r.position=? AND r.observed=1 ORDER BY r.agent"
+    return [to_run(row) for about in abouts for row in database.rows(sql, (about,))]
 
 
 def _refuse_unseen(digest: str, shown: str) -> None:

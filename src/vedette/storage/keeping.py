@@ -5,7 +5,7 @@ The functions write inside the writer's transaction; `Keeping` hands them to the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -19,10 +19,9 @@ from vedette.keychain import ROTATED
 from vedette.policy_wasm import NAME
 from vedette.ports import Erased
 from vedette.proof import Checkpoint, ProofError, SigningKey, parse_note
-from vedette.run import Run
 from vedette.storage import kept
 from vedette.storage.database import Database, Row
-from vedette.storage.erase import erase_memories, unname
+from vedette.storage.erase import abouts_of, erase_memories, observed_at, unname
 from vedette.storage.ledger import META, Ledger
 from vedette.storage.loss import Loss, record_loss
 from vedette.storage.orders import Orders
@@ -154,20 +153,23 @@ def _drop_wasm(database: Database) -> None:
 
 
 def expire(
-    database: Database, ledger: Ledger, rows: Sequence[Row], draft: Draft, at_us: int
-) -> Erased:
+    database: Database, ledger: Ledger, rows: Sequence[Row], folded: Collection[str],
+    draft: Draft, at_us: int,
+) -> Erased:  # fmt: skip
     """Delete bodies that were found by `expiring`, and say so in the ledger.
 
     A run may have been taken up again since, and content erased: what of it is still there, and
-    still of closed runs, is deleted and named. With nothing left nothing is written.
+    still of closed runs, is deleted and named, unless a judge has observed it that is not among
+    `folded`, the runs whose judges' states are kept. With nothing left nothing is written.
     """
     ends = (rows[0][0] - 1, rows[-1][0]) if rows else (0, 0)
     still = {seq for (seq,) in database.rows(_STILL, ends)}
-    rows = [row for row in rows if row[0] in still]
+    late = {run.position for run in observed_at(database, abouts_of(rows)) if run.id not in folded}
+    rows = [row for row in rows if row[0] in still and row[2] not in late]
     if not rows:
         return Erased((), ())
     database.many("DELETE FROM body WHERE seq=?", [(row[0],) for row in rows])
-    abouts = sorted({row[2] for row in rows if row[2] is not None})
+    abouts = abouts_of(rows)
     database.many(
         "UPDATE action SET record=NULL, answer=NULL WHERE position=? AND NOT EXISTS "
         "(SELECT 1 FROM entry e JOIN body b ON b.seq=e.seq WHERE e.about=action.position)",
@@ -233,20 +235,21 @@ class Keeping(Reads):
         """Raise BadCommand if an archived part holds entries of a run that has not ended."""
         refuse_open(self, archived)
 
-    def runs_at(self, positions: Sequence[int]) -> list[Run]:
-        """Return the runs of the events accepted at these entries."""
-        return [run for position in positions for run in self.runs_with(entry=position)]
-
     def last_before(self, before_us: int) -> int:
         """Return the last entry that is older than an instant; 0 if none is."""
         return self.seq_at(before_us - 1)
 
-    async def expire(self, rows: Sequence[Row], draft: Draft) -> Erased:
-        """Delete bodies that `expiring` found and that may still go; record their digests."""
+    async def expire(
+        self, rows: Sequence[Row], draft: Draft, *, folded: Collection[str] = ()
+    ) -> Erased:
+        """Delete bodies that `expiring` found and that may still go; record their digests.
+
+        What judges have observed goes if its run is one of `folded`, whose states are kept.
+        """
 
         def work() -> Erased:
             self.erasing()
-            return expire(self._write, self._ledger, rows, draft, self._now_us())
+            return expire(self._write, self._ledger, rows, folded, draft, self._now_us())
 
         return await self.writer.submit(work)
 

@@ -19,7 +19,7 @@ from vedette.run import ActionRow, Run
 from vedette.stop import Stop
 from vedette.storage import kept
 from vedette.storage.database import Database, Row
-from vedette.storage.erase import survey
+from vedette.storage.erase import observed_runs, survey
 from vedette.storage.pages import Pages
 from vedette.storage.record import Record
 from vedette.storage.rows import BEFORE, COLUMNS, RUNS, find_position, to_action, to_run
@@ -276,15 +276,16 @@ class Reads(Pages, Record):
         sql = f"{RUNS} WHERE r.position=? ORDER BY r.agent"
         return [to_run(row) for row in self._rows(sql, self._position(event))]
 
-    def runs_with(
+    def runs_at(self, positions: Sequence[int]) -> list[Run]:
+        """Return the runs of the events at these positions."""
+        found = [self._rows(f"{RUNS} WHERE r.position=?", position) for position in positions]
+        return [to_run(row) for rows in found for row in rows]
+
+    def observed_runs(
         self, *, event: str | None = None, subject: str | None = None, entry: int | None = None
     ) -> list[Run]:
-        """Return the runs whose content is found by an event, a subject or an event's entry."""
-        if event is not None:
-            return self.runs_of_event(event)
-        if entry is not None:
-            return [to_run(row) for row in self._rows(f"{RUNS} WHERE r.position=?", entry)]
-        return [to_run(row) for row in self._rows(f"{RUNS} WHERE e.subject=?", subject)]
+        """Return the runs of what `erase` would find whose judges have observed it."""
+        return observed_runs(self._database, event, subject, entry)
 
     def survey(
         self, *, event: str | None = None, subject: str | None = None, entry: int | None = None

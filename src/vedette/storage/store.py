@@ -440,6 +440,7 @@ class SqlStore(Keeping):
         subject: str | None = None,
         entry: int | None = None,
         draft: Draft,
+        folded: Collection[str] = (),
         end: bool = False,
         shown: str | None = None,
         command: str | None = None,
@@ -456,7 +457,8 @@ class SqlStore(Keeping):
             self._steps.forget()
             return erase(
                 self._write, self._ledger, event=event, subject=subject, entry=entry, draft=draft,
-                at_us=self._now_us(), end=self._pending if end else None, shown=shown,
+                at_us=self._now_us(), folded=folded, end=self._pending if end else None,
+                shown=shown,
             )  # fmt: skip
 
         return await self.writer.submit(self._orders.once(command, work))

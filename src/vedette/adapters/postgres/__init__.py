@@ -364,14 +364,15 @@ class PostgresStore(OwnRuns, SqlStore):
         subject: str | None = None,
         entry: int | None = None,
         draft: Draft,
+        folded: Collection[str] = (),
         end: bool = False,
         shown: str | None = None,
         command: str | None = None,
     ) -> Erased:
         """Delete the bodies found by event, subject or entry; the server's files forget later."""
         erased = await super().erase(
-            event=event, subject=subject, entry=entry, draft=draft, end=end, shown=shown,
-            command=command,
+            event=event, subject=subject, entry=entry, draft=draft, folded=folded, end=end,
+            shown=shown, command=command,
         )  # fmt: skip
         return replace(erased, scrubbed=False)
 

@@ -6,7 +6,7 @@ second runner is refused; anybody may open it read-only at any time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -77,14 +77,15 @@ class SqliteStore(SqlStore):
         subject: str | None = None,
         entry: int | None = None,
         draft: Draft,
+        folded: Collection[str] = (),
         end: bool = False,
         shown: str | None = None,
         command: str | None = None,
     ) -> Erased:
         """Delete the bodies found by event, subject or entry, and what the log holds of them."""
         erased = await super().erase(
-            event=event, subject=subject, entry=entry, draft=draft, end=end, shown=shown,
-            command=command,
+            event=event, subject=subject, entry=entry, draft=draft, folded=folded, end=end,
+            shown=shown, command=command,
         )  # fmt: skip
         return replace(erased, scrubbed=not self._uncut)
 
