@@ -343,6 +343,7 @@ async def settle(line: Line, case: Case, row: ActionRow, outcome: Outcome, sure:
                 raise
             continue
         line.called.discard(row.id)
+        line.parking.note_answer(after, outcome.retry_after_us if after.waits == "target" else 0)
         if state != "unknown":
             line.quiet.end(row.id)
         if after.waits == "target":

@@ -11,7 +11,7 @@ from bisect import insort
 from dataclasses import field
 
 from vedette.quick_data import dataclass
-from vedette.run import Run
+from vedette.run import ActionRow, Run
 
 # When a parked run is looked at again though nobody woke it: waking it is this process's work.
 LOOK_AGAIN_US = 3_600_000_000
@@ -28,6 +28,8 @@ class Parking:
     _targets: dict[str, dict[str, Place]] = field(default_factory=dict)
     _targets_of: dict[str, set[str]] = field(default_factory=dict)
     _woken: dict[str, None] = field(default_factory=dict)
+    # Rows whose targets asked to be left alone for a while, by run.
+    _put_off: dict[str, set[str]] = field(default_factory=dict)
 
     def before(self, run: Run) -> str | None:
         """Return the run of the same key that waits in front of this one; None if there is none."""
@@ -59,6 +61,17 @@ class Parking:
         """Say whether a run waits for a target that is left alone."""
         return run.id in self._targets_of
 
+    def note_answer(self, row: ActionRow, asked_us: int) -> None:
+        """Note for how long a target asked to be left alone with a row; 0: it did not."""
+        if asked_us:
+            self._put_off.setdefault(row.run, set()).add(row.id)
+        elif row.run in self._put_off:
+            self._put_off[row.run].discard(row.id)
+
+    def put_off(self, row: ActionRow) -> bool:
+        """Say whether a row waits because its target asked for it: it is not tried sooner."""
+        return row.id in self._put_off.get(row.run, ())
+
     def leave(self, run: Run) -> None:
         """Count a run as waiting no more; the next of its key is woken."""
         self.drop(run.id, (run.agent, run.key))
@@ -66,6 +79,7 @@ class Parking:
     def drop(self, run: str, key: tuple[str, str]) -> None:
         """Take a run from its key and wake the next, whether or not it was there."""
         self._forget(run)
+        self._put_off.pop(run, None)
         places = self._keys.get(key)
         if places is None:
             return
@@ -122,7 +136,7 @@ class Parking:
         return len(self._keys)
 
     def clear(self) -> None:
-        """Forget everything: it is read anew from the store."""
+        """Forget who waits: it is read anew from the store, which knows no target's words."""
         for part in (self._keys, self._behind, self._targets, self._targets_of, self._woken):
             part.clear()
 

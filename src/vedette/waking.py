@@ -163,7 +163,7 @@ class Waking:
         """
         if case.run.id in self._released:
             for row in case.rows:
-                if row.waits == "target":
+                if row.waits == "target" and not self._line.parking.put_off(row):
                     row.not_before_us = 0
 
     def finished(self, case: Case) -> None:
@@ -183,8 +183,11 @@ class Waking:
             parking.wake_if_first(run.id, (run.agent, run.key))
 
     def _parked(self, case: Case, row: ActionRow) -> bool:
-        """Say whether a row was parked: put off before its first try, for longer than any call."""
-        if row.waits != "target" or row.effect != "intended" or row.tries:
+        """Say whether a row was parked: it waits longer than any call, and no target asked for it.
+
+        It may have been tried before: a person had it repeated, or its outcome is asked for.
+        """
+        if row.waits != "target" or row.settled or self._line.parking.put_off(row):
             return False
         tool = case.agent.tools.get(row.tool)
         longest_us = max(LAST_RETRY_US, tool.timeout_us + MARGIN_US if tool else 0)

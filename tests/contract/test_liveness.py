@@ -392,6 +392,73 @@ async def test_a_store_that_says_it_cannot_commit_is_told_by_itself(
         await until(lambda: fleet.runs(job("1"))[0].state == "done")
 
 
+async def test_what_a_person_has_repeated_is_woken_in_its_turn(tmp_path: Path) -> None:
+    """It waits behind another run; when that is over an approval comes in the middle of a call."""
+    clock, world = ManualClock(), World()
+    lost, later = Outcome("unknown", error="lost"), Outcome("retry", retry_after_us=20 * SECOND)
+    world.answer = lambda call: lost if call.tool == "bell.ring" else None
+    front = job("1", send("front", tool="big.send"))
+    rings = (send(text, tool="bell.ring") for text in ("one", "two"))
+    behind = job("2", send("held", tool="big.send"), *rings)
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+
+        def waits() -> list[str | None]:
+            return [row.waits for event in (front, behind) for row in fleet.actions(event)]
+
+        await fleet.send(front, behind)
+        await fleet.settle()
+        await pass_time(fleet, clock, 60)
+        await until(lambda: waits() == 4 * ["approval"])
+        (first,), (held, one, two) = fleet.actions(front), fleet.actions(behind)
+        world.answer = lambda call: later
+        for row in (first, held, one):
+            await fleet.approve(row)
+            await fleet.settle()
+        assert waits() == [*(3 * ["target"]), "approval"]
+        world.answer = None
+        given: list[str] = []
+
+        async def work(step: Step) -> None:
+            if not given and any((row.id, row.effect) == (held.id, "done") for row in step.actions):
+                given.append(two.id)
+                await fleet.approve(two)
+
+        before_commit(fleet, work)
+        await pass_time(fleet, clock, 25)
+        await until(lambda: waits() == 4 * [None])
+        assert (given, world.effects()) == ([two.id], 4)
+
+
+async def test_whose_turn_comes_is_tried_no_sooner_than_its_target_asked_for(
+    tmp_path: Path,
+) -> None:
+    clock, world = ManualClock(), World()
+    front = job("1", send("front", tool="big.send"))
+    behind = job("2", send("put off"), send("held", tool="big.send"))
+    async with toy_fleet(tmp_path, world, clock=clock) as fleet:
+
+        def texts() -> list[object]:
+            return [call.args["text"] for call in world.calls]
+
+        world.answer = lambda call: Outcome("retry", retry_after_us=600 * SECOND)
+        await fleet.send(front, behind)
+        await fleet.settle()
+        (first,), (_, held) = fleet.actions(front), fleet.actions(behind)
+        world.answer = lambda call: Outcome("retry", retry_after_us=20 * SECOND)
+        for row in (first, held):
+            await fleet.approve(row)
+            await fleet.settle()
+        assert texts() == ["put off", "front"]
+        world.answer = None
+        await pass_time(fleet, clock, 25)
+        await until(lambda: world.effects() == 2)
+        await pass_time(fleet, clock, 25)
+        assert texts() == ["put off", "front", "front", "held"]
+        await pass_time(fleet, clock, 600)
+        await until(lambda: world.effects() == 3)
+        assert fleet.runs(behind)[0].state == "done"
+
+
 async def test_who_waits_with_reason_is_not_accused(tmp_path: Path) -> None:
     """Stopped, between attempts, for a target, behind others of a busy agent: each is sound."""
     clock, world = ManualClock(), World(answer=lambda call: Outcome("retry", error="503"))
