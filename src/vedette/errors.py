@@ -130,6 +130,8 @@ class NotShown(BadCommand):
 class StateNotKept(BadCommand):
     """A judge has observed what is to be erased, and its state is not kept yet."""
 
+    code = "state-not-kept"
+
 
 class AlreadyDone(BadCommand):
     """A command of this id was carried out before; it is not done again."""

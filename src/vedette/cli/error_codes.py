@@ -51,6 +51,11 @@ LESSONS: dict[str, Lesson] = {
         "A script repeated a --command-id, or an answer was given twice.",
         "Nothing: what was wanted is done. `vedette explain ID` shows by whom.",
     ),
+    "state-not-kept": Lesson(
+        "A judge has observed what was to be erased, and its state is not kept without it yet.",
+        "The event was judged while the order to erase it was carried out.",
+        "Order it again. `vedette erase` does so by itself.",
+    ),
     "not-shown": Lesson(
         "An order was not for what its person was shown, or that cannot be shown any more.",
         "It named no digest, or what it is about changed or was erased since it was shown.",
