@@ -36,6 +36,7 @@ class Durable:
         """Let go of the file."""
         if self._open is not None:
             self._open[1].close()
+        self._open = None
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Read what is durable now; nothing while there are no tables yet."""
@@ -43,13 +44,15 @@ class Durable:
             if self._server is not None:
                 return self._server.read(None).execute(sql).fetchall()
             return self._file().execute(sql).fetchall()
-        except apsw.SQLError:
+        except (apsw.SQLError, apsw.CantOpenError):
             return []
 
     def _file(self) -> apsw.Connection:
         path = machine_of(self._folder, 0, self._life()) / "store.db"
         if self._open is None or self._open[0] != path:
-            self._open = path, apsw.Connection(str(path), vfs="unix")
+            # Where there is none yet, as while one is put back, none is made by looking.
+            flags = apsw.SQLITE_OPEN_READWRITE
+            self._open = path, apsw.Connection(str(path), vfs="unix", flags=flags)
         return self._open[1]
 
     async def keep(self, settings: Settings, clock: SimClock) -> Path:
@@ -78,6 +81,7 @@ class Durable:
         except BadCommand:
             # The key was rotated since: heads that only the next one signed hold by no key here.
             await restore(settings, copy, witness=None, **given)
+        self.close()  # what was read until now is another file
 
     def head(self) -> int:
         """Return how many entries the ledger has."""
