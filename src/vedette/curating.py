@@ -14,7 +14,7 @@ import orjson
 
 from vedette.digest import canonical, short_id
 from vedette.entry import Body, Draft
-from vedette.errors import AlreadyDone, BadCommand, NotFound, StoreFailed
+from vedette.errors import AlreadyDone, BadCommand, NotFound
 from vedette.identity import Principal
 from vedette.learned import ARCHIVING, PROPOSED, TOLD, Learned
 from vedette.lessons import Lessons
@@ -114,10 +114,6 @@ class Curating:
         """Bring banks that are behind, and judges, to what the ledger says."""
         feed(self.line.recall.banks, cast("Told", self.line.store))
         self._renew()
-
-    def _follow(self, learned: Sequence[Learned]) -> bool:
-        recall = self.line.recall
-        return recall.follow(lambda: recall.banks.settle(learned), order=True)
 
     def refresh(self) -> list[str]:
         """Have the judges made anew that were taught what is not so any more; return their agents.
@@ -276,14 +272,17 @@ class Curating:
     def _settle(self, moved: Sequence[Learned]) -> None:
         """Bring the banks to where memories stand by now that an order has moved.
 
-        Another worker's later order may have been heard before this goes on, and is not undone.
+        Another worker's later order, or erasure, may have been heard before this goes on, and is
+        not undone: only the store's word counts, also where it cannot be read for a while.
         """
         store: Any = self.line.store
-        try:
+        banks = self.line.recall.banks
+
+        def settle() -> None:
             stands = store.learned()
-        except StoreFailed:
-            stands = {}  # the order is durable: the banks go at least as far
-        self._follow([stands.get(one.name, one) for one in moved])
+            banks.settle(stands.get(one.name, one) for one in moved)
+
+        self.line.recall.follow(settle, order=True)
 
 
 def _about(entry: Mapping[str, Any], name: str) -> bool:

@@ -19,8 +19,9 @@ from vedette.digest import canonical
 from vedette.entry import Body, Draft
 from vedette.errors import Permanent
 from vedette.event import Event, subject_of
+from vedette.learned import PROPOSED
 from vedette.line import Line
-from vedette.memory import Briefing, Memory
+from vedette.memory import Briefing, Candidate, Memory
 from vedette.moved import Fenced, OverBudget, Superseded
 from vedette.ports import Thought
 from vedette.reserve import reserve
@@ -124,7 +125,7 @@ async def take_turn(line: Line, case: Case, sent: Callable[[], None] | None = No
         line.recall.forget()
         raise
     case.final = thought.final
-    remember(line, step)
+    remember(line, case, step)
     tell(line, case, step)
 
 
@@ -178,12 +179,24 @@ def brief(line: Line, case: Case) -> tuple[tuple[Memory, ...], list[Draft]]:
     return line.recall.brief(case.agent, case.event, line.clock.now_us())
 
 
-def remember(line: Line, step: Step) -> None:
-    """Show committed candidates to their banks; one that fails is fed again soon."""
-    for candidate in step.candidates:
-        show = partial(line.recall.banks.propose, candidate, line.clock.now_us())
+def remember(line: Line, case: Case, step: Step) -> None:
+    """Show candidates of a step that was just committed to their banks; fed again if that fails.
+
+    What was erased since is not shown: the banks may have forgotten it before this.
+    """
+    first = case.run.last - len(step.drafts) + 1
+    seqs = [first + at for at, draft in enumerate(step.drafts) if draft.kind == PROPOSED]
+    for candidate, seq in zip(step.candidates, seqs, strict=True):
+        show = partial(show_candidate, line, candidate, seq)
         if not line.recall.follow(show, order=False):
             line.metrics.count("store_failures")
+
+
+def show_candidate(line: Line, candidate: Candidate, seq: int) -> None:
+    """Show a candidate to its bank if the entry that proposed it still has its content."""
+    entry = line.store.entry(seq)
+    if entry is not None and entry[2] is not None:
+        line.recall.banks.propose(candidate, line.clock.now_us())
 
 
 def recall_again(line: Line, case: Case) -> list[Draft]:

@@ -32,6 +32,14 @@ from vedette.trigger import UNDO_TYPE
 WAS = "was"
 
 
+def erased(action: str) -> BadCommand:
+    """Return what is said of an effect of which nothing is left to take it back by."""
+    return BadCommand(
+        f"the content of {action} was erased, and with it what to take back",
+        mend="take it back by hand",
+    )
+
+
 def is_undo(event: Event) -> bool:
     """Say whether an event is the engine's own order to take an effect back."""
     return event.type == UNDO_TYPE and UNDONE in event.vouched

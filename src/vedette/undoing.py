@@ -21,7 +21,7 @@ from vedette.row_proof import find_outcome_fault
 from vedette.run import ActionRow, Run
 from vedette.timeline.undone import undoings
 from vedette.tool import Tool
-from vedette.undo import undo_event, undo_run
+from vedette.undo import erased, undo_event, undo_run
 
 VERBS: Mapping[str, Mapping[str, type]] = {"undo": {"effect": str}}
 NEEDED = {"undo": "effect"}
@@ -45,7 +45,7 @@ async def undo(commands: Commands, order: Order, effect: str) -> dict[str, Any]:
     """
     line = commands.line
     ask_leave(order, "undo")
-    store: Any = line.store
+    store = line.store
     if order.command_id is not None and store.carried_out(order.command_id):
         # Before anything is looked at: what this order began may have come to nothing since.
         raise AlreadyDone(f"command {order.command_id} was carried out before")
@@ -63,9 +63,7 @@ async def undo(commands: Commands, order: Order, effect: str) -> dict[str, Any]:
     run = undo_run(line.fleet.name, row.agent, id)
 
     async def commit(arrival: Arrival) -> Accepted:
-        accepted = await store.order_event(arrival, command=order.command_id)
-        assert isinstance(accepted, Accepted)
-        return accepted
+        return await store.undo(row.id, arrival, command=order.command_id)
 
     intake: Any = commands.intake
     along: Along = intake
@@ -155,8 +153,5 @@ def _of(line: Line, row: ActionRow) -> tuple[Run, Event]:
     run = line.store.run(row.run)
     event = None if run is None else line.store.event(run.event)
     if run is None or event is None or not row.record:
-        raise BadCommand(
-            f"the content of {row.id} was erased, and with it what to take back",
-            mend="take it back by hand",
-        )
+        raise erased(row.id)
     return run, event

@@ -44,9 +44,11 @@ class Kept(Protocol):
 
     def learned(self) -> dict[str, Learned]: ...
 
-    async def forget_memories(self, seqs: Sequence[int], draft: Draft) -> Erased: ...
+    async def forget_memories(self, old: Sequence[Learned], upto: int, draft: Draft) -> Erased: ...
 
     def runs_at(self, positions: Sequence[int]) -> list[Run]: ...
+
+    def head(self) -> int: ...
 
     def last_before(self, before_us: int) -> int: ...
 
@@ -126,14 +128,15 @@ class Upkeep:
     async def _forget(self, draft: Draft) -> int:
         """Erase memories past the retention of their banks; the banks and judges follow."""
         keeps_us, now = self.line.recall.banks.keeps_us, self.line.clock.now_us()
+        upto = self.store.head()  # before what is looked at
         old = [
-            one.seq
+            one
             for one in self.store.learned().values()
             if one.candidate is not None and 0 < keeps_us(one.bank) <= now - one.since_us
         ]
         if not old:
             return 0
-        forgetting = self.store.forget_memories(old, draft)
+        forgetting = self.store.forget_memories(old, upto, draft)
         done = await self.line.recall.await_commit(forgetting, order=True)
         self.unlearn()
         return len(done.digests)

@@ -46,8 +46,11 @@ class Reader:
     def meta(self, name: str) -> str | None:
         return self.marks.get(name)
 
-    async def remember(self, name: str, value: str) -> None:
-        self.marks[name] = value
+    async def compare_and_set(self, name: str, was: str | None, value: str) -> bool:
+        held = self.marks.get(name) == was
+        if held:
+            self.marks[name] = value
+        return held
 
     def close(self) -> None: ...
 

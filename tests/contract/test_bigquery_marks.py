@@ -6,6 +6,7 @@ that are lost, a second shipper, and restores; in the end each entry is in its t
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -51,8 +52,11 @@ class Ledger:
     def meta(self, name: str) -> str | None:
         return self.marks.get(name)
 
-    async def remember(self, name: str, value: str) -> None:
-        self.marks[name] = value
+    async def compare_and_set(self, name: str, was: str | None, value: str) -> bool:
+        held = self.marks.get(name) == was
+        if held:
+            self.marks[name] = value
+        return held
 
     def close(self) -> None: ...
 
@@ -201,6 +205,41 @@ async def test_without_offsets_it_is_not() -> None:
         ledger, memory = await play(seed, offsets=False)
         wrong += any(memory.standing(table) != expected(ledger, table) for table in KINDS)
     assert wrong > 3
+
+
+class Meeting:
+    """A worker's view of the marks whose first write waits until the other's is on its way, too."""
+
+    def __init__(self, ledger: Ledger, both: asyncio.Barrier) -> None:
+        self.ledger, self.both, self.met = ledger, both, False
+
+    def meta(self, name: str) -> str | None:
+        return self.ledger.meta(name)
+
+    async def compare_and_set(self, name: str, was: str | None, value: str) -> bool:
+        if not self.met:
+            self.met = True
+            await self.both.wait()
+        return await self.ledger.compare_and_set(name, was, value)
+
+
+@pytest.mark.parametrize("before", [0, 3])
+async def test_of_two_that_ship_at_a_change_of_leader_one_is_told(before: int) -> None:
+    ledger, memory = Ledger(), Memory(lambda: False)
+    for _ in range(before):
+        ledger.add("stop.set")
+    await Shipper("fleet", ledger, lambda: ledger, memory).ship()
+    for _ in range(4):
+        ledger.add("stop.set")
+    both = asyncio.Barrier(2)
+    two = [Shipper("fleet", Meeting(ledger, both), lambda: ledger, memory) for _ in range(2)]
+    told = await asyncio.gather(*(each.ship() for each in two), return_exceptions=True)
+    assert sorted(type(each).__name__ for each in told) == ["Unavailable", "int"], told
+    for each in (*two, *two):
+        await try_to(each)
+    for table in KINDS:
+        assert memory.standing(table) == expected(ledger, table)
+    assert len(memory.rows["ledger"]) == len(ledger.entries)
 
 
 async def test_a_store_that_was_put_back_by_hand_is_told() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from vedette.errors import BadCommand
 from vedette.event import Event
 from vedette.memory import Briefing, Candidate
 from vedette.ports import Erased, Refused, Thought
+from vedette.run import Committed, Step
+from vedette.runner import feeding
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.steps import observed
@@ -117,6 +121,42 @@ async def test_a_runner_killed_between_store_and_bank_forgets_at_its_start(tmp_p
         await fleet.restart()
         assert texts(fleet) == []
         assert holding(tmp_path) == set()
+
+
+@pytest.mark.parametrize("by", ["this worker", "another"])
+async def test_what_is_erased_before_its_bank_has_it_never_enters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """The step is durable, the erasure too, and the bank has forgotten what it did not know yet."""
+    event = mail("1")
+    async with shipped(tmp_path, ScriptedReasoner([learns])) as fleet:
+        store, hear, erased = fleet.app.store, feeding(fleet.app), list[Any]()
+        send_step = store.send
+
+        async def erase() -> Any:
+            if by == "this worker":
+                return await fleet.app.commands.erase(fleet.order(), event=event.key)
+            draft = Draft("body.erased", {"actor": "person:kim"}, body=Body(b"{}"))
+            done = await store.erase(event=event.key, draft=draft, folded=observed(store))
+            hear()  # as the follower does at news
+            return done
+
+        async def late(step: Step, commit: Awaitable[Committed]) -> Committed:
+            committed = await commit
+            if step.candidates:
+                erased.append(await erase())
+            return committed
+
+        def send_later(step: Step) -> Awaitable[Committed]:
+            return asyncio.ensure_future(late(step, send_step(step)))
+
+        monkeypatch.setattr(store, "send", send_later)
+        await fleet.send(event)
+        await fleet.settle()
+        assert len(erased) == 1
+        assert texts(fleet) == []
+        assert holding(tmp_path) - {"store.db-wal"} == set()
+        assert fleet.app.line.recall.behind == ""
 
 
 # --- what was refused -----------------------------------------------------------------------

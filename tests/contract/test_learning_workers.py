@@ -176,6 +176,41 @@ async def test_an_order_that_was_overtaken_does_not_undo_the_later_one(
             assert (state(one, id), state(other, id)) == ("active", "active")
 
 
+@pytest.mark.parametrize("read", ["here", "away"])
+async def test_what_a_person_proposed_and_another_erased_never_enters_the_bank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    """Also where the store cannot be read in that moment: then the bank is behind, not ahead."""
+    one, other = pair(tmp_path)
+    async with one:
+        share_key(tmp_path)
+        async with other:
+            hears, store = feeding(one.app), one.app.store
+            commit, learned_of = store.propose, store.learned
+
+            def away() -> Any:
+                raise StoreFailed("the server is away")
+
+            async def overtaken(*given: Any, **more: Any) -> Any:
+                entry = await commit(*given, **more)
+                await order(other, "erase", entry=entry)
+                hears()
+                if read == "away":
+                    monkeypatch.setattr(store, "learned", away)
+                return entry
+
+            monkeypatch.setattr(store, "propose", overtaken)
+            given = {"into": "inbox/inbox", "text": "Call 555-0199.", "kind": "fact"}
+            told = await order(one, "memory_propose", **given)
+            assert state(one, told["candidate"]) == "gone"
+            files = [path for path in (tmp_path / "one/state").rglob("*") if path.is_file()]
+            assert not [path for path in files if b"555-0199" in path.read_bytes()]
+            assert bool(one.app.line.recall.behind) == (read == "away")
+            monkeypatch.setattr(store, "learned", learned_of)
+            await until(lambda: not one.app.line.recall.behind, 20)
+            assert state(one, told["candidate"]) == "gone"
+
+
 async def test_what_one_worker_promotes_and_takes_back_the_other_teaches(tmp_path: Path) -> None:
     url = tmp_path / "url"
     url.write_text(server(fsync=False).fresh())

@@ -413,6 +413,29 @@ def test_an_empty_fleet_and_a_folder_without_agent_yaml(small: Small) -> None:
     ]
 
 
+def test_a_collection_has_one_agent(small: Small) -> None:
+    """A worker leads an agent's key: what it knows of a row another agent's worker writes over."""
+    shared = AGENT.replace("name: harbour_watch", "name: pier_watch", 1)
+    for path in sorted(small.folder.rglob("*")):
+        if path.is_file() and path.name != "agent.yaml":
+            at = path.relative_to(small.folder)
+            small.put(f"agents/pier_watch/{at}", path.read_text())
+    small.change(
+        "readers: [harbour_watch]",
+        "readers: [harbour_watch, pier_watch]",
+        "memory/harbour/bank.yaml",
+    )
+    small.put("agents/pier_watch/agent.yaml", shared)
+    line = line_of(shared, "collection:")
+    said = small.said()
+    assert said.startswith(f"agents/pier_watch/agent.yaml:{line}: collection: 'sightings' is the")
+    assert "of harbour_watch" in said
+    with pytest.raises(BadFleet, match="two would write its rows"):
+        small.load()
+    small.put("agents/pier_watch/agent.yaml", shared.replace("sightings", "pier_sightings"))
+    assert small.check() == [], "the control: each its own"
+
+
 def test_a_reader_that_is_no_agent_is_a_warning(small: Small) -> None:
     small.change("readers: []", "readers: [ghost]", "memory/harbour/bank.yaml")
     problem = small.check()[0]

@@ -48,6 +48,7 @@ class Opened(Store, Protocol):
     def close(self) -> None: ...
     def head(self) -> int: ...
     def bundle(self, digest: str) -> dict[str, bytes] | None: ...
+    async def compare_and_set(self, name: str, was: str | None, value: str) -> bool: ...
     def spent(self, since_minute: int) -> list[tuple[str, str, int, int]]: ...
     def walk(
         self, kinds: tuple[str, ...] | None = None, after: int = 0
@@ -761,6 +762,43 @@ async def test_what_a_judge_has_observed_is_not_erased_before_its_state_is_kept(
     assert store.event(one.event) is not None
     await store.erase(event=one.event, draft=draft, folded={one.id})
     assert store.event(one.event) is None
+
+
+@pytest.mark.parametrize("what", ["event", "record"])
+async def test_no_undo_is_accepted_of_what_was_erased(store: Opened, what: str) -> None:
+    """It was read before, and its event holds a copy: the erasure did not find that."""
+    one, other = await accepted(store, event(1), event(2))
+    rows = [action(run, decided="permit", rule="r", effect="done") for run in (one, other)]
+    for run, row in zip((one, other), rows, strict=True):
+        turn = entry(run, "turn.reasoned", text="secret")
+        await store.commit(step(store, run, turn, actions=[row], state="done"))
+    undos = [arrival(event(number), "watcher") for number in (11, 12)]
+    if what == "event":
+        await store.erase(event=one.event, draft=by_person("body.erased"))
+    else:  # the content of one entry goes, and what the record holds of the run with it
+        seq = next(e["seq"] for e in sealed(store, "turn.reasoned") if e["run"] == one.id)
+        await store.erase(entry=seq, draft=by_person("body.erased"))
+    head = store.head()
+    with pytest.raises(BadCommand, match="was erased"):
+        await store.undo(rows[0].id, undos[0], command="c1")
+    assert store.head() == head
+    told = await store.undo(rows[1].id, undos[1], command="c1")
+    assert [run.event for run in told.runs] == [undos[1].event.key], "the refused one left nothing"
+    with pytest.raises(AlreadyDone):
+        await store.undo(rows[1].id, undos[1], command="c2")
+
+
+# --- values of the runner's own ---
+
+
+async def test_of_two_that_set_a_value_as_it_was_one_does(store: Opened) -> None:
+    assert not await store.compare_and_set("mark", "1", "2")
+    assert store.meta("mark") is None
+    both = [store.compare_and_set("mark", None, value) for value in ("1", "2")]
+    assert await asyncio.gather(*both) == [True, False]
+    assert not await store.compare_and_set("mark", None, "3")
+    assert await store.compare_and_set("mark", "1", "3")
+    assert store.meta("mark") == "3"
 
 
 # --- what the line reads --------------------------------------------------------------------

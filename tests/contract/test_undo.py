@@ -426,6 +426,26 @@ async def test_what_cannot_be_undone_is_refused_and_says_why(tmp_path: Path) -> 
             await undo(fleet, filed)
 
 
+async def test_what_is_erased_while_its_undo_is_accepted_leaves_no_copy(
+    fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event = mail(NEW)
+    filed = (await done(fleet, event))["mail.file"]
+    store: Any = fleet.app.store
+    submit = store.writer.submit
+
+    async def submit_later(work: Any, **more: Any) -> Any:
+        monkeypatch.setattr(store.writer, "submit", submit)
+        await fleet.app.commands.erase(fleet.order(), event=event.key)
+        return await submit(work, **more)
+
+    monkeypatch.setattr(store.writer, "submit", submit_later)
+    with pytest.raises(BadCommand, match="was erased, and with it what to take back"):
+        await undo(fleet, filed)
+    assert [seq for seq, _, _, body in store.walk() if body and NEW.encode() in body] == []
+    assert [e["kind"] for e in fleet.entries()][-1] == "body.erased"
+
+
 # --- killed in between ------------------------------------------------------------------------
 
 

@@ -148,6 +148,31 @@ async def test_what_a_judge_observed_after_states_were_kept_does_not_expire(
     store.close()
 
 
+async def test_what_was_promoted_after_the_look_is_not_forgotten(
+    adapter: Any, tmp_path: Path
+) -> None:
+    """Its retention counts from its promotion. What nobody decided, and what is old, goes."""
+    store = adapter(tmp_path / "state")
+    for name in ("late", "waits", "early"):
+        body = Body(canonical({"scope": "inbox", "text": name, "topics": []}))
+        fields = {"actor": "person:kim", "memory": "inbox", "what": name}
+        await store.propose(Draft("memory.proposed", fields, body=body))
+    await store.curate((draft("memory.promoted"), ["inbox/early"]))
+    upto, old = store.head(), list(store.learned().values())
+    assert len(old) == 3
+    await store.curate((draft("memory.promoted"), ["inbox/late"]))
+    gone = await store.forget_memories(old, upto, draft("body.erased"))
+    assert len(gone.digests) == 2
+    stands = {one.id: one.state for one in store.learned().values()}
+    assert stands == {"late": "active", "waits": "erased", "early": "erased"}
+    head = store.head()
+    assert (await store.forget_memories(old, upto, draft("body.erased"))).digests == ()
+    assert store.head() == head, "nothing went, so nothing is said"
+    await store.forget_memories(old, head, draft("body.erased"))
+    assert store.learned()["inbox/late"].state == "erased", "the control: as of a later look"
+    store.close()
+
+
 async def test_what_was_taken_up_again_is_not_let_go(adapter: Any, tmp_path: Path) -> None:
     store = adapter(tmp_path / "state")
     dead = await buried(store, 100)

@@ -397,6 +397,25 @@ async def test_a_memory_outlives_its_mail_and_neither_its_bank_s_retention_nor_a
     assert holding(fleet, PHRASE) == []
 
 
+async def test_what_is_promoted_while_retention_is_at_work_stays(
+    fleet: FleetHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, late = await candidate(fleet, "1", PHRASE)
+    await candidate(fleet, "2", f"again {PHRASE}")
+    clock.advance(400 * DAY)
+    store: Any = fleet.app.store
+    forget = store.forget_memories
+
+    async def forget_later(*given: Any) -> Any:
+        await order(fleet, "memory_approve", id=late)
+        return await forget(*given)
+
+    monkeypatch.setattr(store, "forget_memories", forget_later)
+    await expire(fleet, clock.now_us())
+    assert recalled(fleet, PHRASE) == [late]
+    assert await states(fleet) == {late: "active"}, "the control: what nobody promoted is gone"
+
+
 # --- an archive -----------------------------------------------------------------------------------
 
 

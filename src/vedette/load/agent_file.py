@@ -198,7 +198,7 @@ class AgentFile(Shape):
     order_by: Literal["subject", "id", "source"] = "subject"
     collection: str | None = Field(
         default=None,
-        description="where its transactional tools keep one row per key",
+        description="where its transactional tools keep one row per key; no other agent's",
         pattern=_NAME,
     )
     triggers: list[TriggerFile] = Field(min_length=1, description="say what wakes the agent")

@@ -11,6 +11,7 @@ from vedette.load.bank_file import read_bank
 from vedette.load.folder import agent_folders
 from vedette.load.problem import Problem, in_order, refuse
 from vedette.load.settings import Settings
+from vedette.load.yaml_file import read_yaml
 from vedette.memory import BankPlan
 from vedette.quick_data import dataclass
 
@@ -72,6 +73,7 @@ def read_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> Read:
         problems += found
         if agent is not None:
             agents[agent.name] = agent
+    problems += _collection_problems(root, agents)
     names = {folder.name for folder in folders}
     problems += _reader_problems(root, settings.memory, banks, names)
     return agents, banks, in_order(problems)
@@ -98,6 +100,22 @@ def _banks(root: Path, parent: Path, now_us: int) -> tuple[tuple[BankPlan, ...],
         if bank is not None:
             banks.append(bank)
     return tuple(banks), problems
+
+
+def _collection_problems(root: Path, agents: Mapping[str, Agent]) -> list[Problem]:
+    """A lease is on an agent's key: nothing would keep two agents' writes to one row in order."""
+    owners: dict[str, str] = {}
+    problems = []
+    for agent in agents.values():
+        collection = agent.collection
+        if collection is None or owners.setdefault(collection, agent.name) == agent.name:
+            continue
+        folder = Path(agent.folder)
+        document, _ = read_yaml(folder / "agent.yaml", f"{_shown(root, folder)}/agent.yaml")
+        what = f"{collection!r} is the collection of {owners[collection]}: two would write its rows"
+        mend = f"name another one, here and in the rows that its tools write: {agent.name}"
+        problems.append(document.problem(("collection",), what, mend))
+    return problems
 
 
 def _reader_problems(

@@ -280,6 +280,13 @@ class Store(Protocol):
         """
         ...
 
+    async def undo(self, action: str, arrival: Arrival, *, command: str | None = None) -> Accepted:
+        """Accept the event that takes an action's effect back, which holds a copy of its record.
+
+        Raises AlreadyDone if it was accepted already, BadCommand if the content was erased.
+        """
+        ...
+
     async def curate(
         self, *moves: tuple[Draft, Sequence[str]], command: str | None = None
     ) -> list[Learned]:
@@ -347,6 +354,10 @@ class Store(Protocol):
         self, drafts: Sequence[Draft], bundle: Bundle | None = None, *, command: str | None = None
     ) -> int:
         """Write entries that belong to no run; return the seq of the last."""
+        ...
+
+    def entry(self, seq: int) -> tuple[int, bytes, bytes | None] | None:
+        """Return (seq, bytes, body) of an entry; None if there is none, the body if erased."""
         ...
 
     def head(self) -> int:

@@ -20,10 +20,16 @@ from vedette.storage.ledger import Ledger
 from vedette.storage.reads import Reads
 from vedette.storage.rows import find_position
 from vedette.storage.steps import Steps
+from vedette.undo import erased
 
 _CORRECTIONS = (
     "SELECT e.bytes, b.data FROM entry e LEFT JOIN body b ON b.seq=e.seq "
     "WHERE e.about=? AND e.kind='run.corrected' ORDER BY e.seq"
+)
+
+_RECORDED = (
+    "SELECT 1 FROM action a JOIN body b ON b.seq=a.position "
+    "WHERE a.position=? AND a.id=? AND a.record IS NOT NULL"
 )
 
 
@@ -110,6 +116,18 @@ def correct(
     if arrival is None:
         return seq, None
     return seq, accept_order(steps, replace(arrival, cause=seq))
+
+
+def undo(database: Database, steps: Steps, action: str, arrival: Arrival) -> Accepted:
+    """Accept the event that takes an action's effect back, which holds a copy of its record.
+
+    Raises AlreadyDone if it was accepted already, BadCommand if what it was made of was erased
+    since: an erasure before this did not find the copy.
+    """
+    position = find_position(database, action)
+    if not database.rows(_RECORDED, (position, action)):
+        raise erased(action)
+    return accept_order(steps, arrival)
 
 
 def accept_order(steps: Steps, arrival: Arrival) -> Accepted:

@@ -10,7 +10,7 @@ from vedette.agent import undo_source
 from vedette.digest import DIGEST_PREFIX, short_id
 from vedette.entry import Draft
 from vedette.errors import BadCommand, NotShown, StateNotKept
-from vedette.learned import PROPOSED
+from vedette.learned import MOVES, PROPOSED, Learned
 from vedette.ports import Erased, Survey
 from vedette.run import Run
 from vedette.storage import kept
@@ -26,6 +26,12 @@ _CORRECTED = f"SELECT bytes FROM entry WHERE about=? AND kind='{kept.CORRECTED}'
 _OF_MEMORY = (
     "SELECT 1 FROM entry e JOIN body b ON b.seq=e.seq "
     f"WHERE e.about=? AND (e.seq=? OR e.kind='{PROPOSED}')"
+)
+_MOVES = ",".join(f"'{kind}'" for kind in MOVES)
+# With the words of the index, so that it is used.
+_MOVED = (
+    f"SELECT bytes FROM entry WHERE kind IN ({_MOVES}) "
+    "AND kind NOT IN ('event.accepted', 'run.closed') AND seq>?"
 )
 
 
@@ -151,13 +157,22 @@ def _keys(database: Database, abouts: Iterable[int]) -> list[str]:
 
 
 def erase_memories(
-    database: Database, ledger: Ledger, seqs: Collection[int], draft: Draft, at_us: int
+    database: Database,
+    ledger: Ledger,
+    old: Collection[Learned],
+    upto: int,
+    draft: Draft,
+    at_us: int,
 ) -> Erased:
-    """Delete what was proposed by these entries, as far as it is there; with nothing say nothing.
+    """Delete what was proposed of memories, as far as it is there; with nothing say nothing.
 
-    Under whose name it was goes too, unless something else of it is left.
+    They were looked at when the ledger's last entry was `upto`: of what a person has ordered since,
+    a promotion say, nothing goes, as its retention may count anew. Under whose name it was goes
+    too, unless something else of it is left.
     """
-    rows = list(_bodies_at(database, set(seqs)).values())
+    moved = {orjson.loads(raw)["memory"] for (raw,) in database.rows(_MOVED, (upto,))}
+    seqs = {one.seq for one in old if one.name not in moved}
+    rows = list(_bodies_at(database, seqs).values())
     if not rows:
         return Erased((), ())
     _delete(database, rows)

@@ -16,6 +16,7 @@ from vedette.archived import Archived
 from vedette.entry import Draft
 from vedette.errors import BadCommand
 from vedette.keychain import ROTATED
+from vedette.learned import Learned
 from vedette.policy_wasm import NAME
 from vedette.ports import Erased
 from vedette.proof import Checkpoint, ProofError, SigningKey, parse_note
@@ -253,12 +254,15 @@ class Keeping(Reads):
 
         return await self.writer.submit(work)
 
-    async def forget_memories(self, seqs: Sequence[int], draft: Draft) -> Erased:
-        """Delete what was proposed by these entries; record the digests of what was there."""
+    async def forget_memories(self, old: Sequence[Learned], upto: int, draft: Draft) -> Erased:
+        """Delete what was proposed of memories; record the digests of what was there.
+
+        Not of those about which anything was ordered after entry `upto`.
+        """
 
         def work() -> Erased:
             self.erasing()
-            return erase_memories(self._write, self._ledger, seqs, draft, self._now_us())
+            return erase_memories(self._write, self._ledger, old, upto, draft, self._now_us())
 
         return await self.writer.submit(work)
 

@@ -65,10 +65,20 @@ class Orders:
         """Keep a value under a name."""
         self._database.run(META, (name, str(value)))
 
+    def compare_and_set(self, name: str, was: str | None, value: str) -> bool:
+        """Keep a value if `name` still holds `was` (None: nothing); say whether it was so."""
+        if not self._holds(name, was):
+            return False
+        self.set_meta(name, value)
+        return True
+
+    def _holds(self, name: str, was: str | None) -> bool:
+        rows = self._database.rows("SELECT value FROM meta WHERE name=?", (name,))
+        return (rows[0][0] if rows else None) == was
+
     def mark_live(self, number: int, marks: Mapping[str, str], name: str, was: str | None) -> bool:
         """Keep values if `number` is live and `name` still holds `was`; say whether it was so."""
-        rows = self._database.rows("SELECT value FROM meta WHERE name=?", (name,))
-        if self._fences.policy_rev != number or (rows[0][0] if rows else None) != was:
+        if self._fences.policy_rev != number or not self._holds(name, was):
             return False
         for mark, value in marks.items():
             self.set_meta(mark, value)

@@ -20,7 +20,7 @@ from vedette.learned import Learned
 from vedette.ports import Accepted, Arrival, Ended, Erased, Refused
 from vedette.proof import SigningKey, verifier_key
 from vedette.run import ActionRow, Committed, Run, Step
-from vedette.storage.curated import accept_order, correct, curate, propose
+from vedette.storage.curated import correct, curate, propose, undo
 from vedette.storage.database import Database
 from vedette.storage.dead import drop, redrive
 from vedette.storage.erase import erase
@@ -269,10 +269,10 @@ class SqlStore(Keeping):
             lambda: work(arrivals, position), guarded=False, size=_size_of(arrivals)
         )
 
-    async def order_event(self, arrival: Arrival, *, command: str | None = None) -> Accepted:
-        """Accept an event of the engine's own that is somebody's order. Raises AlreadyDone."""
+    async def undo(self, action: str, arrival: Arrival, *, command: str | None = None) -> Accepted:
+        """Accept the event that takes an action's effect back; see `curated.undo`."""
         return await self.writer.submit(
-            self._orders.once(command, lambda: accept_order(self._steps, arrival))
+            self._orders.once(command, lambda: undo(self._write, self._steps, action, arrival))
         )
 
     def send(self, step: Step) -> asyncio.Future[Committed]:
@@ -418,6 +418,10 @@ class SqlStore(Keeping):
     async def remember(self, name: str, value: str) -> None:
         """Keep a value of the runner's own under a name; `meta` reads it."""
         await self.writer.submit(lambda: self._orders.set_meta(name, value))
+
+    async def compare_and_set(self, name: str, was: str | None, value: str) -> bool:
+        """Keep a value as `remember` does if `name` still holds `was`; say whether it was so."""
+        return await self.writer.submit(lambda: self._orders.compare_and_set(name, was, value))
 
     async def mark_live(
         self, number: int, marks: Mapping[str, str], name: str, was: str | None

@@ -38,7 +38,7 @@ class Told(Protocol):
 class Marks(Told, Protocol):
     """Where marks are kept, durably: the store."""
 
-    async def remember(self, name: str, value: str) -> None: ...
+    async def compare_and_set(self, name: str, was: str | None, value: str) -> bool: ...
 
 
 class Reader(Protocol):
@@ -157,11 +157,12 @@ class Shipper:
 
     async def _keep(self, table: str, mark: Mark) -> Mark:
         """Make a mark durable; not over one that another worker set since we read ours."""
-        name = _name(table)
-        if self._marks.meta(name) != self._read_marks[table]:
-            raise Unavailable("another worker ships the ledger", where=mark.to)
         value = orjson.dumps(asdict(mark)).decode()
-        await self._marks.remember(name, value)
+        was = self._read_marks[table]
+        # In one commit: of two who read the same mark one goes on, and only a stream that a mark
+        # names is written to.
+        if not await self._marks.compare_and_set(_name(table), was, value):
+            raise Unavailable("another worker ships the ledger", where=mark.to)
         self._read_marks[table] = value
         return mark
 
