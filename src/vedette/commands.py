@@ -82,6 +82,7 @@ class Commands:
     upkeep: Upkeep | None = None
     policies: Path | None = None
     folder_alone: asyncio.Lock = field(default_factory=asyncio.Lock)
+    clock_alone: asyncio.Lock = field(default_factory=asyncio.Lock)
     curating: Curating | None = None
     releases: ReleaseAgents | None = None
 
@@ -272,22 +273,25 @@ class Commands:
     async def clock_confirm(self, order: Order) -> dict[str, Any]:
         """Take this machine's wall clock for right: fleet time follows it, and expiries with it.
 
+        By what the entry says, and no further: a jump that comes meanwhile is another.
         Raises BadCommand if there is nothing to confirm.
         """
         self._may(order, "clock_confirm")
         clock = self.line.clock
-        clock.look()
-        if clock.jump is None:
-            raise BadCommand("the clock has not jumped; there is nothing to confirm")
-        told = told_jump(clock.jump)
-        draft = Draft(
-            "clock.confirmed",
-            {"actor": str(order.principal)},
-            body=order.body(jump=told),
-        )
-        seq = await self.line.store.note([draft], command=order.command_id)
-        by_us = clock.confirm()
-        return {"seq": seq, "by_us": by_us, "was": told}
+        async with self.clock_alone:
+            clock.look()
+            jump = clock.jump
+            if jump is None:
+                raise BadCommand("the clock has not jumped; there is nothing to confirm")
+            told = told_jump(jump)
+            draft = Draft(
+                "clock.confirmed",
+                {"actor": str(order.principal)},
+                body=order.body(jump=told, by_us=jump.by_us),
+            )
+            seq = await self.line.store.note([draft], command=order.command_id)
+            clock.confirm(jump)
+        return {"seq": seq, "by_us": jump.by_us, "was": told}
 
     def _known(self, scope: str, name: str) -> None:
         agents = self.line.fleet.agents

@@ -60,7 +60,7 @@ KINDS = frozenset(
         "identity.changed",  # a person issued, rotated or revoked a key; body: reason
         "identity.refused",  # a token, or a worker's answer, was not taken; `what` is the code
         "clock.jumped",  # the wall clock is off by `what` seconds, or `away`; body: in words
-        "clock.confirmed",  # a person takes the wall clock for right; body: reason, by_us
+        "clock.confirmed",  # a person takes the wall clock for right; body: reason, jump, by_us
         "stop.set",
         "stop.lifted",
         "body.erased",  # `erased` names the digests

@@ -132,14 +132,15 @@ class FleetClock:
             self._write()
         return found
 
-    def confirm(self) -> int:
-        """Take the wall clock for right; return by how much fleet time moved."""
-        by_us = self._machine.now_us() - self.now_us()
-        self._at += by_us
-        self.moved_us += by_us
+    def confirm(self, jump: Jump) -> None:
+        """Take the wall clock for right as it was at a jump, once: fleet time moves by that.
+
+        Where it is by now is not asked. If that is off again, it is another jump for `look`.
+        """
+        self._at += jump.by_us
+        self.moved_us += jump.by_us
         self.jump = None
         self._write()
-        return by_us
 
     # --- over a restart ----------------------------------------------------------------------
 

@@ -355,3 +355,66 @@ async def test_a_fleet_that_was_away_with_nothing_waiting_asks_nobody(tmp_path: 
         await fleet.open()
         assert fleet.app.line.clock.jump is None
         assert fleet.app.line.clock.now_us() == clock.now_us()
+
+
+# --- a confirmation is of one jump -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("away", "years"), [(False, 1), (True, -1)], ids=["a minute", "away"])
+async def test_a_jump_that_comes_while_another_is_confirmed_is_not_confirmed_with_it(
+    tmp_path: Path, away: bool, years: int
+) -> None:
+    """A person said of a minute, or of an absence, that it is right, and of nothing else."""
+    clock, ahead = ManualClock(boot="one"), 60
+    async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
+        waits = await held(fleet)
+        if away:
+            await fleet.close()
+            clock.boot = "two"
+            clock.set_wall(clock.now_us() + 80 * HOUR)
+            await fleet.open()
+        else:
+            clock.set_wall(clock.now_us() + ahead * SECOND)
+        assert await told(fleet) == ["away" if away else f"+{ahead}"]
+        store: Any = fleet.app.store
+        note = store.note
+
+        async def commit_slowly(drafts: Any, **more: Any) -> int:
+            seq: int = await note(drafts, **more)
+            if drafts[0].kind == "clock.confirmed":
+                # Something sets the clock wrong meanwhile, and the fleet looks.
+                clock.set_wall(clock.now_us() + years * 365 * 24 * HOUR)
+                await until(lambda: len(fleet.entries("clock.jumped")) == 2)
+            return seq
+
+        store.note = commit_slowly
+        before = fleet.app.line.clock.now_us()
+        done = await carry_out(fleet.app.commands, "clock_confirm", fleet.order("a look"), {})
+        store.note = note
+        (entry,) = fleet.entries("clock.confirmed")
+        said = fleet.body(entry["seq"])
+        assert done["by_us"] == said["by_us"] == (0 if away else ahead * SECOND)
+        assert fleet.app.line.clock.now_us() == before + done["by_us"]
+        await fleet.settle()
+        row = fleet.app.store.action(waits)
+        assert row is not None
+        assert row.hold == ("expired" if away else "open")
+        # What is off since then is a jump of its own, to be confirmed by itself.
+        await until(lambda: fleet.app.line.clock.jump is not None)
+        jump = fleet.app.line.clock.jump
+        assert jump is not None
+        assert jump.by_us == years * 365 * 24 * HOUR
+
+
+async def test_two_confirmations_at_once_move_the_clock_once(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
+        wall = clock.now_us() + HOUR
+        clock.set_wall(wall)
+        await told(fleet)
+        confirm = fleet.app.commands.clock_confirm
+        both = [confirm(fleet.order(name)) for name in ("one", "other")]
+        answers = await asyncio.gather(*both, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [dict, BadCommand]
+        assert fleet.app.line.clock.now_us() == wall
+        assert len(fleet.entries("clock.confirmed")) == 1

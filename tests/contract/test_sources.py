@@ -151,7 +151,8 @@ async def test_a_jump_brings_no_tick_and_a_confirmed_one_repeats_none(
     assert ticked == [1]
     machine.advance(HOUR)
     assert await look() == [2]
-    clock.confirm()
+    assert clock.jump is not None
+    clock.confirm(clock.jump)
     assert await look() == [hour + 1 for hour in made_up]
     machine.advance(2 * HOUR)
     assert await look() == ([84] if hours > 0 else [])
