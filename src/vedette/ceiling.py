@@ -52,7 +52,7 @@ class Tallies:
         return None
 
     def forgive(self, agent: str) -> None:
-        """Start anew: a person let the agent go on."""
+        """Start anew: a person let the agent go on, here or through another worker."""
         self._at.pop(("errors", agent), None)
         self._at.pop(("effects", agent), None)
 

@@ -233,10 +233,7 @@ class Commands:
         self, order: Order, *, agent: str | None = None, tool: str | None = None, all: bool = False
     ) -> dict[str, Any]:
         """Lift a stop. An agent that was over a ceiling starts with a clean sheet."""
-        done = await self._stop(order, scope_of(agent, tool, all), False)
-        if agent is not None:
-            self.line.tallies.forgive(agent)
-        return done
+        return await self._stop(order, scope_of(agent, tool, all), False)
 
     async def _stop(
         self, order: Order, what: tuple[str, str], on: bool, for_us: int = 0

@@ -23,7 +23,7 @@ from vedette.stop import Scope, Unrecorded
 
 # After how long a store that cannot commit is tried again, first and at most.
 _PROBE_US, _LAST_PROBE_US = 250_000, 4_000_000
-# How many of the newest lifts are looked through for that of a stop which is recorded late.
+# How many of the newest lifts are heard of at once.
 _LIFTS = 100
 
 
@@ -65,47 +65,20 @@ async def set_stop(
 async def record_stops(line: Line) -> None:
     """Make durable the stops that hold in this process alone. Raises StoreFailed.
 
-    One that was lifted through another worker after it was ordered here is recorded and lifted.
+    One that a person lifted through another worker after it was ordered here is recorded and lifted
+    in one commit. That worker's clock is taken for right if it is no further off than a jump.
     """
     for scope, kept in list(line.stops.unrecorded.items()):
-        lift = _lift_since(line, scope, kept.at_us)
-        try:
-            await line.store.stop(kept.draft, *scope, True, command=kept.command)
-        except BadCommand:
-            # Its commit stood though nobody was told, or another's stop lasts as long.
-            lift = None
+        # Its commit may have stood though nobody was told, or another's stop may last as long.
+        with suppress(BadCommand):
+            await line.store.stop(
+                kept.draft, *scope, True, command=kept.command,
+                lifted_after_us=kept.at_us + JUMP_US,
+            )  # fmt: skip
         take_over(line)
         if line.stops.unrecorded.get(scope) is kept:
             del line.stops.unrecorded[scope]
         line.metrics.gauge("stops_unrecorded", len(line.stops.unrecorded))
-        if lift is not None:
-            await _lift_again(line, scope, lift)
-
-
-def _lift_since(line: Line, scope: Scope, since_us: int) -> int | None:
-    """Return the entry that lifted the stop of a scope after an instant, if there is one.
-
-    Another worker's clock is taken for right if it is no further off than a jump.
-    """
-    for seq, raw in reversed(line.store.latest(("stop.lifted",), 0, _LIFTS)):
-        entry = loads(raw)
-        if entry["what"] == ":".join(scope):
-            return seq if entry["at"] > since_us + JUMP_US else None
-    return None
-
-
-async def _lift_again(line: Line, scope: Scope, lift: int) -> None:
-    """Lift a stop that was recorded after the entry that lifted it."""
-    for stop in line.store.stops_set():
-        if (stop.scope, stop.name) == scope:
-            draft = Draft(
-                "stop.lifted",
-                {"what": ":".join(scope), "actor": str(ENGINE)},
-                cause=stop.seq,
-                body=Body(canonical({"reason": f"it was ordered before entry {lift} lifted it"})),
-            )
-            with suppress(BadCommand):
-                await set_stop(line, draft, scope, False)
 
 
 class StoreWatch:
@@ -145,6 +118,7 @@ class StoreWatch:
 def take_over(line: Line) -> None:
     """Take over the stops that are durable, and the doubt that one of them may be for.
 
+    An agent that a person let go on, here or through another worker, starts with a clean sheet.
     Raises StoreFailed: then nothing was taken over.
     """
     store = line.store
@@ -152,9 +126,15 @@ def take_over(line: Line) -> None:
     # and what is decided without it must not pass for what was decided with it.
     epoch = max(int(store.meta("stop_epoch") or 0), line.stops.epoch)
     doubt, stops, told = store.doubt(), store.stops(), store.stops_set()
+    lifts = store.latest(("stop.lifted",), line.stops.heard, _LIFTS)
     line.doubt = doubt
     line.stops.restore(epoch, stops)
     line.stops.ends = [stop for stop in told if stop.until_us]
+    for line.stops.heard, raw in lifts:
+        lift = loads(raw)
+        scope, _, name = lift["what"].partition(":")
+        if scope == "agent" and lift.get("actor") != str(ENGINE):
+            line.tallies.forgive(name)
     store.adopt(0, epoch)
 
 

@@ -44,10 +44,12 @@ class Stops:
 
     `ends` are those that lift themselves. A stop that is on its way to the store is *coming*: no
     call starts any more, and nothing is decided by it yet. `unrecorded` are on their way until the
-    store takes writes again.
+    store takes writes again. `heard` is the last entry that lifted a stop as far as this process
+    has heard.
     """
 
     epoch: int = 0
+    heard: int = 0
     ends: list[Stop] = field(default_factory=list)
     unrecorded: dict[Scope, Unrecorded] = field(default_factory=dict)
     _set: set[Scope] = field(default_factory=set)

@@ -173,3 +173,45 @@ async def test_a_stop_that_is_recorded_late_gives_way_to_a_resume_that_came_afte
         kinds = [entry["kind"] for entry in fleet.entries() if entry["kind"].startswith("stop.")]
         late = ["stop.set"] if stands else ["stop.set", "stop.lifted"]
         assert kinds == ["stop.set", "stop.lifted", *late]
+
+
+@pytest.mark.parametrize(("by", "races"), [("person:else", True), ("engine:vedette", False)])
+async def test_a_late_stop_gives_way_to_a_resume_that_comes_as_it_is_recorded(
+    tmp_path: Path, by: str, races: bool
+) -> None:
+    """Another worker lifts a stop of the same tool between what is read here and the commit.
+
+    What the engine lifts, at any time, is no resume: that stop was over, and this one has no end.
+    """
+    clock = ManualClock()
+    async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
+        store: Any = fleet.app.store
+        stop = store.stop
+        tool = ("tool", "bell.ring")
+        timed = {"what": "tool:bell.ring", "actor": "person:else", "until": 2**60}
+        await stop(Draft("stop.set", timed), *tool, True)
+
+        async def away(*args: Any, **more: Any) -> int:
+            raise StoreFailed("PostgreSQL does not answer")
+
+        async def lift() -> None:
+            store.stop = stop
+            await stop(Draft("stop.lifted", {"what": "tool:bell.ring", "actor": by}), *tool, False)
+
+        async def commit_later(*args: Any, **more: Any) -> int:
+            await lift()
+            epoch: int = await stop(*args, **more)
+            return epoch
+
+        store.stop = away
+        assert not (await fleet.app.commands.stop(fleet.order(), tool="bell.ring"))["recorded"]
+        clock.advance(MINUTE_US)
+        if races:
+            store.stop = commit_later
+        else:
+            await lift()
+        stops = fleet.app.line.stops
+        await until(lambda: not stops.unrecorded)
+        await store.probe()  # whatever was sent to the store by then stands
+        await fleet.settle()
+        assert stops.listed() == store.stops() == ([tool] if by == "engine:vedette" else [])

@@ -603,6 +603,45 @@ async def test_lifting_a_stop_wakes_what_waits_for_it(store: Opened) -> None:
     assert [run.id for run in store.due(2**40, 10)] == [one.id]
 
 
+@pytest.mark.parametrize(
+    ("who", "what", "after", "stands"),
+    [
+        ("person:dee", "tool:valve.close", 1, False),
+        ("person:dee", "tool:valve.close", 0, True),
+        ("person:dee", "tool:valve.open", 1, True),
+        # One whose time was over: nobody wanted the valve to be closed again.
+        ("engine:vedette", "tool:valve.close", 1, True),
+    ],
+    ids=["a person's", "before it", "of another", "the engine's"],
+)
+async def test_a_stop_that_comes_late_is_recorded_and_lifted_in_one_commit(
+    store: Opened, who: str, what: str, after: int, stands: bool
+) -> None:
+    """Whether a lift came after it is asked where it is recorded, behind whatever stands there."""
+    (run,) = await accepted(store, event(1))
+    scope, _, name = what.partition(":")
+    await store.stop(by_person("stop.set", what=what, until=2**50), scope, name, True)
+    await store.commit(step(store, run, state="waiting", waits="resume"))
+    CLOCK.advance(1)
+    await store.stop(Draft("stop.lifted", {"what": what, "actor": who}), scope, name, False)
+    lifted_us = CLOCK.now_us()
+    (waiting,) = store.due(1, 10)
+    await store.commit(step(store, waiting, state="waiting", waits="resume"))
+    epoch = store.stop_epoch
+    late = by_person("stop.set", what="tool:valve.close")
+    assert epoch < await store.stop(
+        late, "tool", "valve.close", True, lifted_after_us=lifted_us - after
+    )
+    assert store.stops() == ([("tool", "valve.close")] if stands else [])
+    # Whoever waits for it to be lifted is decided again.
+    assert [due.id for due in store.due(1, 10)] == ([] if stands else [run.id])
+    told = sealed(store, "stop.set", "stop.lifted")
+    assert len(told) == (3 if stands else 4)
+    if not stands:
+        ordered, lift = told[-2:]
+        assert (lift["cause"], lift["actor"]) == (ordered["seq"], "engine:vedette")
+
+
 # --- holds ----------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from vedette.curating import feed
 from vedette.effect import Call, Outcome
 from vedette.follow import catch_up, count_others, follow
 from vedette.load.settings import StorePlan
+from vedette.standing import erred
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import DENY_TOOL, World, job, note, send, toy_fleet, until
 
@@ -73,6 +74,24 @@ def shards(fleet: FleetHarness) -> int:
 def ready(fleet: FleetHarness) -> int:
     found = fleet.app.store.counts().get("worker", {})
     return found.get("run.ready", 0)
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+async def test_a_resume_is_a_clean_sheet_at_every_worker(
+    two: tuple[FleetHarness, FleetHarness], resumed: bool
+) -> None:
+    """Wherever it was ordered; the stop may have come and gone before the other one looked."""
+    one, other = (fleet.app.line for fleet in two)
+    for _ in range(99):  # one more within the hour is too many
+        await erred(one, "worker")
+        await erred(other, "worker")
+    if resumed:
+        await two[1].app.commands.stop(two[1].order(), agent="worker")
+        await two[1].app.commands.resume(two[1].order("mended"), agent="worker")
+        await until(lambda: one.stops.epoch == other.stops.epoch)
+    for line in (one, other):
+        await erred(line, "worker")
+    assert one.store.stops() == ([] if resumed else [("agent", "worker")])
 
 
 async def test_both_do_what_either_accepts_once(

@@ -230,9 +230,20 @@ class Store(Protocol):
         ...
 
     async def stop(
-        self, draft: Draft, scope: str, name: str, on: bool, *, command: str | None = None
+        self,
+        draft: Draft,
+        scope: str,
+        name: str,
+        on: bool,
+        *,
+        command: str | None = None,
+        lifted_after_us: int | None = None,
     ) -> int:
-        """Set or lift a stop; return the new stop epoch."""
+        """Set or lift a stop; return the new stop epoch. Raises BadCommand if it is so already.
+
+        With `lifted_after_us` it is lifted again in the same commit if a person lifted its scope
+        after this instant.
+        """
         ...
 
     async def raise_budget(

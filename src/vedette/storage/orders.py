@@ -14,8 +14,10 @@ from vedette.approval import HoldState, move
 from vedette.budget import Raise
 from vedette.bundle import Bundle
 from vedette.clock import iso
-from vedette.entry import Draft
+from vedette.digest import canonical
+from vedette.entry import Body, Draft
 from vedette.errors import AlreadyDone, BadCommand, NotFound, Outrun
+from vedette.identity import ENGINE
 from vedette.row_proof import approval_bytes, write_signature
 from vedette.run import ActionRow
 from vedette.storage.database import Database
@@ -26,6 +28,13 @@ from vedette.storage.spend import write_raises
 from vedette.storage.steps import Fences
 
 T = TypeVar("T")
+
+# The lifts since an instant by anybody but one, newest first. With the words of the index, so that
+# it is used.
+_LIFTS = (
+    "SELECT seq, bytes FROM entry WHERE kind='stop.lifted' AND kind NOT IN "
+    "('event.accepted', 'run.closed') AND at>? AND actor<>? ORDER BY seq DESC"
+)
 
 
 class Orders:
@@ -140,35 +149,61 @@ class Orders:
             (bundle.digest, orjson.dumps(files)),
         )
 
-    def stop(self, draft: Draft, scope: str, name: str, on: bool) -> int:
+    def stop(
+        self, draft: Draft, scope: str, name: str, on: bool, lifted_after_us: int | None = None
+    ) -> int:
         """Set or lift a stop; return the new stop epoch. Raises BadCommand if it is so already.
 
         A stop that lasts longer takes the place of one with an end. A lift with a cause lifts the
         stop that this entry set, and no other: a person may have made it last longer meanwhile.
+
+        A stop that is recorded late comes with `lifted_after_us`, when it was ordered: if its scope
+        was lifted by a person after that, it is lifted again at once.
         """
-        run = self._database.run
         if on:
-            self._refuse_shorter(draft, scope, name)
-            run(
-                "INSERT INTO stop(scope,name,seq) VALUES(?,?,?) "
-                "ON CONFLICT(scope,name) DO UPDATE SET seq=excluded.seq",
-                (scope, name, self._ledger.head + 1),
-            )
+            self._set_stop(draft, scope, name)
+            if lifted_after_us is not None:
+                self._lift_again(scope, name, lifted_after_us)
         else:
-            lift, of = "DELETE FROM stop WHERE scope=? AND name=?", (scope, name)
-            lifted = run(f"{lift} AND seq=?", (*of, draft.cause)) if draft.cause else run(lift, of)
-            if not lifted:
-                raise BadCommand(f"{name or scope} is not stopped")
-        self._ledger.append([draft], None, 0, self._now_us())
-        if not on:
-            # What waits for the stop to be lifted is due now; each is decided again.
-            run(
-                "UPDATE run SET wake_us=1 WHERE state='waiting' AND waits='resume' "
-                "AND state IN ('waiting', 'dead')"
-            )
+            self._lift_stop(draft, scope, name)
         self._fences.stop_epoch += 1
         self.set_meta("stop_epoch", self._fences.stop_epoch)
         return self._fences.stop_epoch
+
+    def _set_stop(self, draft: Draft, scope: str, name: str) -> None:
+        self._refuse_shorter(draft, scope, name)
+        self._database.run(
+            "INSERT INTO stop(scope,name,seq) VALUES(?,?,?) "
+            "ON CONFLICT(scope,name) DO UPDATE SET seq=excluded.seq",
+            (scope, name, self._ledger.head + 1),
+        )
+        self._ledger.append([draft], None, 0, self._now_us())
+
+    def _lift_stop(self, draft: Draft, scope: str, name: str) -> None:
+        run = self._database.run
+        lift, of = "DELETE FROM stop WHERE scope=? AND name=?", (scope, name)
+        lifted = run(f"{lift} AND seq=?", (*of, draft.cause)) if draft.cause else run(lift, of)
+        if not lifted:
+            raise BadCommand(f"{name or scope} is not stopped")
+        self._ledger.append([draft], None, 0, self._now_us())
+        # What waits for the stop to be lifted is due now; each is decided again.
+        run(
+            "UPDATE run SET wake_us=1 WHERE state='waiting' AND waits='resume' "
+            "AND state IN ('waiting', 'dead')"
+        )
+
+    def _lift_again(self, scope: str, name: str, since_us: int) -> None:
+        """Lift the stop that was set just now if a person lifted its scope after an instant."""
+        what = f"{scope}:{name}"
+        # What the engine lifts is another stop, whose time was over.
+        rows = self._database.rows(_LIFTS, (since_us, str(ENGINE)))
+        lift = next((seq for seq, raw in rows if orjson.loads(raw)["what"] == what), None)
+        if lift is not None:
+            why = f"it was ordered before entry {lift} lifted it"
+            fields = {"what": what, "actor": str(ENGINE)}
+            body = Body(canonical({"reason": why}))
+            draft = Draft("stop.lifted", fields, self._ledger.head, body=body)
+            self._lift_stop(draft, scope, name)
 
     def _refuse_shorter(self, draft: Draft, scope: str, name: str) -> None:
         """Raise BadCommand if there is a stop already that ends no earlier than the new one."""

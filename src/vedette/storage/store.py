@@ -313,13 +313,25 @@ class SqlStore(Keeping):
         )
 
     async def stop(
-        self, draft: Draft, scope: str, name: str, on: bool, *, command: str | None = None
+        self,
+        draft: Draft,
+        scope: str,
+        name: str,
+        on: bool,
+        *,
+        command: str | None = None,
+        lifted_after_us: int | None = None,
     ) -> int:
-        """Set or lift a stop; return the new stop epoch. Raises BadCommand if it is so already."""
+        """Set or lift a stop; return the new stop epoch. Raises BadCommand if it is so already.
+
+        See `Orders.stop` for `lifted_after_us`.
+        """
         orders = self._orders
-        return await self.writer.submit(
-            orders.once(command, lambda: orders.stop(draft, scope, name, on)), vital=on
-        )
+
+        def work() -> int:
+            return orders.stop(draft, scope, name, on, lifted_after_us)
+
+        return await self.writer.submit(orders.once(command, work), vital=on)
 
     async def raise_budget(
         self, draft: Draft, raises: Sequence[Raise], *, command: str | None = None
