@@ -13,13 +13,13 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from vedette.approval import HoldState
+from vedette.approval import HoldState, move
 from vedette.budget import ACTIONS, DAY_US, FLEET, THINKING, UNITS, Budget, Cap, Raise
 from vedette.bundle import Bundle
 from vedette.curating import Curating
 from vedette.digest import canonical
 from vedette.entry import Body, Draft
-from vedette.errors import BadCommand, Forbidden, NotFound, StateNotKept
+from vedette.errors import AlreadyDone, BadCommand, Forbidden, NotFound, StateNotKept
 from vedette.event import PRINCIPAL, REASON, Event
 from vedette.fleet_clock import told_jump
 from vedette.hold import EXPIRES_US
@@ -149,13 +149,16 @@ class Commands:
             raise NotFound(f"there is no hold {hold!r}", mend="see `vedette hold list`")
         until, now = 0, self.line.clock.now_us()
         ends_us = self.line.clock.expiry_us()
+        if order.command_id is not None and self.line.store.carried_out(order.command_id):
+            # Before anything is looked at: it is another by now because of this very order.
+            raise AlreadyDone(f"command {order.command_id} was carried out before")
+        move(held.hold, to)
         item = hold_item(cast("Record", self.line.store), held, now)
-        # Of one that was answered the store says so, or that it was by this very command.
-        if held.hold == "open" and digest is not None:
+        # The commit compares it again: what was shown may become another until then.
+        if digest is not None:
             refuse_unseen(item, digest)
-        if held.hold == "open" and to == "approved":
-            refuse_erased(item)
         if to == "approved":
+            refuse_erased(item)
             asked = held.waits == "approval"
             if asked and held.until_us <= ends_us:
                 raise BadCommand(f"hold {hold} has expired", mend="see `vedette hold list`")

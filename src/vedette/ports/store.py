@@ -278,7 +278,11 @@ class Store(Protocol):
         until_us: int,
         command: str | None = None,
     ) -> ActionRow:
-        """Move a hold, write the entry into its run and wake the run. Raises BadCommand."""
+        """Move a hold, write the entry into its run and wake the run.
+
+        Raises BadCommand; NotShown if the draft says by its `shown_digest` that it is for what was
+        shown under that, and it is another in the commit.
+        """
         ...
 
     async def correct(

@@ -23,6 +23,7 @@ from vedette.run import ActionRow
 from vedette.storage.database import Database
 from vedette.storage.ledger import META, Ledger
 from vedette.storage.pending import STATE, Pending
+from vedette.storage.reads import Reads
 from vedette.storage.rows import COLUMNS, find_position, to_action
 from vedette.storage.spend import write_raises
 from vedette.storage.steps import Fences
@@ -240,14 +241,24 @@ class Orders:
     def settle_hold(
         self, action: str, to: HoldState, draft: Draft, approver: str | None, until_us: int
     ) -> ActionRow:
-        """Move a hold, write the entry into its run and wake the run. Raises BadCommand."""
+        """Move a hold, write the entry into its run and wake the run.
+
+        Raises BadCommand; NotShown if the draft's `shown_digest` is not that of the hold as it is.
+        """
+        # Here: the first event needs none of it.
+        from vedette.timeline.pages import hold_item
+        from vedette.timeline.review import refuse_unseen
+
         fetch = self._database.rows
         position = find_position(self._database, action)
         rows = fetch(f"SELECT {COLUMNS} FROM action WHERE position=? AND id=?", (position, action))
         held = to_action(rows[0]) if rows else None
         if held is None or held.hold is None:
             raise NotFound(f"there is no hold {action.replace('act_', 'hold_')}")
-        held.hold = move(held.hold, to)
+        after = move(held.hold, to)
+        if (digest := draft.fields.get("shown_digest")) is not None:
+            refuse_unseen(hold_item(Reads(self._database), held, self._now_us()), digest)
+        held.hold = after
         held.approver, held.until_us = approver, until_us
         of = (position, held.agent)
         ((entries, last, event, state),) = fetch(

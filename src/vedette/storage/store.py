@@ -356,7 +356,10 @@ class SqlStore(Keeping):
         until_us: int,
         command: str | None = None,
     ) -> ActionRow:
-        """Move a hold, write the entry into its run and wake the run. Raises BadCommand."""
+        """Move a hold, write the entry into its run and wake the run.
+
+        Raises BadCommand; NotShown if the draft's `shown_digest` is not that of the hold as it is.
+        """
         orders = self._orders
 
         def work() -> ActionRow:

@@ -151,7 +151,7 @@ def hold_item(record: Record, row: ActionRow, now_us: int) -> dict[str, Any]:
         "notes": notes_of(told),
     }
     turn = turns[-1] if turns else None
-    return {**item, "shown_digest": shown_digest(accepted, turn, row, item)}
+    return {**item, "shown_digest": shown_digest(accepted, turn, row, item, told)}
 
 
 def status(record: Record, now_us: int) -> dict[str, Any]:

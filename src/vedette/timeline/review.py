@@ -19,7 +19,7 @@ from vedette.errors import NotShown
 from vedette.run import ActionRow
 from vedette.timeline.record import Record, Shown, shown
 
-SHOWN = "vedette.shown/1"
+SHOWN = "vedette.shown/2"
 
 
 def acceptance(record: Record, event: str) -> Shown | None:
@@ -79,12 +79,15 @@ def shown_digest(
     turn: Shown | None,
     row: ActionRow,
     item: Mapping[str, Any],
+    told: Sequence[Shown],
 ) -> str:
     """Return the digest (SHA-256, hexadecimal) of all that an answer to a hold is for.
 
     `item` is what is shown of it: display, arguments with their origins, rule, what it waits for
-    and whether its effect may have happened.
+    and whether its effect may have happened. `told` are its action's entries: one that is open
+    again after an approval is another than before, however alike it looks.
     """
+    approvals = sum(entry.kind == "hold.approved" for entry in told)
     arguments = [
         [given[name] for name in ("pointer", "origin", "source", "sink")]
         for given in item["arguments"] or ()
@@ -96,6 +99,8 @@ def shown_digest(
         "display": item["about"].get("display"),
         "turn": _body(turn),
         "arguments": None if item["erased"] else arguments,
+        # But the one that stands: whoever takes that back was shown the same hold.
+        "approved": approvals - (row.hold == "approved"),
         **{name: item[name] for name in ("hold", "rule", "waits", "effect", "inverse")},
     }
     return sha256_hex(canonical(value))
