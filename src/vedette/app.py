@@ -28,7 +28,7 @@ from vedette.dispatch import Dispatcher
 from vedette.display import DISPLAYS
 from vedette.engines import close_stage, policy_stage, reason_of, second_maker, trouble_of
 from vedette.entry import Draft
-from vedette.errors import BadFleet, BadPolicy
+from vedette.errors import BadPolicy
 from vedette.fleet_clock import FILE, FleetClock, Jump
 from vedette.gateway import Gateway
 from vedette.identity import ENGINE
@@ -51,7 +51,8 @@ from vedette.ports import Finding, Performer, PolicyEngine, PolicyStage, Reasone
 from vedette.publishing import shelving
 from vedette.quick_data import dataclass
 from vedette.recall import Recall
-from vedette.releasing import Releases, keep_all
+from vedette.releasing import Releases, keep_all, record_start
+from vedette.reserve import gap_of, pause_unbounded
 from vedette.rollout import Rollout, Wish
 from vedette.second_opinion import SecondOpinion, SecondOpinions
 from vedette.standing import jump_entry, take_over
@@ -195,14 +196,12 @@ async def _open_app(
             for scope, readers in bank.permitted_readers.items()
         }
         rollout, troubles = await _roll_out(settings, store, line, stage, second, lessons)
-        refuse_unbounded(line)
-        read = lessons.catch_up(line.gateway, rollout.live.number, time.now_us())
         store.adopt(rollout.live.number, line.stops.epoch)
         what = "visit" if settings.store.visit else None
         opened = Draft("store.opened", {"epoch": store.epoch, "what": what})
         jumped = [] if jump is None or settings.store.visit else [jump_entry(jump)]
         loads = _loaded(loaded, versions, settings.store.visit)
-        await store.note([opened, loads, *read, *jumped])
+        await record_start(line, rollout, lessons, [opened, loads, *jumped])
         await _keep_displays(settings, store)
     except BaseException:
         store.close()
@@ -223,7 +222,10 @@ async def _open_app(
     )
     commands = await _commands(settings, line, store, key_name, intake, rollout, lessons)
     scopes = frozenset((bank.name, scope) for bank in loaded.banks for scope in bank.scopes)
-    releases = commands.releases = Releases(settings, line, lessons, dispatcher, scopes)
+    releases = Releases(settings, line, lessons, dispatcher, rollout, scopes)
+    commands.releases = releases
+    if not settings.store.visit:
+        rollout.released = releases.live
     return App(
         settings, loaded, line, store, banks, metrics, commands, intake, dispatcher, rollout,
         releases, troubles, pool, fed, contained, StateIdentity.of(settings.state),
@@ -407,6 +409,11 @@ async def _roll_out(
         prepared[:] = [readable]
         return drafts
 
+    def admits(bundle: Bundle, agents: Mapping[str, Agent]) -> list[Finding]:
+        # Who is unbounded already begins nothing; that keeps no other mend of the policy back.
+        looked_at = {name: one for name, one in agents.items() if gap_of(line, one) is None}
+        return budgets(bundle.files, looked_at)[1]
+
     def swap(engine: PolicyEngine, second: SecondOpinion, live: Revision) -> None:
         line.gateway.swap(engine, live.number, second)
         rollout.why = reason_of(stage)  # of the bundle loaded last: this one
@@ -416,6 +423,7 @@ async def _roll_out(
                 judges: Any = line.reasoners["judge"]
                 judges.renew(agent)
         line.registry, line.budgets = carried(store, live.digest)
+        pause_unbounded(line)
         line.metrics.gauge("policy_revision", live.number)
         line.metrics.gauge("policy_engine_wasm", int(engine.name.startswith("opa wasm")))
 
@@ -431,7 +439,8 @@ async def _roll_out(
         line.metrics,
         opinions,
         asyncio.Lock(),
-        lambda bundle: budgets(bundle.files, line.fleet)[1],
+        lambda: (line.fleet.agents, None),
+        admits,
         shelving(settings, store, line.clock.now_us),
         lambda bundle: loosened(store, bundle),
         lambda engine: evidence(store, line.gateway.engine, engine),
@@ -548,7 +557,9 @@ def carried(store: SqlStore, digest: str) -> tuple[dict[str, Any], Budgets]:
     return found if isinstance(found, dict) else {}, read_budgets(data.get("budgets"))
 
 
-def budgets(files: Mapping[str, bytes], fleet: Fleet) -> tuple[Budgets, list[Finding]]:
+def budgets(
+    files: Mapping[str, bytes], agents: Mapping[str, Agent]
+) -> tuple[Budgets, list[Finding]]:
     """Return the limits and prices of a bundle (policies/budgets/data.yaml), and what is wrong."""
     from vedette.load.policy_data import mount
 
@@ -559,18 +570,9 @@ def budgets(files: Mapping[str, bytes], fleet: Fleet) -> tuple[Budgets, list[Fin
         return Budgets(), [Finding(file, 1, str(error), "see docs/design/budgets.md")]
     return found, [
         Finding(file, 1, f"{agent.name}: {gap}", "mend its agent.yaml, or the limits here")
-        for agent in fleet.agents.values()
+        for agent in agents.values()
         if agent.reasoner != "judge" and (gap := found.gaps(agent.name, agent.budget)) is not None
     ]
-
-
-def refuse_unbounded(line: Line) -> None:
-    """Raise BadFleet if the live limits cannot be kept for an agent that was changed meanwhile."""
-    for agent in line.fleet.agents.values():
-        gap = line.budgets.gaps(agent.name, agent.budget) if agent.reasoner != "judge" else None
-        if gap is not None:
-            mend = "mend its agent.yaml, or policies/budgets/data.yaml"
-            raise BadFleet(f"{agent.name}: {gap}", where=f"{agent.name}/agent.yaml", mend=mend)
 
 
 def _restore_counts(line: Line, store: SqlStore) -> None:

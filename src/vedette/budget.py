@@ -212,12 +212,15 @@ class Budgets:
     fleet: Mapping[tuple[str, str], int] = field(default_factory=dict)
     agents: Mapping[str, Mapping[tuple[str, str], int]] = field(default_factory=dict)
     prices: Mapping[str, Price] = field(default_factory=dict)
-    _known: dict[tuple[str, tuple[str, ...]], tuple[Cap, ...]] = field(default_factory=dict)
+    # With the budget that they were made of: another release may ask for another one.
+    _known: dict[tuple[str, tuple[str, ...]], tuple[Budget, tuple[Cap, ...]]] = field(
+        default_factory=dict
+    )
 
     def caps(self, agent: str, budget: Budget, units: tuple[str, ...]) -> tuple[Cap, ...]:
         """Return the limits by hour and day that spending these units has to keep."""
         known = self._known.get((agent, units))
-        if known is None:
+        if known is None or known[0] is not budget:
             granted = self.agents.get(agent, {})
             caps = []
             for unit in units:
@@ -228,8 +231,8 @@ class Budgets:
                         caps.append(Cap("agent", unit, span, min(own)))
                     if (unit, span) in self.fleet:
                         caps.append(Cap("fleet", unit, span, self.fleet[unit, span]))
-            known = self._known[agent, units] = tuple(caps)
-        return known
+            known = self._known[agent, units] = budget, tuple(caps)
+        return known[1]
 
     def price(self, budget: Budget) -> Price | None:
         """Return what the agent's model costs, if its price is declared."""

@@ -93,6 +93,10 @@ FIELDS = frozenset(
 )  # fmt: skip
 
 
+# The kinds that say which release of an agent the fleet runs: the last one counts.
+RELEASES = ("fleet.loaded", "agent.released")
+
+
 @dataclass(frozen=True, slots=True)
 class Body:
     """Content beside an entry.
@@ -124,6 +128,16 @@ class Draft:
             raise ValueError(f"{self.kind!r} is no kind of entry")
         if not FIELDS.issuperset(self.fields):
             raise ValueError(f"no entry has a field {sorted(set(self.fields) - FIELDS)[0]!r}")
+
+
+def releases_of(entry: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return which releases an entry of RELEASES makes the fleet's, by agent.
+
+    Who opens the store for one command decides none.
+    """
+    if entry["kind"] == "agent.released":
+        return {entry["agent"]: entry["release"]}
+    return {} if entry.get("what") == "visit" else entry.get("releases") or {}
 
 
 def names_body(entry: Mapping[str, Any], salt: bytes, data: bytes) -> bool:

@@ -158,7 +158,7 @@ class StoreFailed(Temporary):
 
 
 class Outrun(Temporary):
-    """Another worker published a revision in between; the same order goes behind it."""
+    """Another worker published or released in between; the same order goes behind it."""
 
     code = "outrun"
 

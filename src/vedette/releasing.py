@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,14 +22,24 @@ from vedette.agent import Agent
 from vedette.apart import Apart
 from vedette.commands import Commands, Order
 from vedette.dispatch import Dispatcher
-from vedette.entry import Draft
-from vedette.errors import BadCommand, BadFleet, NotFound, Unavailable, VedetteError
+from vedette.entry import RELEASES, Draft, releases_of
+from vedette.errors import (
+    BadCommand,
+    BadFleet,
+    NotFound,
+    Outrun,
+    StoreFailed,
+    Unavailable,
+    VedetteError,
+)
 from vedette.isolation import try_judge
-from vedette.lessons import Lessons
+from vedette.lessons import Lessons, Readable
 from vedette.line import Line
 from vedette.load.snapshot import drop_unfinished, find_snapshot, keep_snapshot, marks_of
 from vedette.quick_data import dataclass
+from vedette.reserve import gap_of, pause_unbounded, refuse_unbounded
 from vedette.roles import require
+from vedette.rollout import Rollout
 
 if TYPE_CHECKING:
     from vedette.load import Loaded, Settings
@@ -40,7 +50,6 @@ NEEDED = {"agent_release": "agent"}
 # How long an agent may take to end what it is at: its command waits for it.
 REST_S = 30.0
 _LOOK_S = 0.01
-_KINDS = ("fleet.loaded", "agent.released")
 # What the parts of a fleet are made of at its start, and what each is called in agent.yaml.
 _FIXED = ("reasoner", "order_by", "collection", "schedules")
 
@@ -63,19 +72,22 @@ class Releases:
     """The releases of one running fleet. Belongs to its event loop.
 
     `scopes` are the memory scopes that were loaded, (bank, scope); `missing` the agents of which
-    the fleet runs a release that is not here, with its digest.
+    the fleet runs a release that is not here, with its digest. Which release the fleet runs is
+    read off the record alone, also after one that was made here.
     """
 
     settings: Settings
     line: Line
     lessons: Lessons
     dispatcher: Dispatcher
+    rollout: Rollout
     scopes: frozenset[tuple[str, str]]
     missing: dict[str, str] = field(default_factory=dict)
     _alone: asyncio.Lock = field(default_factory=asyncio.Lock)
     _seen: int = 0
     _wanted: dict[str, str] = field(default_factory=dict)
     _marks: dict[str, tuple[object, str]] = field(default_factory=dict)
+    _unbounded: dict[str, str] = field(default_factory=dict)
 
     # --- a person's order ---------------------------------------------------------------------
 
@@ -97,20 +109,23 @@ class Releases:
 
     async def _release(self, order: Order, name: str) -> dict[str, Any]:
         was = self.line.agent(name)
+        before = was.release
+        if not self.settings.store.visit:
+            self._look()
+            before = self._wanted.get(name, before)
         made = self._read(name)
-        told = {"agent": name, "was": was.release, "release": made.release, "folder": made.folder}
-        if made.release == was.release and name not in self.missing:
+        told = {"agent": name, "was": before, "release": made.release, "folder": made.folder}
+        if made.release == was.release == before and name not in self.missing:
             if order.command_id is not None:
                 await self.line.store.note([], command=order.command_id)
             return {**told, "changed": False}
         self._refuse_fixed(was, made)
         place = await self._try(made)
         async with self._at_rest(name):
-            fields = {"agent": name, "release": made.release, "what": was.release}
+            fields = {"agent": name, "release": made.release, "what": before}
             fields["actor"] = str(order.principal)
             draft = Draft("agent.released", fields, body=order.body())
             await self._place(made, place, [draft], order.command_id)
-            self._wanted[name] = made.release
         return {**told, "changed": True}
 
     def _read(self, name: str) -> Agent:
@@ -148,10 +163,11 @@ class Releases:
             what = f"a running fleet cannot change {', '.join(fixed)} of {made.name}"
             where = f"{made.name}/agent.yaml"
             raise BadCommand(what, where=where, mend="start the fleet again: that is a release")
-        gap = None
-        if made.reasoner != "judge":
-            gap = self.line.budgets.gaps(made.name, made.budget)
-        if gap is not None:
+        self._refuse_unbounded(made)
+
+    def _refuse_unbounded(self, made: Agent) -> None:
+        """Raise BadCommand for a release whose tokens the live limits could not bound."""
+        if (gap := gap_of(self.line, made)) is not None:
             mend = "mend its agent.yaml, or policies/budgets/data.yaml"
             raise BadCommand(f"{made.name}: {gap}", where=f"{made.name}/agent.yaml", mend=mend)
 
@@ -186,13 +202,12 @@ class Releases:
     @asynccontextmanager
     async def _at_rest(self, name: str) -> AsyncIterator[None]:
         """Hold an agent that begins nothing and has ended what it was at. Raises Unavailable."""
-        self.line.stops.pause(name)
+        self.line.stops.pause(name, "rest")
         try:
             await self._rest(name)
             yield
         finally:
-            if name not in self.missing:
-                self.line.stops.go_on(name)
+            self.line.stops.go_on(name, "rest")
 
     async def _rest(self, name: str) -> None:
         clock, judges = self.line.clock, self.line.reasoners.get("judge")
@@ -214,21 +229,51 @@ class Releases:
     ) -> None:
         """Put a release in the place of the one that runs. The agent is at rest.
 
-        What it may be taught is decided anew: it may ask for other scopes than before. Those
-        decisions are one commit with `drafts`, and nothing is put in place before it. Raises what
-        the store raises; then nothing was put in place, though `drafts` may stand if another
-        revision went live while they were written.
+        Whether the live revision bounds its tokens, and what it may be taught, is decided anew; the
+        reads are one commit with `drafts`, which stands only if that revision is still live, and
+        nothing is put in place before it. Raises BadCommand, what the store raises, and as
+        `Rollout.catch_up`; then nothing was put in place.
+        """
+        line = self.line
+        while True:
+            async with self.rollout.swap_lock:
+                self._refuse_unbounded(made)
+                policy_rev = line.gateway.policy_rev
+                readable, reads = self.lessons.decide(line.gateway, line.clock.now_us(), made)
+                if await self._record(made, drafts, reads, command, policy_rev):
+                    self._swap(made, place, readable)
+                    return
+            # Another worker published: that is asked before this is made.
+            await self.rollout.catch_up()
+
+    async def _record(
+        self,
+        made: Agent,
+        drafts: Sequence[Draft],
+        reads: Sequence[Draft],
+        command: str | None,
+        policy_rev: int,
+    ) -> bool:
+        """Make a release and its reads durable; False if another revision is live by now."""
+        try:
+            await self.line.store.note([*drafts, *reads], command=command, policy_rev=policy_rev)
+        except Outrun:
+            return False
+        except StoreFailed:
+            # A commit may have stood although it raised, and nobody else would put it in place.
+            if not drafts:
+                raise
+            self._look()
+            if self._wanted.get(made.name) != made.release:
+                raise
+        return True
+
+    def _swap(self, made: Agent, place: Callable[[], None], readable: Readable) -> None:
+        """Let another release run from now on.
+
+        Nothing is awaited: there is no instant at which half of it is in place.
         """
         line, name, lessons = self.line, made.name, self.lessons
-        while True:
-            policy_rev = line.gateway.policy_rev
-            readable, reads = lessons.decide(line.gateway, line.clock.now_us(), made)
-            await line.store.note([*drafts, *reads], command=command)
-            if line.gateway.policy_rev == policy_rev:
-                break
-            # Another revision went live while that was written: it is asked before this is made.
-            drafts, command = (), None
-        # From here nothing is awaited: there is no instant at which half of it is in place.
         line.fleet.replace(made)
         place()
         if name in lessons.agents:
@@ -241,12 +286,38 @@ class Releases:
         hands: Any = line.performer
         hands.renew(name)
         line.recall.forget()
-        self.missing.pop(name, None)
-        for changed in lessons.take(readable, policy_rev):
+        self._found_again(name)
+        pause_unbounded(line)
+        for changed in lessons.take(readable, line.gateway.policy_rev):
             judges: Any = line.reasoners["judge"]
             judges.renew(changed)
 
-    # --- what other workers released ------------------------------------------------------------
+    def _found_again(self, name: str) -> None:
+        self.missing.pop(name, None)
+        self.line.stops.go_on(name, "release")
+
+    # --- what the record names, whoever released it -----------------------------------------
+
+    def _look(self) -> None:
+        """Read off the record which releases the fleet runs. Raises StoreFailed."""
+        store: Any = self.line.store
+        for seq, raw, _, _ in store.walk(RELEASES, self._seen):
+            self._wanted.update(releases_of(orjson.loads(raw)))
+            self._seen = seq
+
+    def live(self) -> tuple[Mapping[str, Agent], int]:
+        """Return the agents of the releases that the fleet runs, and which entry was read last.
+
+        Of one that is not here, what runs here is returned. Raises StoreFailed.
+        """
+        self._look()
+        agents = dict(self.line.fleet.agents)
+        for name, agent in self.line.fleet.agents.items():
+            release = self._wanted.get(name, agent.release)
+            if release != agent.release:
+                with suppress(BadCommand):
+                    agents[name] = self._found(name, release)
+        return agents, self._seen
 
     async def follow(self, trouble: Callable[[str], None]) -> None:
         """Take up the releases that the record names; what is not here is not run here.
@@ -254,44 +325,53 @@ class Releases:
         Raises StoreFailed, and Unavailable for an agent that does not come to rest: it is to be
         asked again.
         """
-        store: Any = self.line.store
-        for seq, raw, _, _ in store.walk(_KINDS, self._seen):
-            entry = orjson.loads(raw)
-            self._seen = seq
-            if entry["kind"] == "agent.released":
-                self._wanted[entry["agent"]] = entry["release"]
-            elif entry.get("what") != "visit":
-                self._wanted.update(entry.get("releases") or {})
+        self._look()
         for name in list(self._wanted):
-            async with self._alone:
-                # A person's order that was waited for here may have made another release since.
-                release, agent = self._wanted[name], self.line.fleet.agents.get(name)
-                if agent is not None and (agent.release != release or name in self.missing):
-                    await self._take_up(name, release, trouble)
+            if self._differs(name):
+                async with self._alone:
+                    # A person's order that was waited for here may have made another since.
+                    self._look()
+                    if self._differs(name):
+                        await self._take_up(name, self._wanted[name], trouble)
+        self._tell_unbounded(trouble)
+
+    def _differs(self, name: str) -> bool:
+        agent = self.line.fleet.agents.get(name)
+        return agent is not None and (agent.release != self._wanted[name] or name in self.missing)
 
     async def _take_up(self, name: str, release: str, trouble: Callable[[str], None]) -> None:
         was = self.line.agent(name)
+        if was.release == release:
+            self._found_again(name)
+            return
         try:
-            made = was if was.release == release else self._found(name, release)
-            if made is not was:
-                self._refuse_fixed(was, made)
-            place = (lambda: None) if made is was else await self._try(made)
+            made = self._found(name, release)
+            self._refuse_fixed(was, made)
+            place = await self._try(made)
+            async with self._at_rest(name):
+                await self._place(made, place)
         except BadCommand as error:
             if self.missing.get(name) != release:
                 self.missing[name] = release
-                self.line.stops.pause(name)
+                self.line.stops.pause(name, "release")
                 trouble(
                     f"{name} is not run here: the fleet runs release {release[:12]} of it, and "
                     f"{error}"
                 )
             return
-        if made is was:
-            self.missing.pop(name, None)
-            self.line.stops.go_on(name)
-            return
-        async with self._at_rest(name):
-            await self._place(made, place)
         trouble(f"{name}: release {release[:12]} was taken up")
+
+    def _tell_unbounded(self, trouble: Callable[[str], None]) -> None:
+        """Tell once of each agent that `pause_unbounded` has begin nothing."""
+        found = ((a.name, gap_of(self.line, a)) for a in self.line.fleet.agents.values())
+        gaps = {name: gap for name, gap in found if gap is not None}
+        for name, gap in gaps.items():
+            if self._unbounded.get(name) != gap:
+                trouble(
+                    f"{name} begins nothing here: {gap}; release it with what is missing, or "
+                    "publish other limits"
+                )
+        self._unbounded = gaps
 
     def _found(self, name: str, release: str) -> Agent:
         """Return a release of an agent that another worker made, if it is here.
@@ -362,6 +442,27 @@ def keep_all(loaded: Loaded, state: Path) -> None:
     drop_unfinished(state)
     for agent in list(loaded.fleet.agents.values()):
         loaded.fleet.replace(kept(agent, state))
+
+
+async def record_start(
+    line: Line, rollout: Rollout, lessons: Lessons, drafts: Sequence[Draft]
+) -> None:
+    """Record what this worker starts with, and what its agents may be taught. Raises BadFleet.
+
+    It is a release of every agent: it fits the live revision, or it is none.
+    """
+    read = lessons.catch_up(line.gateway, rollout.live.number, line.clock.now_us())
+    while True:
+        refuse_unbounded(line)
+        live = rollout.live.number
+        try:
+            await line.store.note([*drafts, *read], policy_rev=live)
+        except Outrun:
+            # Another worker published: what that says of these agents is recorded instead.
+            await rollout.catch_up()
+            _, read = lessons.decide(line.gateway, line.clock.now_us())
+        else:
+            return
 
 
 async def carry_out(commands: Commands, order: Order, args: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from vedette.agent import Agent
 from vedette.budget import Cap, Reservation, Shortage, used, worst_case
 from vedette.case import Case
 from vedette.entry import Draft
-from vedette.errors import Permanent
+from vedette.errors import BadFleet, Permanent
 from vedette.line import Line
-from vedette.moved import Fenced, OverBudget
+from vedette.moved import Fenced, OverBudget, Superseded
 from vedette.ports import Thought
 from vedette.undo import is_undo
 
@@ -24,7 +25,8 @@ from vedette.undo import is_undo
 async def reserve(line: Line, case: Case, now: int) -> bool:
     """Book a turn's worst case; False if there is no room, then the run waits for its budget.
 
-    Raises Permanent if the run has had all the turns that its agent may take.
+    Raises Permanent if the run has had all the turns that its agent may take, Superseded if its
+    turns have no worst case in what is limited by now (`pause_unbounded`).
     """
     agent = case.agent
     if agent.reasoner == "judge" or is_undo(case.event):
@@ -33,6 +35,8 @@ async def reserve(line: Line, case: Case, now: int) -> bool:
         raise Permanent(f"the run wanted more than {agent.max_turns} turns")
     while True:
         revision = line.gateway.policy_rev
+        if (gap := gap_of(line, agent)) is not None:
+            raise Superseded(f"{agent.name}: {gap}")
         worst = worst_case(agent.budget, line.budgets.price(agent.budget))
         limits = limits_of(line, case, worst)
         booked = case.entry("budget.reserved", turn=case.run.turn + 1, spend=worst)
@@ -48,6 +52,35 @@ async def reserve(line: Line, case: Case, now: int) -> bool:
             case.reservation = Reservation(worst, now, case.run.last)
             return True
         now = line.clock.now_us()
+
+
+def gap_of(line: Line, agent: Agent) -> str | None:
+    """Say why an agent's turns have no worst case in what the live policy limits; None if not."""
+    if agent.reasoner == "judge":
+        return None
+    return line.budgets.gaps(agent.name, agent.budget)
+
+
+def pause_unbounded(line: Line) -> None:
+    """Have agents begin nothing here while their turns have no worst case in what is limited.
+
+    To be asked whenever another release or another revision is live here. Nothing like that is
+    released or published; but a worker may hear of one when it is so already, of releases that
+    who published did not have at hand.
+    """
+    for agent in line.fleet.agents.values():
+        if gap_of(line, agent) is None:
+            line.stops.go_on(agent.name, "budget")
+        else:
+            line.stops.pause(agent.name, "budget")
+
+
+def refuse_unbounded(line: Line) -> None:
+    """Raise BadFleet if the live limits cannot be kept for an agent that was changed meanwhile."""
+    for agent in line.fleet.agents.values():
+        if (gap := gap_of(line, agent)) is not None:
+            mend = "mend its agent.yaml, or policies/budgets/data.yaml"
+            raise BadFleet(f"{agent.name}: {gap}", where=f"{agent.name}/agent.yaml", mend=mend)
 
 
 def limits_of(line: Line, case: Case, worst: Mapping[str, int]) -> list[Cap]:

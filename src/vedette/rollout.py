@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
+from vedette.agent import Agent
 from vedette.bundle import Bundle, Revision, find_bundle
 from vedette.clock import Clock
 from vedette.digest import canonical
@@ -87,11 +88,14 @@ class Rollout:
     """Publishes bundles, one after the other.
 
     `prepare` decides under a bundle, as the revision it would get, what must be decided before
-    it is live; its entries become durable with the publication. `swap` makes it live here. `admits`
-    says what of a bundle does not fit this fleet. `shelving` signs it and hands it to others.
-    `opinions` makes what another engine says of it; a bundle that the other refuses is refused.
-    `why` says for people why the engine of the live bundle decides, which `swap` sets. `loosens`
-    says what a bundle loosens against the live one, `evidence` what recorded questions
+    it is live; its entries become durable with the publication. `swap` makes it live here.
+    `released` returns the agents of the releases that the fleet runs, and the ledger's entry up to
+    which that is so (None where nobody else releases); `admits` says what of a bundle does not fit
+    them. `swap_lock` is held from there to the swap, and likewise by who puts a release in place:
+    what one decides of the other stays true until it is live. `shelving` signs it and hands it to
+    others. `opinions` makes what another engine says of it; a bundle that the other refuses is
+    refused. `why` says for people why the engine of the live bundle decides, which `swap` sets.
+    `loosens` says what a bundle loosens against the live one, `evidence` what recorded questions
     would be answered by its engine.
     """
 
@@ -105,12 +109,14 @@ class Rollout:
     metrics: Metrics
     opinions: SecondOpinions
     _one_at_a_time: asyncio.Lock
-    admits: Callable[[Bundle], Sequence[Finding]] = lambda bundle: ()
+    released: Callable[[], tuple[Mapping[str, Agent], int | None]] = lambda: ({}, None)
+    admits: Callable[[Bundle, Mapping[str, Agent]], Sequence[Finding]] = lambda bundle, agents: ()
     shelving: Shelving | None = None
     loosens: Callable[[Bundle], Loosening] = lambda bundle: Loosening()
     evidence: Callable[[PolicyEngine], tuple[str, ...]] = lambda engine: ()
     patience_s: float = PATIENCE_S
     why: str = ""
+    swap_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def publish(self, bundle: Bundle, wish: Wish, command: str | None = None) -> Published:
         """Make `bundle` live, or say why not; the last good one stays.
@@ -125,15 +131,16 @@ class Rollout:
     async def _retry_publish(
         self, bundle: Bundle, wish: Wish, command: str | None
     ) -> tuple[Published, asyncio.Task[str | None] | None]:
-        """Publish; begin anew where another worker was faster, as what is loosened is other then.
+        """Publish; begin anew where another worker was faster.
 
-        The number stands in the archive and in what is decided, so these are made anew too.
+        What is loosened is other then, and what does not fit an agent that was released. The number
+        stands in the archive and in what is decided, so these are made anew too.
         """
         for _ in range(TRIES):
             try:
                 return await self._publish(bundle, wish, command)
             except Outrun:
-                if wish.expects is not None:
+                if wish.expects is not None and wish.expects < self._newest():
                     raise
         raise Outrun("other workers publish all the time", mend="try again")
 
@@ -141,7 +148,7 @@ class Rollout:
         self, bundle: Bundle, wish: Wish, command: str | None
     ) -> tuple[Published, asyncio.Task[str | None] | None]:
         began = self.clock.monotonic_us()
-        live = max(self.live.number, self.store.policy_rev)  # another worker may have been faster
+        live = self._newest()
         if wish.expects is not None and wish.expects < live:
             raise Outrun(f"revision {live} was published meanwhile", mend="try again")
         if bundle.digest == self.live.digest and live == self.live.number and not self._behind():
@@ -151,8 +158,38 @@ class Rollout:
         # The trial runs in other processes; what signing needs is loaded meanwhile.
         warm = self.shelving.warm() if self.shelving else asyncio.sleep(0)
         found, _ = await asyncio.gather(self.stage.try_out(bundle), warm)
-        findings = [*found, *self.admits(bundle)]
         tried = self.clock.monotonic_us() - began
+        async with self.swap_lock:
+            done, archive = await self._make_live(bundle, found, wish, command, live)
+        if not done.changed:
+            return done, None
+        placing = self._show(archive)
+        left = await self._drain(done.revision.number)
+        behind = await self._everywhere()
+        took = self.clock.monotonic_us() - began
+        self.metrics.count("policy_published")
+        self.metrics.observe("publish_seconds", took / 1e6)
+        digest = archive.digest if archive else None
+        told = replace(
+            done, took_us=took, still_calling=left, trial_us=tried, archive=digest, behind=behind
+        )
+        return told, placing
+
+    def _newest(self) -> int:
+        """Return the number of the live revision: another worker may have been faster."""
+        return max(self.live.number, self.store.policy_rev)
+
+    async def _make_live(
+        self,
+        bundle: Bundle,
+        found: Sequence[Finding],
+        wish: Wish,
+        command: str | None,
+        live: int,
+    ) -> tuple[Published, Archive | None]:
+        """Make a bundle that was tried live here, with its archive, or say why not."""
+        agents, released = self.released()
+        findings = [*found, *self.admits(bundle, agents)]
         if findings:
             return await self._refused(bundle, findings, wish), None
         engine = await self._loaded(bundle)
@@ -164,25 +201,16 @@ class Rollout:
             return Published(self.live, False, 0, loosens=shown, confirmed=False), None
         try:
             second = await self.opinions.make(bundle)
-            number, archive = await self._commit(bundle, engine, wish, command, loosened, live)
+            number, archive = await self._commit(
+                bundle, engine, wish, command, loosened, live, released
+            )
         except BadPolicy as error:  # what the other engine, or an archive, does not take
             finding = Finding(error.where or "policies", 1, error.what, error.mend or "")
             return await self._refused(bundle, [finding], wish), None
         self.live = Revision(number, bundle.digest)
         self.swap(engine, second, self.live)
         self.store.adopt(number, 0)
-        placing = self._show(archive)
-        left = await self._drain(number)
-        behind = await self._everywhere()
-        took = self.clock.monotonic_us() - began
-        self.metrics.count("policy_published")
-        self.metrics.observe("publish_seconds", took / 1e6)
-        digest = archive.digest if archive else None
-        done = Published(
-            self.live, True, took, left, trial_us=tried, archive=digest, behind=behind,
-            loosens=loosened,
-        )  # fmt: skip
-        return done, placing
+        return Published(self.live, True, 0, loosens=loosened), archive
 
     async def _keep(self, bundle: Bundle, command: str | None) -> None:
         """Keep the id of an order that found everything so already.
@@ -226,11 +254,12 @@ class Rollout:
         command: str | None,
         loosened: Loosening,
         live: int,
+        released: int | None,
     ) -> tuple[int, Archive | None]:
         """Make the revision durable under its number, with its archive and what it decides.
 
-        `live` is the number of the revision that it was compared with. Raises Outrun if another
-        is live by now.
+        `live` is the number of the revision that it was compared with, `released` the entry up to
+        which releases were. Raises Outrun if another is live by now.
         """
         told = {"loosens": list(loosened.says)} if loosened.says else {}
         body = Body(canonical({"reason": wish.reason, **told}))
@@ -254,7 +283,7 @@ class Rollout:
         expects = live if wish.expects is None else wish.expects
         await self.store.publish(
             bundle, [draft, *decided], command=command, number=number,
-            marks=marks, expects=expects,
+            marks=marks, expects=expects, released=released,
         )  # fmt: skip
         return number, archive
 
@@ -309,11 +338,12 @@ class Rollout:
                 return
             engine = await self._loaded(bundle)
             second = await self.opinions.make_live(bundle)
-            # What this decides was made durable with the publication.
-            self.prepare(engine, number)
-            self.live = Revision(number, bundle.digest)
-            self.swap(engine, second, self.live)
-            self.store.adopt(number, 0)
+            async with self.swap_lock:
+                # What this decides was made durable with the publication.
+                self.prepare(engine, number)
+                self.live = Revision(number, bundle.digest)
+                self.swap(engine, second, self.live)
+                self.store.adopt(number, 0)
             if self.shelving is not None:
                 self.shelving.refresh()
 

@@ -53,7 +53,7 @@ class Stops:
     ends: list[Stop] = field(default_factory=list)
     unrecorded: dict[Scope, Unrecorded] = field(default_factory=dict)
     _set: set[Scope] = field(default_factory=set)
-    _paused: set[str] = field(default_factory=set)
+    _paused: dict[str, set[str]] = field(default_factory=dict)
     _coming: list[Scope] = field(default_factory=list)
 
     def restore(self, epoch: int, stops: Iterable[Scope]) -> None:
@@ -68,16 +68,20 @@ class Stops:
         scopes = (("all", ""), ("agent", agent))
         return any(scope in self._set or scope in self.unrecorded for scope in scopes)
 
-    def pause(self, agent: str) -> None:
+    def pause(self, agent: str, cause: str) -> None:
         """Have an agent begin nothing in this process; what was begun is seen through.
 
-        It is no stop: nobody ordered it, no decision tells of it, and no other worker heeds it.
+        It is no stop: nobody ordered it, no decision tells of it, and no other worker heeds it. It
+        lasts until each `cause` of it is gone.
         """
-        self._paused.add(agent)
+        self._paused.setdefault(agent, set()).add(cause)
 
-    def go_on(self, agent: str) -> None:
-        """End a pause."""
-        self._paused.discard(agent)
+    def go_on(self, agent: str, cause: str) -> None:
+        """End a pause that has this cause."""
+        causes = self._paused.get(agent, set())
+        causes.discard(cause)
+        if not causes:
+            self._paused.pop(agent, None)
 
     def tool(self, agent: str, tool: str) -> bool:
         """Say whether an action of this agent with this tool may not start."""

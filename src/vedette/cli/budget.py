@@ -90,7 +90,7 @@ def _found(settings: Settings, only: str | None) -> dict[str, Any]:
     if only is not None and only not in fleet.agents:
         raise BadCommand(f"there is no agent {only!r}", mend=f"one of: {', '.join(fleet.agents)}")
     with reading(settings) as store:
-        limits, _ = budgets(store.bundle(store.revision()[1]) or {}, fleet)
+        limits, _ = budgets(store.bundle(store.revision()[1]) or {}, fleet.agents)
         totals = {(name, unit): total for name, unit, total in store.totals()}
         raises = store.raises(now)
         waiting = store.waiting().get("budget", 0)

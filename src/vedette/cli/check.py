@@ -94,7 +94,7 @@ def _problems(path: Path) -> list[dict[str, Any]]:
     problems += grant_warnings(bundle, settings, shown.as_posix(), read[0])
     problems += sink_warnings(bundle, shown.as_posix(), read[0])
     problems += row_warnings(settings, path.name)
-    return problems + budget_findings(bundle, settings, shown.as_posix(), read[0])
+    return problems + budget_findings(bundle, shown.as_posix(), read[0])
 
 
 def folder_warnings(settings: Settings, shown: str) -> list[dict[str, Any]]:
@@ -219,14 +219,13 @@ def _unread(grants: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def budget_findings(
-    bundle: Bundle, settings: Settings, shown: str, agents: Mapping[str, Agent]
+    bundle: Bundle, shown: str, agents: Mapping[str, Agent]
 ) -> list[dict[str, Any]]:
     """Return what of the policy's limits cannot be kept for the agents that can be read."""
-    from vedette.agent import Fleet
     from vedette.app import budgets
 
     try:
-        found = budgets(bundle.files, Fleet(settings.fleet, dict(agents)))[1]
+        found = budgets(bundle.files, agents)[1]
     except BadPolicy:
         return []  # said of the policy itself
     return [_finding(each, shown) for each in found]

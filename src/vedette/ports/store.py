@@ -220,12 +220,13 @@ class Store(Protocol):
         number: int | None = None,
         marks: Mapping[str, str] | None = None,
         expects: int | None = None,
+        released: int | None = None,
     ) -> int:
         """Make a bundle the live revision; no step made under an older one commits after this.
 
         Without `number` it is the next one. `marks` are kept in the same commit, as `remember`
-        keeps one. Raises Outrun if a revision of that number or a higher one is there, or if
-        another than `expects` is live.
+        keeps one. Raises Outrun if a revision of that number or a higher one is there, if another
+        than `expects` is live, or if an agent was released after the entry `released`.
         """
         ...
 
@@ -366,9 +367,17 @@ class Store(Protocol):
         ...
 
     async def note(
-        self, drafts: Sequence[Draft], bundle: Bundle | None = None, *, command: str | None = None
+        self,
+        drafts: Sequence[Draft],
+        bundle: Bundle | None = None,
+        *,
+        command: str | None = None,
+        policy_rev: int | None = None,
     ) -> int:
-        """Write entries that belong to no run; return the seq of the last."""
+        """Write entries that belong to no run; return the seq of the last.
+
+        With `policy_rev`, Outrun if another revision than that is live.
+        """
         ...
 
     def entry(self, seq: int) -> tuple[int, bytes, bytes | None] | None:

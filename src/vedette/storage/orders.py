@@ -15,7 +15,7 @@ from vedette.budget import Raise
 from vedette.bundle import Bundle
 from vedette.clock import iso
 from vedette.digest import canonical
-from vedette.entry import Body, Draft
+from vedette.entry import RELEASES, Body, Draft, releases_of
 from vedette.errors import AlreadyDone, BadCommand, NotFound, Outrun
 from vedette.identity import ENGINE
 from vedette.row_proof import approval_bytes, write_signature
@@ -35,6 +35,11 @@ T = TypeVar("T")
 _LIFTS = (
     "SELECT seq, bytes FROM entry WHERE kind='stop.lifted' AND kind NOT IN "
     "('event.accepted', 'run.closed') AND at>? AND actor<>? ORDER BY seq DESC"
+)
+# The second condition is that of the index.
+_RELEASED = (
+    "SELECT bytes FROM entry WHERE seq>? AND kind IN (?,?) "
+    "AND kind NOT IN ('event.accepted', 'run.closed')"
 )
 
 
@@ -94,8 +99,16 @@ class Orders:
             self.set_meta(mark, value)
         return True
 
-    def note(self, drafts: Sequence[Draft], bundle: Bundle | None = None) -> int:
-        """Write entries that belong to no run; return the seq of the last."""
+    def note(
+        self, drafts: Sequence[Draft], bundle: Bundle | None = None, policy_rev: int | None = None
+    ) -> int:
+        """Write entries that belong to no run; return the seq of the last.
+
+        With `policy_rev`, Outrun if another revision than that is live.
+        """
+        live = self._fences.policy_rev
+        if policy_rev not in (None, live):
+            raise Outrun(f"revision {live} was published meanwhile", mend="try again")
         if bundle is not None:
             self.keep_bundle(bundle)
         at_us = self._now_us()
@@ -114,16 +127,20 @@ class Orders:
         number: int | None = None,
         marks: Mapping[str, str] | None = None,
         expects: int | None = None,
+        released: int | None = None,
     ) -> int:
         """Make a bundle the live revision; return its number.
 
         Numbers may leave a gap, and never go back: Outrun for one that is not higher. With
-        `expects` also if another number than that is live.
+        `expects` also if another number than that is live, with `released` if an agent was
+        released after that entry.
         """
         live = self._fences.policy_rev
         number = live + 1 if number is None else number
         if number <= live or expects not in (None, live):
             raise Outrun(f"revision {live} was published meanwhile", mend="try again")
+        if released is not None:
+            self._refuse_released(released)
         self.keep_bundle(bundle)
         for name, value in (marks or {}).items():
             self.set_meta(name, value)
@@ -140,6 +157,12 @@ class Orders:
         # Only who writes a group compares steps with this, so steps behind us see it at once.
         self._fences.policy_rev = number
         return number
+
+    def _refuse_released(self, after: int) -> None:
+        """Raise Outrun if an agent was released after an entry."""
+        for (raw,) in self._database.rows(_RELEASED, (after, *RELEASES)):
+            if releases_of(orjson.loads(raw)):
+                raise Outrun("an agent was released meanwhile", mend="try again")
 
     def keep_bundle(self, bundle: Bundle) -> None:
         """Store a bundle's bytes, before its first use; a row that was changed is right again."""

@@ -300,17 +300,20 @@ class SqlStore(Keeping):
         number: int | None = None,
         marks: Mapping[str, str] | None = None,
         expects: int | None = None,
+        released: int | None = None,
     ) -> int:
         """Make a bundle the live revision; steps made under older ones are refused from here on.
 
         `drafts` are written with the new number in their `policy_rev`; `marks` are kept in the
         same commit. Returns the number. Raises Outrun if `number` is no higher than what is live,
-        or if another number than `expects` is.
+        if another number than `expects` is, or if an agent was released after the entry `released`.
         """
         orders = self._orders
-        return await self.writer.submit(
-            orders.once(command, lambda: orders.publish(bundle, drafts, number, marks, expects))
-        )
+
+        def work() -> int:
+            return orders.publish(bundle, drafts, number, marks, expects, released)
+
+        return await self.writer.submit(orders.once(command, work))
 
     async def stop(
         self,
@@ -424,11 +427,21 @@ class SqlStore(Keeping):
         return await self.writer.submit(self._orders.once(command, alone))
 
     async def note(
-        self, drafts: Sequence[Draft], bundle: Bundle | None = None, *, command: str | None = None
+        self,
+        drafts: Sequence[Draft],
+        bundle: Bundle | None = None,
+        *,
+        command: str | None = None,
+        policy_rev: int | None = None,
     ) -> int:
-        """Write entries that belong to no run; return the seq of the last."""
+        """Write entries that belong to no run; return the seq of the last.
+
+        With `policy_rev`, Outrun if another revision than that is live.
+        """
         orders = self._orders
-        return await self.writer.submit(orders.once(command, lambda: orders.note(drafts, bundle)))
+        return await self.writer.submit(
+            orders.once(command, lambda: orders.note(drafts, bundle, policy_rev))
+        )
 
     async def remember(self, name: str, value: str) -> None:
         """Keep a value of the runner's own under a name; `meta` reads it."""

@@ -346,12 +346,13 @@ class PostgresStore(OwnRuns, SqlStore):
         number: int | None = None,
         marks: Mapping[str, str] | None = None,
         expects: int | None = None,
+        released: int | None = None,
     ) -> int:
         """Make a bundle the live revision, and tell the other workers."""
         orders = self._orders
 
         def work() -> int:
-            published = orders.publish(bundle, drafts, number, marks, expects)
+            published = orders.publish(bundle, drafts, number, marks, expects, released)
             self._write.script(f"NOTIFY {NEWS}")
             return published
 
