@@ -65,21 +65,19 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
     opened.close()
 
 
-def judged(run: Run, after: int, **fields: Any) -> Step:
-    return closing(fields.pop("store"), run, order=(run.key, after, run.position), **fields)
+def judged(store: Any, run: Run, after: int, **fields: Any) -> Step:
+    return closing(store, run, order=(run.key, after, run.position), **fields)
 
 
-async def with_dead(store: Any, late: int, **fields: Any) -> list[Run]:
-    """Have three events judged but one, a dead letter that is redriven; `fields` are the last's."""
+async def with_dead(store: Any, late: int) -> list[Run]:
+    """Have three events judged but one, a dead letter that is redriven."""
     runs, last = await accepted(store, *(event(n) for n in range(3))), 0
     for number, run in enumerate(runs):
         if number == late:
             dead = step(store, run, entry(run, "run.dead"), state="dead")
             assert (await store.commit(dead)).answer is Answer.COMMITTED
             continue
-        more = fields if number == 2 else {}
-        made = judged(run, last, store=store, **more)
-        assert (await store.commit(made)).answer is Answer.COMMITTED
+        assert (await store.commit(judged(store, run, last))).answer is Answer.COMMITTED
         last = run.position
     await store.redrive([runs[late].id], by_person("run.redriven"))
     found = store.run(runs[late].id)
@@ -115,14 +113,14 @@ async def test_a_history_is_read_as_of_one_moment(store: Any) -> None:
 async def test_a_state_is_not_kept_of_another_history_than_there_is(store: Any) -> None:
     runs = await with_dead(store, 1)
     folded = store.history(AGENT, KEY, ALL)
-    made = judged(runs[1], runs[0].position, store=store)
+    made = judged(store, runs[1], runs[0].position)
     assert (await store.commit(made)).answer is Answer.COMMITTED
     assert not await store.keep_state(AGENT, KEY, folded, b"first and last")
     assert store.states() == []
     # What is observed after it changes nothing of it.
     whole = store.history(AGENT, KEY, ALL)
     (later,) = await accepted(store, event(9))
-    await store.commit(judged(later, runs[2].position, store=store))
+    await store.commit(judged(store, later, runs[2].position))
     assert await store.keep_state(AGENT, KEY, whole, b"all three")
     assert store.states() == [(AGENT, KEY, runs[2].position, b"all three")]
     # Somebody else has kept one: this one may lack what went with that.
@@ -136,7 +134,7 @@ async def test_a_late_event_gives_up_the_state_that_lacks_it(store: Any) -> None
     position = runs[2].position
     assert await store.keep_state(AGENT, KEY, store.history(AGENT, KEY, ALL), b"first and last")
     assert store.history(AGENT, KEY, ALL)[:2] == (b"first and last", position)
-    made = judged(runs[1], runs[0].position, store=store)
+    made = judged(store, runs[1], runs[0].position)
     assert (await store.commit(made)).answer is Answer.COMMITTED
     found = store.history(AGENT, KEY, ALL)
     assert (found.at, [at for at, _ in found.since]) == (0, [run.position for run in runs])
@@ -151,14 +149,12 @@ async def test_a_late_event_is_refused_once_no_state_can_hold_it(
     await store.erase(event=runs[gone].event, draft=by_person("body.erased"))
     kept, head = store.states(), store.head()
     for after in (0, runs[0].position):
-        made = judged(runs[late], after, store=store, checkpoint=(KEY, runs[late].position, b"x"))
+        made = judged(store, runs[late], after, checkpoint=(KEY, runs[late].position, b"x"))
         assert (await store.commit(made)).answer is Answer.BEHIND
     assert (store.states(), store.head()) == (kept, head)
     # Nobody is held up by it.
     (later,) = await accepted(store, event(9))
-    assert (await store.commit(judged(later, runs[2].position, store=store))).answer is (
-        Answer.COMMITTED
-    )
+    assert (await store.commit(judged(store, later, runs[2].position))).answer is (Answer.COMMITTED)
 
 
 # --- one worker -------------------------------------------------------------------------------
