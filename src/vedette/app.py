@@ -203,6 +203,8 @@ async def _open_app(
         loads = _loaded(loaded, versions, settings.store.visit)
         await record_start(line, rollout, lessons, [opened, loads, *jumped])
         await _keep_displays(settings, store)
+        if not settings.store.visit:
+            await store.tell_agents(fleet.agents)
     except BaseException:
         store.close()
         if pool is not None:

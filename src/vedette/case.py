@@ -480,6 +480,11 @@ class Case:
             self.line.tight[self.agent.name] = committed.shortage
         if committed.answer is Answer.FENCED_EARLIER:
             raise EarlierWaits("an earlier event of its key waits to be judged")
+        if committed.answer is Answer.BEHIND:
+            raise Permanent(
+                "it comes too late: later events of its key are in the judge's state, which cannot "
+                "be made again with it, because content that it was made of was erased"
+            )
         if sent is not None and committed.answer is not Answer.COMMITTED:
             raise Superseded(f"others were judged ahead of this ({committed.answer.value})")
         if committed.answer in (Answer.FENCED_POLICY, Answer.FENCED_STOP):

@@ -445,11 +445,10 @@ class Commands:
         draft = Draft("body.erased", {"actor": str(order.principal)}, body=order.body())
         recall = self.line.recall
         while True:
-            runs = store.observed_runs(**found)
-            await keep_states(self.line, runs)
+            stateless = await keep_states(self.line, store.unkept_runs(**found))
             erasing = store.erase(
-                **found, draft=draft, folded={run.id for run in runs}, end=deny_holds,
-                shown=digest, command=order.command_id,
+                **found, draft=draft, stateless=stateless, end=deny_holds, shown=digest,
+                command=order.command_id,
             )  # fmt: skip
             try:
                 erased = await recall.await_commit(erasing, order=True)

@@ -238,13 +238,14 @@ async def _reason(line: Line, case: Case, briefing: Briefing) -> Thought:
     reasoner = line.reasoner(case.agent)
     thought = await reasoner.reason(briefing)
     if thought.needs_state:
-        checkpoint, at, since = line.store.history(briefing.agent, briefing.key, briefing.position)
-        reasoner.restore(briefing.agent, briefing.key, checkpoint, at, since)
+        found = line.store.history(briefing.agent, briefing.key, briefing.position)
+        reasoner.restore(briefing.agent, briefing.key, found.checkpoint, found.at, found.since)
         # A commit before this one may have stood since the briefing was written, or may still be
         # on its way: this is judged from what is durable now, and the store refuses it if that
         # was not yet its predecessor.
-        case.previous = since[-1][0] if since else at
-        thought = await reasoner.reason(replace(briefing, previous=case.previous))
+        case.previous = found.last
+        state_at = found.since[-1][0] if found.since else found.at
+        thought = await reasoner.reason(replace(briefing, previous=state_at))
     if thought.needs_state:
         raise Permanent(f"the judge of {briefing.agent} cannot take up its state")
     return thought

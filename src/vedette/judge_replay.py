@@ -156,6 +156,9 @@ class _Key:
         """Take a position in its place. `seen` None: what the state has seen is not known."""
         at = bisect_left(self.observed, position)
         last = at == len(self.observed)
+        if position < self.base:
+            # A state that lacked a late event was given up when it came: see `storage/states.py`.
+            self.checkpoint(0, None, "")
         self.observed.insert(at, position)
         self.judged.insert(at, seq)
         self.seen_at = position if last and seen is not None else -1

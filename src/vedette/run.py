@@ -188,6 +188,7 @@ class Answer(Enum):
     FENCED_STOP = "fenced: stop"
     FENCED_ORDER = "fenced: order"
     FENCED_EARLIER = "fenced: an earlier event waits"
+    BEHIND = "behind a state whose events are gone"
     OVER_BUDGET = "over budget"
     ROOM = "room"
 

@@ -24,7 +24,7 @@ from vedette.gateway import Gateway
 from vedette.judging import Judge
 from vedette.labels import read_row
 from vedette.memory import Briefing, Memory
-from vedette.ports import Thought
+from vedette.ports import History, Thought
 from vedette.question import Situation
 from vedette.quick_data import dataclass
 from vedette.readers import Readers, Rule, of_event
@@ -42,9 +42,7 @@ class Past(Protocol):
 
     def previous(self, agent: str, key: str, before: int) -> int: ...
 
-    def history(
-        self, agent: str, key: str, before: int
-    ) -> tuple[bytes | None, int, list[tuple[int, Event]]]: ...
+    def history(self, agent: str, key: str, before: int) -> History: ...
 
     def runs_at(self, positions: Sequence[int]) -> Sequence[Run]: ...
 
@@ -192,7 +190,7 @@ def _memory(memory: Memory) -> dict[str, Any]:
 def before(past: Past, agent: Agent, key: str, position: int | None) -> Before:
     """Return what an agent knew of a key before the event at a position; None: now."""
     end = _AFTER_ALL if position is None else position
-    checkpoint, at, since = past.history(agent.name, key, end)
+    checkpoint, at, since, _ = past.history(agent.name, key, end)
     row, exactly = _row(past, agent, key, position, end)
     if checkpoint is None and not since and not row:
         return Before()

@@ -46,7 +46,7 @@ class Kept(Protocol):
 
     async def forget_memories(self, old: Sequence[Learned], upto: int, draft: Draft) -> Erased: ...
 
-    def runs_at(self, positions: Sequence[int]) -> list[Run]: ...
+    def unkept_at(self, positions: Sequence[int]) -> list[Run]: ...
 
     def head(self) -> int: ...
 
@@ -55,7 +55,7 @@ class Kept(Protocol):
     def refuse_open(self, archived: Archived) -> None: ...
 
     async def expire(
-        self, rows: Sequence[Found], draft: Draft, *, folded: Collection[str] = ()
+        self, rows: Sequence[Found], draft: Draft, *, stateless: Collection[str] = ()
     ) -> Erased: ...
 
     async def settled(self, draft: Draft, *, command: str | None = None) -> int: ...
@@ -201,25 +201,41 @@ class Upkeep:
         erased = after = 0
         while rows := self.store.expiring(upto, after=after):
             after = rows[-1][0]
-            abouts = sorted({row[2] for row in rows if row[2] is not None})
-            observed = [run for run in self.store.runs_at(abouts) if run.observed]
-            await keep_states(self.line, observed)
-            done = await self.store.expire(rows, draft, folded={run.id for run in observed})
+            unkept = self.store.unkept_at([row[0] for row in rows if row[0] == row[2]])
+            stateless = await keep_states(self.line, unkept)
+            done = await self.store.expire(rows, draft, stateless=stateless)
             erased += len(done.digests)
         return {"erased": erased}
 
 
-async def keep_states(line: Line, observed: Sequence[Run]) -> None:
-    """Keep what judges have learned of content that is about to go, as states without it."""
-    for agent, key in sorted({(run.agent, run.key) for run in observed}):
-        if agent not in line.fleet.agents:
-            continue
-        checkpoint, _, since = line.store.history(agent, key, 2**62)
-        if not since:
-            continue
-        blob = line.reasoner(line.agent(agent)).fold(agent, checkpoint, since)
-        if blob is not None:
-            await line.store.keep_state(agent, key, since[-1][0], blob)
+async def keep_states(line: Line, unkept: Sequence[Run]) -> set[str]:
+    """Keep what judges have learned of content that is about to go, as states without it.
+
+    Returns the agents of these runs that keep no state: their judges have none, or no worker runs
+    them. Raises BadCommand, and nothing is kept, for an agent that only other workers run.
+    """
+    agents = {run.agent for run in unkept}
+    stateless = agents - set(line.fleet.agents)
+    for agent in sorted(stateless):
+        if line.store.runs_elsewhere(agent):
+            raise BadCommand(
+                f"{agent} has observed some of it, and this worker does not run {agent}: what it "
+                "has learned cannot be kept here, so nothing was erased",
+                mend=f"order it at a worker that runs {agent}",
+            )
+    for agent, key in sorted({(run.agent, run.key) for run in unkept}):
+        needed = max(run.position for run in unkept if (run.agent, run.key) == (agent, key))
+        while agent not in stateless:
+            history = line.store.history(agent, key, 2**62)
+            if history.at >= needed:
+                break
+            fold = line.reasoner(line.agent(agent)).fold
+            blob = fold(agent, history.checkpoint, history.since)
+            if blob is None:
+                stateless.add(agent)
+            elif await line.store.keep_state(agent, key, history, blob):
+                break
+    return stateless
 
 
 def _draft(kind: str, who: Principal, reason: str, verb: str) -> Draft:

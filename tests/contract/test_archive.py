@@ -39,7 +39,7 @@ from vedette.load import Settings
 from vedette.proof import Frontier
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.steps import accepted, closing, entry, event, held, observed, step
+from vedette.testing.steps import accepted, agents_of, closing, entry, event, held, step
 from vedette.testing.toy import World, job, send, toy_fleet
 from vedette.verify import Code, Report
 
@@ -102,7 +102,7 @@ async def put_away(
     reading.close()
     store = open_store(folder, clock, key)
     while rows := store.expiring(archived.size):
-        await store.expire(rows, draft("body.erased"), folded=observed(store))
+        await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
     await store.let_go(archived, draft("ledger.archived"))
     while await store.trim():
         pass
@@ -493,7 +493,7 @@ async def test_a_trimming_broken_off_shows_no_difference(
     reading.close()
     store = open_store(folder, clock)
     while rows := store.expiring(size):
-        await store.expire(rows, draft("body.erased"), folded=observed(store))
+        await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
     await store.let_go(archived, draft("ledger.archived"))
     store.close()
     assert verified(folder).ok

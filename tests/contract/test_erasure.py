@@ -20,7 +20,7 @@ from vedette.run import Committed, Step
 from vedette.runner import feeding
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.steps import observed
+from vedette.testing.steps import agents_of
 from vedette.testing.toy import World, job, send, toy_fleet
 
 PHRASE = "a phrase that is said nowhere else"
@@ -116,7 +116,9 @@ async def test_a_runner_killed_between_store_and_bank_forgets_at_its_start(tmp_p
         await fleet.send(event)
         await fleet.settle()
         draft = Draft("body.erased", {"actor": "person:kim"}, body=Body(b"{}"))
-        await fleet.app.store.erase(event=event.key, draft=draft, folded=observed(fleet.app.store))
+        await fleet.app.store.erase(
+            event=event.key, draft=draft, stateless=agents_of(fleet.app.store)
+        )
         assert texts(fleet) == [PHRASE, "something harmless"]
         await fleet.restart()
         assert texts(fleet) == []
@@ -137,7 +139,7 @@ async def test_what_is_erased_before_its_bank_has_it_never_enters(
             if by == "this worker":
                 return await fleet.app.commands.erase(fleet.order(), event=event.key)
             draft = Draft("body.erased", {"actor": "person:kim"}, body=Body(b"{}"))
-            done = await store.erase(event=event.key, draft=draft, folded=observed(store))
+            done = await store.erase(event=event.key, draft=draft, stateless=agents_of(store))
             hear()  # as the follower does at news
             return done
 

@@ -31,7 +31,7 @@ from vedette.entry import Body, Draft
 from vedette.errors import BadCommand, BadStore
 from vedette.proof import Frontier, ProofError, leaf_hash, read_notes, verifier_key
 from vedette.testing.clock import ManualClock
-from vedette.testing.steps import accepted, closing, entry, event, held, observed, step
+from vedette.testing.steps import accepted, agents_of, closing, entry, event, held, step
 from vedette.verify import Code, Report
 
 NAME = "vedette/harbour"
@@ -256,7 +256,9 @@ async def test_after_an_erasure_it_passes_and_says_so(folder: Path) -> None:
     store = open_store(folder)
     before = verified(folder)
     draft = Draft("body.erased", {"actor": "person:kim"}, body=Body(canonical({"reason": "law"})))
-    digests = (await store.erase(event=event(1).key, draft=draft, folded=observed(store))).digests
+    digests = (
+        await store.erase(event=event(1).key, draft=draft, stateless=agents_of(store))
+    ).digests
     store.close()
     report = verified(folder)
     assert report.ok

@@ -29,7 +29,7 @@ from vedette.ports import Arrival, PolicyEngine
 from vedette.question import Decided, Situation
 from vedette.replay import Difference, replay
 from vedette.testing.clock import ManualClock
-from vedette.testing.steps import event, observed
+from vedette.testing.steps import agents_of, event
 from vedette.tool import Tool
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -246,7 +246,7 @@ async def test_a_question_of_another_shape_is_denied_again(
 async def test_what_was_erased_is_unreplayable_and_said_to_be(recorded: Recorder) -> None:
     drafted = Draft("body.erased", {"actor": "person:kim"}, body=Body(canonical({"reason": "x"})))
     await recorded.store.erase(
-        event=event(2).key, subject=None, draft=drafted, folded=observed(recorded.store)
+        event=event(2).key, subject=None, draft=drafted, stateless=agents_of(recorded.store)
     )
     report = replay(recorded.store, load)
     assert report.ok

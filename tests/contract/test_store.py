@@ -29,12 +29,12 @@ from vedette.testing.clock import ManualClock
 from vedette.testing.steps import (
     accepted,
     action,
+    agents_of,
     arrival,
     closing,
     entry,
     event,
     held,
-    observed,
     step,
 )
 
@@ -744,7 +744,7 @@ async def test_erasing_takes_content_and_leaves_the_entries(store: Opened) -> No
     await store.commit(step(store, one, turn, actions=[row], state="done"))
     before = sealed(store)
     erased = await store.erase(
-        event=one.event, draft=by_person("body.erased"), folded=observed(store)
+        event=one.event, draft=by_person("body.erased"), stateless=agents_of(store)
     )
     digests = list(erased.digests)
     assert erased.events == (one.event,)
@@ -765,13 +765,13 @@ async def test_erasing_by_subject_finds_all_of_it(store: Opened) -> None:
     for run in (mine, other):
         await store.commit(closing(store, run))
     erased = await store.erase(
-        subject="pump", draft=by_person("body.erased"), folded=observed(store)
+        subject="pump", draft=by_person("body.erased"), stateless=agents_of(store)
     )
     assert (len(erased.digests), erased.events) == (1, (mine.event,))
     assert (store.event(mine.event), store.event(other.event) is None) == (None, False)
     with pytest.raises(BadCommand, match="no body"):
         await store.erase(
-            event=None, subject="pump", draft=by_person("body.erased"), folded=observed(store)
+            event=None, subject="pump", draft=by_person("body.erased"), stateless=agents_of(store)
         )
 
 
@@ -781,7 +781,10 @@ async def test_content_that_a_run_still_needs_is_not_erased(store: Opened, state
     await store.commit(step(store, run, state=state, waits="approval"))
     with pytest.raises(BadCommand, match="still needs"):
         await store.erase(
-            event=run.event, subject=None, draft=by_person("body.erased"), folded=observed(store)
+            event=run.event,
+            subject=None,
+            draft=by_person("body.erased"),
+            stateless=agents_of(store),
         )
     assert store.event(run.event) is not None
 
@@ -794,12 +797,16 @@ async def test_what_a_judge_has_observed_is_not_erased_before_its_state_is_kept(
     await store.commit(closing(store, other, observed=False))
     await store.erase(event=other.event, draft=by_person("body.erased"))
     head, draft = store.head(), by_person("body.erased")
-    assert [run.id for run in store.observed_runs(event=one.event)] == [one.id]
+    assert [run.id for run in store.unkept_runs(event=one.event)] == [one.id]
     with pytest.raises(StateNotKept, match=one.event):
-        await store.erase(event=one.event, draft=draft)
+        await store.erase(event=one.event, draft=draft, stateless={"another"})
     assert store.head() == head
     assert store.event(one.event) is not None
-    await store.erase(event=one.event, draft=draft, folded={one.id})
+    assert await store.keep_state(
+        one.agent, one.key, store.history(one.agent, one.key, 2**62), b"1"
+    )
+    assert store.unkept_runs(event=one.event) == []
+    await store.erase(event=one.event, draft=draft)
     assert store.event(one.event) is None
 
 
@@ -862,15 +869,15 @@ async def test_a_judge_s_history_is_its_checkpoint_and_what_was_observed_since(
     for number, run in enumerate(runs[:4]):
         checkpoint = ("pump", run.position, b"after 1") if number == 1 else None
         await store.commit(closing(store, run, observed=number != 2, checkpoint=checkpoint))
-    blob, at, since = store.history("watcher", "pump", runs[4].position)
-    assert (blob, at) == (b"after 1", runs[1].position)
+    blob, at, since, last = store.history("watcher", "pump", runs[4].position)
+    assert (blob, at, last) == (b"after 1", runs[1].position, runs[3].position)
     assert [(position, seen.id) for position, seen in since] == [(runs[3].position, "e3")]
     assert store.previous("watcher", "pump", runs[4].position) == runs[3].position
     assert store.previous("watcher", "pump", runs[3].position) == runs[1].position
     assert store.previous("watcher", "pump", runs[0].position) == 0
     # A checkpoint that lies ahead is of no use to an earlier event.
     assert store.history("watcher", "pump", runs[1].position)[:2] == (None, 0)
-    assert store.history("other", "pump", 2**40) == (None, 0, [])
+    assert store.history("other", "pump", 2**40) == (None, 0, [], 0)
 
 
 async def test_notes_belong_to_no_run_and_bring_their_bundle(store: Opened) -> None:

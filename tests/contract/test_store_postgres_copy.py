@@ -28,7 +28,7 @@ from vedette.proof import SigningKey
 from vedette.run import Answer
 from vedette.store_copy import Copied, copy_store, tables
 from vedette.testing.clock import ManualClock
-from vedette.testing.steps import accepted, closing, decided, entry, event, held, observed, step
+from vedette.testing.steps import accepted, agents_of, closing, decided, entry, event, held, step
 
 NAME = "vedette/harbour"
 WHO = Principal.owner("kim")
@@ -80,7 +80,7 @@ async def filled(settings: Settings) -> tuple[str, str]:
     )  # fmt: skip
     await store.commit(closing(store, two))
     await store.erase(
-        event=two.event, draft=order("body.erased"), command="c1", folded=observed(store)
+        event=two.event, draft=order("body.erased"), command="c1", stateless=agents_of(store)
     )
     await store.accept([], ("csv:a", "17"))
     await store.stop(order("stop.set", what="agent:other"), "agent", "other", True)

@@ -26,7 +26,7 @@ from vedette.digest import canonical, salted
 from vedette.entry import Body, Draft
 from vedette.proof import Checkpoint, Frontier, leaf_hash, sign_note
 from vedette.testing.clock import ManualClock
-from vedette.testing.steps import accepted, closing, entry, event, held, observed, step
+from vedette.testing.steps import accepted, agents_of, closing, entry, event, held, step
 from vedette.verify import Code, Report, verify_ledger
 
 NAME = "vedette/harbour"
@@ -65,7 +65,7 @@ async def write_ledger(path: Path) -> None:
         await store.settle_hold(row.id, "denied", answer, approver="person:kim", until_us=0)
         if number == 3:
             await store.rotate(NEXT, line_of(NAME, NEXT), draft("key.rotated"))
-    await store.erase(event=event(1).key, draft=draft("body.erased"), folded=observed(store))
+    await store.erase(event=event(1).key, draft=draft("body.erased"), stateless=agents_of(store))
     (run,) = await accepted(store, event(10))
     await store.commit(closing(store, run))
     store.close()

@@ -20,13 +20,13 @@ from vedette.testing.clock import ManualClock
 from vedette.testing.steps import (
     accepted,
     action,
+    agents_of,
     arrival,
     closing,
     decided,
     entry,
     event,
     held,
-    observed,
     step,
 )
 from vedette.timeline import Record, explain, explain_text, inbox, runs_page, status
@@ -119,7 +119,7 @@ async def test_explain_after_an_erasure_still_says_who_and_why(
     run = await live(store, clock)
     reason = Body(canonical({"reason": "asked to"}))
     draft = Draft("body.erased", {"actor": "person:kim"}, body=reason)
-    await store.erase(event=run.event, subject=None, draft=draft, folded=observed(store))
+    await store.erase(event=run.event, subject=None, draft=draft, stateless=agents_of(store))
     told = explain(store, run.id)
     assert told["event"]["erased"]
     (shown,) = told["runs"][0]["actions"]

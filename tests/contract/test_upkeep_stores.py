@@ -17,7 +17,7 @@ from vedette.entry import Body, Draft
 from vedette.errors import AlreadyDone, BadCommand, BadStore
 from vedette.run import Run
 from vedette.storage.loss import Loss
-from vedette.testing.steps import accepted, closing, entry, event, observed, step
+from vedette.testing.steps import accepted, agents_of, closing, entry, event, step
 
 NAME = "vedette/harbour"
 NEXT = Ed25519PrivateKey.from_private_bytes(bytes(range(2, 34)))
@@ -51,7 +51,7 @@ async def test_rotate_archive_and_verify(adapter: Any, tmp_path: Path) -> None:
     size = [size for size, _ in store.sized() if size > seq][-2]
     archived = archive(store, tmp_path / "archive", size, LINE)
     while rows := store.expiring(size):
-        await store.expire(rows, draft("body.erased"), folded=observed(store))
+        await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
     await store.let_go(archived, draft("ledger.archived"))
     with pytest.raises(BadCommand, match="not those of this store"):
         await store.let_go(type(archived)(size + 1, archived.peaks), draft("ledger.archived"))
@@ -96,7 +96,7 @@ async def test_expiring_spares_what_is_open_and_what_banks_keep(
     assert open_run.position not in seqs
     assert taught.position in seqs
     assert len(rows) == 4
-    erased = await store.expire(rows, draft("body.erased"), folded=observed(store))
+    erased = await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
     assert len(erased.digests) == 4
     assert store.event(open_run.event) is not None
     assert store.event(taught.event) is None
@@ -120,13 +120,15 @@ async def test_what_was_taken_up_again_does_not_expire(adapter: Any, tmp_path: P
     rows = store.expiring(store.head())
     assert {dead.position, gone.position} < {row[0] for row in rows}
     await store.redrive([dead.id], draft("run.redriven"))
-    await store.erase(event=gone.event, draft=draft("body.erased"), folded=observed(store))
-    erased = await store.expire(rows, draft("body.erased"), folded=observed(store))
+    await store.erase(event=gone.event, draft=draft("body.erased"), stateless=agents_of(store))
+    erased = await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
     assert len(erased.digests) == len(rows) - 2
     assert store.event(dead.event) is not None
     head = store.head()
-    assert (await store.expire(rows, draft("body.erased"), folded=observed(store))).digests == ()
-    assert (await store.expire([], draft("body.erased"), folded=observed(store))).digests == ()
+    assert (
+        await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
+    ).digests == ()
+    assert (await store.expire([], draft("body.erased"), stateless=agents_of(store))).digests == ()
     assert store.head() == head, "nothing went, so nothing is said"
     report = verify_store(store, LINE, tmp_path / "state" / "witness.log")
     assert (report.findings, report.erased) == ((), len(rows) - 1)
@@ -141,9 +143,9 @@ async def test_what_a_judge_observed_after_states_were_kept_does_not_expire(
     await store.commit(closing(store, one))
     await grow(store, range(3))
     rows = store.expiring(store.head())
-    await store.expire(rows, draft("body.erased"), folded=observed(store) - {one.id})
+    await store.expire(rows, draft("body.erased"))
     assert store.event(one.event) is not None
-    await store.expire(rows, draft("body.erased"), folded={one.id})
+    await store.expire(rows, draft("body.erased"), stateless={one.agent})
     assert store.event(one.event) is None
     store.close()
 
@@ -183,7 +185,7 @@ async def test_what_was_taken_up_again_is_not_let_go(adapter: Any, tmp_path: Pat
     await store.redrive([dead.id], draft("run.redriven"))
     with pytest.raises(BadCommand, match="open again"):
         store.refuse_open(archived)
-    await store.expire(store.expiring(size), draft("body.erased"), folded=observed(store))
+    await store.expire(store.expiring(size), draft("body.erased"), stateless=agents_of(store))
     with pytest.raises(BadCommand, match="open again"):
         await store.let_go(archived, draft("ledger.archived"))
     # It ended after the content of the others went: its own is not erased yet.
@@ -193,7 +195,7 @@ async def test_what_was_taken_up_again_is_not_let_go(adapter: Any, tmp_path: Pat
         await store.let_go(archived, draft("ledger.archived"))
     assert await store.trim() == 0
     assert store.event(dead.event) is not None
-    await store.expire(store.expiring(size), draft("body.erased"), folded=observed(store))
+    await store.expire(store.expiring(size), draft("body.erased"), stateless=agents_of(store))
     await store.let_go(archived, draft("ledger.archived"))
     store.close()
 

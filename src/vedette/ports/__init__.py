@@ -16,7 +16,7 @@ from vedette.ports.policy import (
 )
 from vedette.ports.shelf import Shelf
 from vedette.ports.sources import Intake, Receipt, Refused, Source
-from vedette.ports.store import Accepted, Arrival, Ended, Erased, Store, Survey
+from vedette.ports.store import Accepted, Arrival, Ended, Erased, History, Store, Survey
 
 __all__ = [
     "Accepted",
@@ -28,6 +28,7 @@ __all__ = [
     "Erased",
     "Finding",
     "Gate",
+    "History",
     "InHand",
     "Intake",
     "Metrics",

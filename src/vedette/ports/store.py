@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from vedette.approval import HoldState
 from vedette.budget import Raise
@@ -55,6 +55,19 @@ class Erased:
     digests: tuple[str, ...]
     events: tuple[str, ...]
     scrubbed: bool = True
+
+
+class History(NamedTuple):
+    """What a judge's state of a key is made of: a checkpoint, and the events observed since.
+
+    `at` is the checkpoint's position (0: there is none), `last` that of the last event that was
+    observed, be its content there or not.
+    """
+
+    checkpoint: bytes | None
+    at: int
+    since: list[tuple[int, Event]]
+    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +196,10 @@ class Store(Protocol):
     @property
     def stop_epoch(self) -> int:
         """Return how often stops were set or lifted, as of the last group committed."""
+        ...
+
+    def runs_elsewhere(self, agent: str) -> bool:
+        """Say whether another worker that lives runs an agent, or has not said what it runs."""
         ...
 
     def lease(self, run: Run) -> int | None:
@@ -339,7 +356,7 @@ class Store(Protocol):
         subject: str | None = None,
         entry: int | None = None,
         draft: Draft,
-        folded: Collection[str] = (),
+        stateless: Collection[str] = (),
         end: bool = False,
         shown: str | None = None,
         command: str | None = None,
@@ -348,7 +365,8 @@ class Store(Protocol):
 
         With `end` what waits on them is denied and ended first, in the same commit; with `shown`,
         the beginning of a survey's digest, only what that survey found. Raises BadCommand;
-        StateNotKept if judges have observed more of it than the runs `folded`.
+        StateNotKept if a judge has observed an event of it that no kept state holds, and its
+        agent is not one of the `stateless`.
         """
         ...
 
@@ -356,14 +374,14 @@ class Store(Protocol):
         """Return what was proposed for memory out of these events and is not erased."""
         ...
 
-    async def keep_state(self, agent: str, key: str, position: int, blob: bytes) -> None:
-        """Keep a checkpoint of a judge's state that holds the events up to `position`."""
+    async def keep_state(self, agent: str, key: str, history: History, blob: bytes) -> bool:
+        """Keep the state that a history comes to; False, and nothing is kept, if it is another."""
         ...
 
-    def observed_runs(
+    def unkept_runs(
         self, *, event: str | None = None, subject: str | None = None, entry: int | None = None
     ) -> list[Run]:
-        """Return the runs of what `erase` would find whose judges have observed it."""
+        """Return the observed runs of what `erase` would find that no kept state holds."""
         ...
 
     async def note(
@@ -481,11 +499,6 @@ class Store(Protocol):
 
     def row(self, collection: str, key: str) -> Mapping[str, Any] | None: ...
 
-    def history(
-        self, agent: str, key: str, before: int
-    ) -> tuple[bytes | None, int, list[tuple[int, Event]]]:
-        """Return the judge's last checkpoint for a key, its position, and what it has not seen.
-
-        The events are those observed after the checkpoint and before position `before`, in order.
-        """
+    def history(self, agent: str, key: str, before: int) -> History:
+        """Return what the judge's state of a key was made of before a position, in order."""
         ...

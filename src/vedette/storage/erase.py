@@ -18,7 +18,8 @@ from vedette.storage.database import Database, Row
 from vedette.storage.end_runs import end_run, open_holds, open_runs
 from vedette.storage.ledger import Ledger
 from vedette.storage.pending import Pending
-from vedette.storage.rows import RUNS, find_position, to_run
+from vedette.storage.rows import find_position
+from vedette.storage.states import find_unkept
 from vedette.undo import undo_ids
 
 _FOUND = "SELECT b.seq, e.bytes, e.about FROM body b JOIN entry e ON e.seq=b.seq WHERE "
@@ -44,7 +45,7 @@ def erase(
     entry: int | None,
     draft: Draft,
     at_us: int,
-    folded: Collection[str] = (),
+    stateless: Collection[str] = (),
     end: Pending | None = None,
     shown: str | None = None,
 ) -> Erased:
@@ -53,10 +54,9 @@ def erase(
     With an event go the events that hold a copy of it, however many steps away: those of its
     corrections, and those that undo what was done because of it. With `end` the runs that wait on
     it are ended first, their holds denied by the same person. In a transaction of the writer's.
-    `folded` are the runs that judges have observed and whose states are kept without the content.
     Raises BadCommand if there is no body, or if a run needs it; NotShown if that is not what was
-    found by the survey whose digest begins with `shown`; StateNotKept if judges have observed more
-    than `folded`.
+    found by the survey whose digest begins with `shown`; StateNotKept for an event that a judge has
+    observed and no kept state holds, unless its agent is `stateless`.
     """
     found = _found(database, event, subject, entry)
     if not found:
@@ -70,12 +70,12 @@ def erase(
     if shown is not None:
         _refuse_unseen(survey(database, event, subject, entry).digest, shown)
     abouts = abouts_of(rows)
-    # While states were kept a run may have been judged, by this worker or another: a state that is
+    # Since states were kept a run may have been judged, by this worker or another: a state that is
     # made anew from what is left would lack it.
-    if late := [run for run in observed_at(database, abouts) if run.id not in folded]:
+    if unkept := find_unkept(database, events_of(rows), stateless):
         raise StateNotKept(
-            f"{late[0].agent} has observed the content of {late[0].event}, and its state is not "
-            "kept without it",
+            f"{unkept[0].agent} has observed the content of {unkept[0].event}, and its state is "
+            "not kept without it",
             mend="order it again",
         )
     for run in open_runs(database, abouts):
@@ -116,11 +116,11 @@ def survey(database: Database, event: str | None, subject: str | None, entry: in
     )  # fmt: skip
 
 
-def observed_runs(
+def unkept_runs(
     database: Database, event: str | None, subject: str | None, entry: int | None
 ) -> list[Run]:
-    """Return the runs of what `erase` would find whose judges have observed it."""
-    return observed_at(database, abouts_of(_found(database, event, subject, entry).values()))
+    """Return the observed runs of what `erase` would find that no kept state holds."""
+    return find_unkept(database, events_of(_found(database, event, subject, entry).values()))
 
 
 def abouts_of(rows: Iterable[Row]) -> list[int]:
@@ -128,10 +128,9 @@ def abouts_of(rows: Iterable[Row]) -> list[int]:
     return sorted({row[2] for row in rows if row[2] is not None})
 
 
-def observed_at(database: Database, abouts: Iterable[int]) -> list[Run]:
-    """Return the runs of these events whose judges have observed them."""
-    sql = f"{RUNS} WHERE r.position=? AND r.observed=1 ORDER BY r.agent"
-    return [to_run(row) for about in abouts for row in database.rows(sql, (about,))]
+def events_of(rows: Iterable[Row]) -> list[int]:
+    """Return the positions of the events whose own content is among these: what judges observe."""
+    return sorted(row[0] for row in rows if row[0] == row[2])
 
 
 def _refuse_unseen(digest: str, shown: str) -> None:

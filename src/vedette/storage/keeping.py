@@ -22,12 +22,13 @@ from vedette.ports import Erased
 from vedette.proof import Checkpoint, ProofError, SigningKey, parse_note
 from vedette.storage import kept
 from vedette.storage.database import Database, Row
-from vedette.storage.erase import abouts_of, erase_memories, observed_at, unname
+from vedette.storage.erase import abouts_of, erase_memories, events_of, unname
 from vedette.storage.ledger import META, Ledger
 from vedette.storage.loss import Loss, record_loss
 from vedette.storage.orders import Orders
 from vedette.storage.reads import Reads
 from vedette.storage.record import ARCHIVED, KEY, RESTORED
+from vedette.storage.states import find_unkept
 from vedette.storage.writer import Writer
 
 # How much is deleted in one transaction: the line's commits wait for it.
@@ -154,19 +155,19 @@ def _drop_wasm(database: Database) -> None:
 
 
 def expire(
-    database: Database, ledger: Ledger, rows: Sequence[Row], folded: Collection[str],
+    database: Database, ledger: Ledger, rows: Sequence[Row], stateless: Collection[str],
     draft: Draft, at_us: int,
 ) -> Erased:  # fmt: skip
     """Delete bodies that were found by `expiring`, and say so in the ledger.
 
     A run may have been taken up again since, and content erased: what of it is still there, and
-    still of closed runs, is deleted and named, unless a judge has observed it that is not among
-    `folded`, the runs whose judges' states are kept. With nothing left nothing is written.
+    still of closed runs, is deleted and named; not that of an event that a judge has observed and
+    no kept state holds, unless its agent is `stateless`. With nothing left nothing is written.
     """
     ends = (rows[0][0] - 1, rows[-1][0]) if rows else (0, 0)
     still = {seq for (seq,) in database.rows(_STILL, ends)}
-    late = {run.position for run in observed_at(database, abouts_of(rows)) if run.id not in folded}
-    rows = [row for row in rows if row[0] in still and row[2] not in late]
+    unkept = {run.position for run in find_unkept(database, events_of(rows), stateless)}
+    rows = [row for row in rows if row[0] in still and row[2] not in unkept]
     if not rows:
         return Erased((), ())
     database.many("DELETE FROM body WHERE seq=?", [(row[0],) for row in rows])
@@ -241,16 +242,16 @@ class Keeping(Reads):
         return self.seq_at(before_us - 1)
 
     async def expire(
-        self, rows: Sequence[Row], draft: Draft, *, folded: Collection[str] = ()
+        self, rows: Sequence[Row], draft: Draft, *, stateless: Collection[str] = ()
     ) -> Erased:
         """Delete bodies that `expiring` found and that may still go; record their digests.
 
-        What judges have observed goes if its run is one of `folded`, whose states are kept.
+        What judges have observed goes if a kept state holds it, or the agent is `stateless`.
         """
 
         def work() -> Erased:
             self.erasing()
-            return expire(self._write, self._ledger, rows, folded, draft, self._now_us())
+            return expire(self._write, self._ledger, rows, stateless, draft, self._now_us())
 
         return await self.writer.submit(work)
 

@@ -22,7 +22,7 @@ from vedette.row_proof import approval_bytes, write_signature
 from vedette.run import ActionRow
 from vedette.storage.database import Database
 from vedette.storage.ledger import META, Ledger
-from vedette.storage.pending import STATE, Pending
+from vedette.storage.pending import Pending
 from vedette.storage.reads import Reads
 from vedette.storage.rows import COLUMNS, find_position, to_action
 from vedette.storage.spend import write_raises
@@ -305,11 +305,3 @@ class Orders:
             (seq, *of),
         )
         return held
-
-    def keep_state(self, agent: str, key: str, position: int, blob: bytes) -> None:
-        """Keep a checkpoint of a judge's state, unless a newer one is there."""
-        rows = self._database.rows(
-            "SELECT position FROM state WHERE agent=? AND key=?", (agent, key)
-        )
-        if not rows or rows[0][0] <= position:
-            self._database.run(STATE, (agent, key, position, blob))

@@ -66,6 +66,8 @@ STATE = (
     "ON CONFLICT(agent,key) DO UPDATE SET position=excluded.position, blob=excluded.blob"
 )
 
+_STALE = "DELETE FROM state WHERE agent=? AND key=? AND position>?"
+
 
 class Pending:
     """The group's rows that are not written yet."""
@@ -79,6 +81,7 @@ class Pending:
         self.runs: list[tuple[Any, ...]] = []
         self.steps: list[tuple[Any, ...]] = []
         self.relinks: list[tuple[int, int, str]] = []
+        self.stale: list[tuple[str, str, int]] = []
         self.heads: dict[tuple[str, str], int] = {}
         self.rows: dict[tuple[str, str], tuple[bytes | None, int]] = {}
         self.spend: dict[tuple[str, str, int], int] = {}
@@ -136,6 +139,7 @@ class Pending:
                 raise Moved("a run is not at the step it was at")
             self.steps.clear()
         self._some(_RELINK, self.relinks)
+        self._some(_STALE, self.stale)
         if self.heads:
             many(_HEAD, [(agent, key, at) for (agent, key), at in self.heads.items()])
             self.heads.clear()
@@ -184,7 +188,8 @@ class Pending:
     def clear(self, numbered: int = 0) -> None:
         """Forget everything gathered; new actions after the first `numbered` have no number."""
         for gathered in (
-            self.events, self.refused, self.runs, self.steps, self.relinks, self._actions,
+            self.events, self.refused, self.runs, self.steps, self.relinks, self.stale,
+            self._actions,
         ):  # fmt: skip
             gathered.clear()
         for kept in (self.heads, self.rows, self.spend, self.states, self.room):

@@ -14,25 +14,18 @@ from vedette.entry import names_body
 from vedette.event import Event
 from vedette.learned import TOLD, Learned, fold
 from vedette.memory import Candidate
-from vedette.ports import Survey
+from vedette.ports import History, Survey
 from vedette.run import ActionRow, Run
 from vedette.stop import Stop
 from vedette.storage import kept
 from vedette.storage.database import Database, Row
-from vedette.storage.erase import observed_runs, survey
+from vedette.storage.erase import survey, unkept_runs
 from vedette.storage.pages import Pages
 from vedette.storage.record import Record
-from vedette.storage.rows import BEFORE, COLUMNS, RUNS, find_position, to_action, to_run
+from vedette.storage.rows import COLUMNS, RUNS, find_position, to_action, to_run
 from vedette.storage.spend import read_raises, read_totals, sum_reserved
+from vedette.storage.states import find_previous, find_unkept, read_history
 from vedette.totals import Total
-
-_SINCE = (
-    "WITH RECURSIVE chain(position) AS (SELECT CAST(? AS INTEGER) UNION ALL "
-    "SELECT r.prior FROM chain c JOIN run r ON r.position=c.position AND r.agent=? "
-    "WHERE c.position>?) "
-    "SELECT c.position, b.data FROM chain c JOIN body b ON b.seq=c.position "
-    "WHERE c.position>? ORDER BY c.position"
-)
 
 # With the words of the index, so that it is used.
 _ARCHIVED = (
@@ -146,21 +139,12 @@ class Reads(Pages, Record):
 
     def previous(self, agent: str, key: str, before: int) -> int:
         """Return the position of the last observed event of a key before `before`; 0 if none."""
-        rows = self._rows(BEFORE, agent, key, agent, before, before)
-        return int(rows[0][0]) if rows else 0
+        return find_previous(self._database, agent, key, before)
 
-    def history(
-        self, agent: str, key: str, before: int
-    ) -> tuple[bytes | None, int, list[tuple[int, Event]]]:
-        """Return the last checkpoint of a key, its position, and the events observed since."""
-        rows = self._rows(
-            "SELECT blob, position FROM state WHERE agent=? AND key=? AND position<?",
-            agent, key, before,
-        )  # fmt: skip
-        blob, at = rows[0] if rows else (None, 0)
-        last = self.previous(agent, key, before)
-        since = self._rows(_SINCE, last, agent, at, at) if last > at else []
-        return blob, at, [(pos, Event.from_payload(orjson.loads(data))) for pos, data in since]
+    def history(self, agent: str, key: str, before: int) -> History:
+        """Return what the judge's state of a key was made of before a position, in order."""
+        with self.snapshot():
+            return read_history(self._database, agent, key, before)
 
     def states(self) -> list[tuple[str, str, int, bytes]]:
         """Return (agent, key, position, checkpoint) of every judge's state that is kept."""
@@ -281,11 +265,16 @@ class Reads(Pages, Record):
         found = [self._rows(f"{RUNS} WHERE r.position=?", position) for position in positions]
         return [to_run(row) for rows in found for row in rows]
 
-    def observed_runs(
+    def unkept_runs(
         self, *, event: str | None = None, subject: str | None = None, entry: int | None = None
     ) -> list[Run]:
-        """Return the runs of what `erase` would find whose judges have observed it."""
-        return observed_runs(self._database, event, subject, entry)
+        """Return the observed runs of what `erase` would find that no kept state holds."""
+        with self.snapshot():
+            return unkept_runs(self._database, event, subject, entry)
+
+    def unkept_at(self, positions: Sequence[int]) -> list[Run]:
+        """Return the observed runs of the events at these positions that no kept state holds."""
+        return find_unkept(self._database, positions)
 
     def survey(
         self, *, event: str | None = None, subject: str | None = None, entry: int | None = None

@@ -20,6 +20,7 @@ from vedette.storage.ledger import Ledger
 from vedette.storage.pending import Pending
 from vedette.storage.rows import BEFORE, find_position
 from vedette.storage.schema import tag
+from vedette.storage.states import is_behind
 
 _KNOWN = 65_536
 _BATCH = 128
@@ -163,6 +164,10 @@ class Steps:
                 return Committed(refused)
             if step.order is not None:
                 before, successor = self._place(step.agent or "", step.order[0], step.order[2])
+                if successor and is_behind(
+                    self._database, step.agent or "", step.order[0], position
+                ):
+                    return Committed(Answer.BEHIND)
                 if step.order[1] != -1:
                     if step.order[1] != before:
                         return Committed(Answer.FENCED_ORDER)
@@ -293,6 +298,8 @@ class Steps:
             key, _, at = step.order
             if successor:
                 self._pending.relinks.append((at, successor, agent))
+                # What is kept of later events lacks this one; it is made anew of what is there.
+                self._pending.stale.append((agent, key, at))
             else:
                 self._heads[(agent, key)] = self._pending.heads[(agent, key)] = at
                 # Only now: a step that was looked at may still have been refused.

@@ -17,7 +17,7 @@ from vedette.entry import Draft
 from vedette.errors import BadStore
 from vedette.identity import ENGINE
 from vedette.learned import Learned
-from vedette.ports import Accepted, Arrival, Ended, Erased, Refused
+from vedette.ports import Accepted, Arrival, Ended, Erased, History, Refused
 from vedette.proof import SigningKey, verifier_key
 from vedette.run import ActionRow, Committed, Run, Step
 from vedette.storage.curated import correct, curate, propose, undo
@@ -29,6 +29,7 @@ from vedette.storage.ledger import Ledger
 from vedette.storage.loss import Loss, find_loss, record_loss, set_aside
 from vedette.storage.orders import Orders
 from vedette.storage.pending import Pending
+from vedette.storage.states import keep_state
 from vedette.storage.steps import Fences, Steps
 from vedette.storage.witness import Witness
 from vedette.storage.writer import Writer
@@ -227,6 +228,13 @@ class SqlStore(Keeping):
     def current(self) -> bool:
         """Say whether this process has adopted the live revision and the last stop."""
         return True
+
+    async def tell_agents(self, agents: Collection[str]) -> None:
+        """Tell the other workers which agents this one runs."""
+
+    def runs_elsewhere(self, agent: str) -> bool:
+        """Say whether another worker that lives runs an agent, or has not said what it runs."""
+        return False
 
     def holds(self, epoch: int) -> bool:
         """Say whether a call may start under a lease: it lasts, and nothing newer is published."""
@@ -461,9 +469,9 @@ class SqlStore(Keeping):
         orders = self._orders
         return await self.writer.submit(lambda: orders.mark_live(number, marks, name, was))
 
-    async def keep_state(self, agent: str, key: str, position: int, blob: bytes) -> None:
-        """Keep a checkpoint of a judge's state, unless a newer one is there."""
-        await self.writer.submit(lambda: self._orders.keep_state(agent, key, position, blob))
+    async def keep_state(self, agent: str, key: str, history: History, blob: bytes) -> bool:
+        """Keep the state that a history comes to; False, and nothing is kept, if it is another."""
+        return await self.writer.submit(lambda: keep_state(self._write, agent, key, history, blob))
 
     async def erase(
         self,
@@ -472,7 +480,7 @@ class SqlStore(Keeping):
         subject: str | None = None,
         entry: int | None = None,
         draft: Draft,
-        folded: Collection[str] = (),
+        stateless: Collection[str] = (),
         end: bool = False,
         shown: str | None = None,
         command: str | None = None,
@@ -489,7 +497,7 @@ class SqlStore(Keeping):
             self._steps.forget()
             return erase(
                 self._write, self._ledger, event=event, subject=subject, entry=entry, draft=draft,
-                at_us=self._now_us(), folded=folded, end=self._pending if end else None,
+                at_us=self._now_us(), stateless=stateless, end=self._pending if end else None,
                 shown=shown,
             )  # fmt: skip
 

@@ -34,10 +34,9 @@ async def accepted(store: Store, *events: Event, agent: str = "watcher") -> list
     return [run for answer in answers for run in answer.runs]
 
 
-def observed(store: Any) -> set[str]:
-    """Return the runs that judges have observed, as if all their states were kept."""
-    positions = [position for _, _, position, _ in store.observed()]
-    return {run.id for run in store.runs_at(positions) if run.observed}
+def agents_of(store: Any) -> set[str]:
+    """Return the agents that have observed anything, as if none of them kept a state."""
+    return {agent for agent, _, _, _ in store.observed()}
 
 
 def entry(run: Run, kind: str, *, text: str | None = None, back: int = 0, **fields: Any) -> Draft:

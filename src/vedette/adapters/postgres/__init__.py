@@ -19,6 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from vedette import machine
 from vedette.adapters.postgres.database import PostgresDatabase, told_of_server
 from vedette.adapters.postgres.lease import NEWS, Leases
@@ -27,6 +29,7 @@ from vedette.adapters.postgres.schema import check, has_schema, prepare
 from vedette.adapters.postgres.shares import shard_in
 from vedette.bundle import Bundle
 from vedette.crashpoint import reach
+from vedette.digest import canonical
 from vedette.entry import Draft
 from vedette.errors import BadStore
 from vedette.ports import Erased
@@ -45,6 +48,8 @@ LEASE_US = 5_000_000
 # How long what the line reads waits for a server that is away; the whole line waits with it, so
 # this is for a server that is started again. After that reads fail until it is back.
 PATIENCE_S = 1.0
+# Under which name a worker keeps which agents it runs, before its own.
+_AGENTS = "agents:"
 # How often a worker without a witness looks whether another one lives.
 _LOOK_S = 0.02
 
@@ -274,6 +279,18 @@ class PostgresStore(OwnRuns, SqlStore):
         """Say whether a call may start under a lease: it lasts, and nothing newer is published."""
         return self.leases.holds(epoch) and self.leases.current
 
+    async def tell_agents(self, agents: Collection[str]) -> None:
+        """Tell the other workers which agents this one runs."""
+        name, told = f"{_AGENTS}{self.leases.worker}", canonical(sorted(agents)).decode()
+        if self.meta(name) != told:
+            await self.remember(name, told)
+
+    def runs_elsewhere(self, agent: str) -> bool:
+        """Say whether another worker that lives runs an agent, or has not said what it runs."""
+        sql = "SELECT m.value FROM worker w LEFT JOIN meta m ON m.name=? || w.id WHERE w.id<>?"
+        others = self._rows(sql, _AGENTS, self.leases.worker)
+        return any(told is None or agent in orjson.loads(told) for (told,) in others)
+
     def watch(
         self, older: Callable[[int], int], keys: Callable[[], Collection[tuple[str, str]]]
     ) -> None:
@@ -365,14 +382,14 @@ class PostgresStore(OwnRuns, SqlStore):
         subject: str | None = None,
         entry: int | None = None,
         draft: Draft,
-        folded: Collection[str] = (),
+        stateless: Collection[str] = (),
         end: bool = False,
         shown: str | None = None,
         command: str | None = None,
     ) -> Erased:
         """Delete the bodies found by event, subject or entry; the server's files forget later."""
         erased = await super().erase(
-            event=event, subject=subject, entry=entry, draft=draft, folded=folded, end=end,
+            event=event, subject=subject, entry=entry, draft=draft, stateless=stateless, end=end,
             shown=shown, command=command,
         )  # fmt: skip
         return replace(erased, scrubbed=False)

@@ -77,14 +77,14 @@ class SqliteStore(SqlStore):
         subject: str | None = None,
         entry: int | None = None,
         draft: Draft,
-        folded: Collection[str] = (),
+        stateless: Collection[str] = (),
         end: bool = False,
         shown: str | None = None,
         command: str | None = None,
     ) -> Erased:
         """Delete the bodies found by event, subject or entry, and what the log holds of them."""
         erased = await super().erase(
-            event=event, subject=subject, entry=entry, draft=draft, folded=folded, end=end,
+            event=event, subject=subject, entry=entry, draft=draft, stateless=stateless, end=end,
             shown=shown, command=command,
         )  # fmt: skip
         return replace(erased, scrubbed=not self._uncut)
