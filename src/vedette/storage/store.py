@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from vedette.approval import HoldState
@@ -473,6 +474,11 @@ class SqlStore(Keeping):
         """Keep the state that a history comes to; False, and nothing is kept, if it is another."""
         return await self.writer.submit(lambda: keep_state(self._write, agent, key, history, blob))
 
+    @property
+    def scrubbed(self) -> bool:
+        """Say whether the store's files hold nothing any more of what was erased."""
+        raise NotImplementedError
+
     async def erase(
         self,
         *,
@@ -501,7 +507,8 @@ class SqlStore(Keeping):
                 shown=shown,
             )  # fmt: skip
 
-        return await self.writer.submit(self._orders.once(command, work))
+        erased = await self.writer.submit(self._orders.once(command, work))
+        return replace(erased, scrubbed=self.scrubbed)
 
 
 # How many bytes are as much work as a step.

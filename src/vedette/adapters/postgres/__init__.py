@@ -15,7 +15,6 @@ import os
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from vedette.crashpoint import reach
 from vedette.digest import canonical
 from vedette.entry import Draft
 from vedette.errors import BadStore
-from vedette.ports import Erased
 from vedette.proof import Checkpoint, SigningKey, parse_note, verifier_key
 from vedette.run import Run, Step
 from vedette.state_folder import secure
@@ -375,24 +373,10 @@ class PostgresStore(OwnRuns, SqlStore):
 
         return await self.writer.submit(orders.once(command, work))
 
-    async def erase(
-        self,
-        *,
-        event: str | None = None,
-        subject: str | None = None,
-        entry: int | None = None,
-        draft: Draft,
-        stateless: Collection[str] = (),
-        end: bool = False,
-        shown: str | None = None,
-        command: str | None = None,
-    ) -> Erased:
-        """Delete the bodies found by event, subject or entry; the server's files forget later."""
-        erased = await super().erase(
-            event=event, subject=subject, entry=entry, draft=draft, stateless=stateless, end=end,
-            shown=shown, command=command,
-        )  # fmt: skip
-        return replace(erased, scrubbed=False)
+    @property
+    def scrubbed(self) -> bool:
+        """Never: the server's files forget later."""
+        return False
 
 
 def _worker_of(path: Path) -> str:

@@ -6,15 +6,12 @@ second runner is refused; anybody may open it read-only at any time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 from vedette.adapters.sqlite.database import SqliteDatabase, open_database
 from vedette.disk_errors import told_of_disk
-from vedette.entry import Draft
-from vedette.ports import Erased
 from vedette.proof import SigningKey
 from vedette.state_folder import secure
 from vedette.storage.lock import LOCK, own
@@ -70,24 +67,10 @@ class SqliteStore(SqlStore):
         super().close()
         self._lock.close()
 
-    async def erase(
-        self,
-        *,
-        event: str | None = None,
-        subject: str | None = None,
-        entry: int | None = None,
-        draft: Draft,
-        stateless: Collection[str] = (),
-        end: bool = False,
-        shown: str | None = None,
-        command: str | None = None,
-    ) -> Erased:
-        """Delete the bodies found by event, subject or entry, and what the log holds of them."""
-        erased = await super().erase(
-            event=event, subject=subject, entry=entry, draft=draft, stateless=stateless, end=end,
-            shown=shown, command=command,
-        )  # fmt: skip
-        return replace(erased, scrubbed=not self._uncut)
+    @property
+    def scrubbed(self) -> bool:
+        """Say whether the log holds nothing any more of what was erased."""
+        return not self._uncut
 
     def erasing(self) -> None:
         """The log is to be cut after this group."""
