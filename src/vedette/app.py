@@ -413,7 +413,7 @@ async def _roll_out(
 
     def admits(bundle: Bundle, agents: Mapping[str, Agent]) -> list[Finding]:
         # Who is unbounded already begins nothing; that keeps no other mend of the policy back.
-        looked_at = {name: one for name, one in agents.items() if gap_of(line, one) is None}
+        looked_at = {name: one for name, one in agents.items() if gap_of(line.budgets, one) is None}
         return budgets(bundle.files, looked_at)[1]
 
     def swap(engine: PolicyEngine, second: SecondOpinion, live: Revision) -> None:
@@ -573,7 +573,7 @@ def budgets(
     return found, [
         Finding(file, 1, f"{agent.name}: {gap}", "mend its agent.yaml, or the limits here")
         for agent in agents.values()
-        if agent.reasoner != "judge" and (gap := found.gaps(agent.name, agent.budget)) is not None
+        if (gap := gap_of(found, agent)) is not None
     ]
 
 

@@ -167,7 +167,7 @@ class Releases:
 
     def _refuse_unbounded(self, made: Agent) -> None:
         """Raise BadCommand for a release whose tokens the live limits could not bound."""
-        if (gap := gap_of(self.line, made)) is not None:
+        if (gap := gap_of(self.line.budgets, made)) is not None:
             mend = "mend its agent.yaml, or policies/budgets/data.yaml"
             raise BadCommand(f"{made.name}: {gap}", where=f"{made.name}/agent.yaml", mend=mend)
 
@@ -363,7 +363,7 @@ class Releases:
 
     def _tell_unbounded(self, trouble: Callable[[str], None]) -> None:
         """Tell once of each agent that `pause_unbounded` has begin nothing."""
-        found = ((a.name, gap_of(self.line, a)) for a in self.line.fleet.agents.values())
+        found = ((a.name, gap_of(self.line.budgets, a)) for a in self.line.fleet.agents.values())
         gaps = {name: gap for name, gap in found if gap is not None}
         for name, gap in gaps.items():
             if self._unbounded.get(name) != gap:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from vedette.agent import Agent
-from vedette.budget import Cap, Reservation, Shortage, used, worst_case
+from vedette.budget import Budgets, Cap, Reservation, Shortage, used, worst_case
 from vedette.case import Case
 from vedette.entry import Draft
 from vedette.errors import BadFleet, Permanent
@@ -35,7 +35,7 @@ async def reserve(line: Line, case: Case, now: int) -> bool:
         raise Permanent(f"the run wanted more than {agent.max_turns} turns")
     while True:
         revision = line.gateway.policy_rev
-        if (gap := gap_of(line, agent)) is not None:
+        if (gap := gap_of(line.budgets, agent)) is not None:
             raise Superseded(f"{agent.name}: {gap}")
         worst = worst_case(agent.budget, line.budgets.price(agent.budget))
         limits = limits_of(line, case, worst)
@@ -54,11 +54,11 @@ async def reserve(line: Line, case: Case, now: int) -> bool:
         now = line.clock.now_us()
 
 
-def gap_of(line: Line, agent: Agent) -> str | None:
-    """Say why an agent's turns have no worst case in what the live policy limits; None if not."""
+def gap_of(budgets: Budgets, agent: Agent) -> str | None:
+    """Say why an agent's turns have no worst case in what is limited; None if they have one."""
     if agent.reasoner == "judge":
         return None
-    return line.budgets.gaps(agent.name, agent.budget)
+    return budgets.gaps(agent.name, agent.budget)
 
 
 def pause_unbounded(line: Line) -> None:
@@ -69,7 +69,7 @@ def pause_unbounded(line: Line) -> None:
     who published did not have at hand.
     """
     for agent in line.fleet.agents.values():
-        if gap_of(line, agent) is None:
+        if gap_of(line.budgets, agent) is None:
             line.stops.go_on(agent.name, "budget")
         else:
             line.stops.pause(agent.name, "budget")
@@ -78,7 +78,7 @@ def pause_unbounded(line: Line) -> None:
 def refuse_unbounded(line: Line) -> None:
     """Raise BadFleet if the live limits cannot be kept for an agent that was changed meanwhile."""
     for agent in line.fleet.agents.values():
-        if (gap := gap_of(line, agent)) is not None:
+        if (gap := gap_of(line.budgets, agent)) is not None:
             mend = "mend its agent.yaml, or policies/budgets/data.yaml"
             raise BadFleet(f"{agent.name}: {gap}", where=f"{agent.name}/agent.yaml", mend=mend)
 
