@@ -130,8 +130,8 @@ def take_over(line: Line) -> None:
     line.doubt = doubt
     line.stops.restore(epoch, stops)
     line.stops.ends = [stop for stop in told if stop.until_us]
-    for line.stops.heard, raw in lifts:
-        lift = loads(raw)
+    for seq, raw in lifts:
+        line.stops.heard, lift = seq, loads(raw)
         scope, _, name = lift["what"].partition(":")
         if scope == "agent" and lift.get("actor") != str(ENGINE):
             line.tallies.forgive(name)

@@ -46,7 +46,7 @@ class Kept(Protocol):
 
     async def forget_memories(self, old: Sequence[Learned], upto: int, draft: Draft) -> Erased: ...
 
-    def unkept_at(self, positions: Sequence[int]) -> list[Run]: ...
+    def unkept_of(self, rows: Sequence[Found]) -> list[Run]: ...
 
     def head(self) -> int: ...
 
@@ -201,7 +201,7 @@ class Upkeep:
         erased = after = 0
         while rows := self.store.expiring(upto, after=after):
             after = rows[-1][0]
-            unkept = self.store.unkept_at([row[0] for row in rows if row[0] == row[2]])
+            unkept = self.store.unkept_of(rows)
             stateless = await keep_states(self.line, unkept)
             done = await self.store.expire(rows, draft, stateless=stateless)
             erased += len(done.digests)

@@ -440,7 +440,7 @@ async def test_whose_turn_comes_is_tried_no_sooner_than_its_target_asked_for(
         def texts() -> list[object]:
             return [call.args["text"] for call in world.calls]
 
-        world.answer = lambda call: Outcome("retry", retry_after_us=600 * SECOND)
+        world.answer = lambda call: Outcome("retry", retry_after_us=100 * SECOND)
         await fleet.send(front, behind)
         await fleet.settle()
         (first,), (_, held) = fleet.actions(front), fleet.actions(behind)
@@ -454,7 +454,7 @@ async def test_whose_turn_comes_is_tried_no_sooner_than_its_target_asked_for(
         await until(lambda: world.effects() == 2)
         await pass_time(fleet, clock, 25)
         assert texts() == ["put off", "front", "front", "held"]
-        await pass_time(fleet, clock, 600)
+        await pass_time(fleet, clock, 100)
         await until(lambda: world.effects() == 3)
         assert fleet.runs(behind)[0].state == "done"
 

@@ -19,7 +19,7 @@ from vedette.run import ActionRow, Run
 from vedette.stop import Stop
 from vedette.storage import kept
 from vedette.storage.database import Database, Row
-from vedette.storage.erase import survey, unkept_runs
+from vedette.storage.erase import events_of, survey, unkept_runs
 from vedette.storage.pages import Pages
 from vedette.storage.record import Record
 from vedette.storage.rows import COLUMNS, RUNS, find_position, to_action, to_run
@@ -272,9 +272,9 @@ class Reads(Pages, Record):
         with self.snapshot():
             return unkept_runs(self._database, event, subject, entry)
 
-    def unkept_at(self, positions: Sequence[int]) -> list[Run]:
-        """Return the observed runs of the events at these positions that no kept state holds."""
-        return find_unkept(self._database, positions)
+    def unkept_of(self, rows: Sequence[Row]) -> list[Run]:
+        """Return the observed runs of these contents' events that no kept state holds."""
+        return find_unkept(self._database, events_of(rows))
 
     def survey(
         self, *, event: str | None = None, subject: str | None = None, entry: int | None = None
