@@ -94,14 +94,20 @@ class Place:
         else:
             self.url_file.write_text(self.copied)
 
-    def fail_over(self) -> None:
-        """Put the copy under the name of the database in use, and end all sessions."""
-        live, copied = self._database(), urlsplit(self.copied).path[1:]
+    def fail_over(self, *, lags: bool = True) -> None:
+        """Put a copy under the name of the database in use, and end all sessions.
+
+        It is the one that was kept, or as the database is now.
+        """
+        live = self._database()
         postgres = server(fsync=False).url("postgres")
         with psycopg.connect(postgres, autocommit=True) as admin:
             ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname=%s"
             admin.execute(f"ALTER DATABASE {live} WITH ALLOW_CONNECTIONS false".encode())
             admin.execute(ended.encode(), (live,))
+            if not lags:
+                self.copied = server(fsync=False).fresh(template=live)
+            copied = urlsplit(self.copied).path[1:]
             admin.execute(f"ALTER DATABASE {live} RENAME TO {live}_gone".encode())
             admin.execute(f"ALTER DATABASE {copied} RENAME TO {live}".encode())
 
@@ -436,6 +442,53 @@ async def test_a_worker_that_saw_more_than_was_told_stops_everything_again(
         assert stands(other, place.witness())
 
 
+async def test_a_worker_that_saw_nothing_of_what_is_lost_stops_everything_too(
+    tmp_path: Path, world: World
+) -> None:
+    """Its witness agrees with the copy; that it is a copy is told by the database itself."""
+    place = Place(tmp_path, world, "postgresql")
+    later = jobs(2, 5)
+    async with place.fleet() as one:
+        await handle(one, *jobs(0, 2))
+        other = place.fleet("other")
+        async with other:
+            pass
+    place.keep()
+    async with one:
+        await handle(one, *later)
+    place.go_back()
+    async with other:
+        loss = other.app.store.loss
+        assert loss is not None
+        assert (loss.heads, loss.moved) == ((), True)
+        assert any(loss.sentence in told for told in other.app.troubles)
+        await nothing_happens_twice(other, world, later)
+        assert stands(other, place.witness("other"))
+        await other.restart()
+        assert (other.app.store.loss, other.app.line.stops.listed()) == (None, [])
+    async with one:  # it knows more
+        assert one.app.store.loss is not None
+        assert one.app.store.loss.heads
+        assert is_stopped(one)
+
+
+async def test_a_store_of_before_names_its_database_at_the_next_start(
+    tmp_path: Path, world: World
+) -> None:
+    place = Place(tmp_path, world, "postgresql")
+    fleet = place.fleet()
+    async with fleet:
+        await handle(fleet, *jobs(0, 1))
+    with psycopg.connect(place.url_file.read_text(), autocommit=True) as admin:
+        assert admin.execute("DELETE FROM meta WHERE name='instance'").rowcount == 1
+    async with fleet:
+        assert (fleet.app.store.loss, fleet.app.line.stops.listed()) == (None, [])
+    place.keep()
+    place.go_back()
+    async with fleet:
+        assert is_stopped(fleet)
+
+
 @pytest.mark.parametrize("first_up", ["one", "newcomer"])
 async def test_a_second_loss_is_told_though_the_first_one_was_longer(
     tmp_path: Path, world: World, first_up: str
@@ -514,10 +567,13 @@ async def test_a_worker_that_had_ended_before_the_loss_comes_back_to_a_longer_hi
         assert stands(other, place.witness("other"))
 
 
+@pytest.mark.parametrize(
+    ("lags", "told"), [(True, "the server went back"), (False, "the server was promoted")]
+)
 async def test_a_running_worker_whose_server_goes_back_ends_and_calls_nothing(
-    tmp_path: Path, world: World
+    tmp_path: Path, world: World, lags: bool, told: str
 ) -> None:
-    """The same address, another database: what a failover to a copy that lags comes to."""
+    """The same address, another database: what a failover to a copy that may lag comes to."""
     place = Place(tmp_path, world, "postgresql")
     fleet = place.fleet()
     async with fleet:
@@ -532,13 +588,15 @@ async def test_a_running_worker_whose_server_goes_back_ends_and_calls_nothing(
             ticks: list[object] = []
             ending = asyncio.create_task(running.run(ticks.append))
             await until(lambda: bool(ticks) or ending.done(), 20)
-            place.fail_over()
-            with pytest.raises((BadStore, Unavailable), match="the server went back"):
+            place.fail_over(lags=lags)
+            with pytest.raises((BadStore, Unavailable), match=told):
                 await ending
         assert not fleet.app.store.holds(fleet.app.store.epoch)
         assert world.effects() == 15
     async with fleet:
-        await nothing_happens_twice(fleet, world, later)
+        assert is_stopped(fleet)
+        if lags:
+            await nothing_happens_twice(fleet, world, later)
         assert stands(fleet, place.witness())
 
 

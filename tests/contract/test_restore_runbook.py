@@ -177,7 +177,10 @@ async def test_the_runbook_where_the_state_folder_is_lost_too(
 
 @pytest.mark.parametrize("way", ["point in time", "failover"])
 async def test_the_other_ways_back(tmp_path: Path, world: World, primary: Server, way: str) -> None:
-    """A base backup with its write-ahead log up to an instant, and a standby that takes over."""
+    """A base backup with its write-ahead log up to an instant, and a standby that takes over.
+
+    Who comes first saw nothing of what is lost: that it is a copy is told by the server itself.
+    """
     place = Place(tmp_path, world, "postgresql", primary)
     url = place.url_file.read_text()
     fleet = place.fleet()
@@ -186,6 +189,8 @@ async def test_the_other_ways_back(tmp_path: Path, world: World, primary: Server
         await handle(fleet, *jobs(0, 1))
         copied = Copy(primary) if way == "point in time" else None
         await handle(fleet, *jobs(1, 2))
+        async with place.fleet("other") as other:
+            pass
         copied = copied or Copy(primary)
         with psycopg.connect(url) as asking:
             ((until,),) = asking.execute("SELECT CAST(clock_timestamp() AS text)")
@@ -193,6 +198,10 @@ async def test_the_other_ways_back(tmp_path: Path, world: World, primary: Server
             await handle(fleet, *later)
     copied.begin(until=until if way == "point in time" else None)
     place.url_file.write_text(copied.url(urlsplit(url).path[1:]))
+    async with other:
+        assert is_stopped(other)
+        assert other.app.store.loss is not None
+        assert other.app.store.loss.sentence.startswith("the server was promoted")
     async with fleet:
         assert fleet.app.store.events_counted()[0] == 6
         await nothing_happens_twice(fleet, world, later)

@@ -63,6 +63,7 @@ class Server:
     def __init__(self, loop: SimLoop, folder: Path, trace: Callable[[str], None]) -> None:
         self.loop, self.trace = loop, trace
         self._folder, self._images = folder, 0
+        self.timeline = 1
         self.url = f"{URL}{folder.name}"
         self._all[self.url] = self
         self.sessions: list[Session] = []
@@ -134,6 +135,7 @@ class Server:
         self.stop()
         self._close()
         self._open(image)
+        self.timeline += 1
         self.start()
 
     # --- what sessions ask ----------------------------------------------------------------------
@@ -441,6 +443,11 @@ class SimulatedDatabase:
             loop.pause(0.05 if tries > 1 else 0)
 
     # --- transactions -----------------------------------------------------------------------------
+
+    def instance(self) -> str:
+        """Return which database of which cluster this is, on which timeline of its history."""
+        self._again(lambda: self._ready("SELECT"))
+        return f"{self._session.server.timeline:08X}"
 
     def begin(self) -> None:
         """Begin a group's transaction, alone among all writers of this fleet."""

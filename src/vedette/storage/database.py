@@ -41,6 +41,13 @@ class Database(Protocol):
         """Run a statement for each row of values; return how many rows were changed in all."""
         ...
 
+    def instance(self) -> str:
+        """Return which instance of its database this is: another one may be older; "" if unknown.
+
+        A server says so by itself; a file is what somebody put there.
+        """
+        ...
+
     def begin(self) -> None:
         """Begin the group's transaction, alone among all writers of this store."""
         ...

@@ -1,14 +1,17 @@
-"""Loss: history that a witness saw and the store does not hold, or a witness that is not there.
+"""Loss: history that a witness saw and the store does not hold, or that may be lost unseen.
 
 A backup that was put back, a point in time, a copy that took over: the store is older than what
-was done. Its witness says so (`vedette.storage.witness`); a store without one may be anything.
-Either way the store goes on stopped and in doubt (`vedette.doubt`), with an entry that says why.
+was done. Its witness says so (`vedette.storage.witness`); a store without one may be anything, and
+so may one at a server that was promoted or restored: a witness says nothing of what others did
+after its last head. Either way the store goes on stopped and in doubt (`vedette.doubt`), with an
+entry that says why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ from vedette.quick_data import dataclass
 from vedette.storage.database import Database, Row
 from vedette.storage.ledger import META, Ledger
 from vedette.storage.orders import Orders
-from vedette.storage.record import ARCHIVED, RESTORED
+from vedette.storage.record import ARCHIVED, INSTANCE, RESTORED
 from vedette.storage.witness import begin, last_shown, show
 
 Head = tuple[int, str]
@@ -38,13 +41,15 @@ class Loss:
 
     `heads` are the last (size, root) of every stretch that the witness saw beyond; none if no
     witness tells. `since_us` is when entry `size` was written, `seen_us` when the witness was shown
-    a head last; 0 where that is not known.
+    a head last; 0 where that is not known. `moved` says that the store is another instance of its
+    database than it was.
     """
 
     size: int
     heads: tuple[Head, ...] = ()
     since_us: int = 0
     seen_us: int = 0
+    moved: bool = False
 
     @property
     def last(self) -> int:
@@ -56,7 +61,8 @@ class Loss:
         """Return in one sentence what was lost, and how far that is known."""
         after = f"entry {self.size}" + (f", of {iso(self.since_us)}" if self.since_us else "")
         if not self.heads:
-            return f"no witness tells whether anything was lost after {after}"
+            moved = "the server was promoted or the database restored, and " if self.moved else ""
+            return f"{moved}no witness tells whether anything was lost after {after}"
         seen = f", at {iso(self.seen_us)}" if self.seen_us else ""
         return (
             f"entries {self.size + 1} to {self.last} are lost: the store goes no further than "
@@ -78,17 +84,37 @@ class Found:
 
 
 def find_loss(database: Database, witness: Path, key: str, joins: Callable[[], bool]) -> Found:
-    """Hold a store against its witness file.
+    """Hold a store against its witness file, and its database against the instance that it was.
 
     `key` is the verifier key in force. `joins` says whether a folder without a witness may go on
     all the same, as others vouch for the store. Only the last note is compared, at the cost of one
     row; `vedette ledger verify` compares all. Raises BadStore if the witness is of another store.
     """
-    point = last_shown(witness)
+    found = _hold_against(database, witness, key, joins)
+    if found.loss is None and _has_moved(database):
+        head, at = _end(database)
+        return replace(found, loss=Loss(head, (), at, moved=True))
+    return found
+
+
+def _end(database: Database) -> tuple[int, int]:
+    """Return the last entry and when it was written, in microseconds; zeros before the first."""
     ((head, at),) = database.rows(
         "SELECT COALESCE(MAX(seq),0), COALESCE(MAX(at),0) FROM entry "
         "WHERE seq=(SELECT MAX(seq) FROM entry)"
     )
+    return int(head), int(at)
+
+
+def _has_moved(database: Database) -> bool:
+    """Say whether the store was written last on another instance; one of before names none."""
+    told = database.rows("SELECT value FROM meta WHERE name=?", (INSTANCE,))
+    return bool(told) and told[0][0] != database.instance()
+
+
+def _hold_against(database: Database, witness: Path, key: str, joins: Callable[[], bool]) -> Found:
+    point = last_shown(witness)
+    head, at = _end(database)
     if point is None:
         if not head:
             begin(witness)
@@ -196,6 +222,12 @@ def _measure(database: Database, witness: Path, key: str, branch: _Branch) -> Lo
     return Loss(branch.size, heads, int(rows[0][0]) if rows else 0, seen_us)
 
 
+def name_instance(database: Database) -> None:
+    """Write which instance of its database a store is from now on, inside a transaction."""
+    if instance := database.instance():
+        database.run(META, (INSTANCE, instance))
+
+
 def size_of(note: str) -> int:
     """Return the size that a note claims; 0 for one that claims none."""
     try:
@@ -248,6 +280,7 @@ def record_loss(
     named = [*_told(database), *((size, root, loss.size) for size, root in loss.heads)]
     told = {"seq": seq, "heads": list(dict.fromkeys(named))}
     database.run(META, (RESTORED, orjson.dumps(told).decode()))
+    name_instance(database)
     stopped = Draft("stop.set", {"what": "all:", "actor": actor}, body=body)
     with suppress(BadCommand):  # it is stopped already, without an end
         orders.stop(stopped, "all", "", True)

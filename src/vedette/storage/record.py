@@ -11,6 +11,7 @@ from vedette.doubt import Doubt
 from vedette.storage.database import Database, Row
 
 ARCHIVED = "archived"
+INSTANCE = "instance"
 KEY = "ledger_key"
 RESTORED = "restored"
 

@@ -21,7 +21,11 @@ from typing import Any
 import orjson
 
 from vedette import machine
-from vedette.adapters.postgres.database import PostgresDatabase, told_of_server
+from vedette.adapters.postgres.database import (
+    THIS_INSTANCE,
+    PostgresDatabase,
+    told_of_server,
+)
 from vedette.adapters.postgres.lease import NEWS, Leases
 from vedette.adapters.postgres.own import OwnRuns
 from vedette.adapters.postgres.schema import check, has_schema, prepare
@@ -36,8 +40,9 @@ from vedette.run import Run, Step
 from vedette.state_folder import secure
 from vedette.storage.database import Row
 from vedette.storage.lock import LOCK, own
-from vedette.storage.loss import holds_head
+from vedette.storage.loss import holds_head, name_instance
 from vedette.storage.reads import Reads
+from vedette.storage.record import INSTANCE
 from vedette.storage.steps import Steps
 from vedette.storage.store import SqlStore
 from vedette.storage.witness import FILE, Witness
@@ -90,6 +95,7 @@ class PostgresStore(OwnRuns, SqlStore):
         secure(folder)
         label = f"{socket.gethostname()}:{os.getpid()}"
         self.witness = Witness(folder / FILE)
+        self._instance = ""
         with told_of_server(), ExitStack() as undo:
             self._lock = undo.enter_context(
                 own(
@@ -136,18 +142,21 @@ class PostgresStore(OwnRuns, SqlStore):
     # --- the witness ------------------------------------------------------------------------
 
     def _refuse_older(self, ask: Callable[[str, Sequence[Any]], list[Row]]) -> None:
-        """Raise BadStore if a server that answers anew lacks the last head that was seen here.
+        """Raise BadStore if a server that answers anew may lack what it had.
 
         What this process holds in memory is of the history that is lost, so it ends; the next
         start says what was lost, and is stopped. Any of our threads may ask.
         """
-        point = self.witness.last
+        point, ((instance,),) = self.witness.last, ask(THIS_INSTANCE, ())
+        what = ""
         if point is not None and not holds_head(ask, point):
-            raise BadStore(
-                f"the server went back: it does not hold entry {point.size}, which it had",
-                where="[store]",
-                mend="start this worker again: the fleet comes up stopped, and says what is lost",
-            )
+            what = f"the server went back: it does not hold entry {point.size}, which it had"
+        elif instance != (self._instance or instance):
+            what = "the server was promoted or the database restored: what others did may be lost"
+        if what:
+            mend = "start this worker again: the fleet comes up stopped, and says what is lost"
+            raise BadStore(what, where="[store]", mend=mend)
+        self._instance = instance
 
     def _show(self, note: str) -> None:
         """Let our witness see a head that another worker signed."""
@@ -195,6 +204,8 @@ class PostgresStore(OwnRuns, SqlStore):
                     mend="copy ledger.key of a worker's state folder into this one",
                 )
             self._orders.set_meta("fleet", fleet)
+            if self.meta(INSTANCE) is None:
+                name_instance(self._write)
             if signing is None:
                 self._orders.set_meta("first_key", self._key_line)
             self._write.commit()

@@ -62,6 +62,17 @@ def _psycopg() -> Any:
     return psycopg
 
 
+# Which database it is, and of which history. A promoted copy and a point in time go on under a
+# timeline of their own, another cluster has another identifier, a dump is put into a database with
+# another oid. The first eight digits of a segment's name are the timeline in force; that of
+# pg_control_checkpoint() may be the last one for a while.
+THIS_INSTANCE = (
+    "SELECT (SELECT CAST(system_identifier AS TEXT) FROM pg_control_system()) || '/' || "
+    "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' || "
+    "(SELECT CAST(oid AS TEXT) FROM pg_database WHERE datname = current_database())"
+)
+
+
 class PostgresDatabase:
     """One connection; used by one thread at a time.
 
@@ -303,6 +314,10 @@ class PostgresDatabase:
         return StoreFailed(told, mend="start it, or correct the address")
 
     # --- transactions -----------------------------------------------------------------------
+
+    def instance(self) -> str:
+        """Return which database of which cluster this is, on which timeline of its history."""
+        return str(self.rows(THIS_INSTANCE)[0][0])
 
     def begin(self) -> None:
         """Begin a group's transaction, alone among all writers of this fleet, on any host.

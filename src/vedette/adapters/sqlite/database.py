@@ -105,6 +105,10 @@ class SqliteDatabase:
         """Begin a transaction that may write."""
         self._cursor.execute("BEGIN IMMEDIATE")
 
+    def instance(self) -> str:
+        """Return "": nothing tells a file from its copy."""
+        return ""
+
     def begin_now(self) -> bool:
         """Begin a transaction that may write, unless somebody else holds the file's lock."""
         import apsw
