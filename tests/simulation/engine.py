@@ -16,11 +16,13 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, TypeVar
 
+import orjson
 from tests.simulation.agent_process import AgentProcesses
 from tests.simulation.clock import SimClock
 from tests.simulation.loop import OWNER, Owner, SimLoop
 
 from vedette import load
+from vedette.adapters.rego.engine import RegorusEngine
 from vedette.agent import Fleet
 from vedette.app import App, open_app
 from vedette.bundle import Bundle
@@ -196,16 +198,22 @@ def _no_second(bundle: Bundle) -> None:
 _READ: dict[Path, Loaded] = {}
 _DATA: dict[tuple[str, bytes], bytes] = {}
 _CODE: dict[tuple[str, bytes], CodeType] = {}
+_ANSWERS: dict[tuple[str, bytes], bytes] = {}
 _really_load, _really_read = load.load_fleet, policy_data.read_data
 _CODE_LOADER: Any = modules._Source
+_ENGINE: Any = RegorusEngine
 _really_compile = _CODE_LOADER.source_to_code
+_really_decide = RegorusEngine.decide
 
 
 def read_once() -> None:
     """Let every later life of this process share what is read of content and policy folders.
 
-    So do they the code of agents, compiled.
+    So do they the code of agents, compiled. What a policy says of a question is computed once in a
+    history: each worker asks it of a new policy about the same decisions.
     """
+    _ANSWERS.clear()
+    _ENGINE.decide = _decide
     load.load_fleet = _load_fleet
     policy_data.read_data = _read_data
     _CODE_LOADER.source_to_code = _compile
@@ -215,6 +223,7 @@ def read_anew() -> None:
     """Let lives read for themselves again."""
     load.load_fleet, policy_data.read_data = _really_load, _really_read
     _CODE_LOADER.source_to_code = _really_compile
+    _ENGINE.decide = _really_decide
 
 
 def _load_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> Loaded:
@@ -230,6 +239,13 @@ def _read_data(path: str, raw: bytes) -> dict[str, Any]:
         _DATA[path, raw] = pickle.dumps(_really_read(path, raw))
     found: dict[str, Any] = pickle.loads(_DATA[path, raw])
     return found
+
+
+def _decide(engine: RegorusEngine, question: bytes) -> object:
+    asked = engine.digest, question
+    if asked not in _ANSWERS:
+        _ANSWERS[asked] = orjson.dumps(_really_decide(engine, question))
+    return orjson.loads(_ANSWERS[asked])
 
 
 def _compile(loader: Any, data: bytes, path: str) -> CodeType:
