@@ -131,6 +131,8 @@ class SimLoop(_AnyLoop):  # type: ignore[misc]
         self._end = 0.0
         self._root: Any = None
         self._runner: Any = None
+        # Greenlets that have run the loop and may again: a new one costs memory from the kernel.
+        self._idle: list[Any] = []
         self._stopping = self._closed = False
         self._tasks: dict[asyncio.Task[Any], None] = {}
         # What is left standing in the midst of something, if it is never resumed.
@@ -255,12 +257,14 @@ class SimLoop(_AnyLoop):  # type: ignore[misc]
         events._set_running_loop(self)
         try:
             while not self._stopping:
-                self._runner = greenlet(self._run_all)
+                self._runner = self._idle.pop() if self._idle else greenlet(self._run_all)
+                self._runner.parent = self._root
                 self._runner.switch()
         finally:
             events._set_running_loop(None)
             _LOOPS.pop()
             self._root = self._runner = None
+            self._idle.clear()
             sys.set_asyncgen_hooks(*hooks)
         return task.result()
 
@@ -356,7 +360,8 @@ class SimLoop(_AnyLoop):  # type: ignore[misc]
                 self._call(what)
                 if self._runner is not me:
                     # It waited: the loop has gone on in another greenlet, which resumed this one.
-                    return
+                    self._idle.append(me)
+                    me.parent.switch()
 
     def _call(self, handle: asyncio.Handle) -> None:
         owner: Owner | None = handle._context.get(OWNER)  # type: ignore[attr-defined]
