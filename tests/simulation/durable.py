@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import apsw
+import orjson
 from tests.simulation.clock import SimClock
 from tests.simulation.founding import machine_of
 from tests.simulation.history import History
@@ -91,19 +91,19 @@ class Durable:
         """Take the ledger and the fleet's own rows into the history; return the ledger's bytes."""
         archived = self._archived()
         kept = [bytes(raw) for (raw,) in self.rows("SELECT bytes FROM entry ORDER BY seq")]
-        first = json.loads(kept[0])["seq"] if kept else 1
+        first = orjson.loads(kept[0])["seq"] if kept else 1
         # A segment may hold what the store has not let go of yet.
         ledger = [raw for seq, raw, _ in archived if seq < first] + kept
-        history.entries = [json.loads(raw) for raw in ledger]
+        history.entries = [orjson.loads(raw) for raw in ledger]
         for seq, _, data in archived:
             if data is not None and seq < first:
-                history.bodies[seq] = json.loads(data)
+                history.bodies[seq] = orjson.loads(data)
         for seq, data in self.rows("SELECT b.seq, b.data FROM body b JOIN entry e ON e.seq=b.seq "
                                    "WHERE e.kind IN ('turn.reasoned', 'run.closed')"):  # fmt: skip
-            history.bodies[seq] = json.loads(data)
+            history.bodies[seq] = orjson.loads(data)
         for collection, key, data in self.rows("SELECT collection, key, data FROM row"):
             agent = str(collection).removesuffix("_notes")
-            history.rows[agent, key] = json.loads(data)["texts"]
+            history.rows[agent, key] = orjson.loads(data)["texts"]
         return ledger
 
     def _archived(self) -> list[tuple[int, bytes, bytes | None]]:

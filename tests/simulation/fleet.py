@@ -125,6 +125,7 @@ class Targets:
         self.manners = Manners()
         self.acts: list[Act] = []
         self._known: set[tuple[str, str]] = set()
+        self._done: set[str] = set()
         self._turned_away = Counter[str]()
 
     async def act(self, call: Call) -> Outcome:
@@ -156,6 +157,7 @@ class Targets:
         # Only what is declared idempotent by its key is so; the others do what they are asked.
         if name not in self._known or call.tool in ("order.place", "bell.ring"):
             self._note("done", call, by, None)
+            self._done.add(call.key)
             self.trace(f"the target did {call.tool} {text} of {call.agent}")
         self._known.add(name)
         if not lost:
@@ -178,7 +180,7 @@ class Targets:
 
     def did(self, key: str) -> bool:
         """Say whether anything was done under a key, as a person looks it up."""
-        return any(act.key == key and act.what == "done" for act in self.acts)
+        return key in self._done
 
     def _note(self, what: str, call: Call, by: str, entries: int | None) -> None:
         text = str(call.args["text"])
