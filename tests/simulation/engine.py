@@ -22,6 +22,7 @@ from tests.simulation.clock import SimClock
 from tests.simulation.loop import OWNER, Owner, SimLoop
 
 from vedette import load
+from vedette.adapters.rego import stage
 from vedette.adapters.rego.engine import RegorusEngine
 from vedette.agent import Fleet
 from vedette.app import App, open_app
@@ -198,12 +199,16 @@ def _no_second(bundle: Bundle) -> None:
 _READ: dict[Path, Loaded] = {}
 _DATA: dict[tuple[str, bytes], bytes] = {}
 _CODE: dict[tuple[str, bytes], CodeType] = {}
+_BUNDLES: dict[Path, Bundle] = {}
+_FILES: dict[Path, dict[str, bytes]] = {}
 _ANSWERS: dict[tuple[str, bytes], bytes] = {}
 _really_load, _really_read = load.load_fleet, policy_data.read_data
+_MODULES: Any = modules
 _CODE_LOADER: Any = modules._Source
 _ENGINE: Any = RegorusEngine
 _really_compile = _CODE_LOADER.source_to_code
 _really_decide = RegorusEngine.decide
+_really_read_bundle, _really_read_files = stage.read_bundle, _MODULES.read_files
 
 
 def read_once() -> None:
@@ -214,6 +219,7 @@ def read_once() -> None:
     """
     _ANSWERS.clear()
     _ENGINE.decide = _decide
+    stage.read_bundle, _MODULES.read_files = _read_bundle, _read_files
     load.load_fleet = _load_fleet
     policy_data.read_data = _read_data
     _CODE_LOADER.source_to_code = _compile
@@ -224,6 +230,7 @@ def read_anew() -> None:
     load.load_fleet, policy_data.read_data = _really_load, _really_read
     _CODE_LOADER.source_to_code = _really_compile
     _ENGINE.decide = _really_decide
+    stage.read_bundle, _MODULES.read_files = _really_read_bundle, _really_read_files
 
 
 def _load_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> Loaded:
@@ -239,6 +246,18 @@ def _read_data(path: str, raw: bytes) -> dict[str, Any]:
         _DATA[path, raw] = pickle.dumps(_really_read(path, raw))
     found: dict[str, Any] = pickle.loads(_DATA[path, raw])
     return found
+
+
+def _read_bundle(folder: Path) -> Bundle:
+    if folder not in _BUNDLES:
+        _BUNDLES[folder] = _really_read_bundle(folder)
+    return _BUNDLES[folder]
+
+
+def _read_files(folder: Path) -> dict[str, bytes]:
+    if folder not in _FILES:
+        _FILES[folder] = _really_read_files(folder)
+    return dict(_FILES[folder])
 
 
 def _decide(engine: RegorusEngine, question: bytes) -> object:
