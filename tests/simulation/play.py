@@ -212,7 +212,7 @@ class _Play:
             except ConnectionError:  # killed meanwhile: whoever did it starts the next
                 return
             except Exception as error:
-                said = f"{type(error).__name__}: {error}"
+                said = f"{type(error).__name__}: {error}".replace(str(self.folder), "")
                 self.trace(f"{life.owner.name} does not come up: {said}")
                 if not isinstance(error, VedetteError) and said not in troubles:
                     self.history.errors.append(f"a start ends in a traceback: {said}")

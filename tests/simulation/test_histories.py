@@ -84,6 +84,17 @@ def test_seeds_differ() -> None:
     assert len(first.history.entries) > 50
 
 
+def test_where_a_history_lies_is_not_in_its_bytes() -> None:
+    """Of this seed a worker does not come up, on a full disk: the error names its file."""
+    told = set()
+    for _ in range(2):
+        with player() as play:
+            played = play(make_plan(180, SHORT))
+        assert any("the disk is full" in line for line in played.lines)
+        told.add(played.digest)
+    assert len(told) == 1
+
+
 def test_what_a_dead_agent_process_was_asked_is_not_lost() -> None:
     """It dies of a judgement, a row, a call that may be repeated, and one that may not."""
     event = Delivery("e1", "ant", "k", 1, ("note.add", "wire.send", "bell.ring"))
