@@ -14,7 +14,7 @@ import hashlib
 import json
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ def audit(folder: Path, plan: Plan, undisturbed: Facts | None = None) -> list[st
         *_effects(plan.wanted, record),
         *_order(plan.wanted, record),
         *_permits(record, entries),
-        *_gaps(entries),
+        *find_gaps(entries),
         *_tree(raws, export),
         *_bodies(entries, export),
     ]
@@ -220,7 +220,7 @@ def _permits(record: Sequence[Entry], entries: Sequence[Entry]) -> list[str]:
 # --- the ledger -----------------------------------------------------------------------------
 
 
-def _gaps(entries: Sequence[Entry]) -> list[str]:
+def find_gaps(entries: Sequence[Entry]) -> list[str]:
     """Places are dense, in the fleet and within each run; causes lie before."""
     wrong = []
     counts: Counter[str] = Counter()
@@ -238,21 +238,10 @@ def _gaps(entries: Sequence[Entry]) -> list[str]:
 
 def _tree(raws: Sequence[bytes], export: Path) -> list[str]:
     """Every checkpoint and every witnessed head is the root of its first entries (RFC 9162)."""
-    points = dict(_heads((export / "checkpoints").read_text("utf-8")))
-    seen = _heads((export / "witness").read_text("utf-8"))
+    points = dict(read_heads((export / "checkpoints").read_text("utf-8")))
+    seen = read_heads((export / "witness").read_text("utf-8"))
     wrong: list[str] = []
-    peaks: list[bytes] = []
-    roots = {0: hashlib.sha256().digest()}
-    for size, raw in enumerate(raws, start=1):
-        node, left = hashlib.sha256(b"\0" + raw).digest(), size - 1
-        while left & 1:
-            node = hashlib.sha256(b"\1" + peaks.pop() + node).digest()
-            left >>= 1
-        peaks.append(node)
-        root = peaks[-1]
-        for peak in peaks[-2::-1]:
-            root = hashlib.sha256(b"\1" + peak + root).digest()
-        roots[size] = root
+    roots = dict(compute_roots(raws))
     if max(points, default=0) != len(raws):
         wrong.append(f"{len(raws)} entries, the last checkpoint covers {max(points, default=0)}")
     for what, heads in (("checkpoint", points.items()), ("witnessed head", seen)):
@@ -263,7 +252,23 @@ def _tree(raws: Sequence[bytes], export: Path) -> list[str]:
     return wrong
 
 
-def _heads(text: str) -> list[tuple[int, bytes]]:
+def compute_roots(raws: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Give (size, root) of the tree of the first so many entries, from none on (RFC 9162, 2.1)."""
+    peaks: list[bytes] = []
+    yield 0, hashlib.sha256().digest()
+    for size, raw in enumerate(raws, start=1):
+        node, left = hashlib.sha256(b"\0" + raw).digest(), size - 1
+        while left & 1:
+            node = hashlib.sha256(b"\1" + peaks.pop() + node).digest()
+            left >>= 1
+        peaks.append(node)
+        root = peaks[-1]
+        for peak in peaks[-2::-1]:
+            root = hashlib.sha256(b"\1" + peak + root).digest()
+        yield size, root
+
+
+def read_heads(text: str) -> list[tuple[int, bytes]]:
     """Return (size, root) of each signed note; their signatures are the verifier's business."""
     heads = []
     for note in text.split("\n\n"):
