@@ -114,7 +114,7 @@ class People:
         told = await self._command(verb, args)
         if told is None:
             return True
-        recorded: bool = told.get("recorded", True)
+        recorded = order.recorded = bool(told.get("recorded", True))
         if not recorded:
             self.refusals[f"{verb}: it holds here, and is not recorded: {told['why']}"] += 1
         if recorded or len(self._workers) == 1:  # else the others may not have heard of it

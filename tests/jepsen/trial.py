@@ -27,6 +27,7 @@ from tests.jepsen.verification import verify
 from tests.simulation.history import NEVER, Fault, History, Order
 
 from vedette.adapters.sqlite import OpenedStore
+from vedette.serve.endpoint import this_person
 
 WORKERS = {"sqlite": 1, "postgresql": 3}
 LIVE_S = 60.0  # after the last fault everything is at its end
@@ -283,8 +284,9 @@ class Trial:
         for worker in self._workers:
             await worker.ready()
         restore.told_s = self.now()
-        # From here on it is stopped, whoever is asked, until a person has looked.
-        self._people.orders.append(Order("stop", restore.asked_s, self.now(), "all:"))
+        # From here on it is stopped, whoever is asked, until a person has looked. Nobody said so.
+        stopped = Order("stop", restore.asked_s, self.now(), "all:", recorded=False)
+        self._people.orders.append(stopped)
         await self._look()
         await self._people.go_on(partial(self._producers.deliver_again, self._copied_s))
 
@@ -372,7 +374,7 @@ class Trial:
         """Fill the history with what the sources, the targets, the people and the ledger say."""
         history = self.seen.history
         history.events, history.acts = self._producers.events, self._targets.acts
-        history.orders = self._people.orders
+        history.orders, history.person = self._people.orders, str(this_person())
         history.grace_s = GRACE_S + self.seen.lag_s
         self.seen.sent_again = self._producers.sent_again
         self.seen.refusals = self._people.refusals

@@ -11,6 +11,7 @@ import orjson
 from tests.simulation.clock import SimClock
 from tests.simulation.founding import machine_of
 from tests.simulation.history import History
+from tests.simulation.proof import check_proof
 from tests.simulation.server import Server
 
 from vedette.adapters.ledger_file import Archive
@@ -104,6 +105,17 @@ class Durable:
         for collection, key, data in self.rows("SELECT collection, key, data FROM row"):
             agent = str(collection).removesuffix("_notes")
             history.rows[agent, key] = orjson.loads(data)["texts"]
+        left = [data for (data,) in self.rows("SELECT data FROM body")]
+        left += [it for row in self.rows("SELECT record, answer FROM action") for it in row if it]
+        history.content = "\n".join(bytes(data).decode() for data in left)
+        spent = "SELECT agent, SUM(amount) FROM spend WHERE unit='actions' GROUP BY agent"
+        history.spend = {agent: int(total) for agent, total in self.rows(spent)}
+        notes = [str(note) for (note,) in self.rows("SELECT note FROM checkpoint")]
+        salted = {
+            seq: bytes(salt) + bytes(data)
+            for seq, salt, data in self.rows("SELECT seq, salt, data FROM body")
+        }
+        history.proof = list(check_proof(ledger, notes, salted, first))
         return ledger
 
     def _archived(self) -> list[tuple[int, bytes, bytes | None]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from tests.simulation.history import Act
+from tests.simulation.history import Act, History
 from tests.simulation.loop import OWNER, SimLoop
 from tests.simulation.plan import AGENTS, DENIED, Delivery
 
@@ -177,6 +177,10 @@ class Targets:
         known = await answer
         self.trace(f"{owner and owner.name} hears of {call.tool} {call.args['text']}: {known}")
         return Outcome("done", {"id": call.key}) if known else None
+
+    def collect(self, history: History) -> None:
+        """Take the targets' record into the history, and how long a call may be under way."""
+        history.acts, history.quiet_s = self.acts, TIMEOUT_S
 
     def did(self, key: str) -> bool:
         """Say whether anything was done under a key, as a person looks it up."""

@@ -73,6 +73,8 @@ class Order:
     answer, the event's ref of an erasure. `denies` are the tools that a published policy denies and
     `revision` its number, if it was told. `since_s`: a restored store knows nothing from then on.
     `by`: the worker that alone is bound by a stop, as it said that it could not record it.
+    `recorded`: whether the ledger names a person for it once it was told; not what held in memory
+    alone, or what the engine does of itself.
     """
 
     verb: str
@@ -83,6 +85,7 @@ class Order:
     revision: int = 0
     since_s: float = NEVER
     by: str = ""
+    recorded: bool = True
 
 
 @dataclass
@@ -102,8 +105,12 @@ class History:
     `entries` are the ledger's entries in order, parsed, and `bodies` what lies beside them, by
     their seq. `rows` are the texts of the fleet's own rows at the end, by (agent, key). `errors`
     is what nobody may see, such as a traceback. `grace_s` is how long a call may be under way
-    before its target notes that it began. Every fault has ended and every person has answered
-    before `end_s`; how long that is, is the bound of liveness.
+    before its target notes that it began, `quiet_s` how long one may be under way at all. `refused`
+    are orders that people were told no to, each with the reason; `person` is who they are in the
+    ledger. `proof` says what of the ledger does not agree with its signed heads and salted digests;
+    `content` is all content that is left at the end, as text; `spend` how many actions are booked
+    of each agent. Whoever does not look leaves these three empty. Every fault has ended and every
+    person has answered before `end_s`; how long that is, is the bound of liveness.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -114,5 +121,16 @@ class History:
     bodies: dict[int, dict[str, Any]] = field(default_factory=dict)
     rows: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
+    refused: list[tuple[Order, str]] = field(default_factory=list)
+    person: str = "person:tester"
+    proof: list[str] = field(default_factory=list)
+    content: str = ""
+    spend: dict[str, int] = field(default_factory=dict)
     grace_s: float = 0.0
+    quiet_s: float = 0.0
     end_s: float = 0.0
+
+    def refuse(self, order: Order, why: str) -> None:
+        """Take back an order that was refused: it binds nobody."""
+        self.orders.remove(order)
+        self.refused.append((order, why))

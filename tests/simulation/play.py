@@ -124,7 +124,7 @@ class _Play:
                 self.history.errors.append(f"an order ends in a traceback: {error!r}")
             finally:
                 ledger = self.durable.collect(self.history)
-                self.history.acts = self.targets.acts
+                self.targets.collect(self.history)
                 self.loop.close()
                 self.durable.close()
                 if self.server is not None:
@@ -333,13 +333,13 @@ class _Play:
                 break
             except BadCommand as error:
                 self.trace(f"person is refused {told.verb} {told.what}: {error}")
-                self.history.orders.remove(told)
+                self.history.refuse(told, str(error))
                 return None
             except _GONE:
                 await asyncio.sleep(self.draw.uniform(0.02, 0.2))
         told.told_s = self.loop.time()
         if isinstance(answer, dict) and answer.get("recorded") is False:
-            told.by = life.owner.name
+            told.by, told.recorded = life.owner.name, False
         self.trace(f"person is told {told.verb} {told.what} by {life.owner.name}")
         return answer
 
@@ -451,9 +451,9 @@ class _Play:
         put_back = self.durable.put_back(image, settings, SimClock(self.loop))
         async with self.restoring:
             await self.loop.spawn(Owner("restore"), put_back)
+            told.told_s = self.loop.time()  # the store knows from here on what is done
         self.disk.forget(self.machine(0))
         await asyncio.gather(*(self.rise(slot) for slot in slots))
-        told.told_s = self.loop.time()
 
     async def do_kill(self, one: Operation, cut: random.Random | None = None) -> None:
         life = self.lives[one.worker]

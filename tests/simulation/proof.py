@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 
+import orjson
 from tests.faults.auditor import compute_roots, find_gaps, read_heads
 
 
@@ -17,7 +17,7 @@ def check_proof(
     `bodies` are salt and content by the entry's seq; those of entries before `first` are in the
     archive. Signatures are the verifier's business.
     """
-    entries = [json.loads(raw) for raw in ledger]
+    entries = [orjson.loads(raw) for raw in ledger]
     yield from find_gaps(entries)
     heads = dict(read_heads("\n\n".join(f"{note.strip()}\n" for note in notes)))
     if max(heads, default=0) != len(ledger):

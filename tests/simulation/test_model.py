@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.simulation.history import NEVER, Act, Event, History, Order, Want
 from tests.simulation.model import judge
+from tests.simulation.proof import check_proof
 
 
 def sound() -> History:
@@ -22,13 +26,13 @@ def sound() -> History:
     write.add("policy.published", policy_rev=1)
     write.accept(one, two)
     write.judge(one, "a", [1], "k1", "order")
-    write.add("action.decided", action="act_n1", outcome="permit", policy_rev=1, **_of(one))
+    write.decide(one, "n1", "note", "permit", 1)
     write.add("effect.done", action="act_n1", tool="note", **_of(one))
     write.call(one, "k1", "order", "e1", 2.0)
     write.close(one)
-    write.add("stop.set", what="agent:a")
+    write.add("stop.set", what="agent:a", actor="person:tester")
     history.orders.append(Order("stop", 2.1, 2.2, "agent:a"))
-    write.add("stop.lifted", what="agent:a")
+    write.add("stop.lifted", what="agent:a", actor="person:tester")
     history.orders.append(Order("resume", 2.5, 2.6, "agent:a"))
     write.judge(two, "a", [1, 2], "k2", "order")
     write.call(two, "k2", "order", "e2", 2.7)
@@ -38,10 +42,13 @@ def sound() -> History:
     write.accept(three)
     write.judge(three, "a", [3], "k3", "big", "hold", 2)
     history.orders.append(Order("approve", 3.5, 3.6, "k3"))
-    write.add("action.decided", action="act_k3", outcome="permit", policy_rev=2, **_of(three))
+    write.add("hold.approved", action="act_k3", tool="big", actor="person:tester", **_of(three))
+    write.decide(three, "k3", "big", "permit", 2)
     write.call(three, "k3", "big", "e3", 4.0)
     write.close(three)
     history.rows["a", "k"] = ["n1"]
+    history.quiet_s = 2.0
+    history.spend["a"] = 4
     return history
 
 
@@ -71,8 +78,12 @@ class Ledger:
         about = next(
             e["seq"] for e in self.history.entries if e.get("event") == event.ref
         )  # its acceptance
-        seq = self.add("turn.reasoned", turn=1, label="", about=about, **_of(event))
+        label = f"sum {sum(seen)} of {len(seen)}"
+        seq = self.add("turn.reasoned", turn=1, label=label, about=about, **_of(event))
         self.history.bodies[seq] = {"detail": {"seen": seen}}
+        self.decide(event, key, tool, outcome, rev)
+
+    def decide(self, event: Event, key: str, tool: str, outcome: str, rev: int) -> None:
         action = {"action": f"act_{key}", "tool": tool, "policy_rev": rev}
         self.add("action.decided", outcome=outcome, **action, **_of(event))
 
@@ -104,7 +115,7 @@ def act(history: History, what: str, at: int = 0) -> Act:
 
 def swap_judgements(history: History) -> None:
     first, second = entry(history, "turn.reasoned", 0), entry(history, "turn.reasoned", 1)
-    for name in ("event", "about", "run"):
+    for name in ("event", "about", "run", "label"):
         first[name], second[name] = second[name], first[name]
     history.bodies[first["seq"]] = {"detail": {"seen": [2]}}
     history.bodies[second["seq"]] = {"detail": {"seen": [2, 1]}}
@@ -139,6 +150,54 @@ def old_permit(history: History) -> None:
     """The call of the third event begins on a permit that an earlier revision gave."""
     entry(history, "policy.published", 1)["kind"] = "nothing"
     say_old(history)
+
+
+def old_rules(history: History) -> None:
+    """The second revision permits what people published that it denies."""
+    history.orders[2].denies = ("big",)
+
+
+def yes_again(history: History) -> None:
+    history.orders.append(Order("approve", 3.6, 3.7, "k3"))
+    Ledger(history).add("hold.approved", action="act_k3", tool="big", actor="person:tester")
+
+
+def order_again(history: History) -> None:
+    Ledger(history).add("stop.set", what="agent:a", actor="person:tester")
+
+
+def row_after_a_stop(history: History) -> None:
+    """The row of the first event is written once more though its tool is stopped."""
+    write = Ledger(history)
+    write.add("stop.set", what="tool:note", actor="engine")
+    write.add("effect.done", action="act_n1", tool="note", **_of(history.events[0]))
+
+
+def go_on_after_a_restore(history: History) -> None:
+    """The store went back to before the third event, says so, and is not stopped."""
+    entry(history, "policy.published", 1).update(kind="store.restored")
+    history.orders.insert(0, Order("restore", 2.85, 2.95, since_s=2.8))
+
+
+def fail(history: History) -> None:
+    """The first call is on record as failed, though its target did it and said so."""
+    entry(history, "effect.done", 1).update(kind="effect.failed")
+
+
+def keep_content(history: History) -> None:
+    history.orders.append(Order("erase", 50.0, 50.1, "evt_2"))
+    Ledger(history).add("body.erased", actor="person:tester")
+    history.content = '{"text":"e2"}'
+
+
+def begin_again(history: History) -> None:
+    """Another worker begins the first call anew though the ledger says that it is done."""
+    size = len(history.entries)
+    history.acts.append(Act(2.65, "begun", "order", "k1", "e1", "a", "w1", size))
+
+
+def ask_early(history: History) -> None:
+    history.acts.append(Act(3.9, "asked", "order", "k2", "e2", "a", "w1"))
 
 
 SPOILED: dict[str, tuple[str, Callable[[History], object]]] = {
@@ -191,6 +250,43 @@ SPOILED: dict[str, tuple[str, Callable[[History], object]]] = {
         lambda h: become(h, "stop.lifted"),
     ),
     "a run that waits for nothing": ("not live", lambda h: become(h, "run.closed")),
+    "a run that closed and was not judged": (
+        "lost",
+        lambda h: entry(h, "turn.reasoned", -1).pop("label"),
+    ),
+    "a judgement's content": (
+        "lost",
+        lambda h: h.bodies.pop(entry(h, "turn.reasoned")["seq"]),
+    ),
+    "a judgement's label": (
+        "stale state",
+        lambda h: entry(h, "turn.reasoned", -1).update(label="sum 0 of 0"),
+    ),
+    "a permit by the rules of another revision": ("old policy", old_rules),
+    "a row that nothing permits": (
+        "no permit",
+        lambda h: entry(h, "action.decided", 1).update(outcome="hold"),
+    ),
+    "a row after the stop of its tool": ("not stopped", row_after_a_stop),
+    "a restored store that runs": ("not stopped", go_on_after_a_restore),
+    "an order that is refused without a reason": (
+        "refused",
+        lambda h: h.refused.append((Order("stop", 5.0, what="all:"), "busy")),
+    ),
+    "an approval that is not on record": ("forgotten", lambda h: become(h, "hold.approved")),
+    "a stop that is not on record": ("forgotten", lambda h: become(h, "stop.set")),
+    "an order that is carried out twice": ("doubled", order_again),
+    "an approval that is asked for again": ("asked again", yes_again),
+    "an outcome that its target does not know": (
+        "untrue",
+        lambda h: h.acts.remove(act(h, "done")),
+    ),
+    "an outcome that was told otherwise": ("untrue", fail),
+    "a call whose outcome is on record": ("repeated", begin_again),
+    "a question while the call may be under way": ("asked too early", ask_early),
+    "a booking that nothing permits": ("spend", lambda h: h.spend.update(a=5)),
+    "content that was erased": ("not erased", keep_content),
+    "a ledger that proves nothing": ("unproved", lambda h: h.proof.append("head 7 differs")),
     "a traceback": ("error", lambda h: h.errors.append("a start ends in a traceback")),
 }
 
@@ -207,19 +303,115 @@ def test_what_is_spoiled_is_found(name: str) -> None:
     assert kind in {one.kind for one in judge(history)}, judge(history)
 
 
-@pytest.mark.parametrize(
-    ("verb", "more"),
-    [
-        ("erase", {"what": "evt_2"}),
-        ("publish", {"denies": ("order",), "revision": 2}),
-    ],
-)
-def test_what_people_ended_is_not_lost(verb: str, more: dict[str, Any]) -> None:
+def without_second_call() -> History:
+    """A history in which the call of the second event never began; nobody says why."""
     history = sound()
     history.acts = [act for act in history.acts if act.text != "e2"]
+    become(history, "effect.done", 2)
     assert [one.kind for one in judge(history)] == ["lost"]
-    history.orders.append(Order(verb, 1.0, 1.05, **more))
-    assert "lost" not in {one.kind for one in judge(history)}
+    return history
+
+
+def erase(history: History, event: str) -> None:
+    history.orders.append(Order("erase", 2.6, 2.65, event))
+    Ledger(history).add("body.erased", actor="person:tester")
+
+
+def deny(history: History, key: str) -> None:
+    """A person is asked about an action of the second event, and denies it."""
+    history.orders.append(Order("deny", 2.6, 2.65, key))
+    write, of = Ledger(history), _of(history.events[1])
+    write.add("hold.denied", action=f"act_{key}", tool="order", actor="person:tester", **of)
+
+
+def forbid(history: History, revision: int, tool: str = "order") -> None:
+    """The second revision denies a tool; the last word on the second event's call is a deny."""
+    history.orders[2].denies = (tool,)
+    history.spend["a"] = 3
+    if revision == 1:
+        become(history, "policy.published", 1)
+    Ledger(history).decide(history.events[1], "k2", "order", "deny", revision)
+
+
+def turn_away(history: History, key: str) -> None:
+    history.acts.append(Act(2.7, "refused", "order", key, "", "a", "w0"))
+
+
+@pytest.mark.parametrize(
+    ("end", "of_another"),
+    [
+        (lambda h: erase(h, "evt_2"), lambda h: erase(h, "evt_1")),
+        (lambda h: deny(h, "k2"), lambda h: deny(h, "k9")),
+        (lambda h: turn_away(h, "k2"), lambda h: turn_away(h, "k9")),
+        (lambda h: forbid(h, 2), lambda h: forbid(h, 2, "bell")),
+        (lambda h: forbid(h, 2), lambda h: forbid(h, 1)),
+    ],
+    ids=["erased", "denied", "refused by its target", "a tool", "a revision"],
+)
+def test_what_was_ended_for_its_own_reason_alone_is_not_lost(
+    end: Callable[[History], None], of_another: Callable[[History], None]
+) -> None:
+    history = without_second_call()
+    end(history)
+    assert judge(history) == []
+    history = without_second_call()
+    of_another(history)
+    assert {one.kind for one in judge(history)} == {"lost"}
+
+
+def test_rows_that_a_stop_held_are_in_the_order_in_which_they_were_written() -> None:
+    history = sound()
+    late = Event("evt_0", ("a",), "k", 4, (Want("note", "n0", row=True),), 4.1, 4.2, "w0")
+    history.events.append(late)
+    write = Ledger(history)
+    write.accept(late)
+    write.judge(late, "a", [1, 2, 4], "n0", "note", rev=2)
+    write.add("effect.done", action="act_n0", tool="note", **_of(late))
+    write.close(late)
+    history.spend["a"] = 5
+    history.rows["a", "k"] = ["n1", "n0"]
+    assert judge(history) == []
+    # The first was held, and written after the second.
+    become(history, "effect.done")
+    write.add("effect.done", action="act_n1", tool="note", **_of(history.events[0]))
+    history.rows["a", "k"] = ["n0", "n1"]
+    assert {one.kind for one in judge(history)} == {"out of order"}
+    write.add("stop.set", what="tool:note", actor="person:tester")
+    history.orders.append(Order("stop", 50.0, 51.0, "tool:note"))
+    assert judge(history) == []
+    history.rows["a", "k"] = ["n1", "n0"]
+    assert {one.kind for one in judge(history)} == {"out of order"}
+
+
+def proved() -> tuple[list[bytes], list[str], dict[int, bytes]]:
+    """A ledger of three entries, two of them with a body, and its signed heads."""
+    bodies = {1: b"salt-1one", 2: b"salt-2two"}
+    told = [
+        {"seq": 1, "body": hashlib.sha256(bodies[1]).hexdigest()},
+        {"seq": 2, "body": hashlib.sha256(bodies[2]).hexdigest(), "cause": 1},
+        {"seq": 3},
+    ]
+    ledger = [json.dumps(entry).encode() for entry in told]
+    one, two, three = (hashlib.sha256(b"\0" + raw).digest() for raw in ledger)
+    both = hashlib.sha256(b"\1" + one + two).digest()
+    roots = {2: both, 3: hashlib.sha256(b"\1" + both + three).digest()}
+    heads = {size: base64.b64encode(root).decode() for size, root in roots.items()}
+    return ledger, [f"log\n{size}\n{root}\n\n- a name\n" for size, root in heads.items()], bodies
+
+
+def test_a_ledger_is_proved_by_its_heads_and_digests() -> None:
+    assert list(check_proof(*proved(), first=1)) == []
+    ledger, notes, bodies = proved()
+    assert list(check_proof([*ledger[:2], b'{"seq":3,"x":1}'], notes, bodies, 1)) == [
+        "head 3 differs"
+    ]
+    assert list(check_proof(ledger, notes[:1], bodies, 1)) == ["3 entries, the last head is of 2"]
+    assert list(check_proof(ledger[:2], notes[:1], bodies | {2: b"salt-1two"}, 1)) == [
+        "the body of entry 2 differs"
+    ]
+    assert list(check_proof(ledger, notes, {2: bodies[2]}, 1)) == ["the body of entry 1 is missing"]
+    assert list(check_proof(ledger, notes, {2: bodies[2]}, 2)) == []
+    assert "entry 2 says that it is 3" in check_proof([ledger[0], ledger[2]], notes, bodies, 1)
 
 
 def test_what_a_restored_store_cannot_know_is_not_held_against_it() -> None:
