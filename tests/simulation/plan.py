@@ -16,6 +16,7 @@ from typing import Any
 AGENTS = ("ant", "bee", "cat")
 CALLS = ("wire.send", "order.place", "bell.ring")
 ROW, HELD = "note.add", "big.send"
+TOOLS = (*CALLS, ROW, HELD)
 # The tool that the stricter policy denies.
 DENIED = "wire.send"
 
@@ -155,14 +156,14 @@ def _deliveries(draw: random.Random, size: Size) -> list[Operation]:
     """Spread the events over sources; some hand over many at once, so that there is a backlog."""
     sources, keys = draw.randint(1, 4), draw.randint(1, 5)
     burst, again = draw.choice((1, 1, 4, 16)), draw.choice((0.0, 0.0, 0.2))
-    weights = [draw.random() + 0.05 for _ in (*CALLS, ROW, HELD)]
+    weights = [draw.random() + 0.05 for _ in TOOLS]
     made: list[Operation] = []
     value = 0
     while value < size.events:
         events = []
         for _ in range(min(draw.randint(1, burst), size.events - value)):
             value += 1
-            tools = draw.choices((*CALLS, ROW, HELD), weights, k=draw.randint(0, 3))
+            tools = draw.choices(TOOLS, weights, k=draw.randint(0, 3))
             wakes = draw.choice((*AGENTS, *AGENTS, *AGENTS, "all"))
             key = f"k{draw.randrange(keys)}"
             events.append(Delivery(f"e{value}", wakes, key, value, tuple(tools)))
@@ -177,7 +178,8 @@ def _order(draw: random.Random, size: Size, what: str, made: list[Operation]) ->
     at_s = _instant(draw, size)
     later_s = round(at_s + draw.uniform(0.05, 1.5), 3)
     if what == "stop":
-        name = draw.choice([f"agent:{agent}" for agent in AGENTS] + [f"tool:{CALLS[0]}", "all:"])
+        agents, tools = (f"agent:{name}" for name in AGENTS), (f"tool:{name}" for name in TOOLS)
+        name = draw.choice([*agents, *tools, "all:"])
         return [Operation(at_s, "stop", name), Operation(later_s, "resume", name)]
     if what == "publish":
         return [Operation(at_s, "publish", "strict"), Operation(later_s, "publish", "base")]
