@@ -383,6 +383,16 @@ def test_rows_that_a_stop_held_are_in_the_order_in_which_they_were_written() -> 
     assert {one.kind for one in judge(history)} == {"out of order"}
 
 
+def test_a_booking_that_a_clock_made_old_may_be_dropped_and_none_is_made_up() -> None:
+    history = sound()
+    history.spend["a"] = 1
+    assert {one.kind for one in judge(history)} == {"spend"}
+    history.entries[0]["at"], history.entries[-1]["at"] = 0, 80 * 3600 * 1_000_000
+    assert judge(history) == []
+    history.spend["a"] = 5
+    assert {one.kind for one in judge(history)} == {"spend"}
+
+
 def proved() -> tuple[list[bytes], list[str], dict[int, bytes]]:
     """A ledger of three entries, two of them with a body, and its signed heads."""
     bodies = {1: b"salt-1one", 2: b"salt-2two"}
