@@ -188,6 +188,8 @@ def _order(draw: random.Random, size: Size, what: str, made: list[Operation]) ->
     if what == "erase":
         return [Operation(at_s, "erase", draw.choice([e for o in made for e in o.events]).name)]
     if what == "failover":
+        if draw.random() < 0.5:  # beyond a lease: keys have moved in what is lost
+            later_s = round(at_s + draw.uniform(1.5, 6.0), 3)
         return [Operation(at_s, "backup"), Operation(later_s, "failover")]
     return [Operation(at_s, what)]
 
