@@ -31,6 +31,8 @@ from tests.contract.test_loss import (
 from tests.pg import Copy, Server, find_bin
 from tests.said import Said, vedette
 
+from vedette.adapters.postgres.database import read_instance
+from vedette.errors import BadStore, Unavailable
 from vedette.storage.witness import last_shown
 from vedette.testing.harness import checkout
 from vedette.testing.toy import World
@@ -173,6 +175,44 @@ async def test_the_runbook_where_the_state_folder_is_lost_too(
         await nothing_happens_twice(fleet, world, later)
         assert stands(fleet, place.witness())
         assert stands(fleet, tmp_path / "kept" / "witness.log")
+
+
+async def test_a_server_that_crashed_is_the_one_that_it_was_and_a_dump_put_over_it_is_not(
+    tmp_path: Path, world: World, primary: Server, place: Place
+) -> None:
+    fleet, url = place.fleet(), place.url_file.read_text()
+    async with fleet:
+        await handle(fleet, *jobs(0, 1))
+    primary.crash()
+    primary.restart()
+    async with fleet:
+        assert (fleet.app.store.loss, fleet.app.line.stops.listed()) == (None, [])
+    dump = str(tmp_path / "fleet.dump")
+    for tool, *options in (
+        ("pg_dump", "--format=custom", "--file", dump, url),
+        ("pg_restore", "--clean", "--exit-on-error", "--dbname", url, dump),
+    ):
+        subprocess.run([primary.binaries / tool, *options], check=True, timeout=60)
+    async with fleet:
+        assert is_stopped(fleet)
+
+
+def test_a_standby_and_a_server_that_does_not_tell_its_history_are_refused(primary: Server) -> None:
+    with psycopg.connect(primary.url("postgres"), autocommit=True) as admin:
+        told = read_instance(lambda sql, _: admin.execute(sql.encode()).fetchall())
+        assert re.fullmatch(r"[0-9]+/0000000[0-9]/[0-9]+", told)
+        admin.execute("CREATE FUNCTION public.pg_is_in_recovery() RETURNS bool RETURN true")
+        admin.execute("SET search_path TO public, pg_catalog")
+        with pytest.raises(Unavailable, match="is a standby"):
+            read_instance(lambda sql, _: admin.execute(sql.encode()).fetchall())
+        admin.execute("DROP FUNCTION public.pg_is_in_recovery")
+        admin.execute("CREATE ROLE plain")
+        admin.execute("REVOKE EXECUTE ON FUNCTION pg_control_system FROM PUBLIC")
+        admin.execute("SET ROLE plain")
+        with pytest.raises(BadStore, match="permission denied for function pg_control_system"):
+            read_instance(lambda sql, _: admin.execute(sql.encode()).fetchall())
+        admin.execute("RESET ROLE")
+        admin.execute("GRANT EXECUTE ON FUNCTION pg_control_system TO PUBLIC")
 
 
 @pytest.mark.parametrize("way", ["point in time", "failover"])

@@ -75,7 +75,7 @@ class Found:
     """What came of holding a store against its witness.
 
     `loss` is what is lost and was not told before; `last` the last head of both. `apart` says that
-    the witness, and what else lies beside it, is of a history that the store does not hold.
+    the witness, or what else lies beside it, may be of a history that the store does not hold.
     """
 
     loss: Loss | None = None
@@ -93,7 +93,7 @@ def find_loss(database: Database, witness: Path, key: str, joins: Callable[[], b
     found = _hold_against(database, witness, key, joins)
     if found.loss is None and _has_moved(database):
         head, at = _end(database)
-        return replace(found, loss=Loss(head, (), at, moved=True))
+        return replace(found, loss=Loss(head, (), at, moved=True), apart=True)
     return found
 
 

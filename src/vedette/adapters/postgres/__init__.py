@@ -21,11 +21,7 @@ from typing import Any
 import orjson
 
 from vedette import machine
-from vedette.adapters.postgres.database import (
-    THIS_INSTANCE,
-    PostgresDatabase,
-    told_of_server,
-)
+from vedette.adapters.postgres.database import PostgresDatabase, read_instance, told_of_server
 from vedette.adapters.postgres.lease import NEWS, Leases
 from vedette.adapters.postgres.own import OwnRuns
 from vedette.adapters.postgres.schema import check, has_schema, prepare
@@ -147,7 +143,7 @@ class PostgresStore(OwnRuns, SqlStore):
         What this process holds in memory is of the history that is lost, so it ends; the next
         start says what was lost, and is stopped. Any of our threads may ask.
         """
-        point, ((instance,),) = self.witness.last, ask(THIS_INSTANCE, ())
+        point, instance = self.witness.last, read_instance(ask)
         what = ""
         if point is not None and not holds_head(ask, point):
             what = f"the server went back: it does not hold entry {point.size}, which it had"

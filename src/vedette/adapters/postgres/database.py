@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from vedette import machine
 from vedette.adapters.postgres.text import numbered, written
-from vedette.errors import BadFleet, StoreFailed, Unavailable, VedetteError
+from vedette.errors import BadFleet, BadStore, StoreFailed, Unavailable, VedetteError
 from vedette.storage.database import Row
 
 if TYPE_CHECKING:
@@ -62,15 +62,38 @@ def _psycopg() -> Any:
     return psycopg
 
 
-# Which database it is, and of which history. A promoted copy and a point in time go on under a
-# timeline of their own, another cluster has another identifier, a dump is put into a database with
-# another oid. The first eight digits of a segment's name are the timeline in force; that of
-# pg_control_checkpoint() may be the last one for a while.
-THIS_INSTANCE = (
-    "SELECT (SELECT CAST(system_identifier AS TEXT) FROM pg_control_system()) || '/' || "
+# Which database it is, and of which history; nothing of a standby, which has not begun its own. A
+# promoted copy and a point in time go on under a timeline of their own, another cluster has another
+# identifier, a dump is put into another database. The first eight digits of a segment's name are
+# the timeline in force; that of pg_control_checkpoint() may be the last one for a while.
+_INSTANCE = (
+    "SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE "
+    "(SELECT CAST(system_identifier AS TEXT) FROM pg_control_system()) || '/' || "
     "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) || '/' || "
-    "(SELECT CAST(oid AS TEXT) FROM pg_database WHERE datname = current_database())"
+    "(SELECT CAST(oid AS TEXT) FROM pg_database WHERE datname = current_database()) END"
 )
+
+
+def read_instance(ask: Callable[[str, Sequence[Any]], list[Row]]) -> str:
+    """Return which database of which cluster answers, on which timeline of its history.
+
+    Raises Unavailable for a standby, BadStore for a server that does not tell.
+    """
+    psycopg = _psycopg()
+    try:
+        ((instance,),) = ask(_INSTANCE, ())
+    except (psycopg.ProgrammingError, psycopg.NotSupportedError) as error:
+        raise BadStore(
+            f"the server does not say which of its histories it goes on with: {_first_line(error)}",
+            where="[store]",
+            mend="let the fleet's role call pg_control_system(), pg_current_wal_lsn() and "
+            "pg_walfile_name(); a server that lacks them cannot be told from an older copy",
+        ) from error
+    if not instance:
+        raise Unavailable(
+            "the server is a standby", mend="promote it, or name the one that it follows"
+        )
+    return str(instance)
 
 
 class PostgresDatabase:
@@ -316,8 +339,12 @@ class PostgresDatabase:
     # --- transactions -----------------------------------------------------------------------
 
     def instance(self) -> str:
-        """Return which database of which cluster this is, on which timeline of its history."""
-        return str(self.rows(THIS_INSTANCE)[0][0])
+        """Return which database this is (`read_instance`), and which tables: a dump makes new ones.
+
+        Raises Unavailable, BadStore.
+        """
+        ((oid,),) = self.rows("SELECT CAST(CAST('meta' AS regclass) AS oid)")
+        return f"{read_instance(self.rows)}/{oid}"
 
     def begin(self) -> None:
         """Begin a group's transaction, alone among all writers of this fleet, on any host.
