@@ -111,7 +111,8 @@ class SimDisk(WatchedDisk):
                 before, file = self._shown.get(real, 0), to / name
                 if file.exists():
                     raw = file.read_bytes()
-                    file.write_bytes(raw[: cut.randint(min(before, len(raw)), len(raw))])
+                    least = max(before, _first_note(raw))
+                    file.write_bytes(raw[: cut.randint(min(least, len(raw)), len(raw))])
         for path in kept:
             written = self.files.pop(path)
             if cut is None:
@@ -131,6 +132,15 @@ class SimDisk(WatchedDisk):
     def close(self) -> None:
         """Be the default no more."""
         self.unregister()
+
+
+def _first_note(raw: bytes) -> int:
+    """Return where the first note of a witness ends, which alone is synced.
+
+    Its text and its signature have an empty line behind them each.
+    """
+    text = raw.find(b"\n\n")
+    return raw.find(b"\n\n", text + 2) + 2 if text >= 0 else 0
 
 
 def octets_of(folder: Path) -> int:

@@ -125,7 +125,7 @@ class History:
     person: str = "person:tester"
     proof: list[str] = field(default_factory=list)
     content: str = ""
-    spend: dict[str, int] = field(default_factory=dict)
+    spend: dict[str, int] | None = None
     grace_s: float = 0.0
     quiet_s: float = 0.0
     end_s: float = 0.0

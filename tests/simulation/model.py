@@ -25,6 +25,7 @@ _PROMISES = (
     permits.check_policy,
     permits.check_spend,
     people.check_stops,
+    people.check_losses,
     people.check_refusals,
     people.check_orders,
     people.check_approvals,

@@ -29,5 +29,7 @@ def check_proof(
         seq, digest = entry["seq"], entry.get("body")
         if seq in bodies and hashlib.sha256(bodies[seq]).hexdigest() != digest:
             yield f"the body of entry {seq} differs"
+        if seq in bodies and digest in erased:
+            yield f"the body of entry {seq} is there, and was erased"
         if seq not in bodies and digest and seq >= first and digest not in erased:
             yield f"the body of entry {seq} is missing"

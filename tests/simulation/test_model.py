@@ -48,7 +48,7 @@ def sound() -> History:
     write.close(three)
     history.rows["a", "k"] = ["n1"]
     history.quiet_s = 2.0
-    history.spend["a"] = 4
+    history.spend = {"a": 4}
     return history
 
 
@@ -184,6 +184,14 @@ def fail(history: History) -> None:
     entry(history, "effect.done", 1).update(kind="effect.failed")
 
 
+def lose(history: History) -> None:
+    Ledger(history).add("store.restored")
+
+
+def book(history: History, **spend: int) -> None:
+    history.spend = spend
+
+
 def keep_content(history: History) -> None:
     history.orders.append(Order("erase", 50.0, 50.1, "evt_2"))
     Ledger(history).add("body.erased", actor="person:tester")
@@ -269,6 +277,14 @@ SPOILED: dict[str, tuple[str, Callable[[History], object]]] = {
     ),
     "a row after the stop of its tool": ("not stopped", row_after_a_stop),
     "a restored store that runs": ("not stopped", go_on_after_a_restore),
+    "a store that went back unsaid": (
+        "not stopped",
+        lambda h: h.orders.append(Order("restore", 20.0, 30.0, since_s=9.0)),
+    ),
+    "a stop for a loss that there was not": (
+        "stopped for nothing",
+        lose,
+    ),
     "an order that is refused without a reason": (
         "refused",
         lambda h: h.refused.append((Order("stop", 5.0, what="all:"), "busy")),
@@ -284,7 +300,8 @@ SPOILED: dict[str, tuple[str, Callable[[History], object]]] = {
     "an outcome that was told otherwise": ("untrue", fail),
     "a call whose outcome is on record": ("repeated", begin_again),
     "a question while the call may be under way": ("asked too early", ask_early),
-    "a booking that nothing permits": ("spend", lambda h: h.spend.update(a=5)),
+    "a booking that nothing permits": ("spend", lambda h: book(h, a=5)),
+    "a permit that nobody booked": ("spend", book),
     "content that was erased": ("not erased", keep_content),
     "a ledger that proves nothing": ("unproved", lambda h: h.proof.append("head 7 differs")),
     "a traceback": ("error", lambda h: h.errors.append("a start ends in a traceback")),
@@ -327,7 +344,7 @@ def deny(history: History, key: str) -> None:
 def forbid(history: History, revision: int, tool: str = "order") -> None:
     """The second revision denies a tool; the last word on the second event's call is a deny."""
     history.orders[2].denies = (tool,)
-    history.spend["a"] = 3
+    book(history, a=3)
     if revision == 1:
         become(history, "policy.published", 1)
     Ledger(history).decide(history.events[1], "k2", "order", "deny", revision)
@@ -368,7 +385,7 @@ def test_rows_that_a_stop_held_are_in_the_order_in_which_they_were_written() -> 
     write.judge(late, "a", [1, 2, 4], "n0", "note", rev=2)
     write.add("effect.done", action="act_n0", tool="note", **_of(late))
     write.close(late)
-    history.spend["a"] = 5
+    book(history, a=5)
     history.rows["a", "k"] = ["n1", "n0"]
     assert judge(history) == []
     # The first was held, and written after the second.
@@ -376,20 +393,23 @@ def test_rows_that_a_stop_held_are_in_the_order_in_which_they_were_written() -> 
     write.add("effect.done", action="act_n1", tool="note", **_of(history.events[0]))
     history.rows["a", "k"] = ["n0", "n1"]
     assert {one.kind for one in judge(history)} == {"out of order"}
-    write.add("stop.set", what="tool:note", actor="person:tester")
-    history.orders.append(Order("stop", 50.0, 51.0, "tool:note"))
-    assert judge(history) == []
+    for what, wrong in (("tool:order", {"out of order"}), ("tool:note", set())):
+        history.entries.pop()
+        write.add("stop.set", what=what, actor="engine")
+        write.add("stop.lifted", what=what, actor="engine")
+        write.add("effect.done", action="act_n1", tool="note", **_of(history.events[0]))
+        assert {one.kind for one in judge(history)} == wrong
     history.rows["a", "k"] = ["n1", "n0"]
     assert {one.kind for one in judge(history)} == {"out of order"}
 
 
 def test_a_booking_that_a_clock_made_old_may_be_dropped_and_none_is_made_up() -> None:
     history = sound()
-    history.spend["a"] = 1
+    book(history, a=1)
     assert {one.kind for one in judge(history)} == {"spend"}
     history.entries[0]["at"], history.entries[-1]["at"] = 0, 80 * 3600 * 1_000_000
     assert judge(history) == []
-    history.spend["a"] = 5
+    book(history, a=5)
     assert {one.kind for one in judge(history)} == {"spend"}
 
 
@@ -421,6 +441,8 @@ def test_a_ledger_is_proved_by_its_heads_and_digests() -> None:
     ]
     assert list(check_proof(ledger, notes, {2: bodies[2]}, 1)) == ["the body of entry 1 is missing"]
     assert list(check_proof(ledger, notes, {2: bodies[2]}, 2)) == []
+    erasing = [*ledger, json.dumps({"seq": 4, "erased": [json.loads(ledger[0])["body"]]}).encode()]
+    assert "the body of entry 1 is there, and was erased" in check_proof(erasing, notes, bodies, 1)
     assert "entry 2 says that it is 3" in check_proof([ledger[0], ledger[2]], notes, bodies, 1)
 
 
@@ -430,6 +452,7 @@ def test_what_a_restored_store_cannot_know_is_not_held_against_it() -> None:
     history.acts.append(Act(10.2, "done", "order", "k4", "e4", "a"))
     assert {one.kind for one in judge(history)} == {"lost", "no permit"}
     history.orders.append(Order("restore", 20.0, 30.0, since_s=9.0))
+    lose(history)
     assert judge(history) == []
 
 

@@ -6,12 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 
 from tests.simulation.history import NEVER, Act, Event, History
-from tests.simulation.promises.permits import read_denials
+from tests.simulation.promises.permits import list_publications, read_denials
 from tests.simulation.promises.reading import (
     Found,
     Violation,
     find_entries,
     find_judgements,
+    find_restores,
     find_row_tools,
     find_subjects,
     list_wants,
@@ -53,17 +54,27 @@ def read_excuses(history: History) -> Callable[[Event, str, int], bool]:
     It is excused by a reason of its own alone: the last word on its action is that of a policy that
     denies its tool, a person said no to it, its target refused it, or its event was erased.
     """
-    actions, denials = read_actions(history), read_denials(history.orders)
+    actions, known = read_actions(history), {o.revision for o in list_publications(history)}
     last = {entry["action"]: entry for entry in find_entries(history, "action.decided")}
+    restores = find_restores(history)
+    # One that was asked for before a copy was made, and answered after, may be known to the copy.
+    denials = read_denials(
+        order
+        for order in history.orders
+        if not any(one.since_s <= order.asked_s and order.told_s < one.told_s for one in restores)
+    )
     # Who published it may have been told no number, as the answer was lost.
     unsure = {tool for o in history.orders for tool in o.denies if not o.revision}
     free = {
         name
         for name, entry in last.items()
         if entry["outcome"] == "deny"
-        and (entry["tool"] in unsure or (entry["policy_rev"], entry["tool"]) in denials)
+        and (
+            (entry["policy_rev"], entry["tool"]) in denials
+            or (entry["tool"] in unsure and entry["policy_rev"] not in known)
+        )
     }
-    free |= {f"act_{key}" for key in find_subjects(history, "deny")}
+    free |= {entry["action"] for entry in find_entries(history, "hold.denied")}
     free |= {f"act_{act.key}" for act in history.acts if act.what == "refused"}
     if any(fault.what == "clock" for fault in history.faults):
         free |= {entry["action"] for entry in find_entries(history, "hold.expired")}
@@ -79,9 +90,11 @@ def read_excuses(history: History) -> Callable[[Event, str, int], bool]:
 def check_rows(history: History) -> Found:
     """The fleet's rows hold what was wanted, once, in the order in which it was judged.
 
-    What a stop of its tool held is written later: then in the order in which it was done.
+    What a stop of its tool held is written later: the rows of that key are then in the order in
+    which they were done.
     """
     noted: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    held = _find_held(history)
     by_ref = {event.ref: event for event in history.events}
     actions, excused = read_actions(history), read_excuses(history)
     done = {e["action"]: at for at, e in enumerate(find_entries(history, "effect.done"))}
@@ -96,15 +109,38 @@ def check_rows(history: History) -> Found:
                 noted[agent, event.key].append((done[known[at]], want.text))
             elif want.row and not excused(event, agent, at):
                 yield Violation("lost", f"{agent} {want.tool} {want.text} was not written")
-    held = {f"tool:{tool}" for tool in find_row_tools(history)} & find_subjects(history, "stop")
     for row in sorted(noted.keys() | history.rows.keys()):
         has = history.rows.get(row, [])
-        owed = [text for _, text in (sorted(noted[row]) if held else noted[row])]
+        late = any(at in held for at, _ in noted[row])
+        owed = [text for _, text in (sorted(noted[row]) if late else noted[row])]
         if has != owed:
             kind = "lost" if len(has) < len(owed) else "doubled"
             if sorted(has) == sorted(owed):
                 kind = "out of order"
             yield Violation(kind, f"row {row} holds {has}, judged were {owed}")
+
+
+def _find_held(history: History) -> set[int]:
+    """Return which outcomes, counted in their order, came after a stop of their tool held them."""
+    stopped, waiting, held = set[str](), set[str](), set[int]()
+    open_actions: dict[str, str] = {}
+    done = 0
+    kinds = ("action.decided", "effect.done", "stop.set", "stop.lifted")
+    for entry in find_entries(history, *kinds):
+        if entry["kind"] == "stop.set":
+            stopped.add(entry["what"])
+        elif entry["kind"] == "stop.lifted":
+            stopped.discard(entry["what"])
+        elif entry["kind"] == "action.decided":
+            open_actions[entry["action"]] = f"tool:{entry['tool']}"
+        else:
+            if entry["action"] in waiting:
+                held.add(done)
+            open_actions.pop(entry["action"], None)
+            done += 1
+            continue
+        waiting |= {name for name, tool in open_actions.items() if tool in stopped}
+    return held
 
 
 def check_repeats(history: History) -> Found:

@@ -82,6 +82,21 @@ def _own_stops(history: History) -> Iterator[Order]:
             yield Order("stop", one.asked_s, min(since) - 1e-6, "all:")
 
 
+def check_losses(history: History) -> Found:
+    """A store that went back says so, and is stopped by it; no other does."""
+    restores = [one for one in find_restores(history) if one.told_s < NEVER]
+    entries = [entry["seq"] for entry in find_entries(history, "store.restored")]
+    lost = read_losses(history)
+    if entries and not find_restores(history):
+        yield Violation("stopped for nothing", f"entry {entries[0]}: nothing was lost")
+    for one in restores[-1:]:
+        # What was on record when the copy was made is not what says that it took over.
+        before = (act for act in history.acts if act.at_s < one.since_s and not lost(act.at_s))
+        known = max((act.entries or 0 for act in before), default=0)
+        if max(entries, default=0) <= known:
+            yield Violation("not stopped", f"the store went back at {one.asked_s:.3f}, unsaid")
+
+
 def check_refusals(history: History) -> Found:
     """An order is refused for a known reason only."""
     for order, why in history.refused:

@@ -51,6 +51,12 @@ def check_permits(history: History) -> Found:
             yield Violation("no permit", f"{call}: it had been denied")
 
 
+def list_publications(history: History) -> list[Order]:
+    """Return the publications of which a restored store knows; others' revisions came again."""
+    lost = read_losses(history)
+    return [o for o in history.orders if o.verb == "publish" and not lost(o.told_s)]
+
+
 def read_denials(orders: Iterable[Order]) -> set[tuple[int, str]]:
     """Return the (revision, tool) of which people know that it is denied."""
     return {(order.revision, tool) for order in orders for tool in order.denies if order.revision}
@@ -63,7 +69,7 @@ def check_policy(history: History) -> Found:
     """
     live = 0
     rows, lost = find_row_tools(history), read_losses(history)
-    told = [o for o in history.orders if o.verb == "publish" and not lost(o.told_s)]
+    told = list_publications(history)
     denials = read_denials(told)
     last: dict[str, str] = {}
     permits: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -99,12 +105,15 @@ def check_spend(history: History) -> Found:
     What was booked three days ago is dropped; a machine that comes up with another clock may say
     that it was.
     """
+    if (spend := history.spend) is None:
+        return
     stands: dict[str, str] = {}
     for entry in find_entries(history, "action.decided", "budget.refused"):
         stands[entry.get("action", "")] = entry["agent"] if entry.get("outcome") == "permit" else ""
     permits = Counter(agent for agent in stands.values() if agent)
     at_us = [entry["at"] for entry in history.entries if "at" in entry]
     dropped = bool(at_us) and max(at_us) - min(at_us) > _BOOKED_US
-    for agent, booked in history.spend.items():
+    for agent in spend.keys() | permits.keys():
+        booked = spend.get(agent, 0)
         if booked > permits[agent] or (booked < permits[agent] and not dropped):
             yield Violation("spend", f"{agent}: {booked} booked, {permits[agent]} permits stand")
