@@ -177,6 +177,15 @@ async def test_the_runbook_where_the_state_folder_is_lost_too(
         assert stands(fleet, tmp_path / "kept" / "witness.log")
 
 
+def put_over(server: Server, url: str, dump: str) -> None:
+    """Put a dump of a database into its place."""
+    for tool, *options in (
+        ("pg_dump", "--format=custom", "--file", dump, url),
+        ("pg_restore", "--clean", "--exit-on-error", "--dbname", url, dump),
+    ):
+        subprocess.run([server.binaries / tool, *options], check=True, timeout=60)
+
+
 async def test_a_server_that_crashed_is_the_one_that_it_was_and_a_dump_put_over_it_is_not(
     tmp_path: Path, world: World, primary: Server, place: Place
 ) -> None:
@@ -187,12 +196,7 @@ async def test_a_server_that_crashed_is_the_one_that_it_was_and_a_dump_put_over_
     primary.restart()
     async with fleet:
         assert (fleet.app.store.loss, fleet.app.line.stops.listed()) == (None, [])
-    dump = str(tmp_path / "fleet.dump")
-    for tool, *options in (
-        ("pg_dump", "--format=custom", "--file", dump, url),
-        ("pg_restore", "--clean", "--exit-on-error", "--dbname", url, dump),
-    ):
-        subprocess.run([primary.binaries / tool, *options], check=True, timeout=60)
+    put_over(primary, url, str(tmp_path / "fleet.dump"))
     async with fleet:
         assert is_stopped(fleet)
 

@@ -28,7 +28,10 @@ class Postgres:
         return float(sum(psutil.Process(self._server.pid).cpu_times()[:4]))
 
     def create(self, like: str | None = None) -> str:
-        """Make a database, as a copy if one is named; return its URL."""
+        """Make a database, as a copy if one is named; return its URL.
+
+        The copy stands for the database itself, at an instant; of its own it would say what it is.
+        """
         name = f"s{next(self._numbers)}"
         template = ""
         if like is not None:
@@ -36,6 +39,9 @@ class Postgres:
             self._end_sessions(_name(like))
         self._admin(f"CREATE DATABASE {name}{template}")
         url: str = self._server.url(name)
+        with self._connect(url, autocommit=True) as copied:
+            if copied.execute("SELECT to_regclass('meta')").fetchone()[0] is not None:
+                copied.execute("DELETE FROM meta WHERE name='instance'")
         return url
 
     def drop(self, url: str) -> None:

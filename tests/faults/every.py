@@ -15,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -134,7 +135,7 @@ class Runner:
         self._said = said
         self._suites, self._progress, self._jobs = what, progress, jobs
         self._left = deque(self._pieces())
-        self._going: dict[subprocess.Popen[str], tuple[Suite, int]] = {}
+        self._going: dict[subprocess.Popen[str], tuple[Suite, int, IO[str]]] = {}
         self._began = time.monotonic()
         self._cost_done = 0.0
 
@@ -162,16 +163,19 @@ class Runner:
             self._abandon()
 
     def _begin(self, suite: Suite, piece: int) -> None:
-        # (What it says is one line, which a pipe holds until we read it.)
+        # A file: a pipe holds 64 KiB, and a piece in which all goes wrong says more.
+        told = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (until it ends)
         process = subprocess.Popen(
-            suite.command(piece, self._progress.seed), stdout=subprocess.PIPE, stderr=self._said,
+            suite.command(piece, self._progress.seed), stdout=told, stderr=self._said,
             text=True, cwd=ROOT, start_new_session=True,
         )  # fmt: skip
-        self._going[process] = suite, piece
+        self._going[process] = suite, piece, told
 
     def _end(self, process: subprocess.Popen[str]) -> None:
-        suite, piece = self._going.pop(process)
-        text = process.communicate()[0]
+        suite, piece, told = self._going.pop(process)
+        with told:
+            told.seek(0)
+            text = told.read()
         if process.returncode not in (0, 1) or not text:
             self._said.seek(0)
             what = f"piece {piece} of {suite.name} ended with {process.returncode}"
@@ -184,12 +188,13 @@ class Runner:
         for process in self._going:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGINT)
-        for process in self._going:
+        for process, (_, _, told) in self._going.items():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(10)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+            process.wait()
+            told.close()
 
     def _tell(self) -> None:
         """Say how far it is; how long the rest takes is guessed by what the pieces took so far."""
@@ -197,12 +202,13 @@ class Runner:
         total = Report()
         for suite in self._suites:
             total.add(self._progress.report(suite).told())
-        cost_left = sum(suite.cost_s for suite, _ in [*self._left, *self._going.values()])
+        ahead = [suite for suite, _ in self._left] + [one[0] for one in self._going.values()]
+        cost_left = sum(suite.cost_s for suite in ahead)
         spent_s = time.monotonic() - self._began
         left = "…"
         if self._cost_done:
             left = f"{spent_s / self._cost_done * cost_left / 60:.0f} min"
-        now = ", ".join(dict.fromkeys(suite.name for suite, _ in self._going.values()))
+        now = ", ".join(dict.fromkeys(one[0].name for one in self._going.values()))
         print(
             f"{spent_s:5.0f} s  {len(self._progress.done)} of {all_of} pieces, {total.schedules:,} "
             f"schedules, about {left} left  {now}",
