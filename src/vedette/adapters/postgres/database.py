@@ -169,13 +169,13 @@ class PostgresDatabase:
         made.adapters.register_loader("numeric", _whole())
         # One type for all whole numbers, or every size of a value would be another statement.
         made.adapters.register_dumper(int, Int8BinaryDumper)
-        made.execute(self._settings.encode())
-        if self._greet is not None:
-            try:
+        try:
+            made.execute(self._settings.encode())
+            if self._greet is not None:
                 self._greet(lambda sql, values: made.execute(numbered(sql), values).fetchall())
-            except BaseException:
-                made.close()
-                raise
+        except BaseException:
+            made.close()
+            raise
         self._connected_s = machine.monotonic_s()
         return made
 
