@@ -23,12 +23,11 @@ from vedette.moved import EarlierWaits, Fenced, OverBudget, Superseded
 from vedette.origin import Origin, Roots
 from vedette.perform import answer_data
 from vedette.ports import Thought
-from vedette.question import Approval, Decided, Situation
+from vedette.question import Approval, Decided, Situation, difference
 from vedette.quick_data import dataclass
 from vedette.readers import Labels, Readers, meet
 from vedette.row_proof import Told, find_fault, find_outcome_fault, is_approved
 from vedette.run import ActionRow, Answer, Run, RunState, Step
-from vedette.second_opinion import difference
 from vedette.today import origins_today
 from vedette.told import coarse, judged
 

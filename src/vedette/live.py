@@ -204,6 +204,7 @@ def zones(agents: Mapping[str, Agent], now_us: int) -> Iterator[Seen]:
     """Look for the time zone database, and say when each schedule is due next."""
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+    from vedette.adapters.schedule_source import cron_walls
     from vedette.clock import iso
 
     try:
@@ -215,7 +216,7 @@ def zones(agents: Mapping[str, Agent], now_us: int) -> Iterator[Seen]:
     yield Seen("time zones", "ok", f"the database is there; now is {iso(now_us)[:19]}Z")
     for agent in agents.values():
         try:
-            for name, at in next_ticks(agent, now_us).items():
+            for name, at in next_ticks(agent, now_us, cron_walls).items():
                 told = f"next {iso(at)[:19]}Z" if at else "never due"
                 yield Seen(f"schedule {agent.name}/{name}", "ok" if at else "warn", told)
         except (ValueError, VedetteError) as error:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from vedette.agent import Agent
 from vedette.decision import Decision, check_question, denied, read_decision
 from vedette.digest import canonical, tamed
+from vedette.entry import Body, Draft
 from vedette.errors import Unavailable
 from vedette.event import Event
 from vedette.quick_data import dataclass
@@ -82,6 +83,8 @@ class Decided:
 
 
 DIFFERS = "engine.differs"
+# Who gave the other answer where nobody was there to be asked.
+NOBODY = "none"
 
 
 def differing(answers: Sequence[Mapping[str, Any]]) -> Decision:
@@ -95,6 +98,33 @@ def differing(answers: Sequence[Mapping[str, Any]]) -> Decision:
             f"{answer['engine']}: {answer['decision']['outcome']} by {answer['decision']['rule']}"
             for answer in answers
         ),
+    )
+
+
+def occasion(other: Answer, where: str) -> str:
+    """Return where a difference was found; `alone` if nobody else was there to be asked."""
+    return "alone" if other.engine == NOBODY else where
+
+
+def difference(decided: Decided, where: str, **fields: Any) -> Draft:
+    """Return the entry of a difference: who would have decided, and in the body both answers.
+
+    `where` is `permit` (it was a deny at once) or `sample` (found beside the line); the entry says
+    `alone` where there was nobody else to ask, so that nothing differed.
+    """
+    first, other = decided.answers
+    return Draft(
+        "engine.differed",
+        {
+            "what": occasion(other, where),
+            "engine": first.engine,
+            "outcome": first.decision.outcome,
+            "rule": first.decision.rule,
+            "policy_rev": decided.policy_rev,
+            "bundle": decided.bundle,
+            **fields,
+        },
+        body=Body(canonical({"answers": [answer.to_json() for answer in decided.answers]})),
     )
 
 

@@ -26,9 +26,8 @@ from vedette.errors import StoreFailed, VedetteError
 from vedette.event import Event
 from vedette.memory import Memory
 from vedette.ports import BankStore, Gate
-from vedette.question import Decided, Nobody, Situation
+from vedette.question import Decided, Nobody, Situation, difference
 from vedette.quick_data import dataclass
-from vedette.second_opinion import difference
 
 _KEPT = 4096
 _FRESH_US = 60_000_000

@@ -22,6 +22,7 @@ from vedette.origin import Origin
 from vedette.ports import PolicyEngine
 from vedette.question import Situation
 from vedette.quick_data import dataclass
+from vedette.tick import NextWall, calendar_of
 from vedette.tool import Tool
 from vedette.trigger import Schedule
 
@@ -42,7 +43,8 @@ _TRUSTED: Origin = "trusted"
 class Asked:
     """Who is asked about and by which engine, with the data that is live in it.
 
-    `acting` is the same policy but for the agent's mode, which is act there.
+    `acting` is the same policy but for the agent's mode, which is act there. `walls` reads a cron
+    expression (`vedette.tick`).
     """
 
     agent: Agent
@@ -51,6 +53,7 @@ class Asked:
     files: Mapping[str, bytes]
     data: Mapping[str, Any]
     now_us: int
+    walls: Callable[[str], NextWall]
     stopped: frozenset[str] = field(default_factory=frozenset)
     acting: PolicyEngine | None = None
 
@@ -84,7 +87,7 @@ def rights(asked: Asked, fleet: Fleet, stops: Sequence[tuple[str, str]]) -> dict
             "in_force": in_force(agent.requested_mode, own["mode"]),
         },
         "wakes": triggers_in_words(agent),
-        "next_ticks": next_ticks(agent, asked.now_us),
+        "next_ticks": next_ticks(agent, asked.now_us, asked.walls),
         "beside": [
             other.name
             for other in fleet.agents.values()
@@ -265,16 +268,13 @@ def _calendar_in_words(schedule: Schedule) -> str:
     return f"cron {schedule.cron} ({schedule.zone})"
 
 
-def next_ticks(agent: Agent, now_us: int) -> dict[str, int | None]:
-    """Return when each schedule is due next (microseconds, UTC); None for never."""
-    from vedette.tick import calendar_of
+def next_ticks(agent: Agent, now_us: int, cron: Callable[[str], NextWall]) -> dict[str, int | None]:
+    """Return when each schedule is due next (microseconds, UTC); None for never.
 
+    `cron` reads a cron expression. Raises what it raises.
+    """
     found: dict[str, int | None] = {}
     for schedule in agent.schedules:
-        walls = None
-        if schedule.cron is not None:
-            from vedette.adapters.schedule_source import cron_walls
-
-            walls = cron_walls(schedule.cron)
+        walls = None if schedule.cron is None else cron(schedule.cron)
         found[schedule.name] = calendar_of(schedule, walls)(now_us)
     return found

@@ -22,11 +22,10 @@ from typing import Any, Protocol
 from vedette.bundle import Bundle
 from vedette.clock import MICROS, Clock
 from vedette.decision import denied
-from vedette.digest import canonical
-from vedette.entry import Body, Draft
+from vedette.entry import Draft
 from vedette.errors import StoreFailed, VedetteError
 from vedette.ports import Metrics, PolicyEngine
-from vedette.question import Answer, Decided, answer_of, differing
+from vedette.question import NOBODY, Answer, Decided, answer_of, difference, differing, occasion
 
 # One decision in so many is compared beside the line, unless `[policy] sample` says otherwise.
 ONE_IN = 64
@@ -37,8 +36,6 @@ _GATHER_S = 0.05
 _AWAY_S = 1.0
 # How often an engine that could not be made is made again.
 AGAIN_US = 60 * MICROS
-# Who gave the other answer where nobody was there to be asked.
-NOBODY = "none"
 
 
 class SecondOpinion:
@@ -142,7 +139,7 @@ class SecondOpinion:
             other = Answer(NOBODY, denied("engine.error", why))
         else:
             other = Answer(engine.name, answer_of(engine, decided.question))
-        where = _where(other, where)
+        where = occasion(other, where)
         self._metrics.count("second_opinions", where=where)
         if other.decision == decided.decision:
             return None
@@ -311,29 +308,3 @@ def inward_tools(grants: object) -> frozenset[tuple[str, str]]:
             if isinstance(own, dict) and own.get("impact") == "low":
                 found.add((agent, tool))
     return frozenset(found)
-
-
-def _where(other: Answer, where: str) -> str:
-    return "alone" if other.engine == NOBODY else where
-
-
-def difference(decided: Decided, where: str, **fields: Any) -> Draft:
-    """Return the entry of a difference: who would have decided, and in the body both answers.
-
-    `where` is `permit` (it was a deny at once) or `sample` (found beside the line); the entry says
-    `alone` where there was nobody else to ask, so that nothing differed.
-    """
-    first, other = decided.answers
-    return Draft(
-        "engine.differed",
-        {
-            "what": _where(other, where),
-            "engine": first.engine,
-            "outcome": first.decision.outcome,
-            "rule": first.decision.rule,
-            "policy_rev": decided.policy_rev,
-            "bundle": decided.bundle,
-            **fields,
-        },
-        body=Body(canonical({"answers": [answer.to_json() for answer in decided.answers]})),
-    )

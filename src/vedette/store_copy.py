@@ -52,7 +52,7 @@ async def copy_store(settings: Settings, url: str, who: Principal, reason: str) 
     from vedette.adapters.postgres import PostgresStore
     from vedette.adapters.postgres.database import PostgresDatabase
     from vedette.adapters.postgres.schema import prepare
-    from vedette.adapters.sqlite.database import open_database
+    from vedette.adapters.sqlite.connection import open_database
     from vedette.storage.lock import LOCK, own
 
     path = settings.state / "store.db"

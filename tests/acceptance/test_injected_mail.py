@@ -25,7 +25,8 @@ from vedette.serve.orders import carry_out
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import World, do, job, note, send, toy_fleet
-from vedette.timeline import explain, explain_text
+from vedette.timeline import explain
+from vedette.timeline.text import explain_text
 
 EVIL = "x@evil.example"
 SENDER = "master@evil.example"

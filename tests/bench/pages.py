@@ -107,7 +107,7 @@ def _put(rows: Callable[[str, str, list[Entry]], None], batch: list[Entry]) -> N
 
 def filled_sqlite(folder: Path, number: int, agents: int) -> Database:
     """Return a filled SQLite store, opened to read."""
-    from vedette.adapters.sqlite.database import open_database
+    from vedette.adapters.sqlite.connection import open_database
 
     writing = open_database(folder / "store.db", write=True, synchronous="OFF")
     writing.begin()

@@ -22,7 +22,8 @@ from vedette.run import ActionRow
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, denying, job, note, send, toy_fleet, until, write_policies
-from vedette.timeline import explain, explain_text
+from vedette.timeline import explain
+from vedette.timeline.text import explain_text
 from vedette.tool import Tool
 
 HOUR_US = 3_600_000_000

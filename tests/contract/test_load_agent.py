@@ -27,6 +27,7 @@ from vedette.load import (
     load_fleet,
     load_module,
 )
+from vedette.load.eval_file import read_evals
 from vedette.load.modules import judge_of
 from vedette.tick import Tick
 
@@ -158,7 +159,7 @@ class Small:
         self.put(file, text.replace(old, new, 1))
 
     def check(self) -> list[Problem]:
-        return check_fleet(self.root, self.settings)
+        return check_fleet(self.root, self.settings, read_evals)
 
     def load(self) -> Loaded:
         return load_fleet(self.root, self.settings)

@@ -95,7 +95,7 @@ def test_a_newer_store_is_refused(tmp_path: Path) -> None:
     connection = apsw.Connection(str(path))
     connection.execute(f"PRAGMA user_version={SCHEMA + 1}")
     connection.close()
-    from vedette.adapters.sqlite.database import open_database
+    from vedette.adapters.sqlite.connection import open_database
 
     with pytest.raises(BadStore, match="use the version of vedette that wrote it"):
         open_database(path, write=True)

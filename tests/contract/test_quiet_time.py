@@ -24,7 +24,8 @@ from vedette.run import ActionRow
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, denying, job, send, toy_fleet, until, write_policies
-from vedette.timeline import explain, explain_text
+from vedette.timeline import explain
+from vedette.timeline.text import explain_text
 
 SECOND = 1_000_000
 TIMEOUT_US = 30 * SECOND  # of `order.place`

@@ -17,7 +17,8 @@ from vedette.load.settings import StorePlan
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, do, job, note, send, toy_fleet
-from vedette.timeline import match, reconstruct, reconstruction_text, report, report_text
+from vedette.timeline import match, reconstruct, report
+from vedette.timeline.report_text import reconstruction_text, report_text
 
 START = 1_750_000_000_000_000
 HOUR = 3_600_000_000

@@ -32,18 +32,11 @@ from vedette.errors import BadPolicy, StoreFailed
 from vedette.load import Settings
 from vedette.load.edges import Edges, PolicyPlan
 from vedette.ports import PolicyEngine
-from vedette.question import Decided, Situation
+from vedette.question import Decided, Situation, difference
 from vedette.recall import read_drafts
 from vedette.replay import ReplayReport, replay
 from vedette.runner import Running
-from vedette.second_opinion import (
-    AGAIN_US,
-    Samples,
-    SecondOpinion,
-    SecondOpinions,
-    difference,
-    inward_tools,
-)
+from vedette.second_opinion import AGAIN_US, Samples, SecondOpinion, SecondOpinions, inward_tools
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, TrustingStage
 from vedette.testing.toy import DENY_TOOL, DESK, World, do, job, toy_fleet

@@ -15,6 +15,7 @@ from tests.small import AGENT, small
 
 from vedette.adapters.rego.engine import RegorusEngine
 from vedette.adapters.rego.stage import read_bundle
+from vedette.adapters.schedule_source import cron_walls
 from vedette.agent import Fleet
 from vedette.bundle import Bundle
 from vedette.load import load_fleet, load_settings
@@ -186,7 +187,9 @@ def asked(root: Path, edit: tuple[str, str] = ("", "")) -> dict[str, Any]:
     loaded = loaded_of(root)
     bundle = Bundle.of(files)
     return rights(
-        Asked(loaded.agents[AGENT], RegorusEngine(bundle), 1, files, mount(files), 10**15),
+        Asked(
+            loaded.agents[AGENT], RegorusEngine(bundle), 1, files, mount(files), 10**15, cron_walls
+        ),
         loaded, [("tool", "mail.send")],
     )  # fmt: skip
 

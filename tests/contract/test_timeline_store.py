@@ -29,7 +29,8 @@ from vedette.testing.steps import (
     held,
     step,
 )
-from vedette.timeline import Record, explain, explain_text, inbox, runs_page, status
+from vedette.timeline import Record, explain, inbox, runs_page, status
+from vedette.timeline.text import explain_text
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 HOLD = Decision("hold", "impact.high", ("impact.high:valve.close",), "approval")

@@ -13,8 +13,9 @@ from vedette.errors import BadCommand
 from vedette.handle import bury
 from vedette.run import ActionRow
 from vedette.testing.harness import FleetHarness, copy_policies, without_tests
-from vedette.timeline import explain, explain_text
+from vedette.timeline import explain
 from vedette.timeline.report import report
+from vedette.timeline.text import explain_text
 
 AGENT = "inbox_triage"
 FOREVER = 10**16

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from vedette.load import Loaded, build_judge, check_fleet, load_fleet, load_settings
+from vedette.load.eval_file import read_evals
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,7 +18,7 @@ def loaded() -> Loaded:
 
 
 def test_nothing_is_wrong_with_the_shipped_fleet() -> None:
-    problems = check_fleet(ROOT, load_settings(ROOT / "vedette.toml"))
+    problems = check_fleet(ROOT, load_settings(ROOT / "vedette.toml"), read_evals)
     assert [str(problem) for problem in problems] == []
 
 

@@ -21,16 +21,9 @@ from vedette.errors import BadCommand
 from vedette.event import ENVELOPE, Event
 from vedette.run import ActionRow, Run, run_id
 from vedette.testing.steps import action, decided, entry, event, held
-from vedette.timeline import (
-    Record,
-    explain,
-    explain_page,
-    explain_text,
-    inbox,
-    resolve,
-    runs_page,
-    status,
-)
+from vedette.timeline import Record, explain, inbox, resolve, runs_page, status
+from vedette.timeline.page import explain_page
+from vedette.timeline.text import explain_text
 
 T0 = 1_750_000_000_000_000
 MINUTE = 60_000_000

@@ -133,6 +133,7 @@ def _asked(
     one: Agent, files: Mapping[str, bytes], revision: int, stops: list[tuple[str, str]]
 ) -> Asked:
     from vedette.adapters.rego.engine import RegorusEngine
+    from vedette.adapters.schedule_source import cron_walls
     from vedette.bundle import Bundle
     from vedette.clock import SystemClock
     from vedette.load.policy_data import mount
@@ -150,7 +151,7 @@ def _asked(
     if in_force(one.requested_mode, own["mode"]) != "act" and own.keys() != {"mode"}:
         acting = RegorusEngine(with_mode(files, one.name, "act"))
     now_us = SystemClock().now_us()
-    return Asked(one, engine, revision, files, mount(files), now_us, stopped, acting)
+    return Asked(one, engine, revision, files, mount(files), now_us, cron_walls, stopped, acting)
 
 
 def folder_digest(settings: Settings) -> str | None:

@@ -73,6 +73,7 @@ def check(ctx: click.Context, verbose: bool, live: bool, as_json: bool) -> int:
 def _problems(path: Path) -> list[dict[str, Any]]:
     from vedette.clock import SystemClock
     from vedette.load import check_fleet, read_fleet, read_settings
+    from vedette.load.eval_file import read_evals
 
     settings, found = read_settings(path)
     problems: list[dict[str, Any]] = [dict(problem.to_json()) for problem in found]
@@ -81,7 +82,7 @@ def _problems(path: Path) -> list[dict[str, Any]]:
     now_us = SystemClock().now_us()
     root = settings.root
     read = read_fleet(root, settings, now_us=now_us)
-    told = check_fleet(root, settings, now_us=now_us, read=read)
+    told = check_fleet(root, settings, read_evals, now_us=now_us, read=read)
     told += code_problems(root, settings, now_us, read)
     problems += [dict(problem.to_json()) for problem in told]
     shown = settings.policies

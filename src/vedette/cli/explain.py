@@ -46,7 +46,7 @@ def explain(ctx: click.Context, id_: str, page: Path | None, as_json: bool) -> N
     and revision, effects, outcomes.
     """
     from vedette.timeline import explain as story
-    from vedette.timeline import explain_text
+    from vedette.timeline.text import explain_text
 
     settings = settings_of(ctx)
     with reading(settings) as store:
@@ -77,7 +77,7 @@ def _find_code(settings: Settings, told: dict[str, Any]) -> None:
 
 def _write(page: Path, told: dict[str, Any], as_json: bool) -> None:
     from vedette.clock import SystemClock
-    from vedette.timeline import explain_page
+    from vedette.timeline.page import explain_page
 
     text = explain_page(told, whens(), SystemClock().now_us())
     if write_out(page, text, "page", "--html"):

@@ -73,10 +73,11 @@ def problems_of(settings: Settings) -> list[Problem]:
     """Return what `vedette check` would say of a fleet's agents, memory and policy."""
     from vedette.clock import SystemClock
     from vedette.load import Problem, check_fleet, read_fleet
+    from vedette.load.eval_file import read_evals
 
     now_us = SystemClock().now_us()
     read = read_fleet(settings.root, settings, now_us=now_us)
-    found = check_fleet(settings.root, settings, now_us=now_us, read=read)
+    found = check_fleet(settings.root, settings, read_evals, now_us=now_us, read=read)
     found += code_problems(settings.root, settings, now_us, read)
     told = policy_findings(settings.policies, "policies")
     return found + [Problem(t["file"], t["line"], t["field"], t["what"], t["mend"]) for t in told]

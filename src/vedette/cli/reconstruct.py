@@ -61,8 +61,9 @@ def reconstruct(
     Exits with 1 if the entries do not agree with each other, or a target's record with them. What
     makes entries trustworthy is `ledger verify`.
     """
-    from vedette.timeline import match, reconstruction_text
+    from vedette.timeline import match
     from vedette.timeline import reconstruct as rebuilt
+    from vedette.timeline.report_text import reconstruction_text
 
     from_us, to_us = since(last, until)
     with _record(ctx, export, archive) as record:

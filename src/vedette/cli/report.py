@@ -47,8 +47,7 @@ def report(
     none. With --judges it ends with what `replay --judges` finds.
     """
     from vedette.timeline import report as made
-    from vedette.timeline import report_text
-    from vedette.timeline.report_text import would_lines
+    from vedette.timeline.report_text import report_text, would_lines
 
     from_us, to_us = since(last, until)
     settings = settings_of(ctx)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from vedette.agent import Agent, Fleet
@@ -40,19 +40,23 @@ def load_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> Loaded:
 
 
 def check_fleet(
-    root: Path, settings: Settings, *, now_us: int = 0, read: Read | None = None
+    root: Path,
+    settings: Settings,
+    cases: Callable[[Agent, str], tuple[object, list[Problem]]],
+    *,
+    now_us: int = 0,
+    read: Read | None = None,
 ) -> list[Problem]:
     """Return everything that is wrong with the fleet, by file and line. Imports no agent code.
 
-    With the cases of every agent that can be read, which nothing but `eval` needs. `read` is the
-    fleet as `read_fleet` found it; without it, it is read.
+    `cases` reads the cases of an agent, by its folder's name in messages, and says what is wrong
+    with them (`read_evals`); nothing but `eval` needs them. `read` is the fleet as
+    `read_fleet` found it; without it, it is read.
     """
-    from vedette.load.eval_file import read_evals
-
     agents, _, told = read or read_fleet(root, settings, now_us=now_us)
     problems = list(told)
     for agent in agents.values():
-        problems += read_evals(agent, _shown(root, Path(agent.folder)))[1]
+        problems += cases(agent, _shown(root, Path(agent.folder)))[1]
     return in_order(problems)
 
 

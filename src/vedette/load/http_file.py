@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 from vedette.digest import checked
-from vedette.load.field import Field, Shape
+from vedette.load.agent_file import HttpFile, ToolFile
 from vedette.load.http_template import (
     SEE_OTHER,
     BadTemplate,
@@ -21,52 +21,10 @@ from vedette.load.problem import Problem, did_you_mean
 from vedette.load.secrets import references
 from vedette.load.yaml_file import Document, KeyPath
 
-if TYPE_CHECKING:
-    from vedette.load.agent_file import ToolFile
-
 # What stands for a function of tools.py where the engine itself calls and asks.
 BY_ENGINE = "http"
 _PLAIN = ("string", "integer", "boolean")
 _IDEMPOTENT = ("PUT", "DELETE")  # by their own meaning (RFC 9110, 9.2.2)
-
-
-class HttpQueryFile(Shape):
-    """What asks the target whether the effect is there."""
-
-    url: str = Field(description="the path, for example /v1/items?key={@key}")
-    headers: dict[str, str] = Field(default_factory=dict)
-    done: list[int] = Field(
-        default_factory=lambda: [200], min_length=1, description="statuses that say it is there"
-    )
-    absent: list[int] = Field(
-        default_factory=lambda: [404, 410], description="statuses that say it is not"
-    )
-    where: dict[str, str] = Field(
-        default_factory=dict,
-        description="JSON Pointers into the answer, and what must stand there; another value, null "
-        "or too short a list says it is not there, and any other answer says nothing",
-    )
-
-
-class HttpFile(Shape):
-    """The request of a tool. Its host and its credentials are the target's."""
-
-    method: Literal["POST", "PUT", "PATCH", "DELETE"] = "POST"
-    url: str = Field(description="the path, for example /v1/items/{item}")
-    headers: dict[str, str] = Field(default_factory=dict)
-    body: Any = Field(default=None, description="JSON in which {argument} is put in; or null")
-    idempotency_header: str | None = Field(
-        default=None, description="the header that takes the effect's key"
-    )
-    ok: list[int] = Field(
-        default_factory=lambda: [200, 201, 202, 204],
-        min_length=1,
-        description="statuses that say it is done",
-    )
-    query: HttpQueryFile | None = Field(
-        default=None, description="asks the target whether it is there"
-    )
-    verify: bool = Field(default=False, description="the query is asked after each call, too")
 
 
 def http_facts(shape: HttpFile) -> dict[str, Any]:

@@ -24,9 +24,9 @@ from vedette import machine
 from vedette.agent import Agent
 from vedette.disk_errors import told_of_disk
 from vedette.errors import BadFleet, StoreFailed
-from vedette.judging import Judge
 from vedette.load.folder import digest_of, read_files
 from vedette.memory import Memory
+from vedette.ports.judge import Judge
 
 PARENT = "vedette_fleet"
 

@@ -18,6 +18,7 @@ from vedette.ports import History, Survey
 from vedette.run import ActionRow, Run
 from vedette.stop import Stop
 from vedette.storage import kept
+from vedette.storage.audit import Odd, audit
 from vedette.storage.database import Database, Row
 from vedette.storage.erase import events_of, survey, unkept_runs
 from vedette.storage.pages import Pages
@@ -46,6 +47,10 @@ class Reads(Pages, Record):
 
     def _rows(self, sql: str, *values: Any) -> list[Row]:
         return self._database.rows(sql, values)
+
+    def audit(self) -> Iterator[Odd]:
+        """Yield every column of a row that the entries contradict. Reads the whole ledger."""
+        return audit(self._database)
 
     def run(self, run: str) -> Run | None:
         """Return one run."""

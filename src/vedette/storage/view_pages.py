@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
-from vedette.storage.audit import Odd, audit
 from vedette.storage.database import Database, Row
 from vedette.storage.views import spoilt
 
@@ -97,10 +96,6 @@ class ViewPages:
         Reads the whole ledger. Raises BadCommand if some of it is archived.
         """
         return spoilt(self._database)
-
-    def audit(self) -> Iterator[Odd]:
-        """Yield every column of a row that the entries contradict. Reads the whole ledger."""
-        return audit(self._database)
 
     def _agents(self) -> list[tuple[str, Mapping[str, Any]]]:
         rows = self._rows("SELECT id, data FROM view WHERE name='agent' ORDER BY id")

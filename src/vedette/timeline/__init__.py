@@ -9,13 +9,10 @@ from __future__ import annotations
 from vedette.timeline.entries import changes, entries_page
 from vedette.timeline.explain import explain
 from vedette.timeline.match import Matched, match
-from vedette.timeline.page import explain_page
 from vedette.timeline.pages import hold_item, inbox, runs_page, status
 from vedette.timeline.reconstruct import Reconstruction, reconstruct
 from vedette.timeline.record import Record, resolve
 from vedette.timeline.report import report
-from vedette.timeline.report_text import reconstruction_text, report_text
-from vedette.timeline.text import explain_text
 
 __all__ = [
     "Matched",
@@ -24,15 +21,11 @@ __all__ = [
     "changes",
     "entries_page",
     "explain",
-    "explain_page",
-    "explain_text",
     "hold_item",
     "inbox",
     "match",
     "reconstruct",
-    "reconstruction_text",
     "report",
-    "report_text",
     "resolve",
     "runs_page",
     "status",

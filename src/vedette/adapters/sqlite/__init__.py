@@ -10,7 +10,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from vedette.adapters.sqlite.database import SqliteDatabase, open_database
+from vedette.adapters.sqlite.connection import open_database
+from vedette.adapters.sqlite.database import SqliteDatabase
 from vedette.disk_errors import told_of_disk
 from vedette.proof import SigningKey
 from vedette.state_folder import secure

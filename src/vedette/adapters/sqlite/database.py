@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from vedette.crashpoint import reach
 from vedette.disk_errors import disk_failed
-from vedette.errors import BadStore
-from vedette.state_folder import create_file, refuse_link
 
 if TYPE_CHECKING:
     import apsw
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
 _ROW_OF_MARKS = re.compile(r"VALUES(\(\?(?:,\?)*\))")
 # Few sizes, so that the statements stay prepared.
 _SIZES = (128, 32, 8, 1)
+BUSY_MS = 10_000
 
 
 class SqliteDatabase:
@@ -185,58 +184,3 @@ def _for_sizes(sql: str) -> tuple[str, ...]:
         return ()
     left, marks, right = sql[: one.end()], one.group(1), sql[one.end() :]
     return tuple(f"{left}{f',{marks}' * (size - 1)}{right}" for size in _SIZES)
-
-
-BUSY_MS = 10_000
-
-
-def open_database(
-    path: Path, *, write: bool, synchronous: str = "FULL", vfs: str | None = None
-) -> SqliteDatabase:
-    """Open the store's file; create or migrate its tables. Raises BadStore for a newer schema.
-
-    WAL with synchronous=FULL: a commit that was answered survives power loss. On macOS fullfsync
-    is set, since fsync alone does not reach the platter there. With secure_delete what is freed is
-    overwritten, always: a row that is replaced or moved today may be erased later. The log is
-    written back by the writer between groups, not within a commit.
-    """
-    import apsw
-
-    from vedette.adapters.sqlite.migrate import bring_up, check_schema
-
-    refuse_link(path)
-    if write:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if vfs is None:
-            # SQLite gives its log and the index of that the mode of this file.
-            create_file(path)
-        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-    elif not path.exists():
-        raise BadStore("there is no store here", where=str(path), mend="start `vedette run` once")
-    else:
-        flags = apsw.SQLITE_OPEN_READONLY
-    connection = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=256)
-    connection.set_busy_timeout(BUSY_MS)
-    # Else every execution of a query plans it anew for the values of that moment.
-    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-    try:
-        if not write:
-            connection.execute("PRAGMA query_only=1")
-            check_schema(connection, path)
-            return SqliteDatabase(connection, reads=True)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute(f"PRAGMA synchronous={synchronous}")
-        connection.execute("PRAGMA fullfsync=1")
-        connection.execute("PRAGMA secure_delete=ON")
-        connection.execute("PRAGMA cache_size=-65536")
-        connection.execute("PRAGMA wal_autocheckpoint=4000")
-        kept = bring_up(connection, path)
-    except apsw.NotADBError as error:
-        connection.close()
-        raise BadStore(
-            "this file is not a store", where=str(path), mend="use another state folder"
-        ) from error
-    except BaseException:
-        connection.close()
-        raise
-    return SqliteDatabase(connection, kept)
