@@ -398,10 +398,13 @@ def test_a_worker_reads_neither_settings_nor_store() -> None:
     import subprocess
 
     code = (
-        "import sys, vedette.cli.worker, vedette.adapters.worker_pool.relay, vedette.adapters.svid;"
+        "import sys, vedette.cli.worker;"
+        "import vedette.adapters.worker_pool.relay, vedette.adapters.svid;"
         "import vedette.load.folder, vedette.adapters.worker_pool.pool;"
-        "print([m for m in sys.modules if m.startswith(('vedette.load.settings', 'vedette.app.',"
-        " 'vedette.storage', 'vedette.adapters.sqlite', 'vedette.adapters.secrets', 'apsw'))"
+        "print([m for m in sys.modules if m.startswith(("
+        "'vedette.load.settings', 'vedette.app.',"
+        " 'vedette.storage', 'vedette.adapters.sqlite',"
+        " 'vedette.adapters.secrets', 'apsw'))"
         " or m == 'vedette.app'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -73,8 +73,8 @@ def test_one_that_nobody_wants_is_ended() -> None:
 
 def test_one_ends_with_whoever_began_it() -> None:
     """A start that is killed before it has a pool leaves no process behind."""
-    code = "from vedette.adapters.worker_pool.begun import Begun; import os; b = Begun(); "
-    code += "print(b._process.pid, flush=True); os.kill(os.getpid(), 9)"
+    code = "from vedette.adapters.worker_pool.begun import Begun;"
+    code += "import os; b = Begun(); print(b._process.pid, flush=True); os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     left = int(done.stdout)
     with subprocess.Popen(

@@ -89,7 +89,8 @@ def test_the_size_of_a_process_is_told_with_and_without_proc() -> None:
 ORPHAN = """
 import os, subprocess, sys, time
 child = [sys.executable, "-c", "import sys, time; sys.platform = {platform!r};"
-    "from vedette.adapters.worker_pool import confine; confine._die_with_parent();"
+    "from vedette.adapters.worker_pool import confine;"
+    "confine._die_with_parent();"
     "print('ready', flush=True); time.sleep(60)"]
 process = subprocess.Popen(child, stdout=subprocess.PIPE)
 process.stdout.readline()
