@@ -399,8 +399,10 @@ def test_a_worker_reads_neither_settings_nor_store() -> None:
 
     code = (
         "import sys, vedette.cli.worker;"
-        "import vedette.adapters.worker_pool.relay, vedette.adapters.svid;"
-        "import vedette.load.folder, vedette.adapters.worker_pool.pool;"
+        "import vedette.adapters.worker_pool.relay;"
+        "import vedette.adapters.svid;"
+        "import vedette.load.folder;"
+        "import vedette.adapters.worker_pool.pool;"
         "print([m for m in sys.modules if m.startswith(("
         "'vedette.load.settings', 'vedette.app.',"
         " 'vedette.storage', 'vedette.adapters.sqlite',"

@@ -166,7 +166,8 @@ def test_no_value_is_ever_taken_for_a_reference(value: Any, beside: Any) -> None
 def test_bytes_of_any_kind_are_an_answer_or_are_refused(noise: bytes) -> None:
     """Whatever a worker sends, nothing but BadFrame comes of it."""
     for read in (
-        read_plain, wire.outcome_in, wire.rows_in, raised, lambda b: wire.thought_in(b, b""),
+        read_plain, wire.outcome_in, wire.rows_in, raised,
+        lambda b: wire.thought_in(b, b""),
     ):  # fmt: skip
         for form in (b"", b"j", b"s"):
             try:

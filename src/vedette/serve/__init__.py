@@ -6,5 +6,4 @@ def preload() -> None:
     import starlette.applications  # noqa: F401
     import uvicorn.protocols.http.h11_impl  # noqa: F401
 
-    import vedette.serve.http
-    import vedette.serve.local  # noqa: F401
+    from vedette.serve import http, local  # noqa: F401

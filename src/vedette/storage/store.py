@@ -37,7 +37,10 @@ from vedette.storage.writer import Writer
 
 
 class SqlStore(Keeping):
-    """One fleet's durable state. See `vedette.ports.Store`; all writes answer after COMMIT."""
+    """One fleet's durable state, as `vedette.ports.Store` says.
+
+    All writes answer after COMMIT.
+    """
 
     writer: Writer
     witness: Witness  # set by the adapter before it connects
