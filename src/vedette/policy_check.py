@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import orjson
 
+import vedette
 from vedette.bundle import Bundle
 from vedette.digest import canonical, sha256_hex
 from vedette.ports import Finding
@@ -35,7 +36,7 @@ class Checks(Protocol):
 @cache
 def checker() -> str:
     """Return the digest of this version's check."""
-    root = Path(__file__).parent
+    root = Path(vedette.__file__).parent
     files = [
         file
         for name in _CODE

@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import vedette
 from vedette.adapters.worker_pool import landlock, seccomp
 from vedette.adapters.worker_pool.protection import protection
 from vedette.quick_data import dataclass
@@ -174,7 +175,7 @@ def _interpreter(closed: tuple[str, ...]) -> tuple[str, ...]:
     paths = {path for text in named if text and (path := Path(text).resolve()).exists()}
     inside = [Path(place).resolve() for place in closed]
     open_ = {path for path in paths if not any(one.is_relative_to(path) for one in inside)}
-    open_.add(Path(__file__).resolve().parents[2])
+    open_.add(Path(vedette.__file__).resolve().parent)
     # Each rule costs its worker: what lies below another one is left out.
     return (*_DEVICES, *sorted(str(one) for one in open_ if open_.isdisjoint(one.parents)))
 
