@@ -22,13 +22,6 @@ WaitFor = Literal["approval", "time", "resume"]
 # Obligations that the line knows how to fulfil. One it does not know is a deny.
 OBLIGATIONS = frozenset({"notify", "label_output", "verify"})
 
-# What an agent is told: enough to go on, not enough to probe the policy with.
-COARSE: Mapping[Outcome, str] = {
-    "permit": "permitted",
-    "hold": "waiting",
-    "deny": "not permitted",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Decision:

@@ -137,49 +137,6 @@ class Frontier:
         return frontier
 
 
-def _climb(level: Sequence[bytes]) -> list[bytes]:
-    """Return the level above; a last node without a partner rises unchanged."""
-    above = [node_hash(level[at - 1], level[at]) for at in range(1, len(level), 2)]
-    if len(level) & 1:
-        above.append(level[-1])
-    return above
-
-
-def _path(level: Sequence[bytes], index: int) -> list[bytes]:
-    """Return the siblings from node `index` of `level` up to the root."""
-    path = []
-    while len(level) > 1:
-        if (index ^ 1) < len(level):
-            path.append(level[index ^ 1])
-        level = _climb(level)
-        index >>= 1
-    return path
-
-
-def inclusion_proof(leaves: Sequence[bytes], index: int) -> list[bytes]:
-    """Return PATH(index, leaves) of RFC 9162 §2.1.3.1. Raises IndexError outside the tree."""
-    if not 0 <= index < len(leaves):
-        raise IndexError(f"leaf {index} of a tree of {len(leaves)}")
-    return _path(leaves, index)
-
-
-def consistency_proof(leaves: Sequence[bytes], m: int) -> list[bytes]:
-    """Return PROOF(m, leaves) of RFC 9162 §2.1.4.1: the first m leaves are a prefix of all.
-
-    Empty for m = 0 and m = len(leaves). Raises IndexError for an m outside the tree.
-    """
-    if not 0 <= m <= len(leaves):
-        raise IndexError(f"first {m} leaves of a tree of {len(leaves)}")
-    if m in (0, len(leaves)):
-        return []
-    # The widest complete subtree that ends the first tree; the rest of the proof leads from
-    # there to the root. Where it *is* the first tree, the verifier has its hash already.
-    level, node = leaves, m - 1
-    while node & 1:
-        level, node = _climb(level), node >> 1
-    return ([level[node]] if node else []) + _path(level, node)
-
-
 def _hashes(*values: bytes) -> bool:
     return all(len(value) == HASH_BYTES for value in values)
 

@@ -27,7 +27,7 @@ class Tail:
         return self.base.size + len(self.leaves)
 
     def inclusion(self, index: int) -> list[bytes]:
-        """Return PATH(index, tree) of RFC 9162 §2.1.3.1, as `proof.inclusion_proof` does.
+        """Return PATH(index, tree) of RFC 9162 §2.1.3.1: the siblings from a leaf to the root.
 
         Raises IndexError for a leaf that is not at hand.
         """
@@ -36,7 +36,9 @@ class Tail:
         return self._path(index)
 
     def consistency(self, m: int) -> list[bytes]:
-        """Return PROOF(m, tree) of RFC 9162 §2.1.4.1, as `proof.consistency_proof` does.
+        """Return PROOF(m, tree) of RFC 9162 §2.1.4.1: the first m leaves are a prefix of all.
+
+        Empty for m = 0 and m = size.
 
         Raises IndexError for an m within the beginning.
         """

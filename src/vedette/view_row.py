@@ -47,12 +47,6 @@ def bucket(micros: int) -> str:
     return f"{octave}.{quarter}"
 
 
-def floor_us(name: str) -> int:
-    """Return the least latency of a bucket, in microseconds."""
-    octave, _, quarter = name.partition(".")
-    return ((4 + int(quarter)) << int(octave)) >> 2
-
-
 def add(table: State, name: str, amount: int) -> None:
     """Add to a number that is absent when it is 0."""
     number = table.get(name, 0) + amount

@@ -6,16 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from joserfc.jwk import RSAKey
 from tests.googles import MASTER, FakeGoogle, fake_google
-from tests.remote import svid_tokens
 
 from vedette.adapters.google_tokens import IamCredentials, Metadata, TokenHands
-from vedette.adapters.jwt import FixedKeys, Jwks
+from vedette.adapters.jwt import Jwks
+from vedette.adapters.jwt.keys import read_key
 from vedette.effect import Call, Outcome, RowWrite
 from vedette.errors import BadFleet, Unavailable
 from vedette.ports.tokens import BadToken
@@ -295,15 +294,11 @@ def test_keys_are_not_fetched_in_the_clear(url: str) -> None:
     Jwks("https://keys.example/certs", now_us=lambda: 0)
 
 
-async def test_fixed_keys_are_public_keys(tmp_path: Path, google: FakeGoogle) -> None:
-    pem = google.keys["g1"].as_pem(private=False)
-    jwk = google.keys["g1"].as_dict(private=True)
-    keys = FixedKeys({"pem": pem, "jwk": jwk})
-    assert (await keys.key("pem")).thumbprint() == (await keys.key("jwk")).thumbprint()
-    assert not (await keys.key("jwk")).is_private, "a private part is never kept"
-    for odd in ("nothing", {"kty": "oct", "k": "c2VjcmV0"}):
-        with pytest.raises(BadFleet):
-            FixedKeys({"odd": odd})
-    issuer, _ = svid_tokens(tmp_path)
-    signer = issuer.signer("a")
-    assert (await FixedKeys({"a": signer._key.as_pem(private=False)}).key("a")).key_type == "EC"
+def test_a_key_of_a_set_is_a_public_key(google: FakeGoogle) -> None:
+    whole = google.keys["g1"]
+    key = read_key(whole.as_dict(private=True))
+    assert key.thumbprint() == whole.thumbprint()
+    assert not key.is_private, "a private part is never kept"
+    for odd in ({"kty": "oct", "k": "c2VjcmV0"}, {"kty": "EC", "crv": "P-256"}, {}):
+        with pytest.raises(ValueError, match="key"):
+            read_key(odd)

@@ -216,6 +216,21 @@ async def test_several_folders_of_any_name(box: imap.Mailbox) -> None:
     assert (kept.handed[2].subject or "").endswith(";Büro")
 
 
+@pytest.mark.parametrize("keyword", ["a[b", "NIL", "UID", "123"])
+async def test_a_mail_with_a_keyword_of_any_spelling_is_taken(
+    box: imap.Mailbox, keyword: str
+) -> None:
+    """Whoever may write to the mailbox chooses it; it must not hold back the mails beside it."""
+    box.fill([raw(1)], flags=f"({keyword})")
+    box.fill([raw(2)])
+    kept, session = Kept(), Session(box.table())
+    await source(box).deliver(kept)
+    assert [event.data["subject"] for event in kept.handed] == ["s1", "s2"]
+    session.open("INBOX")
+    assert session.mails([1])[1].flags == {keyword}
+    session.close()
+
+
 async def test_what_cannot_be_taken_is_refused_once_and_nothing_is_stuck(box: imap.Mailbox) -> None:
     odd = [
         b"", b"\r\n", b"no header at all\r\n", b"Subject: \xff\xfe\r\n\r\n\xff\x80\r\n",

@@ -270,6 +270,14 @@ def test_names_of_folders_come_back_as_they_went(name: str) -> None:
     assert plain(wire[1:-1].replace('\\"', '"').replace("\\\\", "\\")) == name
 
 
+@pytest.mark.parametrize("name", ["A[b", "Büro & Co", 'q"x'])
+def test_a_folder_of_any_name_is_listed_beside_the_others(name: str, box: ImapBox) -> None:
+    session = Session(box.target)
+    session.create(name)
+    assert {name, "INBOX"} <= set(session.folders())
+    session.close()
+
+
 @pytest.mark.parametrize("name", ["", "a\r\nb", "x" * 300, "nul\0"])
 def test_a_name_that_would_be_another_command_is_none(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be"):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import random
 import stat
 import subprocess
+import tracemalloc
 from pathlib import Path
 
 import orjson
@@ -28,6 +30,7 @@ from vedette.adapters.bundle_file.archive import SIGNATURES
 from vedette.adapters.bundle_file.tar import read_tar, write_tar
 from vedette.adapters.rego.stage import read_bundle
 from vedette.bundle import Bundle
+from vedette.digest import sha256_hex
 from vedette.errors import BadPolicy, BadStore
 from vedette.testing.faults import in_child
 
@@ -98,6 +101,18 @@ def test_a_revision_of_others_tells_nothing(text: str | None) -> None:
     assert told(revision_text(7, "a" * 64)) == (7, "a" * 64)
 
 
+def test_the_container_has_the_bytes_that_it_always_had() -> None:
+    """Archives are signed and known by their digest: these are those of the first version."""
+    files = {
+        ".manifest": b"{}", "empty.rego": b"", "a/b.rego": b"package a.b\n" * 11_000,
+        "deep/" + "x" * 90 + "/" + "y" * 60 + "/data.json": "é\n".encode() * 512,
+    }  # fmt: skip
+    raw = write_tar(files)
+    assert len(raw) == 137_249
+    assert sha256_hex(raw) == "d7f75d46ff445ab73ff9652e53d0680c45ae34f837cd01532ddcfd3e6ddba028"
+    assert read_tar(raw) == files
+
+
 # --- changed ------------------------------------------------------------------------------------
 
 
@@ -117,6 +132,15 @@ def test_cut_or_lengthened_is_refused(key: PolicyKey, raw: bytes) -> None:
     for other in (b"", raw[:-1], raw[: len(raw) // 2], raw + b"\0", raw + raw):
         with pytest.raises(BadPolicy):
             unpack(other, key.public)
+
+
+def test_what_was_compressed_is_refused_before_it_swells(key: PolicyKey, raw: bytes) -> None:
+    for other in (gzip.compress(gzip.decompress(raw)), gzip.compress(bytes(256 << 20), 1)):
+        tracemalloc.start()
+        with pytest.raises(BadPolicy, match="the archive is"):
+            unpack(other, key.public)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+        tracemalloc.stop()
 
 
 def test_signed_with_another_key_is_refused(raw: bytes, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from vedette.testing.steps import (
 )
 from vedette.testing.toy import World, job, note, send, toy_fleet
 from vedette.view import KEEP_MINUTES, MINUTE_US, View, folded
-from vedette.view_row import Key, Row, Told, bucket, floor_us
+from vedette.view_row import Key, Row, Told, bucket
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PERMIT = Decision("permit", "permit.small", ("p",))
@@ -435,7 +435,8 @@ def test_groups_of_any_size_come_to_the_same(told: list[Told], data: st.DataObje
 
 @given(st.integers(1, 2**50))
 def test_a_bucket_holds_its_latency(micros: int) -> None:
-    low = floor_us(bucket(micros))
+    octave, _, quarter = bucket(micros).partition(".")
+    low = ((4 + int(quarter)) << int(octave)) >> 2
     assert low <= micros < max(low * 1.25 + 1, low + 1)
 
 

@@ -2,56 +2,21 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.merkle import head, path, subproof
 
 from vedette.proof import (
     Frontier,
-    consistency_proof,
-    inclusion_proof,
     leaf_hash,
     verify_consistency,
     verify_inclusion,
 )
+from vedette.tail import Tail
 
 ALL_SIZES = 33  # past two powers of two: every shape of proof occurs
 LEAVES = [leaf_hash(b"%d" % number) for number in range(300)]
-
-
-def split(size: int) -> int:
-    """The largest power of two below `size`."""
-    return 1 << (size - 1).bit_length() - 1
-
-
-def head(leaves: list[bytes]) -> bytes:
-    """MTH, by the recursion of RFC 9162 section 2.1.1."""
-    if len(leaves) < 2:
-        return leaves[0] if leaves else sha256(b"").digest()
-    k = split(len(leaves))
-    return sha256(b"\x01" + head(leaves[:k]) + head(leaves[k:])).digest()
-
-
-def path(m: int, leaves: list[bytes]) -> list[bytes]:
-    """PATH, by the recursion of section 2.1.3.1."""
-    if len(leaves) == 1:
-        return []
-    k = split(len(leaves))
-    if m < k:
-        return [*path(m, leaves[:k]), head(leaves[k:])]
-    return [*path(m - k, leaves[k:]), head(leaves[:k])]
-
-
-def subproof(m: int, leaves: list[bytes], whole: bool) -> list[bytes]:
-    """SUBPROOF, by the recursion of section 2.1.4.1."""
-    if m == len(leaves):
-        return [] if whole else [head(leaves)]
-    k = split(len(leaves))
-    if m <= k:
-        return [*subproof(m, leaves[:k], whole), head(leaves[k:])]
-    return [*subproof(m - k, leaves[k:], False), head(leaves[:k])]
 
 
 @pytest.mark.parametrize("size", range(1, ALL_SIZES + 1))
@@ -59,13 +24,13 @@ def test_every_proof_of_a_size_is_the_recursive_one_and_verifies(size: int) -> N
     leaves = LEAVES[:size]
     root = head(leaves)
     for index in range(size):
-        proof = inclusion_proof(leaves, index)
+        proof = Tail(leaves=leaves).inclusion(index)
         assert proof == path(index, leaves)
         assert verify_inclusion(leaves[index], index, size, proof, root)
         for other in set(range(size)) - {index}:
             assert not verify_inclusion(leaves[index], other, size, proof, root)
     for first in range(1, size + 1):
-        proof = consistency_proof(leaves, first)
+        proof = Tail(leaves=leaves).consistency(first)
         assert proof == subproof(first, leaves, True)
         assert verify_consistency(first, size, head(leaves[:first]), root, proof)
 
@@ -123,7 +88,7 @@ def broken(data: st.DataObject, proof: list[bytes]) -> list[bytes]:
 def test_a_changed_inclusion_proof_is_refused(size: int, data: st.DataObject) -> None:
     leaves = LEAVES[:size]
     index = data.draw(st.integers(0, size - 1))
-    leaf, root, proof = leaves[index], head(leaves), inclusion_proof(leaves, index)
+    leaf, root, proof = leaves[index], head(leaves), Tail(leaves=leaves).inclusion(index)
     bit = data.draw(st.integers(0, 255))
     assert verify_inclusion(leaf, index, size, proof, root)
     assert not verify_inclusion(changed(leaf, bit), index, size, proof, root)
@@ -136,7 +101,7 @@ def test_a_changed_inclusion_proof_is_refused(size: int, data: st.DataObject) ->
 def test_a_changed_consistency_proof_is_refused(second: int, data: st.DataObject) -> None:
     leaves = LEAVES[:second]
     first = data.draw(st.integers(1, second - 1))
-    old, new, proof = head(leaves[:first]), head(leaves), consistency_proof(leaves, first)
+    old, new, proof = head(leaves[:first]), head(leaves), Tail(leaves=leaves).consistency(first)
     bit = data.draw(st.integers(0, 255))
     assert verify_consistency(first, second, old, new, proof)
     assert not verify_consistency(first, second, changed(old, bit), new, proof)
@@ -151,6 +116,6 @@ def test_a_history_written_anew_is_not_consistent(second: int, data: st.DataObje
     at = data.draw(st.integers(0, first - 1))
     anew = LEAVES[:second]
     anew[at] = leaf_hash(b"another entry")
-    proof = consistency_proof(anew, first)
+    proof = Tail(leaves=anew).consistency(first)
     assert verify_consistency(first, second, head(anew[:first]), head(anew), proof)
     assert not verify_consistency(first, second, head(LEAVES[:first]), head(anew), proof)

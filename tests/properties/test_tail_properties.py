@@ -7,14 +7,13 @@ from hashlib import sha256
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.merkle import path, subproof
 
 from vedette.archived import NOTHING, Archived
 from vedette.keychain import KeyChain
 from vedette.proof import (
     Frontier,
     ProofError,
-    consistency_proof,
-    inclusion_proof,
     read_notes,
     verify_consistency,
     verify_inclusion,
@@ -43,11 +42,11 @@ def test_proofs_equal_those_of_the_whole_tree(drawn: tuple[int, int, int]) -> No
     begun, at, whole = drawn
     tail = Tail(tree_of(LEAVES[:begun]), LEAVES[begun:whole])
     root = tree_of(LEAVES[:whole]).root()
-    path = tail.inclusion(at)
-    assert path == inclusion_proof(LEAVES[:whole], at)
-    assert verify_inclusion(LEAVES[at], at, whole, path, root)
+    siblings = tail.inclusion(at)
+    assert siblings == path(at, LEAVES[:whole])
+    assert verify_inclusion(LEAVES[at], at, whole, siblings, root)
     growth = tail.consistency(at)
-    assert growth == consistency_proof(LEAVES[:whole], at)
+    assert growth == (subproof(at, LEAVES[:whole], True) if at else [])
     assert verify_consistency(at, whole, tree_of(LEAVES[:at]).root(), root, growth)
 
 

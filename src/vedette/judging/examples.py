@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from vedette.judging.calibration import (
-    expected_error,
     fit_logistic,
     promised_bar,
     sureness_facts,
@@ -207,10 +206,6 @@ class ExampleBank:
         None if the examples are too few or too mixed for such a promise: then ask a person.
         """
         return promised_bar(*self._outcomes(), share)
-
-    def calibration_error(self) -> float:
-        """Return the expected calibration error of the examples when each is left out."""
-        return expected_error(*self._outcomes())
 
     def _outcomes(self) -> tuple[list[float], list[bool]]:
         found = self.left_out()

@@ -5,25 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from vedette.quick_data import dataclass
 
-_MONTHS = {
-    name: number
-    for number, name in enumerate(
-        (b"jan", b"feb", b"mar", b"apr", b"may", b"jun", b"jul", b"aug", b"sep", b"oct", b"nov",
-         b"dec"), 1,
-    )
-}  # fmt: skip
 _FLAGS = re.compile(rb"FLAGS \(([^()]*)\)", re.IGNORECASE)
 _UID = re.compile(rb"\bUID (\d+)", re.IGNORECASE)
 _SIZE = re.compile(rb"\bRFC822\.SIZE (\d+)", re.IGNORECASE)
-_DATE = re.compile(
-    rb'INTERNALDATE "[ ]?(\d{1,2})-([A-Za-z]{3})-(\d{4}) (\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)"',
-    re.IGNORECASE,
-)
+_DATE = re.compile(rb'\bINTERNALDATE "([^"]*)"', re.IGNORECASE)
 _SHORT = re.compile(rb'BODY\[\](?:<0>)? (?:NIL|"((?:[^"\\]|\\.)*)")', re.IGNORECASE)
 _BEGINS = re.compile(rb"\d+ \(")
 
@@ -87,7 +78,7 @@ def _add(found: dict[int, Mail], text: bytes, content: bytes | None) -> None:
     if size := _SIZE.search(rest):
         mail = replace(mail, size=int(size[1]))
     if date := _DATE.search(rest):
-        mail = replace(mail, received_us=_micros(date))
+        mail = replace(mail, received_us=_micros(date[1].decode("ascii", "replace")))
     if content is None and (short := _SHORT.search(rest)):
         content = re.sub(rb"\\(.)", rb"\1", short[1] or b"")
     if content is not None:
@@ -95,17 +86,11 @@ def _add(found: dict[int, Mail], text: bytes, content: bytes | None) -> None:
     found[mail.uid] = mail
 
 
-def _micros(date: re.Match[bytes]) -> int:
+def _micros(date: str) -> int:
     """Return an INTERNALDATE in microseconds UTC; 0 for one that no calendar has."""
-    month = _MONTHS.get(date[2].lower(), 0)
-    offset = timedelta(hours=int(date[8]), minutes=int(date[9]))
     try:
-        zone = timezone(-offset if date[7] == b"-" else offset)
-        moment = datetime(
-            int(date[3]), month, int(date[1]), int(date[4]), int(date[5]), int(date[6]),
-            tzinfo=zone,
-        )  # fmt: skip
+        moment = parsedate_to_datetime(date)
     except ValueError:
         return 0
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return max(0, round(since.total_seconds() * 1_000_000))
+    # "-0000" says no zone, which is UTC here.
+    return max(0, round(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() * 1_000_000))

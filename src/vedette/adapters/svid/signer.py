@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +75,3 @@ def identity_file(
     """Return the content of a worker's identity file."""
     told = {"format": FORMAT, "fleet": fleet, "agent": agent, "audience": audience}
     return orjson.dumps({**told, "life_us": life_us, "key": key}, option=orjson.OPT_INDENT_2)
-
-
-def minter(path: Path, now_us: Callable[[], int]) -> Callable[[], str]:
-    """Return what mints tokens from an identity file, read anew each time: it may be rotated."""
-    return lambda: Signer.of_file(path).mint(now_us())
