@@ -65,17 +65,21 @@ def request(
     *,
     seconds: float,
     most_bytes: int,
+    read_timeout_s: float | None = None,
     tls: ssl.SSLContext | None = None,
     may_send: Callable[[socket.socket], bool] = lambda line: True,
 ) -> Answer:
     """Make a request of `http://` or `https://` and return the answer, whatever its status. Blocks.
 
-    All of it takes `seconds` at most, but for the name of the host. Of the body `most_bytes` are
-    kept. `tls` says whom to trust, by default whom the system trusts. `may_send` is asked with the
-    connection just before the first byte. Raises NotSent, NoAnswer, and ValueError for what no
-    request can be made of (then nothing was sent, and never will be).
+    All of it takes `seconds` at most, but for the name of the host; connecting, and each wait for
+    more, `read_timeout_s`. Of the body `most_bytes` are kept. `tls` says whom to trust, by default
+    whom the system trusts. `may_send` is asked with the connection just before the first byte.
+    Raises NotSent, NoAnswer, and ValueError for what no request can be made of (then nothing was
+    sent, and never will be).
     """
-    end = machine.monotonic_s() + seconds
+    now = machine.monotonic_s()
+    end = now + seconds
+    connect_end = end if read_timeout_s is None else min(end, now + read_timeout_s)
     parts = urlsplit(url)
     secure = parts.scheme == "https"
     if not parts.hostname or not (secure or parts.scheme == "http"):
@@ -84,11 +88,14 @@ def request(
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if secure and tls is None:
         tls = ssl.create_default_context()
-    with closing(connect(parts.hostname, port, end, tls if secure else None)) as line:
+    with closing(connect(parts.hostname, port, connect_end, tls if secure else None)) as line:
         if not may_send(line):
             raise NotSent("nobody waits for it any more")
         host = authority(parts.hostname, port, secure=secure)
-        return exchange(line, host, method, target, headers, body, end=end, most_bytes=most_bytes)
+        return exchange(
+            line, host, method, target, headers, body,
+            end=end, most_bytes=most_bytes, read_timeout_s=read_timeout_s,
+        )  # fmt: skip
 
 
 async def request_in_thread(
@@ -196,6 +203,7 @@ def exchange(
     *,
     end: float,
     most_bytes: int,
+    read_timeout_s: float | None = None,
 ) -> Answer:
     """Put a request on a connection and return the answer; the connection is of no use after.
 
@@ -211,9 +219,10 @@ def exchange(
     stream = _Stream(line, end)
     try:
         drop_unsent(line)
-        answer = httpcore.HTTP11Connection(url.origin, stream).handle_request(
-            httpcore.Request(method, url, headers=fields, content=body)
-        )
+        asked = httpcore.Request(method, url, headers=fields, content=body)
+        if read_timeout_s is not None:
+            asked.extensions["timeout"] = {"read": read_timeout_s, "write": read_timeout_s}
+        answer = httpcore.HTTP11Connection(url.origin, stream).handle_request(asked)
     except (OSError, httpcore.ProtocolError) as error:
         why = f"{type(error).__name__}: {error}"[:300]
         if stream.used:
@@ -251,13 +260,13 @@ class _Stream(httpcore.NetworkStream):
         self._end = end
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        self._line.settimeout(_left(self._end))
+        self._line.settimeout(_left(self._end, timeout))
         return self._line.recv(max_bytes)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         rest = memoryview(buffer)
         while rest:
-            self._line.settimeout(_left(self._end))
+            self._line.settimeout(_left(self._end, timeout))
             self.used = True
             rest = rest[self._line.send(rest) :]
 
@@ -277,9 +286,9 @@ def shut(line: socket.socket) -> None:
         socket.socket.shutdown(line, socket.SHUT_RDWR)
 
 
-def _left(end: float) -> float:
-    """Return the seconds that are left. Raises TimeoutError if none are."""
+def _left(end: float, most: float | None = None) -> float:
+    """Return the seconds that are left, at most `most`. Raises TimeoutError if none are."""
     left = end - machine.monotonic_s()
     if left <= 0:
         raise TimeoutError("the time is over")
-    return left
+    return left if most is None else min(left, most)

@@ -214,6 +214,23 @@ def test_a_handshake_that_trickles_ends_in_time() -> None:
     assert time.monotonic() - began < 4
 
 
+@pytest.mark.parametrize("first", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx"])
+def test_a_silence_ends_before_the_whole(first: bytes) -> None:
+    def serve(line: socket.socket) -> None:
+        line.sendall(first)
+        line.recv(1)
+
+    began = time.monotonic()
+    with served(serve) as (url, _):
+        try:
+            found = request("GET", url, {}, seconds=9, read_timeout_s=0.2, most_bytes=9)
+        except NoAnswer:
+            assert not first
+        else:
+            assert (found.body, found.cut) == (b"x", True)
+    assert time.monotonic() - began < 4
+
+
 def test_a_server_that_does_not_read_ends_in_time() -> None:
     began = time.monotonic()
     with served(lambda line: time.sleep(0.5)) as (url, _), pytest.raises(NoAnswer):
