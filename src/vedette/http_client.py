@@ -109,8 +109,8 @@ async def request_in_thread(
 ) -> Answer:
     """Make a request from an event loop, on a thread whose connection ends with the task.
 
-    Raises as `request` does, and TimeoutError for a name that is not resolved in time: then nothing
-    was sent, nor will be.
+    Raises as `request` does, and TimeoutError after `seconds`, however long a name takes to be
+    resolved: then nothing more is sent.
     """
     import asyncio
 
@@ -125,7 +125,8 @@ async def request_in_thread(
         async with asyncio.timeout(seconds):
             return await asyncio.to_thread(
                 request, method, url, headers, body,
-                seconds=seconds, most_bytes=most_bytes, may_send=may_send,
+                # The task is over first, and takes the connection along.
+                seconds=seconds + 1.0, most_bytes=most_bytes, may_send=may_send,
             )  # fmt: skip
     finally:
         with lock:
