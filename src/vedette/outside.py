@@ -12,7 +12,6 @@ import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import suppress
 from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,8 +121,7 @@ async def _source(plan: Any, dates: dict[str, tuple[str, int]]) -> Seen:
         seen = Seen(what, "ok", str(await probe(plan)))
         url = getattr(plan, "url", None)
         if isinstance(url, str):
-            with suppress(OSError):
-                dates[what] = (await asyncio.to_thread(_date, url), SystemClock().now_us())
+            dates[what] = (await asyncio.to_thread(_date, url), SystemClock().now_us())
         return seen
     if kind in ("CsvPlan", "JsonlPlan"):
         files = glob(plan.path)  # noqa: PTH207 (an absolute pattern)
@@ -186,16 +184,13 @@ def _connect(url: str) -> str:
 
 
 def _date(url: str) -> str:
-    """Return the Date header of a server that a source only reads. Raises OSError."""
-    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+    """Return the Date header of a server that a source only reads, "" if none is had."""
+    from vedette.http_client import NoAnswer, NotSent, request
 
     parts = urlsplit(url)
-    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=WAIT_S)
+    root = parts._replace(path="/", query="", fragment="").geturl()
     try:
-        connection.request("HEAD", "/")
-        return connection.getresponse().headers.get("Date", "")
-    except HTTPException as error:
-        raise OSError(str(error)) from error
-    finally:
-        connection.close()
+        answer = request("HEAD", root, {}, seconds=WAIT_S, most_bytes=0)
+    except (NotSent, NoAnswer, ValueError):
+        return ""
+    return answer.headers.get("date", "")

@@ -25,6 +25,7 @@ VENDORS = frozenset(
         "cryptography",
         "google",
         "grpc",
+        "httpcore",
         "httpx",
         "numpy",
         "opa_client",

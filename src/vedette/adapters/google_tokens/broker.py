@@ -35,37 +35,28 @@ async def _ask(
     flavor: bool = False,
 ) -> bytes:
     """Return what a server answers with 200. Raises Unavailable, without a word of the answer."""
-    import aiohttp
+    from vedette.http_client import NoAnswer, NotSent, request_in_thread
 
     where = url.partition("?")[0]
-    data = None if body is None else orjson.dumps(body)
+    data = b"" if body is None else orjson.dumps(body)
     if body is not None:
         headers = {**headers, "Content-Type": "application/json"}
     try:
-        timeout = aiohttp.ClientTimeout(total=timeout_s)
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.request(
-                method, url, headers=headers, data=data, allow_redirects=False
-            ) as answer,
-        ):
-            if answer.status != 200:
-                mend = (
-                    "check roles/iam.serviceAccountTokenCreator" if answer.status == 403 else None
-                )
-                raise Unavailable(f"HTTP {answer.status}", where=where, mend=mend)
-            # Anything else on this address (a captive portal, a proxy) is not the metadata server.
-            if flavor and answer.headers.get("Metadata-Flavor") != "Google":
-                raise Unavailable("is no metadata server", where=where)
-            # To its end: `read(n)` would return what happens to be there.
-            body = bytearray()
-            async for chunk in answer.content.iter_any():
-                body += chunk
-                if len(body) > _MOST_BYTES:
-                    raise Unavailable(f"answered with over {_MOST_BYTES} bytes", where=where)
-            return bytes(body)
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise Unavailable(type(error).__name__, where=where) from error
+        answer = await request_in_thread(
+            method, url, headers, data, seconds=timeout_s, most_bytes=_MOST_BYTES
+        )
+    except (NotSent, NoAnswer, TimeoutError, ValueError) as error:
+        raise Unavailable(type(error.__cause__ or error).__name__, where=where) from error
+    if answer.status != 200:
+        mend = "check roles/iam.serviceAccountTokenCreator" if answer.status == 403 else None
+        raise Unavailable(f"HTTP {answer.status}", where=where, mend=mend)
+    # Anything else on this address (a captive portal, a proxy) is not the metadata server.
+    if flavor and answer.headers.get("metadata-flavor") != "Google":
+        raise Unavailable("is no metadata server", where=where)
+    if answer.cut:
+        what = f"answered with over {_MOST_BYTES} bytes, or broke off"
+        raise Unavailable(what, where=where)
+    return answer.body
 
 
 class Metadata:

@@ -11,7 +11,6 @@ import asyncio
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import field
 from typing import Any
 
@@ -26,6 +25,7 @@ from vedette.adapters.http_tool.send import (
     place_of,
 )
 from vedette.effect import Call, Outcome, RowWrite
+from vedette.http_client import shut
 from vedette.load.http_template import BadArgument, Request, made
 from vedette.ports import Performer
 from vedette.quick_data import dataclass
@@ -53,7 +53,6 @@ class _Attempt:
             if self.unwanted or machine.monotonic_s() >= self.end or not may_start():
                 self.unwanted = True
                 return False
-            line.settimeout(max(0.001, self.end - machine.monotonic_s()))
             self.line, self.sent = line, True
         crashpoint.reach("call:before")
         return True
@@ -63,8 +62,7 @@ class _Attempt:
         with self.lock:
             self.unwanted = not self.sent
             if self.line is not None:
-                with suppress(OSError):
-                    self.line.shutdown(socket.SHUT_RDWR)
+                shut(self.line)
             return self.sent
 
 

@@ -1,27 +1,35 @@
 """One HTTP request to a target, on one connection of its own. Synchronous, for a thread.
 
-The name of the host is resolved here, once, and the connection goes to an address that was looked
-at: private addresses only where the target says so, those that clouds serve credentials from
-never. No proxy is asked and no redirect followed: request and credential go nowhere else.
+The connection goes to an address that was looked at: private addresses only where the target says
+so, those that clouds serve credentials from never.
 """
 
 from __future__ import annotations
 
-import http.client
 import ipaddress
 import json
 import socket
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import field
 from typing import Any
 from urllib.parse import urlsplit
 
-from vedette import machine
-from vedette.linger import deliver_unsent, drop_unsent
+from vedette import http_client
+from vedette.http_client import Answer, IpAddress, NoAnswer, NotSent
 from vedette.load.http_template import Request
 from vedette.quick_data import dataclass
+
+__all__ = [
+    "Answer",
+    "NoAnswer",
+    "NotSent",
+    "connected",
+    "exchange",
+    "forbidden",
+    "headers_of",
+    "place_of",
+]
 
 MOST_BYTES = 64 << 10  # of an answer's body that are kept
 
@@ -30,20 +38,6 @@ _METADATA = frozenset({"100.100.100.200", "fd00:ec2::254", "fd20:ce::254", "168.
 # Neither is a place for a request, though the library calls them global (RFC 6890; RFC 3879).
 _NOWHERE = (ipaddress.ip_network("192.0.0.0/24"), ipaddress.ip_network("fec0::/10"))
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-
-IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
-
-
-class NotSent(Exception):
-    """Nothing was sent. `passes`: it may be different the next time."""
-
-    def __init__(self, what: str, *, passes: bool = True) -> None:
-        super().__init__(what)
-        self.passes = passes
-
-
-class NoAnswer(Exception):
-    """Something was sent, and what came of it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +50,6 @@ class Place:
     prefix: str
     private: bool
     ca_file: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What came back. `cut` says that there was more of the body, or that it broke off."""
-
-    status: int
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
-    cut: bool = False
 
 
 def place_of(target: Mapping[str, Any]) -> Place:
@@ -108,85 +92,34 @@ def exchange(
 
     `end` is when it has to be over, by the monotonic clock. Raises NotSent, NoAnswer.
     """
-    line = connected(place, end)
-    connection = http.client.HTTPConnection(place.host, place.port)
-    with closing(line), closing(connection):
-        connection.sock = line
-        body = b""
-        given = {**request.headers, **headers, "Accept": "application/json", "Connection": "close"}
-        if request.has_body:
-            body = json.dumps(request.body, ensure_ascii=False).encode()
-            given["Content-Type"] = "application/json"
-        drop_unsent(line)
+    given = {**request.headers, **headers, "Accept": "application/json"}
+    body = b""
+    if request.has_body:
+        body = json.dumps(request.body, ensure_ascii=False).encode()
+        given["Content-Type"] = "application/json"
+    with closing(connected(place, end)) as line:
         if not may_send(line):
             return None
         try:
-            connection.request(request.method, place.prefix + request.target, body or None, given)
-            with closing(connection.getresponse()) as answer:
-                deliver_unsent(line)
-                return _read(answer, line, end)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise NoAnswer(f"{type(error).__name__}: {error}"[:300]) from error
-
-
-def _read(answer: http.client.HTTPResponse, line: socket.socket, end: float) -> Answer:
-    """Read an answer; what the target did is in its status, whatever becomes of the body."""
-    raw, cut = bytearray(), False
-    try:
-        while len(raw) <= MOST_BYTES:
-            line.settimeout(max(0.001, end - machine.monotonic_s()))
-            chunk = answer.read1(1 << 14)
-            if not chunk:
-                break
-            raw += chunk
-        cut = bool(answer.length)  # of what it announced that much did not come
-    except (OSError, http.client.HTTPException):
-        cut = True
-    headers = {name.lower(): value for name, value in answer.getheaders()}
-    return Answer(answer.status, headers, bytes(raw[:MOST_BYTES]), cut or len(raw) > MOST_BYTES)
+            return http_client.exchange(
+                line, http_client.authority(place.host, place.port, secure=place.secure),
+                request.method, place.prefix + request.target, given, body,
+                end=end, most_bytes=MOST_BYTES,
+            )  # fmt: skip
+        except ValueError as error:
+            raise NotSent(str(error)) from error
 
 
 def connected(place: Place, end: float) -> socket.socket:
     """Return a connection to a target, with TLS where its URL says so. Raises NotSent."""
-    why = "it has no address"
-    for address in _addresses(place):
-        if (left := end - machine.monotonic_s()) <= 0:
-            raise NotSent("the time was over before it was called")
-        try:
-            line = socket.create_connection((str(address), place.port), timeout=left)
-        except OSError as error:
-            why = f"{type(error).__name__}: {error.strerror or error}"
-            continue
-        try:
-            return _secured(place, line) if place.secure else line
-        except (OSError, ssl.SSLError) as error:
-            line.close()
-            why = f"{type(error).__name__}: {error}"
-        except BaseException:
-            line.close()
-            raise
-    raise NotSent(f"no connection to {place.host}:{place.port}: {why}"[:300])
-
-
-def _secured(place: Place, line: socket.socket) -> socket.socket:
-    context = ssl.create_default_context(cafile=place.ca_file)
-    return context.wrap_socket(line, server_hostname=place.host)
-
-
-def _addresses(place: Place) -> list[IpAddress]:
-    """Return where a host is, if that is a place to go to. Raises NotSent."""
     try:
-        told = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise NotSent(f"{place.host} cannot be resolved: {error}") from error
-    found = list(
-        dict.fromkeys(ipaddress.ip_address(str(each[4][0]).split("%")[0]) for each in told)
-    )
-    # All of them: a name that is half inside is not to be tried until it answers from there.
-    for address in found:
-        if (why := forbidden(address, private=place.private)) is not None:
-            raise NotSent(f"{place.host} is at {address}, {why}", passes=False)
-    return found
+        tls = ssl.create_default_context(cafile=place.ca_file) if place.secure else None
+        return http_client.connect(
+            place.host, place.port, end, tls,
+            refused=lambda address: forbidden(address, private=place.private),
+        )  # fmt: skip
+    except (OSError, ValueError) as error:
+        raise NotSent(f"no connection to {place.host}:{place.port}: {error}"[:300]) from error
 
 
 def forbidden(address: IpAddress, *, private: bool) -> str | None:

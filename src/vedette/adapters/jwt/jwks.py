@@ -89,32 +89,45 @@ class Jwks:
         return not _within(_AGAIN_US, self._tried_us, self._now_us())
 
     async def _fetch(self) -> None:
-        import aiohttp
+        from vedette.http_client import NoAnswer, NotSent
 
         self._tried_us = self._now_us()
         self.fetches += 1
-        timeout = aiohttp.ClientTimeout(total=self._timeout_s)
         try:
-            # Redirects could lead to anybody.
-            async with aiohttp.ClientSession(timeout=timeout) as session:
-                url = self._url or await self._discovered(session)
-                told = await _read(session, url)
-            keys = _set_of(told)
-        except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
+            async with asyncio.timeout(self._timeout_s):
+                keys = _set_of(await self._read(self._url or await self._discovered()))
+        except (NotSent, NoAnswer, TimeoutError, ValueError) as error:
             self._why = str(error) or type(error).__name__
             self._failed_us = self._now_us()
             return
         self._keys, self._fetched_us = keys, self._now_us()
 
-    async def _discovered(self, session: Any) -> str:
+    async def _discovered(self) -> str:
         issuer = self._issuer or ""
-        told = await _read(session, issuer.rstrip("/") + DISCOVERY)
+        told = await self._read(issuer.rstrip("/") + DISCOVERY)
         url = told.get("jwks_uri")
         if told.get("issuer") != issuer:
             raise ValueError("its discovery document is another issuer's")
         if not isinstance(url, str) or not safe(url):
             raise ValueError("its discovery document names no safe place of its keys")
         return url
+
+    async def _read(self, url: str) -> dict[str, Any]:
+        from vedette.http_client import request_in_thread
+
+        # A redirect, which could lead to anybody, is an answer like any other.
+        answer = await request_in_thread(
+            "GET", url, {"Accept": "application/json"},
+            seconds=self._timeout_s, most_bytes=MOST_BYTES,
+        )  # fmt: skip
+        if answer.status != 200:
+            raise ValueError(f"HTTP {answer.status} from {url}")
+        if answer.cut:
+            raise ValueError(f"more than {MOST_BYTES} bytes from {url}, or less than all")
+        told = orjson.loads(answer.body)
+        if not isinstance(told, dict):
+            raise ValueError(f"no JSON object from {url}")
+        return told
 
 
 def _within(span_us: int, then_us: int | None, now_us: int) -> bool:
@@ -131,21 +144,6 @@ def safe(url: str) -> bool:
     if parts.scheme == "https":
         return bool(host)
     return parts.scheme == "http" and is_here(host)
-
-
-async def _read(session: Any, url: str) -> dict[str, Any]:
-    async with session.get(url, allow_redirects=False) as answer:
-        if answer.status != 200:
-            raise ValueError(f"HTTP {answer.status} from {url}")
-        body = bytearray()
-        async for chunk in answer.content.iter_any():
-            body += chunk
-            if len(body) > MOST_BYTES:
-                raise ValueError(f"more than {MOST_BYTES} bytes from {url}")
-    told = orjson.loads(bytes(body))
-    if not isinstance(told, dict):
-        raise ValueError(f"no JSON object from {url}")
-    return told
 
 
 def _set_of(told: dict[str, Any]) -> dict[str, Any]:

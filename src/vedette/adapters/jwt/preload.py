@@ -5,6 +5,7 @@ from __future__ import annotations
 
 def preload() -> None:
     """Import the libraries: half a second of work, so call it in a thread."""
-    import aiohttp  # noqa: F401
     import joserfc.jwk
     import joserfc.jws  # noqa: F401
+
+    import vedette.http_client  # noqa: F401

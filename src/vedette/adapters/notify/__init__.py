@@ -6,16 +6,12 @@ path or the token: chat services put the secret in the path.
 
 from __future__ import annotations
 
-import http.client
-import socket
-import threading
-from collections.abc import Mapping
-from contextlib import suppress
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from vedette import crashpoint
 from vedette.errors import Permanent, Temporary, Unsendable, VedetteError
+from vedette.http_client import NoAnswer, NotSent, request
 
 # For each answer of the network, and for the whole, as a server may trickle for ever.
 TIMEOUT_S = 8.0
@@ -41,11 +37,16 @@ def post(url: str, body: bytes, key: str, token: str | None) -> None:
         headers["Authorization"] = f"Bearer {token}"
     crashpoint.reach("notice:before")
     try:
-        status = _post(url, body, headers)
-    except OSError as error:
-        raise Temporary(f"no answer: {type(error).__name__}: {error}", where=_bare(url)) from error
-    except http.client.HTTPException as error:
-        raise Temporary(f"no answer: {type(error).__name__}", where=_bare(url)) from error
+        status = request(
+            "POST", url, headers, body,
+            seconds=DEADLINE_S, read_timeout_s=TIMEOUT_S, most_bytes=_ANSWER_BYTES,
+        ).status  # fmt: skip
+    except NotSent as error:
+        raise Temporary(f"no answer: {error}", where=_bare(url)) from error
+    except NoAnswer as error:
+        # Its words may be the server's, which knows the path.
+        what = f"no answer: {type(error.__cause__).__name__}"
+        raise Temporary(what, where=_bare(url)) from None
     except ValueError as error:
         # A host that is no name, or characters that no line of HTTP can hold (RFC 9110, 5.5).
         what = f"it cannot be asked: {type(error).__name__}"
@@ -60,33 +61,6 @@ def post(url: str, body: bytes, key: str, token: str | None) -> None:
     elif status == _TOO_LARGE:
         kind = Unsendable
     raise kind(f"the webhook answered {status}", where=_bare(url))
-
-
-def _post(url: str, body: bytes, headers: Mapping[str, str]) -> int:
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
-    ended: threading.Timer | None = None
-    try:
-        connection.connect()
-        ended = threading.Timer(DEADLINE_S, _end, (connection.sock,))
-        ended.daemon = True
-        ended.start()
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        connection.request("POST", path, body, dict(headers))
-        response = connection.getresponse()
-        response.read(_ANSWER_BYTES)
-        return response.status
-    finally:
-        if ended is not None:
-            ended.cancel()
-        connection.close()
-
-
-def _end(sock: socket.socket) -> None:
-    """End what another thread reads from a socket, so that it waits no longer."""
-    with suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _here(host: str) -> bool:

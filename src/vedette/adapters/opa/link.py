@@ -151,14 +151,14 @@ class OpaLink:
     # --- on the link's own thread -----------------------------------------------------------
 
     async def _ask(self, question: bytes) -> Answer:
-        import aiohttp
-
         try:
             async with asyncio.timeout(self._timeout_s):
                 raw = await self._post(b'{"input":%b}' % question)
         except TimeoutError as error:
             raise NoAnswer("timeout", "no answer in time") from error
-        except (aiohttp.ClientError, OSError) as error:
+        except NoAnswer:
+            raise
+        except Exception as error:  # whatever the client's own library breaks by
             raise NoAnswer("unreachable", f"{type(error).__name__}: {error}") from error
         return _read(raw)
 

@@ -6,19 +6,16 @@ for the server that the settings name.
 
 from __future__ import annotations
 
-import http.client
 import json
-import socket
 import ssl
-import threading
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+from vedette import machine
 from vedette.errors import BadFleet, Temporary
+from vedette.http_client import NoAnswer, NotSent, request
 from vedette.load.at_hand import PrometheusPlan
 
 TIMEOUT_S = 30.0
@@ -67,44 +64,26 @@ class Client:
             raise AwayError(str(error)) from error
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        host, context = parts.hostname or "", None
-        if parts.scheme == "https":
-            context = self._context()
-            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                host, parts.port, context=context
-            )
-        else:
-            connection = http.client.HTTPConnection(host, parts.port)
-        end = time.monotonic() + TIMEOUT_S
+        tls = self._tls() if parts.scheme == "https" else None
+        url = parts._replace(path=parts.path.rstrip("/") + path, query="", fragment="").geturl()
+        end, late = machine.monotonic_s() + TIMEOUT_S, f"no whole answer within {TIMEOUT_S:g} s"
         try:
-            line = socket.create_connection((connection.host, connection.port), TIMEOUT_S)
-            if context is not None:
-                line = context.wrap_socket(
-                    line, server_hostname=connection.host, do_handshake_on_connect=False
-                )
-            connection.sock = line
-            with _until(end, line):
-                if isinstance(line, ssl.SSLSocket):
-                    line.do_handshake()
-                connection.request("POST", parts.path.rstrip("/") + path, urlencode(form), headers)
-                answer = connection.getresponse()
-                raw = bytearray()
-                while chunk := answer.read1(1 << 16):
-                    raw += chunk
-                    if len(raw) > MOST_BYTES:
-                        mend = "ask for fewer series"
-                        raise BadFleet("the answer is too long", where=self._where, mend=mend)
-            if time.monotonic() >= end:
-                raise AwayError(f"no whole answer within {TIMEOUT_S:g} s")
-        except (OSError, http.client.HTTPException) as error:
-            if time.monotonic() >= end:
-                raise AwayError(f"no whole answer within {TIMEOUT_S:g} s") from error
-            raise AwayError(f"{type(error).__name__}: {error}"[:300]) from error
-        finally:
-            connection.close()
-        return self._read(answer.status, bytes(raw)), _date(answer.getheader("Date"))
+            answer = request(
+                "POST", url, headers, urlencode(form).encode(),
+                seconds=TIMEOUT_S, most_bytes=MOST_BYTES, tls=tls,
+            )  # fmt: skip
+        except (NotSent, NoAnswer) as error:
+            raise AwayError(late if machine.monotonic_s() >= end else str(error)) from error
+        except ValueError as error:
+            mend = "see that url and token are plain ASCII, the host a name of DNS"
+            raise BadFleet(f"it cannot be asked: {error}", where=self._where, mend=mend) from error
+        if answer.cut and len(answer.body) == MOST_BYTES:
+            raise BadFleet("the answer is too long", where=self._where, mend="ask for fewer series")
+        if answer.cut:
+            raise AwayError(late if machine.monotonic_s() >= end else "its answer broke off")
+        return self._read(answer.status, answer.body), _date(answer.headers.get("date"))
 
-    def _context(self) -> ssl.SSLContext:
+    def _tls(self) -> ssl.SSLContext:
         try:
             return ssl.create_default_context(cafile=self._plan.ca_file)
         except (OSError, ssl.SSLError) as error:
@@ -132,27 +111,6 @@ class Client:
             mend = "mend url: it ends where /api/v1 begins"
             raise BadFleet(f"there is no Prometheus ({status})", where=self._where, mend=mend)
         raise AwayError(f"Prometheus answers {status}: {said}")
-
-
-@contextmanager
-def _until(end: float, line: socket.socket) -> Iterator[None]:
-    """Shut a connection down when its time is over, under whoever waits for it.
-
-    Each read has a time of its own: a server that says a word now and then would hold us for good.
-    """
-
-    def shut() -> None:
-        with suppress(OSError):
-            # Not the TLS socket's own: that one forgets its keys under whoever reads.
-            socket.socket.shutdown(line, socket.SHUT_RDWR)
-
-    deadline = threading.Timer(max(0.0, end - time.monotonic()), shut)
-    deadline.daemon = True
-    deadline.start()
-    try:
-        yield
-    finally:
-        deadline.cancel()
 
 
 def _date(text: str | None) -> int | None:

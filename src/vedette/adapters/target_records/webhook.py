@@ -22,6 +22,7 @@ from vedette.timeline.audit import Item
 
 MOST_BYTES = 256 << 20
 _TIMEOUT_S = 30.0
+_WHOLE_S = 600.0
 
 
 def read_calls(table: Mapping[str, Any], where: str) -> Iterator[Item]:
@@ -76,33 +77,28 @@ def _of_file(path: Path, where: str) -> Iterator[Any]:
 
 
 def _of_url(url: str, token: str | None, where: str) -> list[Any]:
-    import http.client
+    from vedette.http_client import NoAnswer, NotSent, request
 
     parts, host, port = _place(url, where)
     where = f"{where}: {_shown(parts, host, port)}"
-    secure = parts.scheme == "https"
-    if token and not secure and not _here(host):
+    if token and parts.scheme != "https" and not is_here(host):
         raise BadFleet("a token is not sent over plain HTTP", where=where, mend="use https")
-    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    connection = kind(host, port, timeout=_TIMEOUT_S)
     headers = {"Accept": "application/json"} | (
         {"Authorization": f"Bearer {token}"} if token else {}
     )
     try:
-        connection.request(
-            "GET", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""), headers=headers
-        )
-        answer = connection.getresponse()
-        raw = answer.read(MOST_BYTES + 1)
-        if answer.status != 200 or len(raw) > MOST_BYTES:
-            raise Unavailable(f"it answers {answer.status}, {len(raw)} bytes", where=where)
-        told = json.loads(raw)
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        what = f"its record cannot be had: {type(error).__name__}"
+        answer = request(
+            "GET", url, headers,
+            seconds=_WHOLE_S, read_timeout_s=_TIMEOUT_S, most_bytes=MOST_BYTES,
+        )  # fmt: skip
+        if answer.status != 200 or answer.cut:
+            what = f"it answers {answer.status}, {len(answer.body)} bytes{' and more' * answer.cut}"
+            raise Unavailable(what, where=where)
+        told = json.loads(answer.body)
+    except (NotSent, NoAnswer, ValueError) as error:
+        what = f"its record cannot be had: {type(error.__cause__ or error).__name__}"
         # Some of these errors print the whole address.
         raise Unavailable(what, where=where) from None
-    finally:
-        connection.close()
     if not isinstance(told, list):
         raise BadFleet("its record is no JSON list", where=where)
     return told
@@ -126,7 +122,3 @@ def _shown(parts: SplitResult, host: str, port: int | None) -> str:
     # Neither the user nor the query: either may hold a secret.
     name = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{name}{'' if port is None else f':{port}'}{parts.path}"
-
-
-def _here(host: str) -> bool:
-    return is_here(host)

@@ -1,0 +1,295 @@
+"""The HTTP client of the engine: one request, on a connection of its own, over by one instant.
+
+The connection is opened here: the host's name is resolved once, whoever asks may refuse what it
+resolves to, and what was looked at is what is connected to, by TLS under the name of the URL.
+httpcore, the transport of httpx, speaks HTTP/1.1 on it. It follows no redirect, asks no proxy,
+unpacks no body and keeps no cookie, so none of that has to be switched off; every read and write
+gets what is left of the time of the whole, so nobody holds a request by a byte now and then.
+
+Two errors keep apart what must never be confused: after `NotSent` nothing was sent, after
+`NoAnswer` nobody knows what the server did.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from dataclasses import field
+from urllib.parse import urlsplit
+
+import httpcore
+
+from vedette import machine
+from vedette.linger import deliver_unsent, drop_unsent
+from vedette.quick_data import dataclass
+
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+# Of these a server may want to know that there is no body (RFC 9110, 8.6).
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+
+
+class NotSent(Exception):
+    """Nothing was sent. `passes`: it may be different the next time."""
+
+    def __init__(self, what: str, *, passes: bool = True) -> None:
+        super().__init__(what)
+        self.passes = passes
+
+
+class NoAnswer(Exception):
+    """Something was sent, and what came of it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back. `headers` have lower-case names; `body` is as it came over the wire.
+
+    `cut` says that there was more of the body than is kept, or that it broke off.
+    """
+
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    cut: bool = False
+
+
+def request(
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes = b"",
+    *,
+    seconds: float,
+    most_bytes: int,
+    read_timeout_s: float | None = None,
+    tls: ssl.SSLContext | None = None,
+    may_send: Callable[[socket.socket], bool] = lambda line: True,
+) -> Answer:
+    """Make a request of `http://` or `https://` and return the answer, whatever its status. Blocks.
+
+    All of it takes `seconds` at most, but for the name of the host; connecting, and each wait for
+    more, `read_timeout_s`. Of the body `most_bytes` are kept. `tls` says whom to trust, by default
+    whom the system trusts. `may_send` is asked with the connection just before the first byte.
+    Raises NotSent, NoAnswer, and ValueError for what no request can be made of (then nothing was
+    sent, and never will be).
+    """
+    now = machine.monotonic_s()
+    end = now + seconds
+    connect_end = end if read_timeout_s is None else min(end, now + read_timeout_s)
+    parts = urlsplit(url)
+    secure = parts.scheme == "https"
+    if not parts.hostname or not (secure or parts.scheme == "http"):
+        raise ValueError("no URL of a server")
+    port = parts.port or (443 if secure else 80)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    if secure and tls is None:
+        tls = ssl.create_default_context()
+    with closing(connect(parts.hostname, port, connect_end, tls if secure else None)) as line:
+        if not may_send(line):
+            raise NotSent("nobody waits for it any more")
+        host = authority(parts.hostname, port, secure=secure)
+        return exchange(
+            line, host, method, target, headers, body,
+            end=end, most_bytes=most_bytes, read_timeout_s=read_timeout_s,
+        )  # fmt: skip
+
+
+async def request_in_thread(
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes = b"",
+    *,
+    seconds: float,
+    most_bytes: int,
+) -> Answer:
+    """Make a request from an event loop, on a thread whose connection ends with the task.
+
+    Raises as `request` does, and TimeoutError after `seconds`, however long a name takes to be
+    resolved: then nothing more is sent.
+    """
+    import asyncio
+
+    lock, ended, opened = machine.Lock(), False, list[socket.socket]()
+
+    def may_send(line: socket.socket) -> bool:
+        with lock:
+            opened.append(line)
+            return not ended
+
+    try:
+        async with asyncio.timeout(seconds):
+            return await asyncio.to_thread(
+                request, method, url, headers, body,
+                # The task is over first, and takes the connection along.
+                seconds=seconds + 1.0, most_bytes=most_bytes, may_send=may_send,
+            )  # fmt: skip
+    finally:
+        with lock:
+            ended = True
+            for line in opened:
+                shut(line)
+
+
+def connect(
+    host: str,
+    port: int,
+    end: float,
+    tls: ssl.SSLContext | None = None,
+    *,
+    refused: Callable[[IpAddress], str | None] = lambda address: None,
+) -> socket.socket:
+    """Return a connection to a host, secured by `tls` if that is given.
+
+    `refused` says why an address is none to go to; one such address refuses the host. `end` is when
+    it has to be there, by the monotonic clock. Raises NotSent, and UnicodeError for a host that is
+    no name.
+    """
+    why = "it has no address"
+    for address in _addresses(host, port, refused):
+        try:
+            line = socket.create_connection((address, port), timeout=_left(end))
+        except OSError as error:
+            if machine.monotonic_s() >= end:
+                raise NotSent("the time was over before it was called") from error
+            why = f"{type(error).__name__}: {error.strerror or error}"
+            continue
+        try:
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is None:
+                return line
+            line.settimeout(_left(end))
+            return tls.wrap_socket(line, server_hostname=host)
+        except OSError as error:
+            line.close()
+            why = f"{type(error).__name__}: {error}"
+        except BaseException:
+            line.close()
+            raise
+    raise NotSent(f"no connection to {host}:{port}: {why}"[:300])
+
+
+def _addresses(host: str, port: int, refused: Callable[[IpAddress], str | None]) -> tuple[str, ...]:
+    """Return where a host is, if that is a place to go to."""
+    try:
+        told = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise NotSent(f"{host} cannot be resolved: {error}") from error
+    found = tuple(dict.fromkeys(str(each[4][0]) for each in told))
+    # All of them: a name that is half inside is not to be tried until it answers from there.
+    for address in found:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+        if (why := refused(ip)) is not None:
+            raise NotSent(f"{host} is at {ip}, {why}", passes=False)
+    return found
+
+
+def authority(host: str, port: int, *, secure: bool) -> str:
+    """Return what the Host header says (RFC 9110, 7.2). Raises UnicodeError for no name."""
+    name = f"[{host.partition('%')[0]}]" if ":" in host else host.encode("idna").decode()
+    return name if port == (443 if secure else 80) else f"{name}:{port}"
+
+
+def exchange(
+    line: socket.socket,
+    host: str,
+    method: str,
+    target: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    end: float,
+    most_bytes: int,
+    read_timeout_s: float | None = None,
+) -> Answer:
+    """Put a request on a connection and return the answer; the connection is of no use after.
+
+    `target` is path and query. Bytes that have not arrived are dropped with the connection, unless
+    the answer has come. Raises NotSent, NoAnswer, and ValueError for no line of HTTP.
+    """
+    said = {"Host": host, "Accept-Encoding": "identity", "Connection": "close", **headers}
+    if body or method in _WITH_BODY:
+        said["Content-Length"] = str(len(body))
+    # White space around a value is none of it (RFC 9110, 5.5).
+    fields = [(name.encode(), value.strip(" \t").encode("latin-1")) for name, value in said.items()]
+    url = httpcore.URL(scheme=b"http", host=host.encode(), port=None, target=target.encode("ascii"))
+    stream = _Stream(line, end)
+    try:
+        drop_unsent(line)
+        asked = httpcore.Request(method, url, headers=fields, content=body)
+        if read_timeout_s is not None:
+            asked.extensions["timeout"] = {"read": read_timeout_s, "write": read_timeout_s}
+        answer = httpcore.HTTP11Connection(url.origin, stream).handle_request(asked)
+    except (OSError, httpcore.ProtocolError) as error:
+        why = f"{type(error).__name__}: {error}"[:300]
+        if stream.used:
+            raise NoAnswer(why) from error
+        if isinstance(error, httpcore.LocalProtocolError):
+            raise ValueError(why) from error
+        raise NotSent(why) from error
+    deliver_unsent(line)
+    # What the server did is in its status, whatever becomes of the body.
+    kept, cut = bytearray(), False
+    try:
+        with closing(answer):
+            for part in answer.iter_stream():
+                kept += part
+                if cut := len(kept) > most_bytes:
+                    break
+    except (OSError, httpcore.ProtocolError):
+        cut = True
+    found = {
+        name.decode("latin-1").lower(): text.decode("latin-1") for name, text in answer.headers
+    }
+    return Answer(answer.status, found, bytes(kept[:most_bytes]), cut)
+
+
+class _Stream(httpcore.NetworkStream):
+    """A connection as httpcore takes it. `used`: bytes may have been sent.
+
+    Its errors are OSErrors: httpcore passes over its own WriteError, and would take an answer to
+    half a request.
+    """
+
+    def __init__(self, line: socket.socket, end: float) -> None:
+        self.used = False
+        self._line = line
+        self._end = end
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        self._line.settimeout(_left(self._end, timeout))
+        return self._line.recv(max_bytes)
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        rest = memoryview(buffer)
+        while rest:
+            self._line.settimeout(_left(self._end, timeout))
+            self.used = True
+            rest = rest[self._line.send(rest) :]
+
+    def close(self) -> None:
+        self._line.close()
+
+    def get_extra_info(self, info: str) -> None:
+        return None
+
+
+def shut(line: socket.socket) -> None:
+    """End what another thread reads from a connection or writes to it, so that it waits no longer.
+
+    Not by the TLS socket's own method: that forgets its keys under whoever is at it.
+    """
+    with suppress(OSError):
+        socket.socket.shutdown(line, socket.SHUT_RDWR)
+
+
+def _left(end: float, most: float | None = None) -> float:
+    """Return the seconds that are left, at most `most`. Raises TimeoutError if none are."""
+    left = end - machine.monotonic_s()
+    if left <= 0:
+        raise TimeoutError("the time is over")
+    return left if most is None else min(left, most)
