@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from vedette.load.field import AfterValidator, BeforeValidator, Field, Shape, json_schema
 from vedette.load.kinds import Errors
 from vedette.load.shape import fit
-from vedette.load.yaml_file import parse_yaml
+from vedette.load.yaml import parse_yaml
 
 
 def _filled(text: str) -> str:

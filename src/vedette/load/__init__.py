@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         read_settings,
     )
     from vedette.load.settings_file import settings_schema
-    from vedette.load.yaml_file import Document, parse_yaml, read_yaml
+    from vedette.load.yaml import Document, parse_yaml, read_yaml
 
 _FROM = {
     "agent_file": ("agent_schema",),
@@ -54,7 +54,7 @@ _FROM = {
         "read_settings",
     ),
     "settings_file": ("settings_schema",),
-    "yaml_file": ("Document", "parse_yaml", "read_yaml"),
+    "yaml": ("Document", "parse_yaml", "read_yaml"),
 }
 _HOME = {name: module for module, names in _FROM.items() for name in names}
 

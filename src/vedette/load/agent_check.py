@@ -26,7 +26,7 @@ from vedette.load.http_file import BY_ENGINE, http_facts, http_problems
 from vedette.load.problem import Problem, did_you_mean
 from vedette.load.shape import fit
 from vedette.load.triggers import read_triggers
-from vedette.load.yaml_file import Document, KeyPath, read_text, read_yaml
+from vedette.load.yaml import Document, KeyPath, read_text, read_yaml
 from vedette.memory import BankPlan
 from vedette.quick_data import dataclass
 from vedette.tool import Tool

@@ -13,7 +13,7 @@ from vedette.digest import canonical, sha256_hex
 from vedette.load.field import AfterValidator, Field, Shape, json_schema
 from vedette.load.problem import Problem, did_you_mean
 from vedette.load.shape import fit
-from vedette.load.yaml_file import Document, parse_yaml, read_text, read_yaml
+from vedette.load.yaml import Document, parse_yaml, read_text, read_yaml
 from vedette.memory import BankPlan, Memory
 from vedette.readers import check_reader
 

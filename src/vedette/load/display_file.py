@@ -9,7 +9,7 @@ from vedette.errors import BadProposal
 from vedette.load.field import AfterValidator, Field
 from vedette.load.part import Part
 from vedette.load.problem import Problem
-from vedette.load.yaml_file import Document, KeyPath
+from vedette.load.yaml import Document, KeyPath
 from vedette.origin import tokens
 
 _ROOTS = ("data", "subject", "source", "id", "type", "time", "extensions")

@@ -14,7 +14,7 @@ from vedette.load.imap import ImapFile, ImapPlan, imap_plan, imap_problems
 from vedette.load.part import is_here
 from vedette.load.policy_table import policy_problems
 from vedette.load.problem import Problem
-from vedette.load.yaml_file import Document, KeyPath
+from vedette.load.yaml import Document, KeyPath
 from vedette.quick_data import dataclass
 
 

@@ -13,7 +13,7 @@ from vedette.judging.series import generate
 from vedette.load.field import Field, Shape
 from vedette.load.problem import Problem, did_you_mean
 from vedette.load.shape import fit
-from vedette.load.yaml_file import Document, read_yaml
+from vedette.load.yaml import Document, read_yaml
 
 # The clock of cases that name no time: a Monday.
 _START = "2026-01-05T09:00:00.000000Z"

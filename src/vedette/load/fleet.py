@@ -11,7 +11,7 @@ from vedette.load.bank_file import read_bank
 from vedette.load.folder import agent_folders
 from vedette.load.problem import Problem, in_order, refuse
 from vedette.load.settings import Settings
-from vedette.load.yaml_file import read_yaml
+from vedette.load.yaml import read_yaml
 from vedette.memory import BankPlan
 from vedette.quick_data import dataclass
 

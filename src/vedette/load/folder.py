@@ -17,7 +17,7 @@ from vedette.digest import canonical, sha256_hex
 from vedette.errors import BadFleet
 from vedette.identity import valid_name
 from vedette.load.problem import Problem, did_you_mean
-from vedette.load.yaml_file import Document, read_text, read_yaml
+from vedette.load.yaml import Document, read_text, read_yaml
 from vedette.quick_data import dataclass
 
 # What tools leave behind in a folder; none of it is part of the agent.

@@ -19,7 +19,7 @@ from vedette.load.http_template import (
 from vedette.load.part import is_here
 from vedette.load.problem import Problem, did_you_mean
 from vedette.load.secrets import references
-from vedette.load.yaml_file import Document, KeyPath
+from vedette.load.yaml import Document, KeyPath
 
 # What stands for a function of tools.py where the engine itself calls and asks.
 BY_ENGINE = "http"

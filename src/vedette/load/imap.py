@@ -12,7 +12,7 @@ from vedette.load.field import Field
 from vedette.load.part import NAME, Duration, Part, Whole
 from vedette.load.problem import Problem
 from vedette.load.secrets import VERSION
-from vedette.load.yaml_file import Document, KeyPath
+from vedette.load.yaml import Document, KeyPath
 from vedette.quick_data import dataclass
 
 _LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|::1")

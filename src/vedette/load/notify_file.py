@@ -12,7 +12,7 @@ from vedette.load.field import AfterValidator, Field
 from vedette.load.part import NAME, Duration, Part, is_here
 from vedette.load.problem import Problem
 from vedette.load.secrets import VERSION, read_secret
-from vedette.load.yaml_file import Document, KeyPath
+from vedette.load.yaml import Document, KeyPath
 from vedette.quick_data import dataclass
 
 _ADDRESS = re.compile(r"[!-;=?A-~]{1,64}@[!-;=?A-~]{1,255}")

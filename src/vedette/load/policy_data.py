@@ -14,7 +14,7 @@ from typing import Any
 
 from vedette.digest import SAFE_INTEGER
 from vedette.errors import BadPolicy
-from vedette.load.quick_yaml import Unclear, quick_yaml
+from vedette.load.yaml import Document, KeyPath, parse_yaml
 
 DATA_NAMES = ("data.yaml", "data.json")
 _DEPTH = 32
@@ -116,79 +116,30 @@ def _json(path: str, text: str) -> Any:
 
 
 def _yaml(path: str, text: str) -> Any:
-    quick = quick_yaml(text, scalar=_quick_scalar)
-    return _fully(path, text) if quick is None else quick[0]
+    document, problems = parse_yaml(text, path, scalar=_scalar, depth=_DEPTH)
+    for problem in problems:
+        # Said as of JSON.
+        twice = "duplicate " if problem.what.endswith("is given twice") else ""
+        raise BadPolicy(f"{twice}{problem.what}", where=problem.where, mend=problem.mend)
+    _check_keys(document, document.value, ())
+    return document.value
 
 
-def _quick_scalar(text: str) -> Any:
-    """Return what a plain scalar means here; raise Unclear for what is refused or in doubt."""
-    if text in ("true", "false"):
-        return text == "true"
-    if text == "null":
-        return None
-    if _INTEGER.match(text):
-        if len(text) < 18 and abs(int(text)) <= SAFE_INTEGER:
-            return int(text)
-        raise Unclear
-    if not _PLAIN.match(text) or _OTHER_WORDS.match(text):
-        raise Unclear
-    return text
-
-
-def _fully(path: str, text: str) -> Any:
-    """Read YAML with the full reader, which knows what is wrong with a text."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
-
-    try:
-        root = YAML(typ="safe", pure=True).compose(text)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
-        raise BadPolicy(str(error.problem or error.context), where=f"{path}:{line}") from error
-    except (YAMLError, ValueError, RecursionError) as error:
-        raise BadPolicy(str(error).splitlines()[0], where=f"{path}:1") from error
-    if root is None:
-        raise BadPolicy("the file is empty", where=f"{path}:1", mend="write {} for no data")
-    return _value(path, root, 0)
-
-
-def _value(path: str, node: Any, depth: int) -> Any:
-    from ruamel.yaml.nodes import MappingNode, SequenceNode
-
-    where = f"{path}:{node.start_mark.line + 1}"
-    if node.anchor is not None:
-        raise BadPolicy("anchors are not read", where=where, mend="write the value out")
-    if depth > _DEPTH:
-        raise BadPolicy(f"nested deeper than {_DEPTH}", where=where)
-    if isinstance(node, SequenceNode):
-        _plain_tag(node, "seq", where)
-        return [_value(path, item, depth + 1) for item in node.value]
-    if isinstance(node, MappingNode):
-        _plain_tag(node, "map", where)
-        found: dict[str, Any] = {}
-        for key_node, item in node.value:
-            line = f"{path}:{key_node.start_mark.line + 1}"
-            key = _value(path, key_node, depth + 1)
+def _check_keys(document: Document, value: Any, path: KeyPath) -> None:
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_keys(document, item, (*path, index))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            here = (*path, key)
             if not isinstance(key, str):
-                raise BadPolicy(f"key {key!r} is not a text", where=line, mend="quote it")
-            if key in found:
-                raise BadPolicy(f"duplicate key {key!r}", where=line, mend="keep one")
-            found[key] = _value(path, item, depth + 1)
-        return found
-    return _scalar(node, where)
+                where = f"{document.file}:{document.line(here)}"
+                raise BadPolicy(f"key {key!r} is not a text", where=where, mend="quote it")
+            _check_keys(document, item, here)
 
 
-def _plain_tag(node: Any, kind: str, where: str) -> None:
-    if str(node.tag) != f"tag:yaml.org,2002:{kind}":
-        raise BadPolicy(f"tag {node.tag} is not read", where=where, mend="remove the tag")
-
-
-def _scalar(node: Any, where: str) -> Any:
-    text: str = node.value
-    if node.style is not None:
-        _plain_tag(node, "str", where)
-        return text
+def _scalar(text: str) -> Any:
+    """Return what a plain scalar means here. Raises ValueError for what is refused."""
     if text in ("true", "false"):
         return text == "true"
     if text == "null":
@@ -196,12 +147,10 @@ def _scalar(node: Any, where: str) -> Any:
     if _INTEGER.match(text):
         if len(text) < 18 and abs(int(text)) <= SAFE_INTEGER:
             return int(text)
-        raise BadPolicy(f"{text} is beyond the safe integers", where=where, mend="quote it")
+        raise ValueError(f"{text} is beyond the safe integers", "quote it")
     if _OTHER_WORDS.match(text):
-        raise BadPolicy(
+        raise ValueError(
             f"{text!r} means different things to different readers of YAML",
-            where=where,
-            mend="quote it if it is text; write true, false, null and whole numbers plainly",
+            "quote it if it is text; write true, false, null and whole numbers plainly",
         )
-    _plain_tag(node, "str", where)
     return text

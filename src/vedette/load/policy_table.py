@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from vedette.clock import duration_us
 from vedette.load.problem import Problem
-from vedette.load.yaml_file import Document
+from vedette.load.yaml import Document
 
 
 def policy_problems(policy: Any, document: Document) -> list[Problem]:

@@ -40,7 +40,7 @@ from vedette.load.settings_file import (
     toml_lines,
 )
 from vedette.load.shape import problem_of, sentence
-from vedette.load.yaml_file import Document, KeyPath, read_text
+from vedette.load.yaml import Document, KeyPath, read_text
 from vedette.quick_data import dataclass
 from vedette.readers import Rule
 

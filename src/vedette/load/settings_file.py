@@ -26,7 +26,7 @@ from vedette.load.kinds import Errors
 from vedette.load.notify_file import NotifyFile
 from vedette.load.part import NAME, Address, Duration, Number, Part, Whole
 from vedette.load.secrets import VERSION
-from vedette.load.yaml_file import KeyPath
+from vedette.load.yaml import KeyPath
 from vedette.readers import check_reader
 
 ENV = "VEDETTE_"

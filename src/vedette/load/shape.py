@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from vedette.load.field import Shape, Tagged
 from vedette.load.kinds import Errors, Kind
 from vedette.load.problem import Problem, did_you_mean, near
-from vedette.load.yaml_file import Document, KeyPath
+from vedette.load.yaml import Document, KeyPath
 
 __all__ = ["Shape", "describe", "fit", "problem_of", "sentence"]
 

@@ -10,7 +10,7 @@ from vedette.clock import duration_us
 from vedette.digest import checked, tame
 from vedette.load.agent_file import AgentFile, TriggerFile
 from vedette.load.problem import Problem
-from vedette.load.yaml_file import Document, KeyPath
+from vedette.load.yaml import Document, KeyPath
 from vedette.trigger import TICK_TYPE, UNDO_TRIGGER, Schedule, Subscription
 
 _KINDS = ("on", "every", "cron", "daily")

@@ -29,7 +29,7 @@ from vedette.load.agent_file import ARG_KINDS, AgentFile, ToolFile
 from vedette.load.folder import read_code
 from vedette.load.problem import refuse
 from vedette.load.shape import fit
-from vedette.load.yaml_file import read_yaml
+from vedette.load.yaml import read_yaml
 from vedette.origin import Ref
 from vedette.quick_data import dataclass
 

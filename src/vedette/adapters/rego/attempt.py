@@ -24,7 +24,7 @@ import vedette
 from vedette.bundle import Bundle
 
 # What the trial imports that is not in the standard library.
-_NEEDED = ("orjson", "regorus", "ruamel")
+_NEEDED = ("orjson", "regorus", "yaml")
 _BOOT = (
     "import sys; sys.path += sys.argv[1:]; "
     "from vedette.adapters.rego.trial import main; sys.exit(main())"
