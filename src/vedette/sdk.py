@@ -29,27 +29,52 @@ if TYPE_CHECKING:
     from vedette.adapters.imap_source.session import Session as MailSession
     from vedette.adapters.smtp import Unanswered
     from vedette.adapters.smtp import deliver as send_mail
+    from vedette.clock import Clock, duration_us
     from vedette.crashpoint import reach as failpoint
     from vedette.effect import Call, Outcome, RowWrite
-    from vedette.errors import Permanent, Temporary, VedetteError
+    from vedette.errors import BadFleet, Permanent, Temporary, Unavailable, VedetteError
+    from vedette.event import Event
+    from vedette.load.field import Field
+    from vedette.load.part import Duration
+    from vedette.load.part import Part as Table
+    from vedette.load.secrets import read_secret
+    from vedette.ports.plugin import PushedSource, SourceContext, SourcePlugin, TableContext
+    from vedette.ports.sources import Intake, Receipt, Refused, Source
 
 __all__ = [
     "MAX_MAIL",
+    "BadFleet",
     "Call",
+    "Clock",
+    "Duration",
+    "Event",
+    "Field",
+    "Intake",
     "MailAddress",
     "MailSession",
     "NoFolder",
     "Outcome",
     "Permanent",
+    "PushedSource",
+    "Receipt",
+    "Refused",
     "RowWrite",
+    "Source",
+    "SourceContext",
+    "SourcePlugin",
+    "Table",
+    "TableContext",
     "Temporary",
     "Unanswered",
+    "Unavailable",
     "VedetteError",
     "declared_tools",
+    "duration_us",
     "failpoint",
     "mail_session",
     "publish",
     "read_mail_address",
+    "read_secret",
     "send_mail",
 ]
 
@@ -63,9 +88,16 @@ _HOMES = {
     "vedette.adapters.imap_source.pool": ("mail_session:session_of",),
     "vedette.adapters.imap_source.session": ("MAX_MAIL", "MailSession:Session", "NoFolder"),
     "vedette.adapters.smtp": ("Unanswered", "send_mail:deliver"),
+    "vedette.clock": ("Clock", "duration_us"),
     "vedette.crashpoint": ("failpoint:reach",),
     "vedette.effect": ("Call", "Outcome", "RowWrite"),
-    "vedette.errors": ("Permanent", "Temporary", "VedetteError"),
+    "vedette.errors": ("BadFleet", "Permanent", "Temporary", "Unavailable", "VedetteError"),
+    "vedette.event": ("Event",),
+    "vedette.load.field": ("Field",),
+    "vedette.load.part": ("Duration", "Table:Part"),
+    "vedette.load.secrets": ("read_secret",),
+    "vedette.ports.plugin": ("PushedSource", "SourceContext", "SourcePlugin", "TableContext"),
+    "vedette.ports.sources": ("Intake", "Receipt", "Refused", "Source"),
 }
 _HOME = {
     public: (module, private or public)

@@ -1,0 +1,128 @@
+"""What a plugin is to the engine: an object, named by an entry point, that brings one adapter.
+
+The entry point's name is the `kind` of the tables that the plugin is for, its group says what it
+brings: `vedette.sources` a `SourcePlugin`. One is imported when a settings file first names its
+kind, and for `vedette check` no more is wanted of it than its table: it imports its client where it
+builds the adapter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from vedette.clock import Clock
+from vedette.ports.agents import Metrics
+from vedette.ports.sources import Intake, Source
+from vedette.quick_data import dataclass
+
+if TYPE_CHECKING:
+    from vedette.agent import Fleet
+
+SOURCES = "vedette.sources"
+
+# A key of the table (with the keys inside it), what is wrong there, and the mend; () is the table.
+Finding = tuple[tuple[str | int, ...], str, str]
+
+
+class SourcePlan(Protocol):
+    """What a source's table comes to: an immutable value with everything that building needs."""
+
+    @property
+    def kind(self) -> str:
+        """Return the plugin's name."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Return the name that the table gives the source."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableContext:
+    """What a table is read in.
+
+    `path` resolves a path of the file, `pattern` a glob pattern, both as vedette.toml means them:
+    relative to its folder, `@state/…` in the state folder. `serves_http` says that events can be
+    posted to this fleet.
+    """
+
+    path: Callable[[str], Path]
+    pattern: Callable[[str], str]
+    serves_http: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SourceContext:
+    """What a source is built with.
+
+    With `watch` it goes on for ever; without, it ends when there is nothing more at once. `leads`
+    says whether this worker is the one that reads what only one may read. `max_event_bytes` bounds
+    the payload of one event. `is_known` says of an event's key whether it was handled; `cron_walls`
+    reads the calendar of an agent's schedule.
+    """
+
+    clock: Clock
+    metrics: Metrics
+    watch: bool
+    max_event_bytes: int
+    leads: Callable[[], bool]
+    fleet: Fleet
+    is_known: Callable[[str], bool]
+    cron_walls: Callable[..., Any]
+
+
+class DeadLetters(Protocol):
+    """Publishes again what a broker put aside (see `vedette.upkeep.Letters`)."""
+
+
+class SourcePlugin:
+    """Brings one kind of source. Derive from it, and name an instance in `vedette.sources`.
+
+    `table` is the shape of its `[[sources]]` tables: a class of `vedette.sdk.Table` with the fields
+    `kind`, a Literal of the entry point's name, and `name`. A source with `late` takes time to load
+    and has nothing to deliver at once: it is built after the others.
+    """
+
+    table: type[Any]
+    late = False
+
+    def problems(self, table: Any, context: TableContext) -> Iterable[Finding]:
+        """Yield what is wrong with a table whose shape fits; none of it is accepted then."""
+        return ()
+
+    def plan(self, table: Any, context: TableContext) -> SourcePlan:
+        """Return what a sound table comes to. Opens, reads and connects nothing."""
+        raise NotImplementedError
+
+    def build(self, plan: Any, context: SourceContext) -> Source:
+        """Make the source. Raises BadFleet for what only shows now."""
+        raise NotImplementedError
+
+    def probe(self, plan: Any) -> Awaitable[str] | None:
+        """Look at the outside that a plan names and change nothing; None where nobody can.
+
+        The answer says in one sentence what was found. Raises VedetteError with a mend, OSError.
+        """
+        return None
+
+    def dead_letters(self, plans: Sequence[SourcePlan]) -> Any:
+        """Return what publishes the dead letters of these sources' broker again; None without."""
+        return None
+
+
+class PushedSource:
+    """What is sent to us, as a source: it brings nothing itself, a route of `serve` takes it."""
+
+    finite = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def deliver(self, intake: Intake) -> None:
+        """Wait until cancelled."""
+        import asyncio
+
+        await asyncio.Event().wait()
