@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +24,6 @@ from vedette.ports.plugin import SOURCES, SourcePlugin
 from vedette.quick_data import dataclass
 
 _INFO = (".dist-info", ".egg-info")
-_LINE = re.compile(r"([^=\s][^=]*?)\s*=\s*([\w.]+)\s*:\s*([\w.]+)\s*(?:\[.*\])?\s*\Z")
 _BASES: Mapping[str, type[Any]] = {SOURCES: SourcePlugin}
 
 
@@ -175,7 +173,7 @@ def _entry_points(path: tuple[str, ...]) -> dict[str, dict[str, list[EntryPoint]
             continue
         for info in inside:
             name, _, version = info.rpartition(".")[0].partition("-")
-            normal = re.sub(r"[-_.]+", "-", name).lower()
+            normal = name.lower().replace("_", "-").replace(".", "-")
             if normal in seen:
                 continue
             seen.add(normal)
@@ -198,5 +196,9 @@ def _read(info: str, name: str, version: str) -> Iterator[tuple[str, EntryPoint]
         line = line.strip()
         if line.startswith("["):
             group = line.strip("[] ")
-        elif group.startswith("vedette.") and (found := _LINE.match(line)):
-            yield group, EntryPoint(found[1], found[2], found[3], name, version)
+        elif group.startswith("vedette.") and "=" in line and not line.startswith(("#", ";")):
+            point, _, value = line.partition("=")
+            module, _, attribute = value.partition("[")[0].partition(":")
+            yield group, EntryPoint(
+                point.strip(), module.strip(), attribute.strip(), name, version
+            )  # fmt: skip

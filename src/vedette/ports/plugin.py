@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from vedette.clock import Clock
-from vedette.ports.agents import Metrics
-from vedette.ports.sources import Intake, Source
 from vedette.quick_data import dataclass
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # settings are read by every verb, and read these only for their names
     from vedette.agent import Fleet
+    from vedette.clock import Clock
+    from vedette.ports.agents import Metrics
+    from vedette.ports.sources import Intake, Source
 
 SOURCES = "vedette.sources"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from vedette.load.at_hand import (
     AlertmanagerFile,
@@ -10,7 +11,6 @@ from vedette.load.at_hand import (
     alertmanager_plan,
     alertmanager_problems,
 )
-from vedette.ports import Source
 from vedette.ports.plugin import (
     Finding,
     PushedSource,
@@ -18,6 +18,9 @@ from vedette.ports.plugin import (
     SourcePlugin,
     TableContext,
 )
+
+if TYPE_CHECKING:
+    from vedette.ports import Source
 
 
 class AlertmanagerPlugin(SourcePlugin):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from vedette.load.edges import BigQueryPlan, bigquery_plan
 from vedette.load.edges_file import BigQueryFile
-from vedette.ports import Source
 from vedette.ports.plugin import SourceContext, SourcePlugin, TableContext
+
+if TYPE_CHECKING:
+    from vedette.ports import Source
 
 
 class BigQueryPlugin(SourcePlugin):

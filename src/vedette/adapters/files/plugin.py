@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from glob import glob
+from typing import TYPE_CHECKING
 
 from vedette.errors import BadFleet
 from vedette.load.settings import CsvPlan, JsonlPlan
 from vedette.load.settings_file import CsvFile, JsonlFile
-from vedette.ports import Source
 from vedette.ports.plugin import SourceContext, SourcePlugin, TableContext
+
+if TYPE_CHECKING:
+    from vedette.ports import Source
 
 
 class _FilePlugin(SourcePlugin):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from vedette.clock import duration_us
 from vedette.load.settings import HostPlan
 from vedette.load.settings_file import HostFile
-from vedette.ports import Source
 from vedette.ports.plugin import SourceContext, SourcePlugin, TableContext
+
+if TYPE_CHECKING:
+    from vedette.ports import Source
 
 
 class HostPlugin(SourcePlugin):

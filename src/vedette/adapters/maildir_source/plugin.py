@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vedette.clock import duration_us
 from vedette.errors import BadFleet
 from vedette.load.settings import MaildirPlan
 from vedette.load.settings_file import MaildirFile
-from vedette.ports import Source
 from vedette.ports.plugin import SourceContext, SourcePlugin, TableContext
+
+if TYPE_CHECKING:
+    from vedette.ports import Source
 
 
 class MaildirPlugin(SourcePlugin):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from vedette.load.at_hand import (
     PrometheusFile,
@@ -10,8 +11,10 @@ from vedette.load.at_hand import (
     prometheus_plan,
     prometheus_problems,
 )
-from vedette.ports import Source
 from vedette.ports.plugin import Finding, SourceContext, SourcePlugin, TableContext
+
+if TYPE_CHECKING:
+    from vedette.ports import Source
 
 
 class PrometheusPlugin(SourcePlugin):

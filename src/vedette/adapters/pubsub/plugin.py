@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vedette.load.edges import (
     PubsubPlan,
@@ -13,7 +13,6 @@ from vedette.load.edges import (
     push_plan,
 )
 from vedette.load.edges_file import PubsubFile, PushFile
-from vedette.ports import Source
 from vedette.ports.plugin import (
     Finding,
     PushedSource,
@@ -22,6 +21,9 @@ from vedette.ports.plugin import (
     SourcePlugin,
     TableContext,
 )
+
+if TYPE_CHECKING:
+    from vedette.ports import Source
 
 
 class _BrokerPlugin(SourcePlugin):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from vedette.load.at_hand import SqlFile, SqlPlan, sql_plan, sql_problems
-from vedette.ports import Source
 from vedette.ports.plugin import Finding, SourceContext, SourcePlugin, TableContext
+
+if TYPE_CHECKING:
+    from vedette.ports import Source
 
 
 class SqlPlugin(SourcePlugin):
