@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-import socket
-import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +19,7 @@ from vedette.clock import SystemClock
 from vedette.errors import VedetteError
 from vedette.live import Seen
 from vedette.load.plugins import plugins
-from vedette.ports.plugin import SOURCES
+from vedette.ports.plugin import NOTIFIERS, SOURCES, Plan
 
 if TYPE_CHECKING:
     from vedette.load import Settings
@@ -110,7 +108,9 @@ async def _target(what: str, table: Mapping[str, Any]) -> Seen:
         return Seen(what, "fail", f"{there} cannot be written", "see who owns it")
     url = table.get("url")
     if isinstance(url, str) and urlsplit(url).hostname:
-        return Seen(what, "ok", await asyncio.to_thread(_connect, url))
+        from vedette.adapters.notifiers.webhook import connect_to
+
+        return Seen(what, "ok", await asyncio.to_thread(connect_to, url))
     return Seen(what, "untested", f"nothing here can look at a {kind}")
 
 
@@ -127,12 +127,12 @@ async def _source(plan: Any, dates: dict[str, tuple[str, int]]) -> Seen:
     return seen
 
 
-async def _notices(plan: Any) -> Seen:
+async def _notices(plan: Plan) -> Seen:
     what = f"notices to {plan.name}"
-    if (server := getattr(plan, "server", None)) is not None:
-        probe = probe_of("smtp")
-        return Seen(what, "ok", str(await probe(server))) if probe else Seen(what, "untested", "")
-    return Seen(what, "ok", await asyncio.to_thread(_connect, plan.url))
+    look = plugins(NOTIFIERS).get(plan.kind).probe(plan)
+    if look is None:
+        return Seen(what, "untested", f"nothing here can look at a {plan.kind}")
+    return Seen(what, "ok", str(await look))
 
 
 def probe_of(kind: str) -> Callable[[Any], Awaitable[str]] | None:
@@ -144,19 +144,6 @@ def probe_of(kind: str) -> Callable[[Any], Awaitable[str]] | None:
     except ImportError:
         return None
     return found  # type: ignore[no-any-return]
-
-
-def _connect(url: str) -> str:
-    """Connect, with TLS where the address has it, and go away again. Raises OSError."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    with socket.create_connection((parts.hostname or "", port), timeout=WAIT_S) as plain:
-        if parts.scheme != "https":
-            return f"{parts.hostname}:{port} can be connected to; nothing was sent"
-        context = ssl.create_default_context()
-        with context.wrap_socket(plain, server_hostname=parts.hostname) as safe:
-            told = f"{parts.hostname}:{port} can be connected to ({safe.version()})"
-            return f"{told}; nothing was sent"
 
 
 def _date(url: str) -> str:

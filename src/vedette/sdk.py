@@ -32,13 +32,27 @@ if TYPE_CHECKING:
     from vedette.clock import Clock, duration_us
     from vedette.crashpoint import reach as failpoint
     from vedette.effect import Call, Outcome, RowWrite
-    from vedette.errors import BadFleet, Permanent, Temporary, Unavailable, VedetteError
+    from vedette.errors import (
+        BadFleet,
+        Permanent,
+        Temporary,
+        Unavailable,
+        Unsendable,
+        VedetteError,
+    )
     from vedette.event import Event
     from vedette.load.field import Field
     from vedette.load.part import Duration
     from vedette.load.part import Part as Table
     from vedette.load.secrets import read_secret
-    from vedette.ports.plugin import PushedSource, SourceContext, SourcePlugin, TableContext
+    from vedette.ports.plugin import (
+        Notification,
+        NotifierPlugin,
+        PushedSource,
+        SourceContext,
+        SourcePlugin,
+        TableContext,
+    )
     from vedette.ports.sources import Intake, Receipt, Refused, Source
 
 __all__ = [
@@ -53,6 +67,8 @@ __all__ = [
     "MailAddress",
     "MailSession",
     "NoFolder",
+    "Notification",
+    "NotifierPlugin",
     "Outcome",
     "Permanent",
     "PushedSource",
@@ -67,6 +83,7 @@ __all__ = [
     "Temporary",
     "Unanswered",
     "Unavailable",
+    "Unsendable",
     "VedetteError",
     "declared_tools",
     "duration_us",
@@ -91,12 +108,26 @@ _HOMES = {
     "vedette.clock": ("Clock", "duration_us"),
     "vedette.crashpoint": ("failpoint:reach",),
     "vedette.effect": ("Call", "Outcome", "RowWrite"),
-    "vedette.errors": ("BadFleet", "Permanent", "Temporary", "Unavailable", "VedetteError"),
+    "vedette.errors": (
+        "BadFleet",
+        "Permanent",
+        "Temporary",
+        "Unavailable",
+        "Unsendable",
+        "VedetteError",
+    ),
     "vedette.event": ("Event",),
     "vedette.load.field": ("Field",),
     "vedette.load.part": ("Duration", "Table:Part"),
     "vedette.load.secrets": ("read_secret",),
-    "vedette.ports.plugin": ("PushedSource", "SourceContext", "SourcePlugin", "TableContext"),
+    "vedette.ports.plugin": (
+        "NotifierPlugin",
+        "Notification",
+        "PushedSource",
+        "SourceContext",
+        "SourcePlugin",
+        "TableContext",
+    ),
     "vedette.ports.sources": ("Intake", "Receipt", "Refused", "Source"),
 }
 _HOME = {

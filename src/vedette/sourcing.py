@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from vedette.ports import Source
-from vedette.ports.plugin import SOURCES, SourceContext, SourcePlan
+from vedette.ports.plugin import SOURCES, Plan, SourceContext
 
 if TYPE_CHECKING:
     from vedette.app import App
@@ -63,7 +63,7 @@ def gathering(app: App) -> Callable[[str, int, int], Awaitable[dict[str, Any] | 
     return told
 
 
-def make_source(plan: SourcePlan, app: App, *, until_idle: bool) -> Source:
+def make_source(plan: Plan, app: App, *, until_idle: bool) -> Source:
     """Make one source of its plan. Raises BadFleet, which names the plugin's wheel."""
     from vedette.load.plugins import plugins
 

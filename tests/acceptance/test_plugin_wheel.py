@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -93,6 +94,36 @@ def test_a_line_of_the_log_becomes_one_effect(fleet: SmallFleet, site: Path) -> 
     assert done.returncode == 0, done.stderr
     assert calls(fleet) == 3, done.stderr
     assert vedette(fleet, site, "ledger", "verify").returncode == 0
+
+
+def test_what_waits_for_a_person_is_told_by_a_line(fleet: SmallFleet, site: Path) -> None:
+    folder = fleet.config.parent
+    for place in ("agents/beacon/agent.yaml", "policies/grants/data.yaml"):
+        text = (folder / place).read_text()
+        at = text.index("beacon")
+        (folder / place).write_text(text[:at] + text[at:].replace("mode: act", "mode: ask", 1))
+    (folder / "lamps.log").write_text("ASK north now\n")
+    told = folder / "notices.jsonl"
+    with fleet.config.open("a") as more:
+        more.write('[[notify.to]]\nkind = "logfile"\npath = "notices.jsonl"\n')
+    command = [sys.executable, "-m", "vedette", "--config", str(fleet.config), "run", "--plain"]
+    environ = {**os.environ, "PYTHONPATH": str(site)}
+    with subprocess.Popen(command, env=environ, cwd=folder, stderr=subprocess.PIPE) as process:
+        try:
+            end = time.monotonic() + 90
+            while not (told.exists() and told.read_text().endswith("\n")):
+                assert process.poll() is None, process.stderr and process.stderr.read()
+                assert time.monotonic() < end
+                time.sleep(0.1)
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
+    (notice,) = [json.loads(line) for line in told.read_text().splitlines()]
+    assert (notice["schema"], notice["agent"], notice["tool"]) == (
+        "vedette.notice/1", "beacon", "lamp.light"
+    )  # fmt: skip
+    assert "beacon lamp.light" in notice["title"]
+    assert calls(fleet) == 0
 
 
 def test_its_table_is_checked_and_its_file_looked_at(fleet: SmallFleet, site: Path) -> None:

@@ -19,7 +19,7 @@ from vedette.errors import BadFleet
 from vedette.load import read_settings
 from vedette.load.plugins import plugins
 from vedette.load.reserved import source_kinds
-from vedette.ports.plugin import SOURCES
+from vedette.ports.plugin import NOTIFIERS, SOURCES
 from vedette.sourcing import make_source
 from vedette.testing import FleetHarness
 
@@ -98,12 +98,13 @@ def problems(tmp_path: Path, table: str) -> list[str]:
     return [str(each) for each in found]
 
 
-def test_the_shipped_ones_are_registered_as_any_other() -> None:
+@pytest.mark.parametrize("group", [SOURCES, NOTIFIERS])
+def test_the_shipped_ones_are_registered_as_any_other(group: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = project["entry-points"][SOURCES]
-    assert plugins(SOURCES).names() == tuple(sorted(declared))
+    declared = project["entry-points"][group]
+    assert plugins(group).names() == tuple(sorted(declared))
     for kind in declared:
-        fields = plugins(SOURCES).get(kind).table.fields()
+        fields = plugins(group).get(kind).table.fields()
         assert {"kind", "name"} <= set(fields)
 
 
@@ -195,6 +196,26 @@ def test_a_kind_that_two_wheels_bring_is_nobodys(site: Path, tmp_path: Path, kin
     assert "bell 1.2" in found
     assert ("vedette 0" in found) == (kind == "csv")
     assert found.endswith("(uninstall one of them)")
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("raise ImportError('old')", "vedette.toml:4: notify.to[0].kind: 'bell' of bell 1.2 "),
+        (GOOD, "is no plugin: bell:PLUGIN is no instance of NotifierPlugin"),
+    ],
+)
+def test_a_broken_notifier_is_told_likewise(
+    site: Path, tmp_path: Path, code: str, told: str
+) -> None:
+    wheel(site, "bell", code, "")
+    points = f"[{NOTIFIERS}]\nbell = bell:PLUGIN\n"
+    (site / "bell-1.2.dist-info" / "entry_points.txt").write_text(points)
+    file = tmp_path / "vedette.toml"
+    file.write_text('fleet = "harbour"\n\n[[notify.to]]\nkind = "bell"\n')
+    _, (found,) = read_settings(file)
+    assert told in str(found)
+    assert str(found).endswith("(mend or uninstall bell)")
 
 
 def test_a_wheel_that_is_on_the_path_twice_counts_where_it_is_first(

@@ -20,11 +20,19 @@ from typing import Any
 from vedette.errors import BadFleet, VedetteError
 from vedette.load.field import Shape, Table
 from vedette.load.kinds import OneOf
-from vedette.ports.plugin import SOURCES, SourcePlugin
+from vedette.ports.plugin import (
+    NOTIFIERS,
+    SOURCES,
+    Finding,
+    NotifierPlugin,
+    Plan,
+    SourcePlugin,
+    TableContext,
+)
 from vedette.quick_data import dataclass
 
 _INFO = (".dist-info", ".egg-info")
-_BASES: Mapping[str, type[Any]] = {SOURCES: SourcePlugin}
+_BASES: Mapping[str, type[Any]] = {SOURCES: SourcePlugin, NOTIFIERS: NotifierPlugin}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,20 @@ class Plugins:
         if name not in self._loaded:
             self._loaded[name] = self._load(name)
         return self._loaded[name]
+
+    def problems(self, table: Any, context: TableContext) -> list[Finding]:
+        """Return what is wrong with a table beyond its shape, as its plugin says."""
+        try:
+            with self.blame(table.kind):
+                return list(self.get(table.kind).problems(table, context))
+        except BadFleet as error:
+            return [((), error.what, error.mend or "")]
+
+    def plan(self, table: Any, context: TableContext) -> Plan:
+        """Return what a sound table comes to. Raises BadFleet."""
+        with self.blame(table.kind):
+            plan: Plan = self.get(table.kind).plan(table, context)
+        return plan
 
     @contextmanager
     def blame(self, name: str) -> Iterator[None]:

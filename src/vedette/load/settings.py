@@ -37,7 +37,7 @@ from vedette.load.settings_file import (
 )
 from vedette.load.shape import problem_of, sentence
 from vedette.load.yaml_file import Document, KeyPath, read_text
-from vedette.ports.plugin import SOURCES, Finding, SourcePlan, TableContext
+from vedette.ports.plugin import SOURCES, Plan, TableContext
 from vedette.quick_data import dataclass
 from vedette.readers import Rule
 
@@ -180,7 +180,7 @@ class Settings:
     hosts: tuple[str, ...] = ()
     senders: tuple[Sender, ...] = ()
     targets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    sources: tuple[SourcePlan, ...] = ()
+    sources: tuple[Plan, ...] = ()
     isolation: Isolation = field(default_factory=lambda: Isolation(False))
     edges: Edges = field(default_factory=Edges)
     notify: NotifyPlan = field(default_factory=NotifyPlan)
@@ -312,30 +312,14 @@ def _problems(shape: SettingsFile, document: Document, context: TableContext) ->
         if not _HOST.match(host):
             what, mend = f"{host!r} is no host name", "write one as vedette.example.com, no port"
             problems.append(document.problem(("serve", "hosts", index), what, mend))
-    problems += [*edge_problems(shape, document), *notify_problems(shape, document)]
+    problems += [*edge_problems(shape, document), *notify_problems(shape, document, context)]
     for index, source in enumerate(shape.sources):
-        for inside, what, mend in _source_problems(source, context):
+        for inside, what, mend in plugins(SOURCES).problems(source, context):
             problems.append(document.problem(("sources", index, *inside), what, mend))
     problems += display_problems(shape, document)
     for name, table in shape.targets.items():
         problems += _target_problems(name, table, document)
     return problems
-
-
-def _source_problems(source: Any, context: TableContext) -> list[Finding]:
-    found = plugins(SOURCES)
-    try:
-        with found.blame(source.kind):
-            return list(found.get(source.kind).problems(source, context))
-    except BadFleet as error:
-        return [((), error.what, error.mend or "")]
-
-
-def _source_plan(source: Any, context: TableContext) -> SourcePlan:
-    found = plugins(SOURCES)
-    with found.blame(source.kind):
-        plan: SourcePlan = found.get(source.kind).plan(source, context)
-        return plan
 
 
 def _given(table: Any, name: str) -> int:
@@ -413,12 +397,12 @@ def _table_context(shape: SettingsFile, root: Path) -> TableContext:
         start = state if inside != text else root
         return inside if Path(inside).is_absolute() else str(Path(escape(str(start))) / inside)
 
-    return TableContext(path, pattern, bool(shape.serve.http))
+    targets = {name: _target(table, path) for name, table in shape.targets.items()}
+    return TableContext(path, pattern, bool(shape.serve.http), targets)
 
 
 def _settings(shape: SettingsFile, root: Path, context: TableContext) -> Settings:
     path = context.path
-    targets = {name: _target(table, path) for name, table in shape.targets.items()}
     host, _, port = shape.serve.http.rpartition(":")
     return Settings(
         root=root,
@@ -450,8 +434,8 @@ def _settings(shape: SettingsFile, root: Path, context: TableContext) -> Setting
             )
             for s in shape.serve.senders
         ),
-        targets=with_relays(targets),
-        sources=tuple(_source_plan(source, context) for source in shape.sources),
+        targets=with_relays(context.targets),
+        sources=tuple(plugins(SOURCES).plan(source, context) for source in shape.sources),
         isolation=Isolation(
             shape.isolation.workers == "processes",
             duration_us(shape.isolation.idle),
@@ -459,7 +443,7 @@ def _settings(shape: SettingsFile, root: Path, context: TableContext) -> Setting
             shape.isolation.require,
         ),
         edges=edges(shape, path),
-        notify=notify_plan(shape, targets, path),
+        notify=notify_plan(shape, context),
         secrecy=tuple(
             Rule(one.source, one.type, frozenset(one.permitted_readers)) for one in shape.secrecy
         ),

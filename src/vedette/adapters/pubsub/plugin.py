@@ -15,9 +15,9 @@ from vedette.load.edges import (
 from vedette.load.edges_file import PubsubFile, PushFile
 from vedette.ports.plugin import (
     Finding,
+    Plan,
     PushedSource,
     SourceContext,
-    SourcePlan,
     SourcePlugin,
     TableContext,
 )
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _BrokerPlugin(SourcePlugin):
-    def dead_letters(self, plans: Sequence[SourcePlan]) -> Any:
+    def dead_letters(self, plans: Sequence[Plan]) -> Any:
         """Return what publishes the broker's dead letters again."""
         from vedette.adapters.pubsub.redrive import DeadLetters
 
