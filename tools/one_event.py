@@ -26,9 +26,7 @@ from tools.real_fleet import ROOT, receiver
 
 from vedette.adapters.file_source import CsvSource
 from vedette.adapters.maildir_source import MaildirSource
-from vedette.testing.clock import ManualClock
-from vedette.testing.harness import FleetHarness
-from vedette.testing.intake import ListIntake
+from vedette.testing import FleetHarness, ListIntake, ManualClock
 
 PAGE = ROOT / "docs" / "one-event.md"
 MESSAGE = "1778324478.M0063.harbour"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from google.adk.agents import LlmAgent
 
-from vedette.adapters.adk.tools import declared_tools
+from vedette.sdk import declared_tools
 
 FOLDER = Path(__file__).resolve().parent
 

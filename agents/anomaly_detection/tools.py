@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from vedette.effect import Call, Outcome, RowWrite
+from vedette.sdk import Call, Outcome, RowWrite
 
 COLLECTION = "incidents"
 

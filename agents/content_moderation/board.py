@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from vedette import crashpoint
+from vedette.sdk import failpoint
 
 _BUSY_S = 5.0
 _NOW = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now')"
@@ -70,13 +70,13 @@ class Board:
                 known = self._known(db)
                 found = dict(act(db)) if known is None else known
                 self._forget(db)
-                crashpoint.reach("board:before")
+                failpoint("board:before")
                 db.execute("COMMIT")
             except BaseException:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
-            crashpoint.reach("board:after")
+            failpoint("board:after")
             return found
 
     def known(self) -> Mapping[str, Any] | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from vedette.effect import Call, Outcome
+from vedette.sdk import Call, Outcome
 
 from .board import EVIDENCE_DAYS, Board, Refused, digest
 

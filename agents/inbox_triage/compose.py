@@ -12,7 +12,7 @@ from email.header import Header
 from email.parser import BytesHeaderParser
 from hashlib import sha256
 
-from vedette.effect import Call
+from vedette.sdk import Call
 
 from .maildir import Refused
 

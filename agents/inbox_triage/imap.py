@@ -1,6 +1,6 @@
 """The mail tools on an IMAP server: what they do on a Maildir, done there, idempotent by the key.
 
-A mail is known by the address its source gave it (`vedette.adapters.imap_source.address`): looked
+A mail is known by the address its source gave it (`vedette.sdk.MailAddress`): looked
 for by its number, then by size and digest, in whatever folder. A move is one command of the server.
 What we do leaves a keyword of ours on the mail, which no mail program shows: set before a move, and
 in the same command as a flag. So a repeat after a crash still knows what was there before us, and
@@ -13,12 +13,18 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from vedette.adapters.imap_source.address import BEGINNING, Address, read_address
-from vedette.adapters.imap_source.folder_name import quoted
-from vedette.adapters.imap_source.pool import session_of
-from vedette.adapters.imap_source.session import MAX_MAIL, NoFolder, Session
-from vedette.effect import Call, Outcome
-from vedette.errors import Permanent, Temporary
+from vedette.sdk import (
+    MAX_MAIL,
+    Call,
+    MailAddress,
+    MailSession,
+    NoFolder,
+    Outcome,
+    Permanent,
+    Temporary,
+    mail_session,
+    read_mail_address,
+)
 
 from . import compose, sending
 from .maildir import Refused, check_folder, found_before
@@ -47,7 +53,7 @@ class Found:
 class Mailbox:
     """A mailbox that is lent to one call."""
 
-    def __init__(self, session: Session, call: Call) -> None:
+    def __init__(self, session: MailSession, call: Call) -> None:
         self._session, self._call = session, call
         self._prefix = str(call.target.get("prefix", ""))
 
@@ -59,10 +65,10 @@ class Mailbox:
         """Return the folder that the call names, as the server calls it. Raises Refused."""
         return self.inside(check_folder(str(self._call.args["folder"])))
 
-    def address(self) -> Address:
+    def address(self) -> MailAddress:
         """Return the address of the mail that the call is about. Raises Refused."""
         message = str(self._call.args["message"])
-        found = read_address(message)
+        found = read_mail_address(message)
         if found is None:
             raise Refused(f"message {message!r} is not the address of a mail on an IMAP server")
         return found
@@ -73,7 +79,7 @@ class Mailbox:
         opened = self._session.opened
         return opened is not None and opened.keywords
 
-    def find(self, at: Address) -> Found:
+    def find(self, at: MailAddress) -> Found:
         """Return where a mail lies, and open that folder. Raises Refused if it is nowhere."""
         looked = dict.fromkeys((at.folder, _lies.get(at.digest, at.folder)))
         for folder in looked:
@@ -84,7 +90,7 @@ class Mailbox:
                 return found
         raise Refused(f"message {at} is not in the mailbox")
 
-    def between(self, at: Address, source: str, target: str, *, filing: bool) -> Found:
+    def between(self, at: MailAddress, source: str, target: str, *, filing: bool) -> Found:
         """Return the mail that is to go from one folder to another, wherever it lies.
 
         A person may have a copy of their own in either: one that we marked comes first wherever
@@ -104,7 +110,7 @@ class Mailbox:
                 return found
         return self.find(at)
 
-    def move(self, at: Address, found: Found, folder: str, *, mark: bool) -> bool:
+    def move(self, at: MailAddress, found: Found, folder: str, *, mark: bool) -> bool:
         """Move a mail that was just found, marked; False if nobody says that it was still there.
 
         Raises Refused if there is no such folder.
@@ -124,13 +130,13 @@ class Mailbox:
                 del _lies[next(iter(_lies))]
         return moved is not None
 
-    def unmark(self, at: Address, folder: str) -> None:
+    def unmark(self, at: MailAddress, folder: str) -> None:
         """Take the mark of a move from the mail in a folder that has it."""
         found = self._look(folder, at, ours=True)
         if found is not None and _FILED in found.flags:
             self._session.flag(found.uid, [_FILED], on=False)
 
-    def remove_copy(self, at: Address, copy: Found, folder: str) -> None:
+    def remove_copy(self, at: MailAddress, copy: Found, folder: str) -> None:
         """Remove the original of a mail that was just found where it was to go, as a copy of ours.
 
         A server without MOVE copies first, with the mark, and a crash may come in between. What
@@ -177,7 +183,7 @@ class Mailbox:
             if self._session.lists(folder):
                 raise Temporary(f"{error}, though the server lists it") from error
             return None
-        found = self._session.search("HEADER", "Message-ID", quoted(message_id))
+        found = self._session.search_message_id(message_id)
         return found[-1] if found else None
 
     def original(self) -> bytes | None:
@@ -200,7 +206,7 @@ class Mailbox:
             self._session.flag(uid, ["\\Seen"], on=True)
             self._with_folder(to, lambda: self._session.move(uid, to))
 
-    def _look(self, folder: str, at: Address, *, ours: bool = False) -> Found | None:
+    def _look(self, folder: str, at: MailAddress, *, ours: bool = False) -> Found | None:
         """Return where a mail lies in a folder; with `ours` only one that has our mark.
 
         Where a folder keeps no marks, any will do.
@@ -217,8 +223,8 @@ class Mailbox:
         size = ("LARGER", str(max(0, at.size - 1)), "SMALLER", str(at.size + 1))
         return self._among(session.search(*size)[-_ALIKE:], folder, at, ours)
 
-    def _among(self, uids: Sequence[int], folder: str, at: Address, ours: bool) -> Found | None:
-        mails = self._session.mails(uids, items=f"BODY.PEEK[]<0.{BEGINNING}>")
+    def _among(self, uids: Sequence[int], folder: str, at: MailAddress, ours: bool) -> Found | None:
+        mails = self._session.beginnings(uids)
         for mail in mails.values():
             gone = "\\Deleted" in mail.flags or (ours and self.marks and _FILED not in mail.flags)
             if not gone and mail.content is not None and at.is_of(mail.content):
@@ -270,7 +276,7 @@ def send(call: Call, write: Callable[[Call, bytes], bytes]) -> Outcome:
 def sent(call: Call) -> Outcome | None:
     """Say what came of a mail that was to be sent."""
     try:
-        with session_of(call.target) as session:
+        with mail_session(call.target) as session:
             return sending.sent(_Out(Mailbox(session, call), call), call)
     except (Temporary, Permanent) as error:
         return Outcome("unknown", error=str(error))
@@ -310,7 +316,7 @@ class _Out:
 def _lent(call: Call, act: Callable[[Mailbox], Outcome]) -> Outcome:
     """Act on the mailbox; say what the server says in the words of an outcome."""
     try:
-        with session_of(call.target) as session:
+        with mail_session(call.target) as session:
             return act(Mailbox(session, call))
     except Temporary as error:
         # Whatever was under way may have been done: every tool here finds that out when repeated.

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from vedette.effect import Call
+from vedette.sdk import Call
 
 _FOLDER = re.compile(r"[A-Za-z0-9_-](?:[A-Za-z0-9 _-]{0,62}[A-Za-z0-9_-])?")
 _UNIQUE = re.compile(r"[^/:\x00-\x1f\x7f.][^/:\x00-\x1f\x7f]{0,239}")

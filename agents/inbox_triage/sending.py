@@ -14,9 +14,7 @@ from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from typing import Any, Protocol
 
-from vedette.adapters.smtp import Unanswered, deliver
-from vedette.effect import Call, Outcome
-from vedette.errors import Permanent, VedetteError
+from vedette.sdk import Call, Outcome, Permanent, Unanswered, VedetteError, send_mail
 
 from . import compose
 
@@ -74,7 +72,7 @@ def send(out: Out, call: Call, write: Callable[[Call, bytes], bytes]) -> Outcome
     out.ready()
     out.begin(mail)
     try:
-        deliver(server, mail, str(call.target.get("address", "")), [to])
+        send_mail(server, mail, str(call.target.get("address", "")), [to])
     except Unanswered as error:
         return Outcome("unknown", error=f"{error}; {_ASK}")
     except VedetteError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from vedette.effect import Call, Outcome
+from vedette.sdk import Call, Outcome
 
 from . import compose
 from .maildir import Found, Maildir, Refused, check_folder, found_before

@@ -282,13 +282,12 @@ async def _commands(
 
 def _letters(settings: Settings) -> Letters | None:
     """Return what publishes a broker's dead letters again; nothing is loaded without a broker."""
-    from vedette.load.edges import PubsubPlan, PushPlan
+    from vedette.load.plugins import plugins
+    from vedette.ports.plugin import SOURCES
 
-    if not any(isinstance(plan, PubsubPlan | PushPlan) for plan in settings.sources):
-        return None
-    from vedette.adapters.pubsub.redrive import DeadLetters
-
-    return DeadLetters(settings.sources)
+    found = (plugins(SOURCES).get(plan.kind) for plan in settings.sources)
+    letters = (plugin.dead_letters(settings.sources) for plugin in found)
+    return next((one for one in letters if one is not None), None)
 
 
 def _own_store(settings: Settings, fleet: str, key_name: str, clock: Clock) -> SqlStore:

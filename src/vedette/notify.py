@@ -12,8 +12,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from email.message import EmailMessage
-from email.policy import SMTP
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +20,10 @@ import orjson
 from vedette import machine
 from vedette.backoff import delay_us
 from vedette.errors import BadStore, StoreFailed, Temporary, Unsendable, VedetteError
-from vedette.load.notify_file import MailPlan, NotifyPlan, WebhookPlan
+from vedette.load.notify_file import NotifyPlan
+from vedette.load.plugins import plugins
 from vedette.notices import NAMED, Notice, Outbox, facts, letter, title
+from vedette.ports.plugin import NOTIFIERS, Missed, Notification, Plan
 from vedette.run import ActionRow
 from vedette.tell import Reader, opened_at
 from vedette.timeline.review import about_id
@@ -53,8 +53,6 @@ _SAYS = (
     b'"kind":"run.dead"', b'"kind":"budget.alerted"', b'"kind":"stop.set"',
 )  # fmt: skip
 
-# The recipients that a notice did not come to, and why, where it came to others.
-Missed = Mapping[str, VedetteError]
 # Sends one notice. Blocks. Raises Temporary or Permanent; of any other error nothing is known.
 Send = Callable[[Notice], Missed | None]
 Found = tuple[int, Mapping[str, Any] | None]
@@ -62,41 +60,16 @@ Found = tuple[int, Mapping[str, Any] | None]
 
 def senders(plan: NotifyPlan, fleet: str) -> dict[str, Send]:
     """Return what sends a notice, by the name of each way. Nothing is connected to yet."""
-    found: dict[str, Send] = {}
-    for way in plan.to:
-        if isinstance(way, WebhookPlan):
-            found[way.name] = partial(_post, way, fleet, plan.link)
-        else:
-            found[way.name] = partial(_mail, way, fleet, plan.link)
-    return found
+    return {way.name: partial(_send, way, fleet, plan.link) for way in plan.to}
 
 
-def _post(way: WebhookPlan, fleet: str, link: str | None, notice: Notice) -> None:
-    from vedette.adapters.notify import post
-
-    post(way.url, orjson.dumps(facts(notice, fleet, link)), notice.id, way.token())
-
-
-def _mail(way: MailPlan, fleet: str, link: str | None, notice: Notice) -> Missed:
-    from vedette.adapters.smtp import deliver_some
-
+def _send(way: Plan, fleet: str, link: str | None, notice: Notice) -> Missed | None:
     before = notice.whom.get(way.name)
-    whom = [address for address in way.to if before is None or address in before]
-    if not whom:
-        return {}  # who was left is told by mail no longer
-    mail = EmailMessage(policy=SMTP.clone(max_line_length=500))
-    mail["From"], mail["To"] = way.sender, ", ".join(way.to)
-    mail["Subject"] = title(notice, fleet)
-    # The same each time it is tried, so that a mailbox knows it again (RFC 5322 3.6.4).
-    mail["Message-ID"] = f"<{notice.id}@{way.sender.rpartition('@')[2]}>"
-    mail["Auto-Submitted"] = "auto-generated"  # RFC 3834: nobody's vacation is to answer it
-    # What it shows may be of any language, and not every server takes eight bits.
-    mail.set_content(letter(notice, fleet, link), cte="quoted-printable")
-    missed = deliver_some(way.server, bytes(mail), way.sender, whom)
-    if before is None and missed.keys() >= set(whom):
-        # A no to everyone is about the relay or the sender more likely than about each of them.
-        errors = sorted(missed.values(), key=lambda error: not isinstance(error, Temporary))
-        raise errors[0]
+    told = Notification(
+        notice.id, facts(notice, fleet, link), title(notice, fleet), letter(notice, fleet, link),
+        None if before is None else tuple(before),
+    )  # fmt: skip
+    missed: Missed | None = plugins(NOTIFIERS).get(way.kind).send(way, told)
     return missed
 
 

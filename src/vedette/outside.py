@@ -9,10 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-import socket
-import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -20,18 +17,16 @@ from urllib.parse import urlsplit
 from vedette.clock import SystemClock
 from vedette.errors import VedetteError
 from vedette.live import Seen
+from vedette.load.plugins import plugins
+from vedette.ports.plugin import NOTIFIERS, SOURCES, Plan
 
 if TYPE_CHECKING:
     from vedette.load import Settings
 
 WAIT_S = 5.0
 
-# Where the probe of a source's plan, or of a target's kind, is found. A missing one is no fault.
+# Where the probe of a target's kind is found. A missing one is no fault.
 PROBES: Mapping[str, str] = {
-    "ImapPlan": "vedette.adapters.imap_source",
-    "SqlPlan": "vedette.adapters.sql_source.source",
-    "PrometheusPlan": "vedette.adapters.prometheus_source.source",
-    "AlertmanagerPlan": "vedette.serve.alertmanager",
     "imap": "vedette.adapters.imap_source",
     "smtp": "vedette.adapters.smtp",
     "http": "vedette.adapters.http_tool",
@@ -51,7 +46,8 @@ def secrets(settings: Settings) -> Iterator[Seen]:
         for one in settings.senders
     ]
     for plan in (*settings.sources, *settings.notify.to):
-        fields = {f: getattr(plan, f) for f in getattr(plan, "__slots__", ())}
+        names = getattr(plan, "__slots__", ()) or vars(plan)
+        fields = {f: getattr(plan, f) for f in names}
         server = fields.get("server")
         fields |= dict(server) if isinstance(server, Mapping) else {}
         tables.append((plan.name, fields))
@@ -101,7 +97,9 @@ async def _target(what: str, table: Mapping[str, Any]) -> Seen:
     if probe is not None:
         return Seen(what, "ok", str(await probe(table)))
     if kind == "maildir":
-        return _folder(what, Path(str(table["path"])), made=True)
+        from vedette.adapters.maildir_source.plugin import look_at
+
+        return Seen(what, "ok", look_at(Path(str(table["path"])), made=True))
     if isinstance(path := table.get("path"), str):
         there = next(p for p in (Path(path), *Path(path).parents) if p.exists())
         if os.access(there, os.W_OK):
@@ -109,43 +107,34 @@ async def _target(what: str, table: Mapping[str, Any]) -> Seen:
         return Seen(what, "fail", f"{there} cannot be written", "see who owns it")
     url = table.get("url")
     if isinstance(url, str) and urlsplit(url).hostname:
-        return Seen(what, "ok", await asyncio.to_thread(_connect, url))
+        from vedette.adapters.notifiers.webhook import connect_to
+
+        return Seen(what, "ok", await asyncio.to_thread(connect_to, url))
     return Seen(what, "untested", f"nothing here can look at a {kind}")
 
 
 async def _source(plan: Any, dates: dict[str, tuple[str, int]]) -> Seen:
     what = f"source {plan.name}"
-    kind = type(plan).__name__
-    probe = probe_of(kind)
-    if probe is not None:
-        seen = Seen(what, "ok", str(await probe(plan)))
-        url = getattr(plan, "url", None)
-        if isinstance(url, str):
-            dates[what] = (await asyncio.to_thread(_date, url), SystemClock().now_us())
-        return seen
-    if kind in ("CsvPlan", "JsonlPlan"):
-        files = glob(plan.path)  # noqa: PTH207 (an absolute pattern)
-        mend = "" if files else "set the path of the source"
-        return Seen(what, "ok" if files else "fail", f"{len(files)} files match", mend)
-    if kind == "MaildirPlan":
-        return _folder(what, plan.path, made=plan.copy_from is not None)
-    if kind == "HostPlan":
-        return Seen(what, "ok", "this machine")
-    if kind in ("PushPlan", "AlertmanagerPlan"):
-        return Seen(what, "ok", "others push to it while the fleet runs")
-    return Seen(what, "untested", f"nothing here can look at a {kind.removesuffix('Plan').lower()}")
+    look = plugins(SOURCES).get(plan.kind).probe(plan)
+    if look is None:
+        return Seen(what, "untested", f"nothing here can look at a {plan.kind}")
+    seen = Seen(what, "ok", str(await look))
+    url = getattr(plan, "url", None)
+    if isinstance(url, str):
+        dates[what] = (await asyncio.to_thread(_date, url), SystemClock().now_us())
+    return seen
 
 
-async def _notices(plan: Any) -> Seen:
+async def _notices(plan: Plan) -> Seen:
     what = f"notices to {plan.name}"
-    if (server := getattr(plan, "server", None)) is not None:
-        probe = probe_of("smtp")
-        return Seen(what, "ok", str(await probe(server))) if probe else Seen(what, "untested", "")
-    return Seen(what, "ok", await asyncio.to_thread(_connect, plan.url))
+    look = plugins(NOTIFIERS).get(plan.kind).probe(plan)
+    if look is None:
+        return Seen(what, "untested", f"nothing here can look at a {plan.kind}")
+    return Seen(what, "ok", str(await look))
 
 
 def probe_of(kind: str) -> Callable[[Any], Awaitable[str]] | None:
-    """Return the probe of a source's plan or a target's kind; None if there is none."""
+    """Return the probe of a target's kind; None if there is none."""
     if kind not in PROBES:
         return None
     try:
@@ -153,34 +142,6 @@ def probe_of(kind: str) -> Callable[[Any], Awaitable[str]] | None:
     except ImportError:
         return None
     return found  # type: ignore[no-any-return]
-
-
-def _folder(what: str, path: Path, *, made: bool) -> Seen:
-    """Look at a Maildir: where it is not there yet, at the folder that it would be made in."""
-    if path.is_dir():
-        bad = [str(p) for p in (path, path / "new", path / "cur") if not os.access(p, os.W_OK)]
-        if not bad:
-            return Seen(what, "ok", f"{path} can be written")
-        return Seen(what, "fail", f"cannot be written: {', '.join(bad)}", "see who owns it")
-    if not made:
-        return Seen(what, "fail", f"there is no Maildir {path}", "set the path, or copy_from")
-    there = next(folder for folder in path.parents if folder.exists())
-    if os.access(there, os.W_OK):
-        return Seen(what, "ok", f"{path} is made when the fleet starts")
-    return Seen(what, "fail", f"{there} cannot be written", "see who owns it")
-
-
-def _connect(url: str) -> str:
-    """Connect, with TLS where the address has it, and go away again. Raises OSError."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    with socket.create_connection((parts.hostname or "", port), timeout=WAIT_S) as plain:
-        if parts.scheme != "https":
-            return f"{parts.hostname}:{port} can be connected to; nothing was sent"
-        context = ssl.create_default_context()
-        with context.wrap_socket(plain, server_hostname=parts.hostname) as safe:
-            told = f"{parts.hostname}:{port} can be connected to ({safe.version()})"
-            return f"{told}; nothing was sent"
 
 
 def _date(url: str) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from vedette.edges import edge_source
 from vedette.ports import Source
+from vedette.ports.plugin import SOURCES, Plan, SourceContext
 
 if TYPE_CHECKING:
     from vedette.app import App
-    from vedette.load import SourcePlan
 
 
 def make_sources(app: App, *, until_idle: bool) -> tuple[list[Source], list[Source]]:
@@ -18,13 +17,13 @@ def make_sources(app: App, *, until_idle: bool) -> tuple[list[Source], list[Sour
 
     Those that need time to be loaded and have nothing to deliver at once come second.
     """
-    from vedette.load import HostPlan
+    from vedette.load.plugins import plugins
 
     first: list[Source] = []
     later: list[Source] = []
     for plan in app.settings.sources:
         source = make_source(plan, app, until_idle=until_idle)
-        (later if isinstance(plan, HostPlan) else first).append(source)
+        (later if plugins(SOURCES).get(plan.kind).late else first).append(source)
     if any(agent.schedules for agent in app.line.fleet.agents.values()):
         from vedette.adapters.schedule_source import ScheduleSource
 
@@ -64,28 +63,27 @@ def gathering(app: App) -> Callable[[str, int, int], Awaitable[dict[str, Any] | 
     return told
 
 
-def make_source(plan: SourcePlan, app: App, *, until_idle: bool) -> Source:
-    """Make one source of its table in vedette.toml."""
-    from vedette.load import CsvPlan, HostPlan, JsonlPlan, MaildirPlan
+def make_source(plan: Plan, app: App, *, until_idle: bool) -> Source:
+    """Make one source of its plan. Raises BadFleet, which names the plugin's wheel."""
+    from vedette.load.plugins import plugins
 
-    clock, limit = app.line.clock, app.settings.max_event_bytes
-    if isinstance(plan, CsvPlan):
-        from vedette.adapters.file_source import CsvSource
+    found = plugins(SOURCES)
+    with found.blame(plan.kind):
+        source: Source = found.get(plan.kind).build(plan, source_context(app, until_idle))
+    return source
 
-        return CsvSource(plan.name, plan.path, clock, rate=plan.rate, max_bytes=limit)
-    if isinstance(plan, JsonlPlan):
-        from vedette.adapters.file_source import JsonlSource
 
-        return JsonlSource(plan.name, plan.path, clock, rate=plan.rate, max_bytes=limit)
-    if isinstance(plan, HostPlan):
-        from vedette.adapters.host_source import HostSource
+def source_context(app: App, until_idle: bool = False) -> SourceContext:
+    """Return what sources of a fleet are built with."""
 
-        return HostSource(plan.name, clock, plan.every_us)
-    if not isinstance(plan, MaildirPlan):
-        return edge_source(plan, app, until_idle=until_idle)
-    from vedette.adapters.maildir_source import MaildirSource
+    def cron_walls(text: str) -> Any:
+        from vedette.adapters.schedule_source import cron_walls
 
-    return MaildirSource(
-        plan.name, plan.path, clock=clock, copy_from=plan.copy_from, watch=not until_idle,
-        poll_us=plan.every_us,
+        return cron_walls(text)
+
+    line, store = app.line, app.store
+    return SourceContext(
+        line.clock, line.metrics, not until_idle, app.settings.max_event_bytes,
+        lambda: store.leads, line.fleet, lambda event: bool(store.runs_of_event(event)),
+        cron_walls,
     )  # fmt: skip

@@ -31,7 +31,7 @@ from vedette.adapters.pubsub.redrive import DeadLetters
 from vedette.effect import Call
 from vedette.event import ENVELOPE, Event
 from vedette.load.edges import PushPlan
-from vedette.publish import publish
+from vedette.sdk import publish
 from vedette.serve.push import push_routes
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, toy_fleet

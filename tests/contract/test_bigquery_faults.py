@@ -36,13 +36,13 @@ from vedette.adapters.bigquery.warehouse import Warehouse
 from vedette.adapters.prometheus import PrometheusMetrics
 from vedette.cli import ship
 from vedette.digest import canonical, sha256_hex
-from vedette.edges import edge_source
 from vedette.errors import BadFleet, StoreFailed
 from vedette.event import ENVELOPE
 from vedette.load import load_settings
 from vedette.load.edges import AuditPlan, BigQueryPlan, Edges
 from vedette.origin import Ref, Roots, resolve
 from vedette.runner import Running
+from vedette.sourcing import make_source
 from vedette.testing.clock import ManualClock
 from vedette.testing.intake import ListIntake
 from vedette.testing.toy import until
@@ -245,10 +245,12 @@ async def test_a_worker_that_leads_no_more_asks_no_more(monkeypatch: pytest.Monk
     clock = ManualClock(T0 + 100 * SECOND)
     plan = replace(plan_of("d"), subject_column=None)
     monkeypatch.setattr(module, "query_client", lambda project, location: service.client())
-    app: Any = SimpleNamespace(line=SimpleNamespace(clock=clock), store=store, intake=intake)
+    line = SimpleNamespace(clock=clock, metrics=None, fleet=None)
+    settings = SimpleNamespace(max_event_bytes=1_000_000)
+    app: Any = SimpleNamespace(line=line, store=store, intake=intake, settings=settings)
     told: list[str] = []
     running: Any = SimpleNamespace(app=app, trouble=told.append, open_sources=0)
-    task = asyncio.create_task(Running._deliver(running, edge_source(plan, app, until_idle=False)))
+    task = asyncio.create_task(Running._deliver(running, make_source(plan, app, until_idle=False)))
 
     def later() -> int:
         clock.advance(60 * SECOND)

@@ -18,11 +18,11 @@ from vedette.adapters.bigquery.clients import query_client
 from vedette.adapters.bigquery.source import AwayError, BigQuerySource
 from vedette.adapters.bigquery.sql import AT, ROW, query_text
 from vedette.clock import iso
-from vedette.edges import edge_source
 from vedette.errors import BadFleet, StoreFailed
 from vedette.event import Event
 from vedette.load import load_settings
 from vedette.load.edges import BigQueryPlan
+from vedette.sourcing import make_source
 from vedette.testing.clock import ManualClock, settle
 from vedette.testing.harness import FleetHarness
 from vedette.testing.intake import ListIntake
@@ -198,7 +198,7 @@ async def test_it_is_made_of_a_table_in_vedette_toml(
     assert isinstance(plan, BigQueryPlan)
     assert plan == replace(plan_of(jobs.short), id_column=None, subject_column=None)
     insert(jobs, [("a", 10)])
-    source = edge_source(plan, fleet.app, until_idle=True)
+    source = make_source(plan, fleet.app, until_idle=True)
     assert source.finite
     await source.deliver(fleet.app.intake)
     assert len(fleet.entries("event.accepted")) == 1

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from vedette.adapters.pubsub.decode import Decoder
+from vedette.adapters.pubsub.source_decoder import decoder
 from vedette.clock import from_iso
-from vedette.edges import decoder
 from vedette.event import ENVELOPE, Event
 from vedette.ports import Refused
 
@@ -176,10 +176,10 @@ def test_data_beyond_the_limit_are_refused_unread(attributes: dict[str, str]) ->
 
 
 def test_a_fleets_own_limit_holds() -> None:
-    app: Any = SimpleNamespace(settings=SimpleNamespace(max_event_bytes=50))
+    context: Any = SimpleNamespace(max_event_bytes=50)
     plan: Any = SimpleNamespace(name="orders", type="t", vouches="envelope", schedules=False)
-    assert isinstance(decoder(plan, app).decode("m1", b"1" * 50, {}, "", AT_US), Event)
-    assert isinstance(decoder(plan, app).decode("m1", b"1" * 51, {}, "", AT_US), Refused)
+    assert isinstance(decoder(plan, context).decode("m1", b"1" * 50, {}, "", AT_US), Event)
+    assert isinstance(decoder(plan, context).decode("m1", b"1" * 51, {}, "", AT_US), Refused)
 
 
 def test_a_refusal_keeps_a_bounded_part_and_is_found_by_its_ordering_key() -> None:

@@ -17,10 +17,10 @@ from vedette import crashpoint
 from vedette.adapters.pubsub import admin, redrive
 from vedette.adapters.pubsub.redrive import DeadLetters, attributes_of
 from vedette.commands import Order
-from vedette.edges import edge_source
 from vedette.errors import AlreadyDone, BadCommand, Forbidden, Unavailable
 from vedette.identity import Principal
 from vedette.serve.orders import carry_out
+from vedette.sourcing import make_source
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, toy_fleet, until
 
@@ -202,7 +202,7 @@ async def test_poison_lies_with_the_broker_until_one_order_brings_it_back(
         app = fleet.app
         assert app.commands.upkeep is not None
         app.commands.upkeep.letters = DeadLetters([letters.plan])
-        source = edge_source(letters.plan, app, until_idle=False)
+        source = make_source(letters.plan, app, until_idle=False)
         task = asyncio.create_task(source.deliver(app.intake))
         await letters.connection.publish(topic, sent)
         dead = f"{letters.base}/subscriptions/jobs-dead"
@@ -219,7 +219,7 @@ async def test_poison_lies_with_the_broker_until_one_order_brings_it_back(
         assert len(fleet.entries("event.accepted")) == 3
         assert len(fleet.entries("event.refused")) == 2, "once each, after five deliveries"
         # The mend: bare data has a type now. The same order, the same topic, the same source.
-        mended = edge_source(replace(letters.plan, type="worker.job"), app, until_idle=False)
+        mended = make_source(replace(letters.plan, type="worker.job"), app, until_idle=False)
         task = asyncio.create_task(mended.deliver(app.intake))
         assert (await order(fleet))["redriven"] == 2
         await until(lambda: len(fleet.entries("run.closed")) == 5, 30)

@@ -11,16 +11,17 @@ import pytest
 
 from vedette.adapters.pubsub.decode import Decoder
 from vedette.adapters.pubsub.scheduled import ATTRIBUTE, Schedules
+from vedette.adapters.pubsub.source_decoder import decoder
 from vedette.adapters.schedule_source import ScheduleSource, cron_walls
 from vedette.agent import Agent, Fleet
 from vedette.budget import Budget
 from vedette.clock import MICROS, from_iso, iso
-from vedette.edges import decoder
 from vedette.errors import BadFleet
 from vedette.event import DATA, ENVELOPE, Event
 from vedette.identity import Identity
 from vedette.load.edges import PushPlan
 from vedette.ports import Refused
+from vedette.sourcing import source_context
 from vedette.testing.clock import ManualClock
 from vedette.testing.intake import ListIntake
 from vedette.testing.toy import World, toy_fleet
@@ -216,7 +217,7 @@ async def test_while_both_schedulers_run_each_tick_is_one_run(tmp_path: Path) ->
         await source.wake(app.intake, clock.now_us())
         plan = cast(PushPlan, type("Plan", (), {
             "name": "ticks", "type": None, "vouches": "none", "schedules": True})())  # fmt: skip
-        made: Decoder = decoder(plan, app)
+        made: Decoder = decoder(plan, source_context(app))
         statuses: list[str] = []
 
         async def message(published: str) -> None:

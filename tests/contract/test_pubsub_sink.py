@@ -25,7 +25,7 @@ from vedette.adapters.pubsub.decode import Decoder
 from vedette.adapters.pubsub.sink import Flow
 from vedette.effect import Call, Outcome
 from vedette.event import ENVELOPE, Event
-from vedette.publish import publish
+from vedette.sdk import publish
 from vedette.testing.intake import ListIntake
 from vedette.testing.toy import job, send
 

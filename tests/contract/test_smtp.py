@@ -368,7 +368,7 @@ def test_what_is_sent_again_is_put_among_the_sent_and_not_what_was_removed(
         raise Unanswered("lost")
 
     with monkeypatch.context() as patch:
-        patch.setattr(sending, "deliver", lose)
+        patch.setattr(sending, "send_mail", lose)
         assert hand("send_mail", message, **letter(address)).state == "unknown"
     (path,) = (box.root / ".Sending" / "cur").iterdir()
     # Listed before `.Sending` and before `.Sent`.
@@ -426,7 +426,7 @@ def test_whatever_goes_wrong_behind_it_a_mail_that_has_left_was_sent(
     out = sys.modules[
         f"{tools().__package__}.{'tools' if isinstance(box, MaildirBox) else 'imap'}"
     ]._Out
-    monkeypatch.setattr(sending, "deliver", handed)
+    monkeypatch.setattr(sending, "send_mail", handed)
     told = hand("send_mail", message, **letter(address))
     assert (told.state, "no folder 'Sent'" in told.data["note"]) == ("done", True)
     assert len(smtp.server().mails(address)) == 1

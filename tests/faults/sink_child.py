@@ -18,7 +18,7 @@ from vedette.testing.toy import World, job, send, toy_fleet
 # What an agent's tools.py looks like that publishes.
 TOOLS_PY = """\
 from vedette.effect import RowWrite
-from vedette.publish import publish
+from vedette.sdk import publish
 
 
 def add_note(call, row):

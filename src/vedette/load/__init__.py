@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         MaildirPlan,
         Sender,
         Settings,
-        SourcePlan,
         load_settings,
         read_settings,
     )
@@ -49,7 +48,6 @@ _FROM = {
         "MaildirPlan",
         "Sender",
         "Settings",
-        "SourcePlan",
         "load_settings",
         "read_settings",
     ),
@@ -69,7 +67,6 @@ __all__ = [
     "Problem",
     "Sender",
     "Settings",
-    "SourcePlan",
     "agent_schema",
     "bank_schema",
     "build_judge",

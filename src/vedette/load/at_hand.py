@@ -5,18 +5,17 @@ Their tables of vedette.toml, and the plans that these come to, with durations i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from vedette.clock import duration_us
 from vedette.errors import BadFleet
 from vedette.load.field import AfterValidator, Field
 from vedette.load.part import NAME, Duration, Part, Whole, is_here
-from vedette.load.problem import Problem
 from vedette.load.secrets import VERSION, read_secret
-from vedette.load.yaml import Document, KeyPath
+from vedette.load.yaml import KeyPath
+from vedette.ports.plugin import Finding, TableContext
 from vedette.quick_data import dataclass
 
 _KINDS = ("env", "file", "secret")
@@ -132,13 +131,11 @@ class AlertmanagerFile(Part):
     vouches: Literal["envelope", "event", "none"] = "envelope"
 
 
-AtHandFile = SqlFile | PrometheusFile | AlertmanagerFile
-
-
 @dataclass(frozen=True, slots=True)
 class SqlPlan:
     """Asks a table for new rows; fields as in `SqlFile`. `path` is None for PostgreSQL."""
 
+    kind: ClassVar[str] = "sql"
     name: str
     table: str
     type: str
@@ -176,6 +173,7 @@ class QueryPlan:
 class PrometheusPlan:
     """Asks a Prometheus server; fields as in `PrometheusFile`."""
 
+    kind: ClassVar[str] = "prometheus"
     name: str
     url: str
     queries: tuple[QueryPlan, ...]
@@ -200,6 +198,7 @@ class PrometheusPlan:
 class AlertmanagerPlan:
     """Takes what an Alertmanager posts; fields as in `AlertmanagerFile`."""
 
+    kind: ClassVar[str] = "alertmanager"
     name: str
     token_env: str | None = None
     token_file: str | None = None
@@ -211,69 +210,63 @@ class AlertmanagerPlan:
         return _secret(self, "token", f"source {self.name}")
 
 
-AtHandPlan = SqlPlan | PrometheusPlan | AlertmanagerPlan
-
 # How long a transaction of PostgreSQL may take from a row's number to its commit.
 OVERLAP_US = 60_000_000
 
 
-def at_hand(table: AtHandFile, path: Callable[[str], Path]) -> AtHandPlan:
-    """Return the plan of one source table. `path` resolves a relative one."""
-
-    def maybe(text: str | None) -> str | None:
-        return str(path(text)) if text else None
-
-    if isinstance(table, AlertmanagerFile):
-        return AlertmanagerPlan(
-            table.name, table.token_env, maybe(table.token_file), table.token_secret, table.vouches
-        )
-    if isinstance(table, PrometheusFile):
-        queries = tuple(
-            QueryPlan(query.name, query.expr, duration_us(query.step)) for query in table.queries
-        )
-        return PrometheusPlan(
-            table.name, table.url, queries, duration_us(table.delay),
-            duration_us(table.every) if table.every else None, duration_us(table.lookback),
-            table.most, tuple(table.vouched), table.token_env, maybe(table.token_file),
-            table.token_secret, maybe(table.ca_file),
-        )  # fmt: skip
+def sql_plan(table: SqlFile, context: TableContext) -> SqlPlan:
+    """Return the plan of a table."""
     overlap = duration_us(table.overlap) if table.overlap else None
     if overlap is None:
         overlap = 0 if table.path else OVERLAP_US
     return SqlPlan(
         table.name, table.table, table.type, table.id_column, table.order_column,
-        path(table.path) if table.path else None, table.url_env, maybe(table.url_file),
-        table.url_secret, table.time_column, table.subject_column, tuple(table.columns),
-        duration_us(table.every), overlap, table.begin,
-        path(table.create_from) if table.create_from else None, table.vouches,
+        context.path(table.path) if table.path else None, table.url_env,
+        _maybe(context, table.url_file), table.url_secret, table.time_column,
+        table.subject_column, tuple(table.columns), duration_us(table.every), overlap, table.begin,
+        context.path(table.create_from) if table.create_from else None, table.vouches,
         tuple(table.vouched),
     )  # fmt: skip
 
 
-def at_hand_problems(table: Any, at: KeyPath, document: Document, served: bool) -> list[Problem]:
-    """Return what is wrong with one source table beyond its shape; none for another kind.
-
-    `served` says that this fleet serves HTTP.
-    """
-    if isinstance(table, SqlFile):
-        found = _sql_problems(table)
-    elif isinstance(table, PrometheusFile):
-        found = _prometheus_problems(table)
-    elif isinstance(table, AlertmanagerFile):
-        found = []
-        if _given(table, "token") != 1:
-            mend = "give one of token_env, token_file, token_secret"
-            found.append(((), "whoever posts alerts needs a token", mend))
-        if not served:
-            what = "nothing is served here that alerts could be posted to"
-            found.append(((), what, "set http of [serve]"))
-    else:
-        return []
-    return [document.problem((*at, *inside), what, mend) for inside, what, mend in found]
+def prometheus_plan(table: PrometheusFile, context: TableContext) -> PrometheusPlan:
+    """Return the plan of a table."""
+    queries = tuple(
+        QueryPlan(query.name, query.expr, duration_us(query.step)) for query in table.queries
+    )
+    return PrometheusPlan(
+        table.name, table.url, queries, duration_us(table.delay),
+        duration_us(table.every) if table.every else None, duration_us(table.lookback),
+        table.most, tuple(table.vouched), table.token_env, _maybe(context, table.token_file),
+        table.token_secret, _maybe(context, table.ca_file),
+    )  # fmt: skip
 
 
-def _sql_problems(table: SqlFile) -> list[tuple[KeyPath, str, str]]:
-    found: list[tuple[KeyPath, str, str]] = []
+def alertmanager_plan(table: AlertmanagerFile, context: TableContext) -> AlertmanagerPlan:
+    """Return the plan of a table."""
+    file = _maybe(context, table.token_file)
+    return AlertmanagerPlan(table.name, table.token_env, file, table.token_secret, table.vouches)
+
+
+def _maybe(context: TableContext, text: str | None) -> str | None:
+    return str(context.path(text)) if text else None
+
+
+def alertmanager_problems(table: AlertmanagerFile, context: TableContext) -> list[Finding]:
+    """Return what is wrong with a table beyond its shape."""
+    found: list[Finding] = []
+    if _given(table, "token") != 1:
+        mend = "give one of token_env, token_file, token_secret"
+        found.append(((), "whoever posts alerts needs a token", mend))
+    if not context.serves_http:
+        what = "nothing is served here that alerts could be posted to"
+        found.append(((), what, "set http of [serve]"))
+    return found
+
+
+def sql_problems(table: SqlFile) -> list[Finding]:
+    """Return what is wrong with a table beyond its shape."""
+    found: list[Finding] = []
     if _given(table, "url") + (table.path is not None) != 1:
         mend = "give one of path (SQLite), url_env, url_file, url_secret (PostgreSQL)"
         found.append(((), "needs one database", mend))
@@ -286,11 +279,11 @@ def _sql_problems(table: SqlFile) -> list[tuple[KeyPath, str, str]]:
     return found
 
 
-def unread_columns(table: Any) -> list[tuple[KeyPath, str, str]]:
+def unread_columns(table: Any) -> list[Finding]:
     """Return what is wrong with the columns that a source of rows vouches for."""
     known = {table.id_column, table.subject_column, table.time_column}
     columns = getattr(table, "columns", None)
-    found: list[tuple[KeyPath, str, str]] = []
+    found: list[Finding] = []
     for index, column in enumerate(table.vouched):
         at: KeyPath = ("vouched", index)
         if columns and column not in {*columns, *known}:
@@ -302,8 +295,9 @@ def unread_columns(table: Any) -> list[tuple[KeyPath, str, str]]:
     return found
 
 
-def _prometheus_problems(table: PrometheusFile) -> list[tuple[KeyPath, str, str]]:
-    found: list[tuple[KeyPath, str, str]] = []
+def prometheus_problems(table: PrometheusFile) -> list[Finding]:
+    """Return what is wrong with a table beyond its shape."""
+    found: list[Finding] = []
     try:
         parts = urlsplit(table.url)
         sound = parts.scheme in ("http", "https") and bool(parts.hostname)

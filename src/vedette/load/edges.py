@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from vedette.clock import duration_us
 from vedette.load import edges_file as file
-from vedette.load.at_hand import AtHandFile, AtHandPlan, at_hand, at_hand_problems
-from vedette.load.imap import ImapFile, ImapPlan, imap_plan, imap_problems
 from vedette.load.part import is_here
 from vedette.load.policy_table import policy_problems
 from vedette.load.problem import Problem
 from vedette.load.yaml import Document, KeyPath
+from vedette.ports.plugin import Finding, TableContext
 from vedette.quick_data import dataclass
 
 
@@ -22,6 +21,7 @@ from vedette.quick_data import dataclass
 class PubsubPlan:
     """Pulls a Pub/Sub subscription; fields as in `edges_file.PubsubFile`."""
 
+    kind: ClassVar[str] = "pubsub"
     name: str
     project: str
     subscription: str
@@ -44,6 +44,7 @@ class PubsubPlan:
 class PushPlan:
     """Takes what Pub/Sub pushes; fields as in `edges_file.PushFile`."""
 
+    kind: ClassVar[str] = "pubsub-push"
     name: str
     project: str
     subscription: str
@@ -65,6 +66,7 @@ class PushPlan:
 class BigQueryPlan:
     """Asks a BigQuery table for new rows; fields as in `edges_file.BigQueryFile`."""
 
+    kind: ClassVar[str] = "bigquery"
     name: str
     project: str
     dataset: str
@@ -81,9 +83,6 @@ class BigQueryPlan:
     begin: str = "now"
     vouches: str = "columns"
     vouched: tuple[str, ...] = ()
-
-
-EdgePlan = PubsubPlan | PushPlan | BigQueryPlan | AtHandPlan | ImapPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,32 +205,48 @@ def edges(shape: Any, path: Callable[[str], Path]) -> Edges:
     )  # fmt: skip
 
 
-def edge_source(table: Any, path: Callable[[str], Path]) -> EdgePlan:
-    """Return the plan of one source table of `edges_file`. `path` resolves a relative one."""
-    if isinstance(table, AtHandFile):
-        return at_hand(table, path)
-    if isinstance(table, ImapFile):
-        return imap_plan(table, path)
-    if isinstance(table, file.PubsubFile):
-        return PubsubPlan(
-            table.name, table.project, table.subscription, table.topic, table.dead_letter_topic,
-            table.max_delivery_attempts, table.ordered, table.exactly_once,
-            duration_us(table.ack_deadline), table.max_messages, table.max_bytes, table.streams,
-            table.vouches, table.type, table.filter, table.schedules,
-        )  # fmt: skip
-    if isinstance(table, file.PushFile):
-        return PushPlan(
-            table.name, table.project, table.subscription, table.topic, table.endpoint,
-            table.audience, table.service_account, table.issuer, table.vouches, table.type,
-            table.schedules, table.dead_letter_topic, table.max_delivery_attempts,
-            duration_us(table.ack_deadline), table.filter,
-        )  # fmt: skip
+def pubsub_plan(table: file.PubsubFile) -> PubsubPlan:
+    """Return the plan of a table."""
+    return PubsubPlan(
+        table.name, table.project, table.subscription, table.topic, table.dead_letter_topic,
+        table.max_delivery_attempts, table.ordered, table.exactly_once,
+        duration_us(table.ack_deadline), table.max_messages, table.max_bytes, table.streams,
+        table.vouches, table.type, table.filter, table.schedules,
+    )  # fmt: skip
+
+
+def push_plan(table: file.PushFile) -> PushPlan:
+    """Return the plan of a table."""
+    return PushPlan(
+        table.name, table.project, table.subscription, table.topic, table.endpoint,
+        table.audience, table.service_account, table.issuer, table.vouches, table.type,
+        table.schedules, table.dead_letter_topic, table.max_delivery_attempts,
+        duration_us(table.ack_deadline), table.filter,
+    )  # fmt: skip
+
+
+def bigquery_plan(table: file.BigQueryFile) -> BigQueryPlan:
+    """Return the plan of a table."""
     return BigQueryPlan(
         table.name, table.project, table.dataset, table.table, table.type, table.time_column,
         table.id_column, table.subject_column, duration_us(table.every),
         duration_us(table.overlap), duration_us(table.behind), table.method, table.location,
         table.begin, table.vouches, tuple(table.vouched),
     )  # fmt: skip
+
+
+def pubsub_problems(
+    table: file.PubsubFile | file.PushFile, context: TableContext, *, pushed: bool
+) -> list[Finding]:
+    """Return what is wrong with a table beyond its shape."""
+    found: list[Finding] = []
+    if pushed and not context.serves_http:
+        what = "nothing is served here that could be pushed to"
+        found.append(((), what, "set http of [serve]"))
+    if not 10_000_000 <= duration_us(table.ack_deadline) <= 600_000_000:
+        what = "Pub/Sub takes ack deadlines from 10s to 10m"
+        found.append((("ack_deadline",), what, "write for example 60s"))
+    return found
 
 
 def edge_problems(shape: Any, document: Document) -> list[Problem]:
@@ -252,17 +267,6 @@ def edge_problems(shape: Any, document: Document) -> list[Problem]:
         add(("audit",), "needs both project and dataset", "give both, or leave the table out")
     if shape.telemetry.traces == "otlp" and not shape.telemetry.endpoint:
         add(("telemetry",), "traces need a collector", "add endpoint")
-    for index, source in enumerate(shape.sources):
-        found += at_hand_problems(source, ("sources", index), document, bool(shape.serve.http))
-        found += imap_problems(source, ("sources", index), document)
-        if not isinstance(source, file.PubsubFile | file.PushFile):
-            continue
-        if isinstance(source, file.PushFile) and not shape.serve.http:
-            what = "nothing is served here that could be pushed to"
-            add(("sources", index), what, "set http of [serve]")
-        if not 10_000_000 <= duration_us(source.ack_deadline) <= 600_000_000:
-            at: KeyPath = ("sources", index, "ack_deadline")
-            add(at, "Pub/Sub takes ack deadlines from 10s to 10m", "write for example 60s")
     return found
 
 

@@ -7,7 +7,7 @@ costs a first start a third of its time (docs/decisions/0019-what-a-start-may-co
 
 Understood are str, int, float, bool, Any, None, Literal, list, dict with text keys, models, unions
 of one of these with None, of one with a list, and of models told apart by a field; each may stand
-in Annotated with BeforeValidator, AfterValidator and Field.
+in Annotated with BeforeValidator, AfterValidator and Field, or with a Kind that checks it instead.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, Literal, Self, Union
 
+from vedette.errors import BadFleet
 from vedette.load.kinds import (
     Anything,
     Checked,
@@ -212,7 +213,13 @@ class Tagged(Kind):
             return None
         tag = value.get(self.field)
         if isinstance(tag, str) and tag in self.tables:
-            return self.tables[tag].shape.check(value, (*loc, tag), errors)
+            try:
+                shape = self.tables[tag].shape
+            except BadFleet as refused:  # what should bring it is broken
+                told = {"what": refused.what, "mend": refused.mend}
+                errors.append(error("plugin", (*loc, self.field), value, told))
+                return None
+            return shape.check(value, (*loc, tag), errors)
         if self.field not in value:
             errors.append(error("union_tag_not_found", loc, value))
         else:
@@ -287,8 +294,9 @@ def _annotated(args: tuple[Any, ...], strict: bool) -> Kind:
     limits: dict[str, Any] = {}
     for info in infos:
         limits |= info.limits or {}
+    own = next((note for note in notes if isinstance(note, Kind)), None)
     return Checked(
-        _kind(args[0], strict, tag),
+        own or _kind(args[0], strict, tag),
         before=[note.run for note in notes if isinstance(note, BeforeValidator)],
         after=[note.run for note in notes if isinstance(note, AfterValidator)],
         limits=limits,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from vedette.clock import duration_us
 from vedette.load.field import Field
@@ -13,6 +13,7 @@ from vedette.load.part import NAME, Duration, Part, Whole
 from vedette.load.problem import Problem
 from vedette.load.secrets import VERSION
 from vedette.load.yaml import Document, KeyPath
+from vedette.ports.plugin import Finding, TableContext
 from vedette.quick_data import dataclass
 
 _LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|::1")
@@ -69,6 +70,7 @@ class ImapPlan:
     `server` is what a session is opened with; its password is read when it is needed.
     """
 
+    kind: ClassVar[str] = "imap"
     name: str
     server: dict[str, object] = field(default_factory=dict)
     folders: tuple[str, ...] = ("INBOX",)
@@ -78,13 +80,13 @@ class ImapPlan:
     since_us: int | None = None
 
 
-def imap_plan(table: ImapFile, path: Any) -> ImapPlan:
-    """Return the plan of a table. `path` resolves a relative one."""
+def imap_plan(table: ImapFile, context: TableContext) -> ImapPlan:
+    """Return the plan of a table."""
     server: dict[str, object] = {}
     for name in _RELAYED:
         value = getattr(table, name)
         if value is not None:
-            server[name] = str(path(value)) if name.endswith("_file") else value
+            server[name] = str(context.path(value)) if name.endswith("_file") else value
     since = None if table.since is None else duration_us(table.since)
     return ImapPlan(
         table.name, server, tuple(dict.fromkeys(table.folders)), duration_us(table.every),
@@ -92,15 +94,15 @@ def imap_plan(table: ImapFile, path: Any) -> ImapPlan:
     )  # fmt: skip
 
 
-def imap_problems(source: Any, at: KeyPath, document: Document) -> list[Problem]:
-    """Return what is wrong with a source's table beyond its shape; nothing for other kinds."""
-    if not isinstance(source, ImapFile):
-        return []
+def imap_problems(source: ImapFile) -> list[Finding]:
+    """Return what is wrong with a source's table beyond its shape."""
     table = {name: getattr(source, name) for name in _RELAYED if getattr(source, name) is not None}
-    found = list(_server_problems(table))
+    found: list[Finding] = [
+        ((key,) if key else (), what, mend) for key, what, mend in _server_problems(table)
+    ]
     if not source.folders or not all(name.strip() for name in source.folders):
-        found.append(("folders", "names no folder", 'write folders = ["INBOX"]'))
-    return [document.problem((*at, key) if key else at, what, mend) for key, what, mend in found]
+        found.append((("folders",), "names no folder", 'write folders = ["INBOX"]'))
+    return found
 
 
 def mail_target_problems(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from vedette.clock import duration_us
-from vedette.load.field import AfterValidator, Field
+from vedette.load.field import AfterValidator, Field, Tagged
 from vedette.load.part import NAME, Duration, Part, is_here
+from vedette.load.plugins import Tables, plugins
 from vedette.load.problem import Problem
 from vedette.load.secrets import VERSION, read_secret
 from vedette.load.yaml import Document, KeyPath
+from vedette.ports.plugin import NOTIFIERS, Finding, Plan, TableContext
 from vedette.quick_data import dataclass
 
 _ADDRESS = re.compile(r"[!-;=?A-~]{1,64}@[!-;=?A-~]{1,255}")
@@ -62,7 +64,8 @@ class NotifyFile(Part):
     content: bool = Field(
         default=True, description="whether what waits is shown (who, about what), or named alone"
     )
-    to: list[Annotated[WebhookFile | MailFile, Field(discriminator="kind")]] = Field(
+    # Each is checked as the plugin of its `kind` says (`vedette.ports.plugin`).
+    to: list[Annotated[Any, Tagged("kind", Tables(NOTIFIERS))]] = Field(
         default_factory=list, description="the ways to tell"
     )
 
@@ -71,6 +74,7 @@ class NotifyFile(Part):
 class WebhookPlan:
     """A webhook that takes notices."""
 
+    kind: ClassVar[str] = "webhook"
     name: str
     url: str
     token_env: str | None = None
@@ -88,6 +92,7 @@ class WebhookPlan:
 class MailPlan:
     """People who take notices by mail. `server` is the table of the SMTP target."""
 
+    kind: ClassVar[str] = "mail"
     name: str
     server: Mapping[str, Any]
     sender: str
@@ -103,24 +108,18 @@ class NotifyPlan:
 
     link: str | None = None
     before_us: int = 4 * 3_600_000_000
-    to: tuple[WebhookPlan | MailPlan, ...] = ()
+    to: tuple[Plan, ...] = ()
     content: bool = True
 
 
-def notify_plan(shape: Any, targets: Mapping[str, Mapping[str, Any]], path: Any) -> NotifyPlan:
-    """Return what [notify] comes to; `targets` are the fleet's, `path` resolves a relative path."""
-    to: list[WebhookPlan | MailPlan] = []
-    for each in shape.notify.to:
-        if isinstance(each, WebhookFile):
-            file = str(path(each.token_file)) if each.token_file else None
-            to.append(WebhookPlan(each.name, each.url, each.token_env, file, each.token_secret))
-        else:
-            to.append(MailPlan(each.name, targets[each.target], each.sender, tuple(each.to)))
+def notify_plan(shape: Any, context: TableContext) -> NotifyPlan:
+    """Return what [notify] comes to."""
+    to = tuple(plugins(NOTIFIERS).plan(each, context) for each in shape.notify.to)
     before_us, content = duration_us(shape.notify.before), shape.notify.content
-    return NotifyPlan(shape.notify.link, before_us, tuple(to), content)
+    return NotifyPlan(shape.notify.link, before_us, to, content)
 
 
-def notify_problems(shape: Any, document: Document) -> list[Problem]:
+def notify_problems(shape: Any, document: Document, context: TableContext) -> list[Problem]:
     """Return what is wrong with [notify] beyond its shape."""
     notify, problems = shape.notify, []
     if notify.link is not None and not _is_link(notify.link):
@@ -134,43 +133,53 @@ def notify_problems(shape: Any, document: Document) -> list[Problem]:
             what = f"{each.name!r} is the name of another one already"
             problems.append(document.problem((*at, "name"), what, 'give it its own: name = "ops"'))
         seen.add(each.name)
-        problems += _way_problems(each, at, shape.targets, document)
+        for inside, what, mend in plugins(NOTIFIERS).problems(each, context):
+            problems.append(document.problem((*at, *inside), what, mend))
     return problems
 
 
-def _way_problems(
-    each: Any, at: KeyPath, targets: Mapping[str, Any], document: Document
-) -> list[Problem]:
-    if isinstance(each, MailFile):
-        problems = []
-        table = targets.get(each.target)
-        if not isinstance(table, Mapping) or table.get("kind") != "smtp":
-            what = f"{each.target!r} is no target of kind smtp"
-            mend = f'add [targets.{each.target}] with kind = "smtp"'
-            problems.append(document.problem((*at, "target"), what, mend))
-        if not each.to:
-            what, mend = "nobody is told", 'write to = ["ops@example.com"]'
-            problems.append(document.problem((*at, "to"), what, mend))
-        return problems
+def mail_plan(table: MailFile, context: TableContext) -> MailPlan:
+    """Return the plan of a table."""
+    return MailPlan(table.name, context.targets[table.target], table.sender, tuple(table.to))
+
+
+def mail_problems(table: MailFile, context: TableContext) -> list[Finding]:
+    """Return what is wrong with a table beyond its shape."""
+    found: list[Finding] = []
+    named = context.targets.get(table.target)
+    if named is None or named.get("kind") != "smtp":
+        what = f"{table.target!r} is no target of kind smtp"
+        found.append((("target",), what, f'add [targets.{table.target}] with kind = "smtp"'))
+    if not table.to:
+        found.append((("to",), "nobody is told", 'write to = ["ops@example.com"]'))
+    return found
+
+
+def webhook_plan(table: WebhookFile, context: TableContext) -> WebhookPlan:
+    """Return the plan of a table."""
+    file = str(context.path(table.token_file)) if table.token_file else None
+    return WebhookPlan(table.name, table.url, table.token_env, file, table.token_secret)
+
+
+def webhook_problems(table: WebhookFile) -> list[Finding]:
+    """Return what is wrong with a table beyond its shape."""
     try:
-        parts = urlsplit(each.url)
+        parts = urlsplit(table.url)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.username
         parts.port  # noqa: B018 (raises for what is no port)
         # What goes over the wire: no line of HTTP holds more, and no resolver another name.
-        fits = fits and all("!" <= c <= "~" for c in each.url)
+        fits = fits and all("!" <= c <= "~" for c in table.url)
         (parts.hostname or "").encode("idna")
     except ValueError:
         fits = False
     if not fits:
         mend = "write https://host/path, without a user or a password in it"
-        return [document.problem((*at, "url"), f"{each.url!r} cannot be posted to", mend)]
-    if sum(getattr(each, f"token_{kind}") is not None for kind in ("env", "file", "secret")) > 1:
-        what, mend = "token is referred to more than once", "leave one of them"
-        return [document.problem(at, what, mend)]
-    known = any(getattr(each, f"token_{kind}") is not None for kind in ("env", "file", "secret"))
-    if known and parts.scheme == "http" and not is_here(parts.hostname or ""):
-        what = "a token is not sent over plain HTTP"
-        return [document.problem((*at, "url"), what, "write https://")]
+        return [(("url",), f"{table.url!r} cannot be posted to", mend)]
+    given = [getattr(table, f"token_{kind}") is not None for kind in ("env", "file", "secret")]
+    if sum(given) > 1:
+        return [((), "token is referred to more than once", "leave one of them")]
+    if any(given) and parts.scheme == "http" and not is_here(parts.hostname or ""):
+        return [(("url",), "a token is not sent over plain HTTP", "write https://")]
     return []
 
 

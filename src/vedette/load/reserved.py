@@ -8,10 +8,10 @@ trusted for what the adapter vouches for.
 
 from __future__ import annotations
 
-from typing import get_args
-
+from vedette.errors import BadFleet
 from vedette.event import PRINCIPAL, REASON, Event
-from vedette.load.settings_file import SourceFile
+from vedette.load.plugins import REINSTALL, plugins
+from vedette.ports.plugin import SOURCES
 
 # A person's name and reason come with the person's own order, over the local socket.
 ENGINE_ATTRIBUTES = frozenset({PRINCIPAL, REASON})
@@ -21,9 +21,14 @@ _ENGINE_SOURCES, _ENGINE_TYPES = "vedette:", "vedette."
 
 
 def source_kinds() -> tuple[str, ...]:
-    """Return every kind that a table of `[[sources]]` may have."""
-    tables = get_args(get_args(SourceFile)[0])
-    return tuple(table.fields()["kind"].kind.schema({})["const"] for table in tables)
+    """Return every kind that a table of `[[sources]]` may have, those of plugins too.
+
+    Raises BadFleet if there is none: then nothing could be told apart.
+    """
+    kinds = plugins(SOURCES).names()
+    if not kinds:
+        raise BadFleet("no kind of source is known", where=SOURCES, mend=REINSTALL)
+    return kinds
 
 
 SOURCE_PREFIXES = tuple(f"{kind}:" for kind in source_kinds())

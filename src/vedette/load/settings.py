@@ -14,33 +14,30 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from vedette.clock import duration_us
 from vedette.display import Display
 from vedette.errors import BadFleet
 from vedette.load.display_file import display_problems, displays_of
-from vedette.load.edges import EdgePlan, Edges, edge_problems, edge_source, edges
+from vedette.load.edges import Edges, edge_problems, edges
 from vedette.load.http_file import http_target_problems
 from vedette.load.imap import mail_target_problems, with_relays
 from vedette.load.notify_file import NotifyPlan, notify_plan, notify_problems
+from vedette.load.plugins import plugins
 from vedette.load.problem import Problem, in_order, refuse
 from vedette.load.reach import address, folder_of, separate
 from vedette.load.secrets import is_literal, read_secret, references
 from vedette.load.settings_file import (
     ENV,
-    CsvFile,
-    HostFile,
-    JsonlFile,
-    MaildirFile,
     SettingsFile,
-    SourceFile,
     read_shape,
     toml_lines,
 )
 from vedette.load.shape import problem_of, sentence
 from vedette.load.yaml import Document, KeyPath, read_text
+from vedette.ports.plugin import SOURCES, Plan, TableContext
 from vedette.quick_data import dataclass
 from vedette.readers import Rule
 
@@ -56,6 +53,7 @@ _NEEDS = {
 class CsvPlan:
     """Replays CSV series. `path` is an absolute glob pattern, `rate` events per second or 0."""
 
+    kind: ClassVar[str] = "csv"
     name: str
     path: str
     rate: float
@@ -65,6 +63,7 @@ class CsvPlan:
 class JsonlPlan:
     """Replays CloudEvents, or with `type` the bare data of such. Otherwise as `CsvPlan`."""
 
+    kind: ClassVar[str] = "jsonl"
     name: str
     path: str
     rate: float
@@ -75,6 +74,7 @@ class JsonlPlan:
 class MaildirPlan:
     """Watches a Maildir, filled from `copy_from` if it is not there yet."""
 
+    kind: ClassVar[str] = "maildir"
     name: str
     path: Path
     copy_from: Path | None
@@ -85,11 +85,9 @@ class MaildirPlan:
 class HostPlan:
     """Reads this machine's metrics."""
 
+    kind: ClassVar[str] = "host"
     name: str
     every_us: int
-
-
-SourcePlan = CsvPlan | JsonlPlan | MaildirPlan | HostPlan | EdgePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +180,7 @@ class Settings:
     hosts: tuple[str, ...] = ()
     senders: tuple[Sender, ...] = ()
     targets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    sources: tuple[SourcePlan, ...] = ()
+    sources: tuple[Plan, ...] = ()
     isolation: Isolation = field(default_factory=lambda: Isolation(False))
     edges: Edges = field(default_factory=Edges)
     notify: NotifyPlan = field(default_factory=NotifyPlan)
@@ -241,10 +239,12 @@ def read_settings(path: Path) -> tuple[Settings | None, list[Problem]]:
         return None, [Problem("environment", 0, "", str(error), f"correct the {ENV}… variable")]
     if shape is None:
         return None, in_order([_shape_problem(document, found) for found in errors])
-    problems = in_order(_problems(shape, document))
+    root = path.resolve().parent
+    context = _table_context(shape, root)
+    problems = in_order(_problems(shape, document, context))
     if problems:
         return None, problems
-    settings = _settings(shape, path.resolve().parent)
+    settings = _settings(shape, root, context)
     problems = in_order(list(_reach_problems(settings, document)))
     return (None, problems) if problems else (settings, [])
 
@@ -273,7 +273,7 @@ def _shape_problem(document: Document, found: Any) -> Problem:
     return problem_of(SettingsFile, document, found)
 
 
-def _problems(shape: SettingsFile, document: Document) -> list[Problem]:
+def _problems(shape: SettingsFile, document: Document, context: TableContext) -> list[Problem]:
     problems: list[Problem] = []
     for key, group in (("sources", shape.sources), ("senders", shape.serve.senders)):
         seen: set[str] = set()
@@ -312,7 +312,10 @@ def _problems(shape: SettingsFile, document: Document) -> list[Problem]:
         if not _HOST.match(host):
             what, mend = f"{host!r} is no host name", "write one as vedette.example.com, no port"
             problems.append(document.problem(("serve", "hosts", index), what, mend))
-    problems += [*edge_problems(shape, document), *notify_problems(shape, document)]
+    problems += [*edge_problems(shape, document), *notify_problems(shape, document, context)]
+    for index, source in enumerate(shape.sources):
+        for inside, what, mend in plugins(SOURCES).problems(source, context):
+            problems.append(document.problem(("sources", index, *inside), what, mend))
     problems += display_problems(shape, document)
     for name, table in shape.targets.items():
         problems += _target_problems(name, table, document)
@@ -382,7 +385,7 @@ def _url_problems(url: str, document: Document, at: KeyPath) -> list[Problem]:
     return []
 
 
-def _settings(shape: SettingsFile, root: Path) -> Settings:
+def _table_context(shape: SettingsFile, root: Path) -> TableContext:
     state = _within(root, shape.state)
 
     def path(text: str) -> Path:
@@ -395,11 +398,16 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
         return inside if Path(inside).is_absolute() else str(Path(escape(str(start))) / inside)
 
     targets = {name: _target(table, path) for name, table in shape.targets.items()}
+    return TableContext(path, pattern, bool(shape.serve.http), targets)
+
+
+def _settings(shape: SettingsFile, root: Path, context: TableContext) -> Settings:
+    path = context.path
     host, _, port = shape.serve.http.rpartition(":")
     return Settings(
         root=root,
         fleet=shape.fleet,
-        state=state,
+        state=_within(root, shape.state),
         agents=path(shape.content.agents),
         policies=path(shape.content.policies),
         memory=path(shape.content.memory),
@@ -426,8 +434,8 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
             )
             for s in shape.serve.senders
         ),
-        targets=with_relays(targets),
-        sources=tuple(_source(source, path, pattern) for source in shape.sources),
+        targets=with_relays(context.targets),
+        sources=tuple(plugins(SOURCES).plan(source, context) for source in shape.sources),
         isolation=Isolation(
             shape.isolation.workers == "processes",
             duration_us(shape.isolation.idle),
@@ -435,28 +443,12 @@ def _settings(shape: SettingsFile, root: Path) -> Settings:
             shape.isolation.require,
         ),
         edges=edges(shape, path),
-        notify=notify_plan(shape, targets, path),
+        notify=notify_plan(shape, context),
         secrecy=tuple(
             Rule(one.source, one.type, frozenset(one.permitted_readers)) for one in shape.secrecy
         ),
         displays=displays_of(shape),
     )
-
-
-def _source(
-    source: SourceFile, path: Callable[[str], Path], pattern: Callable[[str], str]
-) -> SourcePlan:
-    """Return the plan of a source; `path` and `pattern` say where its files lie."""
-    if isinstance(source, CsvFile):
-        return CsvPlan(source.name, pattern(source.path), source.rate)
-    if isinstance(source, JsonlFile):
-        return JsonlPlan(source.name, pattern(source.path), source.rate, source.type)
-    if isinstance(source, MaildirFile):
-        origin = path(source.copy_from) if source.copy_from else None
-        return MaildirPlan(source.name, path(source.path), origin, duration_us(source.every))
-    if isinstance(source, HostFile):
-        return HostPlan(source.name, duration_us(source.every))
-    return edge_source(source, path)
 
 
 def _maybe(path: Callable[[str], Path], text: str | None) -> str | None:

@@ -7,26 +7,23 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from vedette.load.at_hand import AlertmanagerFile, PrometheusFile, SqlFile
 from vedette.load.display_file import DisplayFile
 from vedette.load.edges_file import (
     AuditFile,
-    BigQueryFile,
     GatewayFile,
     PeopleFile,
     PolicyFile,
-    PubsubFile,
-    PushFile,
     TelemetryFile,
     TokensFile,
 )
-from vedette.load.field import AfterValidator, Field, json_schema
-from vedette.load.imap import ImapFile
+from vedette.load.field import AfterValidator, Field, Tagged, json_schema
 from vedette.load.kinds import Errors
 from vedette.load.notify_file import NotifyFile
 from vedette.load.part import NAME, Address, Duration, Number, Part, Whole
+from vedette.load.plugins import Tables
 from vedette.load.secrets import VERSION
 from vedette.load.yaml import KeyPath
+from vedette.ports.plugin import SOURCES
 from vedette.readers import check_reader
 
 ENV = "VEDETTE_"
@@ -138,20 +135,8 @@ class HostFile(Part):
     every: Duration = Field(default="1s", description="how often metrics are read")
 
 
-SourceFile = Annotated[
-    CsvFile
-    | JsonlFile
-    | MaildirFile
-    | HostFile
-    | PubsubFile
-    | PushFile
-    | BigQueryFile
-    | SqlFile
-    | PrometheusFile
-    | AlertmanagerFile
-    | ImapFile,
-    Field(discriminator="kind"),
-]
+# Each table is checked as the plugin of its `kind` says (`vedette.ports.plugin`).
+SourceFile = Annotated[Any, Tagged("kind", Tables(SOURCES))]
 
 
 class StoreFile(Part):

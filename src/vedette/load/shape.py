@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from vedette.load.field import Shape, Tagged
+from vedette.load.field import Shape, Table, Tagged
 from vedette.load.kinds import Errors, Kind
 from vedette.load.problem import Problem, did_you_mean, near
 from vedette.load.yaml import Document, KeyPath
@@ -101,6 +101,8 @@ def sentence(model: type[Shape], found: Mapping[str, Any]) -> tuple[str, str]:
         return "needs a `kind`", "add kind ="
     if kind in _TYPES:
         return f"must be {_TYPES[kind]}, found {_name(found['input'])}", _MENDS.get(kind, "")
+    if kind == "plugin":
+        return str(context["what"]), str(context["mend"] or "")
     if kind == "value_error":
         what, _, mend = str(context["error"]).partition(" | ")
         return what, mend
@@ -133,7 +135,7 @@ def _owner(model: type[Shape], loc: tuple[str | int, ...]) -> type[Shape] | None
         if isinstance(part, int):
             continue
         if kind is not None and part in (tables := _tables(kind)):
-            owner, kind = tables[part], None
+            owner, kind = tables[part].shape, None
             continue
         field = owner.fields().get(part) if owner else None
         if field is None or field.kind is None:
@@ -143,11 +145,11 @@ def _owner(model: type[Shape], loc: tuple[str | int, ...]) -> type[Shape] | None
     return owner
 
 
-def _tables(kind: Any) -> Mapping[str, type[Shape]]:
+def _tables(kind: Any) -> Mapping[str, Table]:
     """Return the models that a kind tells apart, wherever within it it does so."""
     while kind is not None and not isinstance(kind, Tagged):
         kind = getattr(kind, "item", None) or getattr(kind, "kind", None)
-    return {} if kind is None else {tag: table.shape for tag, table in kind.tables.items()}
+    return {} if kind is None else kind.tables
 
 
 def _name(value: object) -> str:

@@ -1,22 +1,29 @@
 """Ports: what the line asks of the world. Adapters need not import these; they only have to fit.
 
-No transaction object, no SQL and no vendor's type crosses a port.
+No transaction object, no SQL and no vendor's type crosses a port. Names are imported when they are
+first used: who reads settings needs that of the plugins alone.
 """
 
-from vedette.ports.agents import InHand, Metrics, Performer, Reasoner, Thought
-from vedette.ports.memory import BankStore
-from vedette.ports.policy import (
-    Comparing,
-    Compiling,
-    Finding,
-    Gate,
-    PolicyEngine,
-    PolicyStage,
-    Warming,
-)
-from vedette.ports.shelf import Shelf
-from vedette.ports.sources import Intake, Receipt, Refused, Source
-from vedette.ports.store import Accepted, Arrival, Ended, Erased, History, Store, Survey
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vedette.ports.agents import InHand, Metrics, Performer, Reasoner, Thought
+    from vedette.ports.memory import BankStore
+    from vedette.ports.policy import (
+        Comparing,
+        Compiling,
+        Finding,
+        Gate,
+        PolicyEngine,
+        PolicyStage,
+        Warming,
+    )
+    from vedette.ports.shelf import Shelf
+    from vedette.ports.sources import Intake, Receipt, Refused, Source
+    from vedette.ports.store import Accepted, Arrival, Ended, Erased, History, Store, Survey
 
 __all__ = [
     "Accepted",
@@ -45,3 +52,29 @@ __all__ = [
     "Thought",
     "Warming",
 ]
+
+_FROM = {
+    "agents": ("InHand", "Metrics", "Performer", "Reasoner", "Thought"),
+    "memory": ("BankStore",),
+    "policy": (
+        "Comparing",
+        "Compiling",
+        "Finding",
+        "Gate",
+        "PolicyEngine",
+        "PolicyStage",
+        "Warming",
+    ),
+    "shelf": ("Shelf",),
+    "sources": ("Intake", "Receipt", "Refused", "Source"),
+    "store": ("Accepted", "Arrival", "Ended", "Erased", "History", "Store", "Survey"),
+}
+_HOME = {name: module for module, names in _FROM.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = found
+    return found

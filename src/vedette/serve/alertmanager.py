@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
     from vedette.app import App
-    from vedette.load.at_hand import AlertmanagerPlan
 
 VERSION = "4"
 STATES = ("firing", "resolved")
@@ -82,12 +81,6 @@ def alert_routes(app: App) -> list[Route]:
     plans = [plan for plan in app.settings.sources if isinstance(plan, AlertmanagerPlan)]
     doors = [AlertDoor.of(plan.name, plan.token(), plan.vouches) for plan in plans]
     return routes(app.intake, doors) if doors else []
-
-
-async def probe(plan: AlertmanagerPlan) -> str:
-    """Say where alerts are taken. Raises BadFleet if the token is not there."""
-    await asyncio.to_thread(plan.token)
-    return f"POST /v1/alertmanager/{plan.name} takes alerts, with the token"
 
 
 def routes(

@@ -112,9 +112,10 @@ def push_routes(app: App) -> list[Route]:
 def _door(plan: PushPlan, app: App) -> Door:
     from vedette.adapters.jwt import Jwks, Verifier
     from vedette.adapters.pubsub.client import subscription_path
-    from vedette.edges import decoder
+    from vedette.adapters.pubsub.source_decoder import decoder
+    from vedette.sourcing import source_context
 
-    made, now_us = decoder(plan, app), app.line.clock.now_us
+    made, now_us = decoder(plan, source_context(app)), app.line.clock.now_us
     verifier = Verifier(
         keys=Jwks(issuer=plan.issuer, now_us=now_us),
         # Google's tokens have been signed under either spelling.

@@ -1,1 +1,60 @@
-"""The public test kit: a clock that tests move, an intake that records."""
+"""The public test kit: a fleet in a folder, a clock that tests move, sources and models by script.
+
+    from vedette.testing import FleetHarness
+
+Public is what `__all__` names, under the terms of `vedette.sdk`; the other modules here try the
+engine itself and may change with it. A name is imported when it is first asked for, so that a test
+of a source loads no fleet.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vedette.testing.clock import ManualClock, settle
+    from vedette.testing.faults import Ended, in_child
+    from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
+    from vedette.testing.intake import ListIntake
+    from vedette.testing.rough import RoughSource
+    from vedette.testing.scripted import Calls, Hang, ScriptedModel, ScriptedReasoner
+
+__all__ = [
+    "Calls",
+    "Ended",
+    "FleetHarness",
+    "Hang",
+    "ListIntake",
+    "ManualClock",
+    "RoughSource",
+    "ScriptedModel",
+    "ScriptedReasoner",
+    "checkout",
+    "copy_policies",
+    "in_child",
+    "settle",
+    "without_tests",
+]
+
+_HOMES = {
+    "vedette.testing.clock": ("ManualClock", "settle"),
+    "vedette.testing.faults": ("Ended", "in_child"),
+    "vedette.testing.harness": ("FleetHarness", "checkout", "copy_policies", "without_tests"),
+    "vedette.testing.intake": ("ListIntake",),
+    "vedette.testing.rough": ("RoughSource",),
+    "vedette.testing.scripted": ("Calls", "Hang", "ScriptedModel", "ScriptedReasoner"),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

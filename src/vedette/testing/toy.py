@@ -116,7 +116,7 @@ def _value(given):
 '''
 
 TOOLS_PY = """\
-from vedette.effect import RowWrite
+from vedette.sdk import RowWrite
 
 
 def add_note(call, row):
@@ -138,7 +138,7 @@ AGENT_PY = """\
 from pathlib import Path
 
 from google.adk.agents import LlmAgent
-from vedette.adapters.adk.tools import declared_tools
+from vedette.sdk import declared_tools
 
 root_agent = LlmAgent(
     name="{name}", model="none", instruction="Do what is asked.",

@@ -2,58 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from vedette.adapters.imap_source.address import Address, read_address
-from vedette.adapters.imap_source.session import NoFolder, Session
-from vedette.adapters.imap_source.source import ImapSource
-
 if TYPE_CHECKING:
-    from vedette.load.imap import ImapPlan
+    from vedette.adapters.imap_source.address import Address, read_address
+    from vedette.adapters.imap_source.inspection import probe
+    from vedette.adapters.imap_source.session import NoFolder, Session
+    from vedette.adapters.imap_source.source import ImapSource
 
 __all__ = ["Address", "ImapSource", "NoFolder", "Session", "probe", "read_address"]
 
-
-async def probe(plan: ImapPlan | Mapping[str, Any]) -> str:
-    """Log in and look at the folders, of a source's plan or a target's table; change nothing.
-
-    Returns what was found. Raises Permanent or Temporary with what a person has to mend.
-    """
-
-    def ask() -> str:
-        if isinstance(plan, Mapping):
-            server: Mapping[str, Any] = plan
-            folders = _needed(plan)
-        else:
-            server, folders = plan.server, list(plan.folders)
-        session, made = Session(server), isinstance(plan, Mapping) and plan.get("create_folders")
-        try:
-            named = []
-            for folder in folders or ["INBOX"]:
-                try:
-                    session.open(folder)
-                    named.append(folder)
-                except NoFolder as error:
-                    if made is not True:
-                        mend = "make it there" + ", or set create_folders = true" * (
-                            isinstance(plan, Mapping)
-                        )
-                        raise NoFolder(error.what, where=error.where, mend=mend) from error
-                    named.append(f"{folder} (will be made)")
-            moves = "" if session.can("MOVE") else ", without MOVE"
-            told = f"{session.where} answers, logged in as {server.get('user')}"
-            return f"{told}: {', '.join(named)}{moves}"
-        finally:
-            session.close()
-
-    return await asyncio.to_thread(ask)
+# Who reads the settings loads the plugin alone, and no client of mail servers.
+_HOME = {
+    "Address": "address", "ImapSource": "source", "NoFolder": "session", "Session": "session",
+    "probe": "inspection", "read_address": "address",
+}  # fmt: skip
 
 
-def _needed(target: Mapping[str, Any]) -> list[str]:
-    """Return the folders that a target names, and those that it needs to send."""
-    prefix, sends = str(target.get("prefix", "")), bool(target.get("smtp"))
-    kept = [("drafts", "Drafts", False), ("sending", "Sending", sends), ("sent", "Sent", sends)]
-    return [prefix + str(target.get(key, name)) for key, name, asked in kept
-            if asked or key in target]  # fmt: skip
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

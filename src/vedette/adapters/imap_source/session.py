@@ -17,6 +17,7 @@ from dataclasses import field
 from typing import Any
 
 from vedette import crashpoint
+from vedette.adapters.imap_source.address import BEGINNING
 from vedette.adapters.imap_source.answers import Mail, mails_of, uid_set
 from vedette.adapters.imap_source.folder_name import listed, quoted
 from vedette.adapters.imap_source.wire import Wire
@@ -143,6 +144,14 @@ class Session:
         """Return the bytes of a mail; None if it is gone. `seen` stays as it is."""
         mail = self.mails([uid], items="BODY.PEEK[]").get(uid)
         return None if mail is None else mail.content
+
+    def beginnings(self, uids: Sequence[int]) -> dict[int, Mail]:
+        """Return mails as `mails` does, with as much of each as its `Address` is told by."""
+        return self.mails(uids, items=f"BODY.PEEK[]<0.{BEGINNING}>")
+
+    def search_message_id(self, message_id: str) -> list[int]:
+        """Return the UIDs of the open folder's mails that have this Message-ID, in order."""
+        return self.search("HEADER", "Message-ID", quoted(message_id))
 
     def folders(self) -> list[str]:
         """Return the folders that can be opened, a bounded number."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import orjson
 
-from vedette.adapters.imap_source.address import BEGINNING, Address, digest_of
+from vedette.adapters.imap_source.address import Address, digest_of
 from vedette.adapters.imap_source.answers import Mail
 from vedette.adapters.imap_source.session import MAX_MAIL, Session
 from vedette.backoff import delay_us
@@ -218,7 +218,7 @@ class ImapSource:
         others = [other for other in session.search("ALL") if other != uid]
         if others:
             some = others[-1 - self._tries % len(others)]
-            session.mails([some], items=f"BODY.PEEK[]<0.{BEGINNING}>")
+            session.beginnings([some])
 
     def _begin(self, session: Session, folder: str, validity: int, known: Place | None) -> Place:
         """Return where to begin in a folder that was never read, or that was numbered anew.

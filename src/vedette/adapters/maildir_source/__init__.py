@@ -1,5 +1,19 @@
 """A Maildir as a source of `mail.received` events."""
 
-from vedette.adapters.maildir_source.source import MaildirSource
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vedette.adapters.maildir_source.source import MaildirSource
 
 __all__ = ["MaildirSource"]
+
+
+def __getattr__(name: str) -> Any:
+    # Who reads the settings loads the plugin alone, and no parser of mails.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from vedette.adapters.maildir_source.source import MaildirSource
+
+    return MaildirSource

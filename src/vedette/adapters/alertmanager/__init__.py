@@ -1,0 +1,1 @@
+"""Alerts that an Alertmanager posts; `vedette.serve.alertmanager` takes them."""

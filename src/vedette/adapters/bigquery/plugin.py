@@ -1,0 +1,31 @@
+"""The source `bigquery`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vedette.load.edges import BigQueryPlan, bigquery_plan
+from vedette.load.edges_file import BigQueryFile
+from vedette.ports.plugin import SourceContext, SourcePlugin, TableContext
+
+if TYPE_CHECKING:
+    from vedette.ports import Source
+
+
+class BigQueryPlugin(SourcePlugin):
+    """New rows of a BigQuery table."""
+
+    table = BigQueryFile
+
+    def plan(self, table: BigQueryFile, context: TableContext) -> BigQueryPlan:
+        """Return the plan of a table."""
+        return bigquery_plan(table)
+
+    def build(self, plan: BigQueryPlan, context: SourceContext) -> Source:
+        """Make the source."""
+        from vedette.adapters.bigquery.source import BigQuerySource
+
+        return BigQuerySource(plan, context.clock, watch=context.watch, leads=context.leads)
+
+
+BIGQUERY = BigQueryPlugin()

@@ -1,0 +1,1 @@
+"""Files of CSV series and of JSON lines as sources."""

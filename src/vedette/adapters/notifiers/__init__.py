@@ -1,0 +1,1 @@
+"""The ways to tell people that are shipped: a webhook, and mail."""

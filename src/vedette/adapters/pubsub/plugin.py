@@ -1,0 +1,81 @@
+"""The sources `pubsub` and `pubsub-push`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vedette.load.edges import (
+    PubsubPlan,
+    PushPlan,
+    pubsub_plan,
+    pubsub_problems,
+    push_plan,
+)
+from vedette.load.edges_file import PubsubFile, PushFile
+from vedette.ports.plugin import (
+    Finding,
+    Plan,
+    PushedSource,
+    SourceContext,
+    SourcePlugin,
+    TableContext,
+)
+
+if TYPE_CHECKING:
+    from vedette.ports import Source
+
+
+class _BrokerPlugin(SourcePlugin):
+    def dead_letters(self, plans: Sequence[Plan]) -> Any:
+        """Return what publishes the broker's dead letters again."""
+        from vedette.adapters.pubsub.redrive import DeadLetters
+
+        return DeadLetters(plans)
+
+
+class PubsubPlugin(_BrokerPlugin):
+    """Messages of a subscription, pulled."""
+
+    table = PubsubFile
+
+    def problems(self, table: PubsubFile, context: TableContext) -> Iterable[Finding]:
+        """Return what is wrong beyond the shape."""
+        return pubsub_problems(table, context, pushed=False)
+
+    def plan(self, table: PubsubFile, context: TableContext) -> PubsubPlan:
+        """Return the plan of a table."""
+        return pubsub_plan(table)
+
+    def build(self, plan: PubsubPlan, context: SourceContext) -> Source:
+        """Make the source."""
+        from vedette.adapters.pubsub.source import PubsubSource
+        from vedette.adapters.pubsub.source_decoder import decoder
+
+        made = decoder(plan, context)
+        return PubsubSource(plan, made, context.clock, context.metrics, leads=context.leads)
+
+
+class PushPlugin(_BrokerPlugin):
+    """Messages that are pushed to POST /v1/pubsub/NAME."""
+
+    table = PushFile
+
+    def problems(self, table: PushFile, context: TableContext) -> Iterable[Finding]:
+        """Return what is wrong beyond the shape."""
+        return pubsub_problems(table, context, pushed=True)
+
+    def plan(self, table: PushFile, context: TableContext) -> PushPlan:
+        """Return the plan of a table."""
+        return push_plan(table)
+
+    def build(self, plan: PushPlan, context: SourceContext) -> Source:
+        """Make the source."""
+        return PushedSource(plan.name)
+
+    async def probe(self, plan: PushPlan) -> str:
+        """Say that nothing is to be looked at."""
+        return "others push to it while the fleet runs"
+
+
+PUBSUB, PUSH = PubsubPlugin(), PushPlugin()

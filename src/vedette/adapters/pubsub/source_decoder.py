@@ -1,0 +1,26 @@
+"""What makes events of a source's messages, as its table says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vedette.adapters.pubsub.decode import Decoder
+
+if TYPE_CHECKING:
+    from vedette.load.edges import PubsubPlan, PushPlan
+    from vedette.ports.plugin import SourceContext
+
+
+def decoder(plan: PubsubPlan | PushPlan, context: SourceContext) -> Decoder:
+    """Return what makes events of a Pub/Sub source's messages."""
+    scheduled = None
+    if plan.schedules:
+        from vedette.adapters.pubsub.scheduled import Schedules
+
+        scheduled = Schedules(
+            context.fleet, context.cron_walls, context.clock.now_us, context.is_known
+        ).delivery
+    return Decoder(
+        plan.name, type=plan.type, vouches=plan.vouches, scheduled=scheduled,
+        max_bytes=context.max_event_bytes,
+    )  # fmt: skip

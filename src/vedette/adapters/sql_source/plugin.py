@@ -1,0 +1,44 @@
+"""The source `sql`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from vedette.load.at_hand import SqlFile, SqlPlan, sql_plan, sql_problems
+from vedette.ports.plugin import Finding, SourceContext, SourcePlugin, TableContext
+
+if TYPE_CHECKING:
+    from vedette.ports import Source
+
+
+class SqlPlugin(SourcePlugin):
+    """New rows of a table of SQLite or PostgreSQL."""
+
+    table = SqlFile
+
+    def problems(self, table: SqlFile, context: TableContext) -> Iterable[Finding]:
+        """Return what is wrong beyond the shape."""
+        return sql_problems(table)
+
+    def plan(self, table: SqlFile, context: TableContext) -> SqlPlan:
+        """Return the plan of a table."""
+        return sql_plan(table, context)
+
+    def build(self, plan: SqlPlan, context: SourceContext) -> Source:
+        """Make the source."""
+        from vedette.adapters.sql_source.source import SqlSource
+
+        return SqlSource(
+            plan, context.clock, watch=context.watch, leads=context.leads,
+            max_bytes=context.max_event_bytes,
+        )  # fmt: skip
+
+    async def probe(self, plan: SqlPlan) -> str:
+        """Read the table's columns."""
+        from vedette.adapters.sql_source.source import probe
+
+        return await probe(plan)
+
+
+SQL = SqlPlugin()

@@ -1,0 +1,178 @@
+"""All that agents and plugins may import of the engine, beside the kit of `vedette.judging`.
+
+    from vedette.sdk import Call, Outcome
+
+    def file_mail(call: Call) -> Outcome:
+        ...
+
+Public are `vedette.sdk`, `vedette.judging` with the modules in it, and `vedette.testing`: what they
+name in `__all__`, with the parameters and results that are documented there. A name or a parameter
+that goes is deprecated in one release, with a DeprecationWarning that names what takes its place,
+and removed no earlier than in the next; docs/reference/sdk.md says more. Every other module is
+private and may change in any release; a test holds `agents/` and `samples/` to that.
+
+A name is imported when it is first asked for (PEP 562): a worker that performs an agent's tools
+loads no mail client and no ADK unless the agent names it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vedette.adapters.adk.tools import declared_tools
+    from vedette.adapters.imap_source.address import Address as MailAddress
+    from vedette.adapters.imap_source.address import read_address as read_mail_address
+    from vedette.adapters.imap_source.pool import session_of as mail_session
+    from vedette.adapters.imap_source.session import MAX_MAIL, NoFolder
+    from vedette.adapters.imap_source.session import Session as MailSession
+    from vedette.adapters.smtp import Unanswered
+    from vedette.adapters.smtp import deliver as send_mail
+    from vedette.clock import Clock, duration_us
+    from vedette.crashpoint import reach as failpoint
+    from vedette.effect import Call, Outcome, RowWrite
+    from vedette.errors import (
+        BadFleet,
+        Permanent,
+        Temporary,
+        Unavailable,
+        Unsendable,
+        VedetteError,
+    )
+    from vedette.event import Event
+    from vedette.load.field import Field
+    from vedette.load.part import Duration
+    from vedette.load.part import Part as Table
+    from vedette.load.secrets import read_secret
+    from vedette.ports.plugin import (
+        Notification,
+        NotifierPlugin,
+        PushedSource,
+        SourceContext,
+        SourcePlugin,
+        TableContext,
+    )
+    from vedette.ports.sources import Intake, Receipt, Refused, Source
+
+__all__ = [
+    "MAX_MAIL",
+    "BadFleet",
+    "Call",
+    "Clock",
+    "Duration",
+    "Event",
+    "Field",
+    "Intake",
+    "MailAddress",
+    "MailSession",
+    "NoFolder",
+    "Notification",
+    "NotifierPlugin",
+    "Outcome",
+    "Permanent",
+    "PushedSource",
+    "Receipt",
+    "Refused",
+    "RowWrite",
+    "Source",
+    "SourceContext",
+    "SourcePlugin",
+    "Table",
+    "TableContext",
+    "Temporary",
+    "Unanswered",
+    "Unavailable",
+    "Unsendable",
+    "VedetteError",
+    "declared_tools",
+    "duration_us",
+    "failpoint",
+    "mail_session",
+    "publish",
+    "read_mail_address",
+    "read_secret",
+    "send_mail",
+]
+
+# Where each name is found; a name of another spelling there stands after a colon.
+_HOMES = {
+    "vedette.adapters.adk.tools": ("declared_tools",),
+    "vedette.adapters.imap_source.address": (
+        "MailAddress:Address",
+        "read_mail_address:read_address",
+    ),
+    "vedette.adapters.imap_source.pool": ("mail_session:session_of",),
+    "vedette.adapters.imap_source.session": ("MAX_MAIL", "MailSession:Session", "NoFolder"),
+    "vedette.adapters.smtp": ("Unanswered", "send_mail:deliver"),
+    "vedette.clock": ("Clock", "duration_us"),
+    "vedette.crashpoint": ("failpoint:reach",),
+    "vedette.effect": ("Call", "Outcome", "RowWrite"),
+    "vedette.errors": (
+        "BadFleet",
+        "Permanent",
+        "Temporary",
+        "Unavailable",
+        "Unsendable",
+        "VedetteError",
+    ),
+    "vedette.event": ("Event",),
+    "vedette.load.field": ("Field",),
+    "vedette.load.part": ("Duration", "Table:Part"),
+    "vedette.load.secrets": ("read_secret",),
+    "vedette.ports.plugin": (
+        "NotifierPlugin",
+        "Notification",
+        "PushedSource",
+        "SourceContext",
+        "SourcePlugin",
+        "TableContext",
+    ),
+    "vedette.ports.sources": ("Intake", "Receipt", "Refused", "Source"),
+}
+_HOME = {
+    public: (module, private or public)
+    for module, names in _HOMES.items()
+    for public, _, private in (name.partition(":") for name in names)
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, private = _HOME[name]
+    found = getattr(importlib.import_module(module), private)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def publish(
+    call: Call,
+    data: Any,
+    *,
+    type: str,
+    subject: str | None = None,
+    source: str | None = None,
+    ordering_key: str | None = None,
+) -> Outcome:
+    """Publish one CloudEvent to the call's target; `data` is JSON.
+
+        def announce(call):
+            return publish(call, {"text": call.args["text"]}, type="harbour.notice",
+                           subject=call.args["berth"])
+
+    The tool names a target of `kind = "pubsub"` in vedette.toml and `settles: idempotent` in
+    agent.yaml: the message's `ce-id` is the call's key, so a repeat is the same event to every
+    consumer that knows events by source and id. `source` is the target's `source` or `agent:NAME`
+    unless given; `vedette:` is refused by other fleets. Return what came of it; raises nothing of
+    the broker's.
+    """
+    from vedette.adapters.pubsub import sink  # loads the broker's client, which takes a second
+
+    return sink.publish(
+        call, data, type=type, subject=subject, source=source, ordering_key=ordering_key
+    )
