@@ -253,6 +253,23 @@ def test_a_refusal_has_its_line_and_its_mend(text: str, line: int, what: str, me
     assert mend in problems[0].mend
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("# only\n", r"data.yaml:1: the file is empty \(write \{\} for no data\)"),
+        ("a: 1\na: 2\n", 'data.yaml:2: duplicate key "a"'),
+        ("a:\n  - 1: b\n", "data.yaml:2: key 1 is not a text"),
+        ("a: 1\nb: " + "[" * 33 + "]" * 33, "data.yaml:2: nested deeper than 32"),
+        ("a: 1\nb: x | y: no\n", "data.yaml:2: is not YAML"),
+        ("a: 1\nb: no\n", "data.yaml:2: 'no' means different things"),
+    ],
+)
+def test_policy_data_is_refused_with_its_line(text: str, words: str) -> None:
+    with pytest.raises(BadPolicy) as refused:
+        read_data("data.yaml", text.encode())
+    assert re.match(words, str(refused.value))
+
+
 def test_every_refusal_is_told_at_once() -> None:
     _, problems = parse_yaml("a: &x 1\na: !y 2\nb:\tc\n", "t.yaml", 5)
     assert [problem.line for problem in problems] == [5, 6, 6, 7]

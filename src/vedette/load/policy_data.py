@@ -121,6 +121,8 @@ def _yaml(path: str, text: str) -> Any:
         # Said as of JSON.
         twice = "duplicate " if problem.what.endswith("is given twice") else ""
         raise BadPolicy(f"{twice}{problem.what}", where=problem.where, mend=problem.mend)
+    if document.value is None:
+        raise BadPolicy("the file is empty", where=f"{path}:1", mend="write {} for no data")
     _check_keys(document, document.value, ())
     return document.value
 

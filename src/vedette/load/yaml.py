@@ -124,7 +124,8 @@ def parse_yaml(
     """Parse YAML text whose first line is line `first_line` of `file`.
 
     `scalar` says what a plain scalar means; its ValueError is given what is wrong and the mend.
-    Collections are nested no deeper than `depth`. On a problem the value is None.
+    Within the outermost, collections are nested no deeper than `depth`.
+    On a problem the value is None.
     """
     from yaml import MarkedYAMLError
     from yaml.reader import ReaderError
@@ -228,7 +229,7 @@ class _Reader:
             self.refuse(line, f"tag {event.tag} is not taken", "write a plain value")
         if isinstance(event, events.ScalarEvent):
             return self._written(event) if event.style else self._plain(event)
-        if depth == self._depth:
+        if depth > self._depth:
             raise _TooDeep(line)
         if isinstance(event, events.SequenceStartEvent):
             return self._sequence(path, depth + 1)
