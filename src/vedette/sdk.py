@@ -137,13 +137,15 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, private = _HOME[name]
-    found = getattr(importlib.import_module(module), private)
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:  # to a type checker a name that is not there is an error
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, private = _HOME[name]
+        found = getattr(importlib.import_module(module), private)
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:

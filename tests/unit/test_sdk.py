@@ -78,7 +78,7 @@ def test_every_name_is_there_and_known_to_the_type_checker(name: str) -> None:
     assert sorted(module.__all__) == sorted(set(module.__all__)) == dir(module)
     assert all(getattr(module, each) is not None for each in module.__all__)
     tree = ast.parse(Path(str(module.__file__)).read_text())
-    (checked,) = [node for node in tree.body if isinstance(node, ast.If)]
+    checked, _ = [node for node in tree.body if isinstance(node, ast.If)]
     seen = {
         (alias.asname or alias.name): (node.module, alias.name)
         for node in checked.body

@@ -15,7 +15,7 @@ from vedette.load.field import AfterValidator, Field
 from vedette.load.part import NAME, Duration, Part, Whole, is_here
 from vedette.load.secrets import VERSION, read_secret
 from vedette.load.yaml import KeyPath
-from vedette.ports.plugin import Finding, TableContext
+from vedette.ports.plugin import TableContext, TableProblem
 from vedette.quick_data import dataclass
 
 _KINDS = ("env", "file", "secret")
@@ -252,9 +252,9 @@ def _maybe(context: TableContext, text: str | None) -> str | None:
     return str(context.path(text)) if text else None
 
 
-def alertmanager_problems(table: AlertmanagerFile, context: TableContext) -> list[Finding]:
+def alertmanager_problems(table: AlertmanagerFile, context: TableContext) -> list[TableProblem]:
     """Return what is wrong with a table beyond its shape."""
-    found: list[Finding] = []
+    found: list[TableProblem] = []
     if _given(table, "token") != 1:
         mend = "give one of token_env, token_file, token_secret"
         found.append(((), "whoever posts alerts needs a token", mend))
@@ -264,9 +264,9 @@ def alertmanager_problems(table: AlertmanagerFile, context: TableContext) -> lis
     return found
 
 
-def sql_problems(table: SqlFile) -> list[Finding]:
+def sql_problems(table: SqlFile) -> list[TableProblem]:
     """Return what is wrong with a table beyond its shape."""
-    found: list[Finding] = []
+    found: list[TableProblem] = []
     if _given(table, "url") + (table.path is not None) != 1:
         mend = "give one of path (SQLite), url_env, url_file, url_secret (PostgreSQL)"
         found.append(((), "needs one database", mend))
@@ -279,11 +279,11 @@ def sql_problems(table: SqlFile) -> list[Finding]:
     return found
 
 
-def unread_columns(table: Any) -> list[Finding]:
+def unread_columns(table: Any) -> list[TableProblem]:
     """Return what is wrong with the columns that a source of rows vouches for."""
     known = {table.id_column, table.subject_column, table.time_column}
     columns = getattr(table, "columns", None)
-    found: list[Finding] = []
+    found: list[TableProblem] = []
     for index, column in enumerate(table.vouched):
         at: KeyPath = ("vouched", index)
         if columns and column not in {*columns, *known}:
@@ -295,9 +295,9 @@ def unread_columns(table: Any) -> list[Finding]:
     return found
 
 
-def prometheus_problems(table: PrometheusFile) -> list[Finding]:
+def prometheus_problems(table: PrometheusFile) -> list[TableProblem]:
     """Return what is wrong with a table beyond its shape."""
-    found: list[Finding] = []
+    found: list[TableProblem] = []
     try:
         parts = urlsplit(table.url)
         sound = parts.scheme in ("http", "https") and bool(parts.hostname)

@@ -13,7 +13,7 @@ from vedette.load.part import is_here
 from vedette.load.policy_table import policy_problems
 from vedette.load.problem import Problem
 from vedette.load.yaml import Document, KeyPath
-from vedette.ports.plugin import Finding, TableContext
+from vedette.ports.plugin import TableContext, TableProblem
 from vedette.quick_data import dataclass
 
 
@@ -237,9 +237,9 @@ def bigquery_plan(table: file.BigQueryFile) -> BigQueryPlan:
 
 def pubsub_problems(
     table: file.PubsubFile | file.PushFile, context: TableContext, *, pushed: bool
-) -> list[Finding]:
+) -> list[TableProblem]:
     """Return what is wrong with a table beyond its shape."""
-    found: list[Finding] = []
+    found: list[TableProblem] = []
     if pushed and not context.serves_http:
         what = "nothing is served here that could be pushed to"
         found.append(((), what, "set http of [serve]"))

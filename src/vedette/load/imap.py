@@ -13,7 +13,7 @@ from vedette.load.part import NAME, Duration, Part, Whole
 from vedette.load.problem import Problem
 from vedette.load.secrets import VERSION
 from vedette.load.yaml import Document, KeyPath
-from vedette.ports.plugin import Finding, TableContext
+from vedette.ports.plugin import TableContext, TableProblem
 from vedette.quick_data import dataclass
 
 _LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|::1")
@@ -94,10 +94,10 @@ def imap_plan(table: ImapFile, context: TableContext) -> ImapPlan:
     )  # fmt: skip
 
 
-def imap_problems(source: ImapFile) -> list[Finding]:
+def imap_problems(source: ImapFile) -> list[TableProblem]:
     """Return what is wrong with a source's table beyond its shape."""
     table = {name: getattr(source, name) for name in _RELAYED if getattr(source, name) is not None}
-    found: list[Finding] = [
+    found: list[TableProblem] = [
         ((key,) if key else (), what, mend) for key, what, mend in _server_problems(table)
     ]
     if not source.folders or not all(name.strip() for name in source.folders):

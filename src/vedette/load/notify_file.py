@@ -14,7 +14,7 @@ from vedette.load.plugins import Tables, plugins
 from vedette.load.problem import Problem
 from vedette.load.secrets import VERSION, read_secret
 from vedette.load.yaml import Document, KeyPath
-from vedette.ports.plugin import NOTIFIERS, Finding, Plan, TableContext
+from vedette.ports.plugin import NOTIFIERS, Plan, TableContext, TableProblem
 from vedette.quick_data import dataclass
 
 _ADDRESS = re.compile(r"[!-;=?A-~]{1,64}@[!-;=?A-~]{1,255}")
@@ -143,9 +143,9 @@ def mail_plan(table: MailFile, context: TableContext) -> MailPlan:
     return MailPlan(table.name, context.targets[table.target], table.sender, tuple(table.to))
 
 
-def mail_problems(table: MailFile, context: TableContext) -> list[Finding]:
+def mail_problems(table: MailFile, context: TableContext) -> list[TableProblem]:
     """Return what is wrong with a table beyond its shape."""
-    found: list[Finding] = []
+    found: list[TableProblem] = []
     named = context.targets.get(table.target)
     if named is None or named.get("kind") != "smtp":
         what = f"{table.target!r} is no target of kind smtp"
@@ -161,7 +161,7 @@ def webhook_plan(table: WebhookFile, context: TableContext) -> WebhookPlan:
     return WebhookPlan(table.name, table.url, table.token_env, file, table.token_secret)
 
 
-def webhook_problems(table: WebhookFile) -> list[Finding]:
+def webhook_problems(table: WebhookFile) -> list[TableProblem]:
     """Return what is wrong with a table beyond its shape."""
     try:
         parts = urlsplit(table.url)

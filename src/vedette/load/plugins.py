@@ -23,11 +23,11 @@ from vedette.load.kinds import OneOf
 from vedette.ports.plugin import (
     NOTIFIERS,
     SOURCES,
-    Finding,
     NotifierPlugin,
     Plan,
     SourcePlugin,
     TableContext,
+    TableProblem,
 )
 from vedette.quick_data import dataclass
 
@@ -74,7 +74,7 @@ class Plugins:
             self._loaded[name] = self._load(name)
         return self._loaded[name]
 
-    def problems(self, table: Any, context: TableContext) -> list[Finding]:
+    def problems(self, table: Any, context: TableContext) -> list[TableProblem]:
         """Return what is wrong with a table beyond its shape, as its plugin says."""
         try:
             with self.blame(table.kind):

@@ -25,7 +25,7 @@ SOURCES = "vedette.sources"
 NOTIFIERS = "vedette.notifiers"
 
 # A key of the table (with the keys inside it), what is wrong there, and the mend; () is the table.
-Finding = tuple[tuple[str | int, ...], str, str]
+TableProblem = tuple[tuple[str | int, ...], str, str]
 
 
 class Plan(Protocol):
@@ -77,10 +77,6 @@ class SourceContext:
     cron_walls: Callable[..., Any]
 
 
-class DeadLetters(Protocol):
-    """Publishes again what a broker put aside (see `vedette.upkeep.Letters`)."""
-
-
 class SourcePlugin:
     """Brings one kind of source. Derive from it, and name an instance in `vedette.sources`.
 
@@ -92,7 +88,7 @@ class SourcePlugin:
     table: type[Any]
     late = False
 
-    def problems(self, table: Any, context: TableContext) -> Iterable[Finding]:
+    def problems(self, table: Any, context: TableContext) -> Iterable[TableProblem]:
         """Yield what is wrong with a table whose shape fits; none of it is accepted then."""
         return ()
 
@@ -144,7 +140,7 @@ class NotifierPlugin:
 
     table: type[Any]
 
-    def problems(self, table: Any, context: TableContext) -> Iterable[Finding]:
+    def problems(self, table: Any, context: TableContext) -> Iterable[TableProblem]:
         """Yield what is wrong with a table whose shape fits; none of it is accepted then."""
         return ()
 

@@ -12,11 +12,11 @@ from vedette.load.at_hand import (
     alertmanager_problems,
 )
 from vedette.ports.plugin import (
-    Finding,
     PushedSource,
     SourceContext,
     SourcePlugin,
     TableContext,
+    TableProblem,
 )
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class AlertmanagerPlugin(SourcePlugin):
 
     table = AlertmanagerFile
 
-    def problems(self, table: AlertmanagerFile, context: TableContext) -> Iterable[Finding]:
+    def problems(self, table: AlertmanagerFile, context: TableContext) -> Iterable[TableProblem]:
         """Return what is wrong beyond the shape."""
         return alertmanager_problems(table, context)
 

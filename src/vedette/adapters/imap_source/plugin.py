@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from vedette.load.imap import ImapFile, ImapPlan, imap_plan, imap_problems
-from vedette.ports.plugin import Finding, SourceContext, SourcePlugin, TableContext
+from vedette.ports.plugin import SourceContext, SourcePlugin, TableContext, TableProblem
 
 if TYPE_CHECKING:
     from vedette.ports import Source
@@ -17,7 +17,7 @@ class ImapPlugin(SourcePlugin):
 
     table = ImapFile
 
-    def problems(self, table: ImapFile, context: TableContext) -> Iterable[Finding]:
+    def problems(self, table: ImapFile, context: TableContext) -> Iterable[TableProblem]:
         """Return what is wrong beyond the shape."""
         return imap_problems(table)
 

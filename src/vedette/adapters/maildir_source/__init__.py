@@ -10,10 +10,12 @@ if TYPE_CHECKING:
 __all__ = ["MaildirSource"]
 
 
-def __getattr__(name: str) -> Any:
-    # Who reads the settings loads the plugin alone, and no parser of mails.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from vedette.adapters.maildir_source.source import MaildirSource
+if not TYPE_CHECKING:  # to a type checker a name that is not there is an error
 
-    return MaildirSource
+    def __getattr__(name: str) -> Any:
+        # Who reads the settings loads the plugin alone, and no parser of mails.
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from vedette.adapters.maildir_source.source import MaildirSource
+
+        return MaildirSource

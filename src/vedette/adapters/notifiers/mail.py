@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from vedette.errors import Temporary
 from vedette.load.notify_file import MailFile, MailPlan, mail_plan, mail_problems
-from vedette.ports.plugin import Finding, Missed, Notification, NotifierPlugin, TableContext
+from vedette.ports.plugin import Missed, Notification, NotifierPlugin, TableContext, TableProblem
 
 
 class MailPlugin(NotifierPlugin):
@@ -14,7 +14,7 @@ class MailPlugin(NotifierPlugin):
 
     table = MailFile
 
-    def problems(self, table: MailFile, context: TableContext) -> Iterable[Finding]:
+    def problems(self, table: MailFile, context: TableContext) -> Iterable[TableProblem]:
         """Return what is wrong beyond the shape."""
         return mail_problems(table, context)
 

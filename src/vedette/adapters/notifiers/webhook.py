@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vedette.load.notify_file import WebhookFile, WebhookPlan, webhook_plan, webhook_problems
-from vedette.ports.plugin import Finding, Notification, NotifierPlugin, TableContext
+from vedette.ports.plugin import Notification, NotifierPlugin, TableContext, TableProblem
 
 
 class WebhookPlugin(NotifierPlugin):
@@ -13,7 +13,7 @@ class WebhookPlugin(NotifierPlugin):
 
     table = WebhookFile
 
-    def problems(self, table: WebhookFile, context: TableContext) -> Iterable[Finding]:
+    def problems(self, table: WebhookFile, context: TableContext) -> Iterable[TableProblem]:
         """Return what is wrong beyond the shape."""
         return webhook_problems(table)
 

@@ -11,7 +11,7 @@ from vedette.load.at_hand import (
     prometheus_plan,
     prometheus_problems,
 )
-from vedette.ports.plugin import Finding, SourceContext, SourcePlugin, TableContext
+from vedette.ports.plugin import SourceContext, SourcePlugin, TableContext, TableProblem
 
 if TYPE_CHECKING:
     from vedette.ports import Source
@@ -22,7 +22,7 @@ class PrometheusPlugin(SourcePlugin):
 
     table = PrometheusFile
 
-    def problems(self, table: PrometheusFile, context: TableContext) -> Iterable[Finding]:
+    def problems(self, table: PrometheusFile, context: TableContext) -> Iterable[TableProblem]:
         """Return what is wrong beyond the shape."""
         return prometheus_problems(table)
 

@@ -14,12 +14,12 @@ from vedette.load.edges import (
 )
 from vedette.load.edges_file import PubsubFile, PushFile
 from vedette.ports.plugin import (
-    Finding,
     Plan,
     PushedSource,
     SourceContext,
     SourcePlugin,
     TableContext,
+    TableProblem,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class PubsubPlugin(_BrokerPlugin):
 
     table = PubsubFile
 
-    def problems(self, table: PubsubFile, context: TableContext) -> Iterable[Finding]:
+    def problems(self, table: PubsubFile, context: TableContext) -> Iterable[TableProblem]:
         """Return what is wrong beyond the shape."""
         return pubsub_problems(table, context, pushed=False)
 
@@ -61,7 +61,7 @@ class PushPlugin(_BrokerPlugin):
 
     table = PushFile
 
-    def problems(self, table: PushFile, context: TableContext) -> Iterable[Finding]:
+    def problems(self, table: PushFile, context: TableContext) -> Iterable[TableProblem]:
         """Return what is wrong beyond the shape."""
         return pubsub_problems(table, context, pushed=True)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from vedette.load.at_hand import SqlFile, SqlPlan, sql_plan, sql_problems
-from vedette.ports.plugin import Finding, SourceContext, SourcePlugin, TableContext
+from vedette.ports.plugin import SourceContext, SourcePlugin, TableContext, TableProblem
 
 if TYPE_CHECKING:
     from vedette.ports import Source
@@ -17,7 +17,7 @@ class SqlPlugin(SourcePlugin):
 
     table = SqlFile
 
-    def problems(self, table: SqlFile, context: TableContext) -> Iterable[Finding]:
+    def problems(self, table: SqlFile, context: TableContext) -> Iterable[TableProblem]:
         """Return what is wrong beyond the shape."""
         return sql_problems(table)
 
