@@ -12,7 +12,7 @@ from statistics import median_low
 from typing import Any
 
 from vedette.quick_data import dataclass
-from vedette.timeline.record import Shown, shown
+from vedette.timeline.entry_view import EntryView, read_entry
 
 # Nobody reads an action in less (microseconds).
 FAST_US = 3_000_000
@@ -40,7 +40,7 @@ class Answered:
         self._opened: dict[str, int] = {}
         self._people: dict[str, _Person] = {}
 
-    def take(self, entry: Shown) -> None:
+    def take(self, entry: EntryView) -> None:
         """Take the next entry."""
         kind, action, at = entry.kind, str(entry.get("action")), int(entry.get("at") or 0)
         if _opens(entry):
@@ -63,7 +63,7 @@ class Answered:
             return None
         opened = None
         for raw in self._entries("action", action):
-            entry = shown(*raw)
+            entry = read_entry(*raw)
             if entry.seq >= seq:
                 break
             if entry.kind in ("hold.approved", "hold.denied"):
@@ -94,7 +94,7 @@ class Answered:
         ]
 
 
-def _opens(entry: Shown) -> bool:
+def _opens(entry: EntryView) -> bool:
     asks = entry.kind == "action.decided" and entry.get("outcome") == "hold"
     return asks and entry.get("wait") == "approval"
 

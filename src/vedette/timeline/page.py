@@ -14,9 +14,9 @@ from html import escape
 from typing import Any
 
 from vedette.display_text import INSIDE, OUTSIDE
+from vedette.effect import OPEN
 from vedette.event import DATA
 from vedette.timeline.actions import quiet_told, tries_told
-from vedette.timeline.intent import OPEN
 from vedette.timeline.page_style import STYLE
 from vedette.timeline.text import safe
 

@@ -21,7 +21,7 @@ from vedette.clock import from_iso
 from vedette.errors import BadCommand
 from vedette.event import metric_value
 from vedette.quick_data import dataclass
-from vedette.timeline.record import shown
+from vedette.timeline.entry_view import read_entry
 from vedette.timeline.window import Walk, instant, window
 
 PLOT = "vedette.plot/1"
@@ -160,14 +160,14 @@ def _read(record: Walk, series: str, since_us: int, until_us: int) -> _Found:
             found.backs.append(({entry.get("action"), seq}, found.undos[entry["event"]]))
         point = by_event.get(str(entry.get("event")))
         if point is not None:
-            _take(found, point, entry, shown(seq, raw, data).body)
+            _take(found, point, entry, read_entry(seq, raw, data).body)
     return found
 
 
 def _accept(
     found: _Found, by_event: dict[str, _Point], series: str, seq: int, raw: bytes, data: bytes
 ) -> None:
-    entry = shown(seq, raw, data)
+    entry = read_entry(seq, raw, data)
     body = entry.body
     if not isinstance(body, dict) or body.get("subject") != series:
         return
@@ -187,8 +187,8 @@ def _accept(
 
 def _ask_back(found: _Found, seq: int, raw: bytes, data: bytes | None) -> None:
     """Note what an undo is to take back; nothing is until its own effect is done."""
-    made = shown(seq, raw, data)
-    action = (made.told("data") or {}).get("action")
+    made = read_entry(seq, raw, data)
+    action = (made.content("data") or {}).get("action")
     found.undos[str(made.get("event"))] = str(action) if action else int(made.get("cause"))
 
 

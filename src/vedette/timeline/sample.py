@@ -11,7 +11,7 @@ import heapq
 from typing import Any
 
 from vedette.digest import sha256_hex
-from vedette.timeline.record import Shown
+from vedette.timeline.entry_view import EntryView
 
 
 class Sample:
@@ -21,10 +21,10 @@ class Sample:
         self.seed, self.most = seed, most
         # By the negative number: the heap's first is the one to go.
         self._kept: list[tuple[int, str]] = []
-        self._told: dict[str, Shown] = {}
-        self._last: Shown | None = None
+        self._told: dict[str, EntryView] = {}
+        self._last: EntryView | None = None
 
-    def take(self, entry: Shown) -> None:
+    def take(self, entry: EntryView) -> None:
         """Take the next entry of the ledger."""
         last, self._last = self._last, None
         if last is not None and not (
@@ -35,7 +35,7 @@ class Sample:
         if entry.kind == "action.decided" and entry.get("outcome") == "permit":
             self._last = entry
 
-    def _offer(self, entry: Shown) -> None:
+    def _offer(self, entry: EntryView) -> None:
         action = str(entry.get("action"))
         if action in self._told:
             self._told[action] = entry
@@ -57,8 +57,8 @@ class Sample:
         return [_item(e) for e in sorted(self._told.values(), key=lambda e: e.seq)]
 
 
-def _item(entry: Shown) -> dict[str, Any]:
-    question = entry.told("question") or {}
+def _item(entry: EntryView) -> dict[str, Any]:
+    question = entry.content("question") or {}
     asked, context = question.get("action") or {}, question.get("context") or {}
     names = ("agent", "run", "action", "tool", "rule", "release")
     return {

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from vedette.effect import state_after
+from vedette.effect import OPEN, state_after
 from vedette.run import ActionRow
 from vedette.timeline.actions import AGAIN, times
-from vedette.timeline.intent import OPEN
-from vedette.timeline.record import Shown
+from vedette.timeline.entry_view import EntryView
 from vedette.timeline.sample import Sample
 
 # A verb of a person, or of the engine itself, that changed what holds.
@@ -47,7 +46,7 @@ class Tally:
         self._standing: dict[str, tuple[str, str, str, str]] = {}
         self._next_try: dict[tuple[str, str, str, str], int] = {}
 
-    def take(self, entry: Shown) -> None:
+    def take(self, entry: EntryView) -> None:
         """Take the next entry."""
         kind, outcome = entry.kind, entry.get("outcome")
         self.kinds[kind if outcome is None else f"{kind}.{outcome}"] += 1
@@ -61,7 +60,7 @@ class Tally:
         elif kind.startswith("budget."):
             self._budget(entry)
         elif kind in ("run.dead", "action.refused", "event.refused"):
-            why = str(entry.told("why") or ("(erased)" if entry.erased else "?"))
+            why = str(entry.content("why") or ("(erased)" if entry.erased else "?"))
             # The first line says what it was; the rest differs from event to event.
             self._note(kind, entry, why.split("\n")[0][:120])
         elif kind == "hold.expired":
@@ -69,16 +68,16 @@ class Tally:
         elif kind == "store.opened":
             self._visits += entry.get("what") == "visit"  # for one command, while no fleet ran
 
-    def _note(self, kind: str, entry: Shown, why: str) -> None:
+    def _note(self, kind: str, entry: EntryView, why: str) -> None:
         odd = (kind, str(entry.get("agent") or ""), str(entry.get("tool") or ""), why)
         self._odd[odd] += 1
         id = entry.get("action") or entry.get("run") or entry.get("event")
         self._examples.setdefault(odd, str(id or f"entry {entry.seq}"))
 
-    def _decided(self, entry: Shown) -> None:
+    def _decided(self, entry: EntryView) -> None:
         action, rule = str(entry.get("action")), str(entry.get("rule"))
         outcome, agent = entry.get("outcome"), str(entry.get("agent"))
-        decision = entry.told("decision") or {}
+        decision = entry.content("decision") or {}
         self.rules.update({rule, *(str(r).split(":")[0] for r in decision.get("reasons") or ())})
         if outcome == "deny" and rule != "mode.observe":  # what is observed is told by `would`
             self._note("denied", entry, rule)
@@ -89,11 +88,11 @@ class Tally:
             self._spent[agent, "actions"] += 1
         elif outcome != "permit":
             self._take_back(action, agent)
-        asked = (entry.told("question") or {}).get("action") or {}
+        asked = (entry.content("question") or {}).get("action") or {}
         if asked.get("settles") == "none":
             self._none.add(action)
 
-    def _effect(self, entry: Shown) -> None:
+    def _effect(self, entry: EntryView) -> None:
         state, action = state_after(entry.kind), str(entry.get("action"))
         agent, tool = str(entry.get("agent")), str(entry.get("tool"))
         why = _failed(entry) if state == "failed" else _STANDING.get(state, "")
@@ -103,7 +102,7 @@ class Tally:
         if state == "unknown" and action in self._none:
             self._asked.setdefault(action, agent)
 
-    def _budget(self, entry: Shown) -> None:
+    def _budget(self, entry: EntryView) -> None:
         word, agent = entry.kind.removeprefix("budget."), str(entry.get("agent") or "")
         spend: dict[str, int] = entry.get("spend") or {}
         turn = (str(entry.get("run")), int(entry.get("turn") or 0))
@@ -224,18 +223,20 @@ _STANDING = {
 }
 
 
-def _failed(entry: Shown) -> str:
+def _failed(entry: EntryView) -> str:
     """Say why an effect failed, as far as its entry tells."""
     if entry.get("body") is None:
         return "nobody knows whether it happened, and it was let be"
     if entry.erased:
         return "it was called, and not done"
-    return "its tries are used up" if entry.told("state") in AGAIN else "the call failed for good"
+    return (
+        "its tries are used up" if entry.content("state") in AGAIN else "the call failed for good"
+    )
 
 
-def change(entry: Shown) -> dict[str, Any]:
+def change(entry: EntryView) -> dict[str, Any]:
     """Return a change as one line tells it."""
     names = ("what", "agent", "policy_rev", "bundle", "scope", "spend", "until")
     told = {name: entry.get(name) for name in names if entry.get(name) is not None}
-    by = {"by": entry.get("actor"), "reason": entry.told("reason")}
+    by = {"by": entry.get("actor"), "reason": entry.content("reason")}
     return {"seq": entry.seq, "at": entry.get("at"), "kind": entry.kind, **told, **by}

@@ -16,7 +16,7 @@ from dataclasses import field
 from typing import Any
 
 from vedette.quick_data import dataclass
-from vedette.timeline.record import Shown, shown
+from vedette.timeline.entry_view import EntryView, read_entry
 
 # Act is advised when the true agreement is above this with a confidence of 95 %.
 EARNED_MILLI = 900
@@ -76,7 +76,7 @@ class Would:
     _corrected: dict[str, bool] = field(default_factory=dict)
     _answered: dict[str, tuple[str, str, bool]] = field(default_factory=dict)
 
-    def take(self, entry: Shown) -> None:
+    def take(self, entry: EntryView) -> None:
         """Take the next entry; of those of an event alone only that of an undo (it has a cause)."""
         about = int(entry.get("about") or 0)
         if entry.kind == "event.accepted":
@@ -90,7 +90,7 @@ class Would:
         if entry.get("agent") and run:
             self._agents[run] = str(entry.get("agent"))
         if entry.kind == "turn.reasoned":
-            label = entry.told("label") or entry.get("label")
+            label = entry.content("label") or entry.get("label")
             self._labels[run, int(entry.get("turn") or 0)] = str(label or "?")
         elif entry.kind == "action.decided":
             self._decided(entry, run)
@@ -109,7 +109,7 @@ class Would:
             self._undos[about] = found.get("cause") if found is not None else None
         return self._undos.get(about)
 
-    def _done(self, entry: Shown, about: int) -> None:
+    def _done(self, entry: EntryView, about: int) -> None:
         """Note an effect, and of an undo what it took back: of an undo's undo, nothing any more."""
         run, agent = str(entry.get("run") or ""), str(entry.get("agent") or "")
         self._effects[entry.seq] = about, run, agent
@@ -127,12 +127,12 @@ class Would:
             self._undone[run] = undone
             self._agents[run] = agent
 
-    def _before(self, seq: int) -> Shown | None:
+    def _before(self, seq: int) -> EntryView | None:
         found = self.entry(seq) if self.entry is not None else None
-        return shown(seq, *found[1:]) if found is not None else None
+        return read_entry(seq, *found[1:]) if found is not None else None
 
-    def _decided(self, entry: Shown, run: str) -> None:
-        decision = entry.told("decision") or {}
+    def _decided(self, entry: EntryView, run: str) -> None:
+        decision = entry.content("decision") or {}
         reasons = decision.get("reasons") or [entry.get("rule")]
         outcome, would = str(entry.get("outcome")), entry.get("would")
         action = str(entry.get("action"))
@@ -144,7 +144,7 @@ class Would:
         elif action in self._actions:
             return  # decided again, after an answer: what it would have been stays
         turn, revision = int(entry.get("turn") or 0), int(entry.get("policy_rev") or 0)
-        asked = (entry.told("question") or {}).get("context") or {}
+        asked = (entry.content("question") or {}).get("context") or {}
         self._actions[action] = _Decided(
             str(entry.get("agent")), str(entry.get("tool")), run,
             turn or int(asked.get("turn") or 1), revision, mode, str(would or outcome),
