@@ -13,9 +13,8 @@ from vedette.run import ActionRow
 from vedette.testing.harness import checkout
 from vedette.timeline import reconstruct
 from vedette.timeline.entry_view import read_entry
-from vedette.timeline.rules import rules_of
 from vedette.timeline.sample import Sample
-from vedette.timeline.tally import Tally
+from vedette.timeline.tally import Tally, rules_of
 from vedette.timeline.window import Walked, fields_of, instant, window
 
 RUN, ACTION = "run_1", "act_1"

@@ -13,7 +13,7 @@ from typing import Any
 
 from vedette.action_record import BadRecord, read_record
 from vedette.effect import OPEN, EffectState
-from vedette.entry import EFFECT_KINDS
+from vedette.entry import ANSWERS, EFFECT_KINDS
 from vedette.origin import escape
 from vedette.quick_data import dataclass
 from vedette.run import ActionRow
@@ -29,12 +29,7 @@ from vedette.timeline.entry_view import (
 )
 
 # The kinds that decide of an action or move its effect.
-MOVES = frozenset(
-    {
-        "action.decided", "hold.approved", "hold.denied", "hold.expired", "budget.refused",
-        "action.refused", *EFFECT_KINDS,
-    }
-)  # fmt: skip
+MOVES = frozenset({"action.decided", "action.refused", "budget.refused", *ANSWERS, *EFFECT_KINDS})
 # Outcomes after which a call is repeated, as long as there are tries.
 AGAIN = ("retry", "unknown")
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import orjson
 
 from vedette.effect import EffectState, state_after
-from vedette.entry import EFFECT_KINDS
+from vedette.entry import ANSWERS, EFFECT_KINDS
 from vedette.quick_data import dataclass
 
 T = TypeVar("T")
@@ -347,9 +347,7 @@ _VIEWS: Mapping[str, type[EntryView]] = {
     "action.decided": Decision,
     "action.refused": Withdrawal,
     "budget.refused": Withdrawal,
-    "hold.approved": Answer,
-    "hold.denied": Answer,
-    "hold.expired": Answer,
+    **dict.fromkeys(ANSWERS, Answer),
     "hold.claimed": Claim,
     "hold.noted": Note,
     **dict.fromkeys(EFFECT_KINDS, EffectChange),

@@ -15,9 +15,8 @@ from vedette.timeline.answered import Answered
 from vedette.timeline.entry_view import read_entry
 from vedette.timeline.record import Record
 from vedette.timeline.review import about_run
-from vedette.timeline.rules import rules_of
 from vedette.timeline.sample import Sample
-from vedette.timeline.tally import Tally
+from vedette.timeline.tally import Tally, rules_of
 from vedette.timeline.window import Walk, fields_of, window
 from vedette.timeline.would import Would
 
