@@ -18,8 +18,8 @@ from vedette.errors import AlreadyDone, BadCommand, Forbidden, NotFound, NotShow
 from vedette.event import subject_of
 from vedette.roles import require
 from vedette.run import ActionRow
-from vedette.timeline.attention import claim_of
-from vedette.timeline.record import shown
+from vedette.timeline.actions import history_of
+from vedette.timeline.entry_view import Claim, read_entry
 
 VERBS: Mapping[str, Mapping[str, type]] = {
     "approve": {"hold": str, "digest": str},
@@ -94,8 +94,8 @@ async def answer(
         raise NotShown(what, mend=f"`vedette hold show {hold}` shows it, with the command")
     else:
         done = await commands.approve(order, hold, digest)
-    other = claimed is not None and claimed["by"] != str(order.principal)
-    return {**done, "claimed_by": claimed["by"] if claimed and other else None}
+    other = claimed is not None and claimed.by != str(order.principal)
+    return {**done, "claimed_by": claimed.by if claimed and other else None}
 
 
 async def answer_all(
@@ -139,7 +139,7 @@ async def claim(commands: Commands, order: Order, hold: str) -> dict[str, Any]:
     until = commands.line.clock.now_us() + CLAIMED_US
     draft = _draft(commands, order, row, "hold.claimed", {"reason": order.reason}, until=until)
     await _store(commands).note([draft], command=order.command_id)
-    other = before["by"] if before and before["by"] != str(order.principal) else None
+    other = before.by if before and before.by != str(order.principal) else None
     return {"hold": hold, "claimed_by": str(order.principal), "until": until, "was": other}
 
 
@@ -161,9 +161,9 @@ def _store(commands: Commands) -> Noted:
     return cast(Noted, commands.line.store)
 
 
-def _claim(commands: Commands, action: str) -> dict[str, Any] | None:
-    told = [shown(*entry) for entry in _store(commands).entries("action", action)]
-    return claim_of(told, commands.line.clock.now_us())
+def _claim(commands: Commands, action: str) -> Claim | None:
+    told = (read_entry(*entry) for entry in _store(commands).entries("action", action))
+    return history_of(action, told).claim_at(commands.line.clock.now_us())
 
 
 def _held(commands: Commands, hold: str, *, ended: bool = False) -> ActionRow:

@@ -31,6 +31,8 @@ _MOVES: dict[EffectState, frozenset[EffectState]] = {
 }
 
 SETTLED: frozenset[EffectState] = frozenset({"done", "failed", "cancelled"})
+# Of these nobody knows the end.
+OPEN: frozenset[EffectState] = frozenset({"intended", "started", "unknown"})
 
 
 def state_after(kind: str) -> EffectState:

@@ -73,6 +73,9 @@ KINDS = frozenset(
     }
 )
 
+# What a hold is answered: by a person, or by nobody in time.
+ANSWERS = ("hold.approved", "hold.denied", "hold.expired")
+
 # Those that move an effect; see `vedette.effect.state_after`.
 EFFECT_KINDS = frozenset(kind for kind in KINDS if kind.startswith("effect."))
 

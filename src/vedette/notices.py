@@ -19,6 +19,7 @@ from typing import Any
 from vedette.clock import utc_second
 from vedette.digest import short_id
 from vedette.display_text import about_lines, defang
+from vedette.entry import ANSWERS
 from vedette.identity import ENGINE
 from vedette.quick_data import dataclass
 from vedette.run import ActionRow
@@ -34,7 +35,6 @@ NAMED = 5
 
 _CUT = 120
 _LETTER = 72
-_ANSWERED = ("hold.approved", "hold.denied", "hold.expired")
 _TITLES: Mapping[str, tuple[str, str]] = {
     "hold.opened": ("A hold waits for a person", "holds wait for a person"),
     "hold.expiring": ("A hold is about to expire, which is a no", "holds are about to expire"),
@@ -119,7 +119,7 @@ class Outbox:
     def take(self, seq: int, entry: Mapping[str, Any], ways: Iterable[str], now_us: int) -> None:
         """Take in the next entry of the ledger."""
         self.at = seq
-        if entry["kind"] in _ANSWERED:
+        if entry["kind"] in ANSWERS:
             self._answered(str(entry.get("action")).replace("act_", "hold_"))
         found = told_of(entry)
         if found is not None:

@@ -18,17 +18,17 @@ import orjson
 from vedette.action_record import BadRecord, read_record
 from vedette.digest import canonical
 from vedette.effect import SETTLED
+from vedette.entry import ANSWERS
 from vedette.run import ActionRow
 
 # What is read of an action; `Told` is one of these entries and its body, None if that is gone.
-_ANSWERS = ("hold.approved", "hold.denied", "hold.expired")
 # An effect that was made, or given up, is over for good. A cancelled one is not: a person may take
 # its run up again, and what is held again after a permit was cancelled, too.
 _OVER = ("effect.done", "effect.failed")
 _EFFECT_ENDS = (*_OVER, "effect.cancelled")
 DECIDED = "action.decided"
 STARTED = "effect.started"
-READ = (*_ANSWERS, *_EFFECT_ENDS, STARTED)
+READ = (*ANSWERS, *_EFFECT_ENDS, STARTED)
 Told = tuple[Mapping[str, Any], bytes | None]
 
 # The rule in the row of a permit whose run was a dead letter, and was taken up again.
@@ -58,7 +58,7 @@ def is_approved(
     A permit alone does not use it (there may be no room for its effect): what came of that does.
     `is_signed` says whether a signature (the second) is the fleet's, of some bytes (the first).
     """
-    answers = [entry for entry, _ in told if entry["kind"] in _ANSWERS]
+    answers = [entry for entry, _ in told if entry["kind"] in ANSWERS]
     if not answers or answers[-1]["kind"] != "hold.approved":
         return False
     given = answers[-1]

@@ -99,9 +99,9 @@ def test_every_effect_has_exactly_one_intent_that_tells_everything(day: Played) 
         assert intent.agent == line["agent"]
         assert intent.identity == f"spiffe://harbour/agent/{line['agent']}"
         assert intent.origins == {"/to": "trusted", "/text": "derived"}
-        permits = [d for d in intent.decisions if d["outcome"] == "permit"]
-        live = [entry for entry in published if entry["seq"] < permits[-1]["seq"]][-1]
-        assert (permits[-1]["revision"], permits[-1]["bundle"]) == (
+        permits = [d for d in intent.decisions if d.outcome == "permit"]
+        live = [entry for entry in published if entry["seq"] < permits[-1].seq][-1]
+        assert (permits[-1].revision, permits[-1].bundle) == (
             live["policy_rev"], live["bundle"],
         )  # fmt: skip
 
@@ -110,7 +110,7 @@ def test_every_answer_of_a_person_is_where_it_was_given(day: Played) -> None:
     intents = day.rebuilt.intents
     given = lines(day.folder / "answers.jsonl")
     for line in given:
-        answers = [one["answer"] for one in intents[line["action"]].answers]
+        answers = [one.word for one in intents[line["action"]].answers]
         assert ("approved" if line["yes"] else "denied") in answers
     # What needs a person has one; a no is never followed by a first effect.
     needs = [line for line in day.effects if line["tool"] == "big.send"]
@@ -118,8 +118,8 @@ def test_every_answer_of_a_person_is_where_it_was_given(day: Played) -> None:
     for line in needs:
         approval = intents[f"act_{line['key']}"].approval
         assert approval is not None
-        assert approval["by"] == "person:tester"
-        assert approval["reason"] == "as the day says"
+        assert approval.by == "person:tester"
+        assert approval.reason == "as the day says"
 
 
 def test_every_open_intent_is_flagged_and_no_other(day: Played) -> None:
@@ -186,7 +186,7 @@ def test_the_report_of_the_day_takes_less_than_ten_seconds(day: Played) -> None:
     assert drawn != [one["action"] for one in other["sample"]]
     for one in told["sample"]:
         assert one["rule"] in ("permit.tool", "permit.approved")
-        assert any(d["seq"] == one["seq"] for d in intents[one["action"]].decisions)
+        assert any(d.seq == one["seq"] for d in intents[one["action"]].decisions)
     assert told["traffic"]["events"] == EVENTS + 4
     assert told["traffic"]["starts"] == day.told["kills"] + 1
     never, hit = told["rules"]["never"], told["rules"]["hit"]
@@ -248,7 +248,7 @@ def test_an_effect_that_only_the_ledger_knows_is_found(day: Played) -> None:
 
 
 def test_an_effect_of_what_was_never_permitted_is_found(day: Played) -> None:
-    denied = next(i for i in day.rebuilt.intents.values() if i.outcome == "deny" and not i.states)
+    denied = next(i for i in day.rebuilt.intents.values() if i.outcome == "deny" and not i.effects)
     found = match(day.rebuilt, [*day.happened, (denied.tool, denied.key)])
     assert len(found.unmatched) == 1
 
@@ -267,7 +267,7 @@ def test_a_removed_entry_is_found(day: Played) -> None:
 def test_a_removed_entry_is_found_even_if_all_others_are_numbered_anew(
     day: Played, kind: str, code: str
 ) -> None:
-    used = {i.id for i in day.rebuilt.intents.values() if i.outcome == "permit" and i.states}
+    used = {i.id for i in day.rebuilt.intents.values() if i.outcome == "permit" and i.effects}
     gone = next(e for e in day.entries if e["kind"] == kind and e["action"] in used)
     told = reconstruct(Spoilt(list(renumbered(day, gone))), START_US, END_US)
     assert {(one["code"], one.get("action")) for one in told.findings} == {(code, gone["action"])}

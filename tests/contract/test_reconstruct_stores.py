@@ -80,10 +80,10 @@ async def test_all_stores_tell_the_same_story(tmp_path: Path, plan: StorePlan) -
         export(store, tmp_path / "export", verifier_key=key, witness=None, bodies=True)
     (done,) = [intent for intent in second.intents.values() if intent.tool == "big.send"]
     # It was asked in the hour before, and is told from there.
-    assert [one["outcome"] for one in done.decisions] == ["hold", "permit"]
-    assert done.decisions[0]["at"] < START + HOUR <= done.decisions[1]["at"]
+    assert [one.outcome for one in done.decisions] == ["hold", "permit"]
+    assert done.decisions[0].at < START + HOUR <= done.decisions[1].at
     assert done.approval is not None
-    assert (done.approval["by"], done.approval["reason"]) == ("person:tester", "it is right")
+    assert (done.approval.by, done.approval.reason) == ("person:tester", "it is right")
     assert done.state == "done"
     kinds = {item["kind"] for item in second.agents["worker"].items}
     assert kinds >= {"hold.approved", "action.decided", "effect.intended", "effect.done"}
@@ -136,7 +136,7 @@ async def test_an_archive_with_the_store_behind_it(tmp_path: Path) -> None:
     assert again.intents.keys() == whole.intents.keys()
     assert again.findings == alone.findings == []
     assert match(again, world.happened).ok
-    assert {i.run for i in alone.intents.values() if i.decisions[:1] == []} <= alone.cut
+    assert {i.run for i in alone.intents.values() if not i.decisions} <= alone.cut
     assert alone.cut
     assert not again.cut
 

@@ -37,8 +37,16 @@ from vedette.testing.steps import (
     step,
 )
 from vedette.testing.toy import World, job, note, send, toy_fleet
-from vedette.view import KEEP_MINUTES, MINUTE_US, View, folded
-from vedette.view_row import Key, Row, Told, bucket
+from vedette.view import (
+    KEEP_MINUTES,
+    MINUTE_US,
+    Key,
+    Row,
+    Told,
+    View,
+    bucket,
+    folded,
+)
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PERMIT = Decision("permit", "permit.small", ("p",))

@@ -12,10 +12,9 @@ from vedette.digest import SALT_BYTES, canonical, salted
 from vedette.run import ActionRow
 from vedette.testing.harness import checkout
 from vedette.timeline import reconstruct
-from vedette.timeline.record import Shown, shown
-from vedette.timeline.rules import rules_of
+from vedette.timeline.entry_view import read_entry
 from vedette.timeline.sample import Sample
-from vedette.timeline.tally import Tally
+from vedette.timeline.tally import Tally, rules_of
 from vedette.timeline.window import Walked, fields_of, instant, window
 
 RUN, ACTION = "run_1", "act_1"
@@ -67,11 +66,11 @@ def test_a_sound_life_has_no_findings() -> None:
     book = Book().decided("hold").add("hold.approved", {"reason": "yes"}, actor="person:ann")
     book.decided("permit", approved="person:ann").add("effect.intended").add("effect.done")
     told = reconstruct(book, T0, T0 + 1000)
-    intent = told.intents[ACTION]
+    intent, (shown,) = told.intents[ACTION], told.to_json()["intents"]
     assert told.findings == []
     assert intent.lacks == []
     assert (intent.state, intent.open, intent.plan) == ("done", False, 4)
-    assert intent.approval == {
+    assert shown["approval"] == {
         "seq": 2, "at": T0 + 2, "answer": "approved", "by": "person:ann", "reason": "yes",
     }  # fmt: skip
 
@@ -189,10 +188,10 @@ def sampled(seed: str, number: int, refused: frozenset[int] = frozenset()) -> li
     sample = Sample(seed, 20)
     for seq in range(number):
         fields = {"kind": "action.decided", "outcome": "permit", "action": f"act_{seq}", "at": seq}
-        sample.take(Shown(seq, fields, None, False))
+        sample.take(read_entry(seq, canonical(fields), None))
         if seq in refused:
             sample.take(
-                shown(seq, canonical({"kind": "budget.refused", "action": f"act_{seq}"}), None)
+                read_entry(seq, canonical({"kind": "budget.refused", "action": f"act_{seq}"}), None)
             )
     return [one["action"] for one in sample.drawn()]
 
@@ -216,7 +215,7 @@ def test_a_sample_is_repeatable_and_drawn_from_all() -> None:
 def tally_of(book: Book, rows: dict[str, ActionRow] | None = None) -> Tally:
     tally = Tally(Sample("seed", 1), None if rows is None else rows.get)
     for seq, raw, _, data in book.walk():
-        tally.take(shown(seq, raw, data))
+        tally.take(read_entry(seq, raw, data))
     return tally
 
 

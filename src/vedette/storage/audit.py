@@ -20,6 +20,7 @@ from vedette.budget import FLEET
 from vedette.bundle import bundle_digest
 from vedette.digest import canonical, sha256_hex
 from vedette.effect import state_after
+from vedette.entry import ANSWERS
 from vedette.event import Event, subject_of
 from vedette.policy_wasm import NAME, unpacked
 from vedette.quick_data import dataclass
@@ -258,7 +259,7 @@ class _Told:
             if isinstance(question, dict) and known.question is None:
                 # The first: later ones are asked of what the row says by then.
                 known.question = question
-        elif kind in ("hold.approved", "hold.denied", "hold.expired"):
+        elif kind in ANSWERS:
             known.answers.append((kind.removeprefix("hold."), entry.get("actor")))
             known.until_us = entry.get("until") or 0
         elif kind == "budget.refused":

@@ -30,7 +30,7 @@ from vedette.proof import (
 from vedette.storage.database import Database
 from vedette.storage.views import Views
 from vedette.storage.witness import Witness
-from vedette.view_row import Told
+from vedette.view import Told
 
 _ENTRY = (
     "INSERT INTO entry(seq,at,kind,about,agent,outcome,rule,policy_rev,actor,cause,bytes) "

@@ -16,8 +16,7 @@ from vedette.crashpoint import reach
 from vedette.digest import canonical
 from vedette.errors import BadCommand
 from vedette.storage.database import Database
-from vedette.view import View, folded, told_of
-from vedette.view_row import Key, Row, Told
+from vedette.view import Key, Row, Told, View, folded, told_of
 
 # Rows and runs kept in memory; beyond that all are forgotten and read again as they are needed.
 _KEPT = 16_384

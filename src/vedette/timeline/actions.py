@@ -1,33 +1,281 @@
-"""One action in the explain object: arguments and origins, decisions, hold, effect."""
+"""The history of one action: what was decided of it, what people answered, what came of it.
+
+An action is found by its idempotency key, which is its id. Its history is a fold of the entries
+about it, in their order; all that is told of an action is told from here. Each entry can be held
+against those before it: an effect that nothing permitted, a plan made twice, an approval that
+nobody gave and a question about another action are faults.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from vedette.action_record import BadRecord, read_record
-from vedette.entry import EFFECT_KINDS
+from vedette.effect import OPEN, EffectState
+from vedette.entry import ANSWERS, EFFECT_KINDS
 from vedette.origin import escape
+from vedette.quick_data import dataclass
 from vedette.run import ActionRow
-from vedette.timeline.attention import notes_of
-from vedette.timeline.intent import OPEN
-from vedette.timeline.record import Shown
+from vedette.timeline.entry_view import (
+    Answer,
+    Claim,
+    Decision,
+    EffectChange,
+    EntryView,
+    Judgement,
+    Note,
+    Withdrawal,
+)
 
-_ANSWERS = ("hold.approved", "hold.denied", "hold.expired")
+# The kinds that decide of an action or move its effect.
+MOVES = frozenset({"action.decided", "action.refused", "budget.refused", *ANSWERS, *EFFECT_KINDS})
 # Outcomes after which a call is repeated, as long as there are tries.
 AGAIN = ("retry", "unknown")
 
+Finding = dict[str, Any]
+
+
+def finding(code: str, seq: int, what: str) -> Finding:
+    """Return a finding: its code, the entry it was found at, and a sentence."""
+    return {"code": code, "seq": seq, "what": what}
+
+
+@dataclass(frozen=True, slots=True)
+class ActionHistory:
+    """What the entries about one action come to. `entries` are in the order of the ledger.
+
+    Content that was erased is not told; `lacks` names what the ledger does not tell though it
+    should, erased content aside.
+    """
+
+    id: str
+    run: str = ""
+    agent: str = ""
+    event: str | None = None
+    tool: str = ""
+    decisions: tuple[Decision, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    effects: tuple[EffectChange, ...] = ()
+    attention: tuple[Claim | Note, ...] = ()
+    # By which (outcome, rule) it stands, and the entry that planned its effect.
+    outcome: str | None = None
+    rule: str | None = None
+    plan: int | None = None
+
+    @classmethod
+    def before(cls, entry: EntryView) -> ActionHistory:
+        """Return the history of an action before its first entry, which this is."""
+        action, run, agent = str(entry.action), str(entry.run), str(entry.agent)
+        return cls(action, run, agent, entry.event, str(entry.tool))
+
+    def after(self, entry: EntryView) -> ActionHistory:
+        """Return the history with the next entry about the action."""
+        decisions, answers, effects, attention = (
+            self.decisions, self.answers, self.effects, self.attention
+        )  # fmt: skip
+        outcome, rule, plan = self.outcome, self.rule, self.plan
+        if isinstance(entry, Decision):
+            decisions += (entry,)
+            outcome, rule = str(entry.outcome), entry.rule
+        elif isinstance(entry, EffectChange):
+            effects += (entry,)
+            if (word := entry.word) in ("intended", "cancelled"):
+                plan = entry.seq if word == "intended" else None
+        elif isinstance(entry, Answer):
+            answers += (entry,)
+            if entry.word != "approved":
+                outcome, rule = "deny", entry.kind
+        elif isinstance(entry, Withdrawal):
+            outcome, rule = entry.outcome, entry.rule
+        elif isinstance(entry, Claim | Note):
+            attention += (entry,)
+        else:
+            return self
+        return ActionHistory(
+            self.id, self.run, self.agent, self.event, self.tool,
+            decisions, answers, effects, attention, outcome, rule, plan,
+        )  # fmt: skip
+
+    # --- what was decided -------------------------------------------------------------------
+
+    @property
+    def decision(self) -> Decision | None:
+        """Return the decision that was made last."""
+        return self.decisions[-1] if self.decisions else None
+
+    @property
+    def question(self) -> Decision | None:
+        """Return the last decision whose question is there to be read."""
+        return next((one for one in reversed(self.decisions) if one.body is not None), None)
+
+    @property
+    def erased(self) -> bool:
+        """Say whether the question of a decision was erased."""
+        return any(one.body is None for one in self.decisions)
+
+    @property
+    def digest(self) -> str | None:
+        """Return the digest of the exact action that was decided last."""
+        return self.decision.digest if self.decision is not None else None
+
+    @property
+    def identity(self) -> str | None:
+        """Return the SPIFFE ID that asked."""
+        return self.question.subject.get("id") if self.question is not None else None
+
+    @property
+    def origins(self) -> Mapping[str, str] | None:
+        """Return where its arguments come from, by JSON Pointer."""
+        return self.question.asked.get("origins") if self.question is not None else None
+
+    @property
+    def settles(self) -> str | None:
+        """Return how its tool settles a call of unknown outcome."""
+        return self.question.asked.get("settles") if self.question is not None else None
+
+    @property
+    def approval(self) -> Answer | None:
+        """Return the answer of a person by which the last question was permitted."""
+        asked = self.question
+        return None if asked is None else self._approval(asked)
+
+    def _approval(self, asked: Decision) -> Answer | None:
+        if not asked.approvals or asked.outcome != "permit":
+            return None
+        by, digest = (asked.approvals[0].get(name) for name in ("by", "action_digest"))
+        return next(
+            (
+                one
+                for one in reversed(self.answers)
+                if one.word == "approved" and one.by == by and one.seq < asked.seq
+                and digest == asked.digest
+            ),
+            None,
+        )  # fmt: skip
+
+    # --- what people said meanwhile ---------------------------------------------------------
+
+    @property
+    def notes(self) -> list[Note]:
+        """Return what people noted about its hold."""
+        return [one for one in self.attention if isinstance(one, Note)]
+
+    def claim_at(self, now_us: int) -> Claim | None:
+        """Return who claimed its hold last, if that claim still stands. A claim is no lock."""
+        claims = [one for one in self.attention if isinstance(one, Claim)]
+        return claims[-1] if claims and int(claims[-1].until or 0) > now_us else None
+
+    # --- what came of it --------------------------------------------------------------------
+
+    @property
+    def key(self) -> str:
+        """Return the idempotency key under which the target knows the effect."""
+        return self.id.removeprefix("act_")
+
+    @property
+    def state(self) -> EffectState | None:
+        """Return the state that the effect is in; None if nothing was begun."""
+        return self.effects[-1].state if self.effects else None
+
+    @property
+    def open(self) -> bool:
+        """Say whether the end of the effect is not known."""
+        return self.state in OPEN
+
+    @property
+    def outside(self) -> bool:
+        """Say whether the effect is done at a target, not in the fleet's own rows."""
+        return self.settles != "transactional"
+
+    @property
+    def lacks(self) -> list[str]:
+        """Return what the ledger does not tell of an effect; an empty list if it tells all."""
+        last = self.decision
+        told: dict[str, Any] = {
+            "event": self.event,
+            "revision": last and last.revision,
+            "bundle": last and last.bundle,
+            "decision": self.outcome,
+            "digest": self.digest,
+        }
+        if not self.erased:
+            told |= {"identity": self.identity, "origins": self.origins}
+        if self.outside:
+            told["intent"] = self.plan
+        return [name for name, value in told.items() if value is None]
+
+    # --- what is wrong with it --------------------------------------------------------------
+
+    def faults(self, entry: EntryView) -> list[Finding]:
+        """Return what is wrong with the next entry about the action, by those before it."""
+        if isinstance(entry, Decision):
+            return self._decision_faults(entry)
+        return self._effect_faults(entry) if isinstance(entry, EffectChange) else []
+
+    def _decision_faults(self, entry: Decision) -> list[Finding]:
+        if entry.body is None:
+            return []
+        wrong = []
+        if entry.asked.get("digest") != entry.digest:
+            what = f"{self.id} was decided by a question about another action"
+            wrong.append(finding("digest", entry.seq, what))
+        approved = entry.approvals and entry.outcome == "permit"
+        if approved and self._approval(entry) is None:
+            what = f"{self.id} was permitted by an approval that nobody gave"
+            wrong.append(finding("approval", entry.seq, what))
+        return wrong
+
+    def _effect_faults(self, entry: EffectChange) -> list[Finding]:
+        seq, word, wrong = entry.seq, entry.word, []
+        if entry.key not in (None, self.key):
+            wrong.append(finding("key", seq, f"{self.id} has an effect under another key"))
+        if word == "intended":
+            if self.outcome != "permit":
+                wrong.append(finding("unpermitted", seq, f"{self.id} was intended unpermitted"))
+            if self.plan is not None and not self._decided_since_unknown:
+                wrong.append(finding("twice", seq, f"{self.id} was intended twice"))
+        elif self.plan is None and not (self.outcome == "permit" and self._needs_no_plan):
+            wrong.append(finding("unplanned", seq, f"{self.id} came to {word} without a plan"))
+        return wrong
+
+    @property
+    def _needs_no_plan(self) -> bool:
+        """Say whether the effect may be written in the step itself, as far as that is known."""
+        return self.erased or not self.outside
+
+    @property
+    def _decided_since_unknown(self) -> bool:
+        """Say whether a call of unknown outcome may be planned anew: it was decided again since.
+
+        What was begun is not cancelled when it is taken back: nobody may know what came of it.
+        """
+        last = self.decision
+        return self.state == "unknown" and last is not None and last.seq > self.effects[-1].seq
+
+
+def history_of(action: str, entries: Iterable[EntryView]) -> ActionHistory:
+    """Return the history that the entries about an action come to, oldest first."""
+    history: ActionHistory | None = None
+    for entry in entries:
+        history = (history or ActionHistory.before(entry)).after(entry)
+    return history or ActionHistory(action)
+
+
+# --- as explain and the list of holds show it ---------------------------------------------------
+
 
 def action_object(
-    row: ActionRow, told: Sequence[Shown], turns: Sequence[Shown] = ()
+    row: ActionRow, history: ActionHistory, turns: Sequence[Judgement] = ()
 ) -> dict[str, Any]:
     """Return an action with all that was decided and done about it.
 
-    `told` are the entries of the action, oldest first, `turns` the recorded turns of its run.
+    What was asked and decided is that of the entries, where it stands now that of its row. `turns`
+    are the recorded turns of its run.
     """
-    asked = [entry for entry in told if entry.kind == "action.decided"]
-    question = next((q for q in (entry.told("question") for entry in reversed(asked)) if q), None)
-    put = question["action"] if question else None
+    last = next((one for one in reversed(history.decisions) if one.question), None)
+    put = last.question["action"] if last is not None else None
+    settles = put["settles"] if put else None
     proposal = _proposal(row, turns)
     record = _record(row)
     return {
@@ -36,8 +284,8 @@ def action_object(
         "ordinal": row.ordinal,
         "tool": row.tool,
         "verb": put["verb"] if put else None,
-        "resource": question["resource"] if question else None,
-        "settles": put["settles"] if put else None,
+        "resource": last.question["resource"] if last is not None else None,
+        "settles": settles,
         "high_impact": put["high_impact"] if put else None,
         "inverse": record.get("inverse"),
         "digest": row.digest,
@@ -45,12 +293,12 @@ def action_object(
         "confidence_milli": record.get("confidence"),
         "erased": put is None,
         "arguments": _arguments(put, proposal, record),
-        "decisions": [decision_object(entry) for entry in asked],
+        "decisions": [_decision(one) for one in history.decisions],
         "outcome": row.decided,
         "rule": row.rule,
         "revision": row.policy_rev,
-        "hold": _hold(row, told),
-        "effect": _effect(row, told, put["settles"] if put else None),
+        "hold": _hold(row, history),
+        "effect": _effect(row, history, settles),
     }
 
 
@@ -62,12 +310,10 @@ def _record(row: ActionRow) -> Mapping[str, Any]:
         return {}
 
 
-def _proposal(row: ActionRow, turns: Sequence[Shown]) -> Mapping[str, Any]:
+def _proposal(row: ActionRow, turns: Sequence[Judgement]) -> Mapping[str, Any]:
     for turn in turns:
-        proposals = turn.told("proposals")
-        if turn.get("turn") == row.turn and proposals and row.ordinal < len(proposals):
-            found: Mapping[str, Any] = proposals[row.ordinal]
-            return found
+        if turn.turn == row.turn and turn.proposals and row.ordinal < len(turn.proposals):
+            return turn.proposals[row.ordinal]
     return {}
 
 
@@ -113,32 +359,29 @@ def _arguments(
     return arguments
 
 
-def decision_object(entry: Shown) -> dict[str, Any]:
+def _decision(one: Decision) -> dict[str, Any]:
     """Return one decision: outcome, rule and revision are always there, the rest until erased."""
-    decision = entry.told("decision") or {}
-    question = entry.told("question") or {}
-    context = question.get("context") or {}
     return {
-        "seq": entry.seq,
-        "at": entry.get("at"),
-        "outcome": entry.get("outcome"),
-        "rule": entry.get("rule"),
-        "reasons": decision.get("reasons"),
-        "revision": entry.get("policy_rev"),
-        "bundle": entry.get("bundle"),
-        "engine": entry.get("engine"),
-        "wait": entry.get("wait"),
-        "until": entry.get("until"),
-        "would": entry.get("would"),
-        "obligations": decision.get("obligations"),
-        "requested_mode": (question.get("subject") or {}).get("requested_mode"),
-        "approvals": context.get("approvals"),
-        "stopped": context.get("stopped"),
-        "erased": entry.erased,
+        "seq": one.seq,
+        "at": one.at,
+        "outcome": one.outcome,
+        "rule": one.rule,
+        "reasons": one.reasons,
+        "revision": one.revision,
+        "bundle": one.bundle,
+        "engine": one.engine,
+        "wait": one.wait,
+        "until": one.until,
+        "would": one.would,
+        "obligations": one.obligations,
+        "requested_mode": one.subject.get("requested_mode"),
+        "approvals": one.approvals,
+        "stopped": one.context.get("stopped"),
+        "erased": one.erased,
     }
 
 
-def _hold(row: ActionRow, told: Sequence[Shown]) -> dict[str, Any] | None:
+def _hold(row: ActionRow, history: ActionHistory) -> dict[str, Any] | None:
     if row.hold is None:
         return None
     return {
@@ -147,22 +390,29 @@ def _hold(row: ActionRow, told: Sequence[Shown]) -> dict[str, Any] | None:
         "waits": row.waits,
         "until": row.until_us or None,
         "by": row.approver,
-        "notes": notes_of(told),
+        "notes": notes_object(history),
         "answers": [
             {
-                "seq": entry.seq,
-                "at": entry.get("at"),
-                "answer": entry.kind.removeprefix("hold."),
-                "by": entry.get("actor"),
-                "reason": entry.told("reason"),
-                "until": entry.get("until"),
-                "shown_digest": entry.get("shown_digest"),
-                "erased": entry.erased,
+                "seq": one.seq,
+                "at": one.at,
+                "answer": one.word,
+                "by": one.by,
+                "reason": one.reason,
+                "until": one.until,
+                "shown_digest": one.shown_digest,
+                "erased": one.erased,
             }
-            for entry in told
-            if entry.kind in _ANSWERS
+            for one in history.answers
         ],
     }
+
+
+def notes_object(history: ActionHistory) -> list[dict[str, Any]]:
+    """Return what people noted about a hold, oldest first; erased text is null."""
+    return [
+        {"seq": n.seq, "at": n.at, "by": n.by, "text": n.text, "erased": n.erased}
+        for n in history.notes
+    ]
 
 
 def tries_told(effect: Mapping[str, Any]) -> str:
@@ -190,37 +440,38 @@ def times(number: int) -> str:
     return "once" if number == 1 else f"{number:,} times"
 
 
-def _word(row: ActionRow, life: Sequence[Shown], settles: str | None) -> str | None:
+def _word(row: ActionRow, history: ActionHistory, settles: str | None) -> str | None:
     """Return whose word it is that an effect is done: verified at the target, or claimed."""
     if row.effect != "done":
         return None
-    sure = any(entry.get("verified") for entry in life if entry.kind == "effect.done")
+    sure = any(one.verified for one in history.effects if one.state == "done")
     # What a transactional tool writes is part of the commit that says so.
     return "verified" if sure or settles == "transactional" else "claimed"
 
 
-def _effect(row: ActionRow, told: Sequence[Shown], settles: str | None) -> dict[str, Any] | None:
-    life = [entry for entry in told if entry.kind in EFFECT_KINDS]
-    if row.effect is None and not life:
+def _effect(row: ActionRow, history: ActionHistory, settles: str | None) -> dict[str, Any] | None:
+    if row.effect is None and not history.effects:
         return None
-    answered = next((entry for entry in reversed(life) if entry.get("body")), None)
+    answered = next((one for one in reversed(history.effects) if one.get("body")), None)
     return {
-        "id": "eff_" + row.id.removeprefix("act_"),
-        "key": row.id.removeprefix("act_"),
+        "id": "eff_" + history.key,
+        "key": history.key,
         "state": row.effect,
         "tries": row.tries,
         "next_try_at": row.not_before_us or None,
         "outcome": answered.body if answered else None,
-        "word": _word(row, life, settles),
+        "word": _word(row, history, settles),
         "erased": bool(answered and answered.erased),
-        "states": [
-            {
-                "seq": entry.seq,
-                "at": entry.get("at"),
-                "state": entry.kind.removeprefix("effect."),
-                "revision": entry.get("policy_rev"),
-                "tries": entry.get("tries"),
-            }
-            for entry in life
-        ],
+        "states": effect_states(history),
     }
+
+
+def effect_states(history: ActionHistory) -> list[dict[str, Any]]:
+    """Return the changes of an effect, oldest first."""
+    return [
+        {
+            "seq": one.seq, "at": one.at, "state": one.word, "revision": one.revision,
+            "tries": one.tries,
+        }
+        for one in history.effects
+    ]  # fmt: skip

@@ -12,7 +12,7 @@ from statistics import median_low
 from typing import Any
 
 from vedette.quick_data import dataclass
-from vedette.timeline.record import Shown, shown
+from vedette.timeline.entry_view import Answer, Decision, EntryView, read_entry
 
 # Nobody reads an action in less (microseconds).
 FAST_US = 3_000_000
@@ -40,15 +40,15 @@ class Answered:
         self._opened: dict[str, int] = {}
         self._people: dict[str, _Person] = {}
 
-    def take(self, entry: Shown) -> None:
+    def take(self, entry: EntryView) -> None:
         """Take the next entry."""
-        kind, action, at = entry.kind, str(entry.get("action")), int(entry.get("at") or 0)
-        if _opens(entry):
+        action, at = str(entry.action), int(entry.at or 0)
+        if isinstance(entry, Decision) and entry.asks_person:
             self._opened.setdefault(action, at)
-        elif kind in ("hold.approved", "hold.denied"):
-            person = self._people.setdefault(str(entry.get("actor") or "?"), _Person())
-            person.approved += kind == "hold.approved"
-            person.denied += kind == "hold.denied"
+        elif isinstance(entry, Answer) and entry.word != "expired":
+            person = self._people.setdefault(str(entry.by or "?"), _Person())
+            person.approved += entry.word == "approved"
+            person.denied += entry.word == "denied"
             opened = self._opened.pop(action, None)
             if opened is None:
                 opened = self._before(action, entry.seq)
@@ -63,13 +63,13 @@ class Answered:
             return None
         opened = None
         for raw in self._entries("action", action):
-            entry = shown(*raw)
+            entry = read_entry(*raw)
             if entry.seq >= seq:
                 break
-            if entry.kind in ("hold.approved", "hold.denied"):
+            if isinstance(entry, Answer) and entry.word != "expired":
                 opened = None
-            elif opened is None and _opens(entry):
-                opened = int(entry.get("at") or 0)
+            elif opened is None and isinstance(entry, Decision) and entry.asks_person:
+                opened = int(entry.at or 0)
         return opened
 
     def told(self) -> list[dict[str, Any]]:
@@ -92,11 +92,6 @@ class Answered:
             }
             for by, person in found
         ]
-
-
-def _opens(entry: Shown) -> bool:
-    asks = entry.kind == "action.decided" and entry.get("outcome") == "hold"
-    return asks and entry.get("wait") == "approval"
 
 
 def answered_text(told: list[Mapping[str, Any]], safe: Callable[[Any, int], str]) -> Iterator[str]:

@@ -12,16 +12,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-import orjson
-
-from vedette.effect import state_after
+from vedette.effect import OPEN
 from vedette.entry import EFFECT_KINDS
 from vedette.quick_data import dataclass
+from vedette.timeline.entry_view import Decision, EffectChange, view_entry
 from vedette.timeline.window import Walk, fields_of
 
 AUDIT = "vedette.audit/1"
 
-_OPEN = ("intended", "started", "unknown")
 # What tools call a flag, and the letter a Maildir has for it (https://cr.yp.to/proto/maildir.html).
 _FLAGS = {
     "passed": "P", "replied": "R", "seen": "S", "trashed": "T", "draft": "D", "flagged": "F",
@@ -55,7 +53,7 @@ class Claim:
     @property
     def open(self) -> bool:
         """Say whether it is not known yet whether it happened."""
-        return self.state in _OPEN
+        return self.state in OPEN
 
     def at(self, names: Collection[str]) -> bool:
         """Say whether it was meant for a target of one of these names, as far as is known."""
@@ -113,56 +111,58 @@ def read_ledger(record: Walk, target_of: Callable[[str, str], str | None]) -> Le
     recorded it is erased.
     """
     told = Ledger()
-    asked: dict[str, tuple[Mapping[str, Any] | None, str | None]] = {}
+    asked: dict[str, _Asked] = {}
     for seq, raw, _, data in record.walk():
-        entry = fields_of(raw)
+        fields = fields_of(raw)
         if not told.first_us:
-            told.first_us, told.cut = int(entry.get("at") or 0), seq > 1
-        kind, action = entry.get("kind"), str(entry.get("action") or "")
-        if kind == "action.decided":
-            if entry.get("outcome") == "permit":
-                asked[action] = _asked(data)
-        elif kind in EFFECT_KINDS:
+            told.first_us, told.cut = int(fields.get("at") or 0), seq > 1
+        kind, action = fields.get("kind"), str(fields.get("action") or "")
+        if kind == "action.decided" and fields.get("outcome") != "permit":
+            continue
+        if kind != "action.decided" and kind not in EFFECT_KINDS:
+            continue
+        entry = view_entry(seq, fields, data)
+        if isinstance(entry, Decision):
+            asked[action] = _asked(entry)
+        elif isinstance(entry, EffectChange):
             claim = told.claims.get(action.removeprefix("act_"))
             if claim is None:
                 claim = _claim(entry, action, asked.pop(action, (None, None)), target_of)
                 told.claims[claim.key] = claim
-            _move(claim, seq, entry, data)
+            _move(claim, entry)
     return told
 
 
-def _asked(data: bytes | None) -> tuple[Mapping[str, Any] | None, str | None]:
+_Asked = tuple["Mapping[str, Any] | None", "str | None"]
+
+
+def _asked(entry: Decision) -> _Asked:
     """Return the arguments and the target of the question that was permitted."""
-    if data is None:
+    if entry.body is None:
         return None, None
-    question = orjson.loads(data).get("question") or {}
-    action, resource = question.get("action") or {}, question.get("resource") or {}
     # What a transactional tool writes is a row of the fleet's own: no target knows of it.
-    own = action.get("settles") == "transactional"
-    return action.get("args") or {}, None if own else resource.get("id")
+    own = entry.asked.get("settles") == "transactional"
+    resource = entry.question.get("resource") or {}
+    return entry.asked.get("args") or {}, None if own else resource.get("id")
 
 
 def _claim(
-    entry: Mapping[str, Any],
-    action: str,
-    asked: tuple[Mapping[str, Any] | None, str | None],
-    target_of: Callable[[str, str], str | None],
+    entry: EffectChange, action: str, asked: _Asked, target_of: Callable[[str, str], str | None]
 ) -> Claim:
-    agent, tool = str(entry.get("agent")), str(entry.get("tool"))
+    agent, tool = str(entry.agent), str(entry.tool)
     args, target = asked
-    claim = Claim(action.removeprefix("act_"), action, agent, str(entry.get("run")), tool)
-    claim.began_us = int(entry.get("at") or 0)
+    claim = Claim(action.removeprefix("act_"), action, agent, str(entry.run), tool)
+    claim.began_us = int(entry.at or 0)
     claim.args, claim.erased = args, args is None
     claim.target = target_of(agent, tool) if claim.erased else target
     return claim
 
 
-def _move(claim: Claim, seq: int, entry: Mapping[str, Any], data: bytes | None) -> None:
-    claim.state = state_after(str(entry.get("kind")))
-    claim.seq, claim.at_us = seq, int(entry.get("at") or 0)
+def _move(claim: Claim, entry: EffectChange) -> None:
+    claim.state, claim.seq, claim.at_us = entry.state, entry.seq, int(entry.at or 0)
     if claim.state == "done":
-        claim.data = None if data is None else orjson.loads(data).get("data")
-        claim.erased = claim.erased or (data is None and "body" in entry)
+        claim.data = entry.data
+        claim.erased = claim.erased or entry.erased
 
 
 # --- records that name the key of each effect ----------------------------------------------------

@@ -7,13 +7,14 @@ from typing import Any
 
 from vedette.errors import BadCommand
 from vedette.run import ActionRow, Run
+from vedette.timeline.entry_view import Death
 from vedette.timeline.pages import MOST
-from vedette.timeline.record import Record, Shown, resolve, shown
+from vedette.timeline.record import Record, resolve
+from vedette.timeline.run import RunHistory, read_run
 
 DEAD = "vedette.dead/1"
 # How many a command may name: all are moved in one transaction.
 AT_ONCE = 1000
-_ENTRIES = 1000
 
 
 def dead_page(
@@ -34,15 +35,15 @@ def dead_page(
         raise BadCommand(f"a page has 1 to {MOST} items, not {limit}", mend="give another limit")
     found = []
     letters = _letters(record, agent, error, before)
-    for run, told in letters:
-        found.append((run, told))
+    for run, death in letters:
+        found.append((run, death))
         if len(found) > limit:
             break
     more, found = len(found) > limit, found[:limit]
     last = found[-1][0] if found else None
     return {
         "schema": DEAD,
-        "items": [_item(record, run, told) for run, told in found],
+        "items": [_item(record, run, death) for run, death in found],
         "older": f"{last.position}.{last.agent}" if last is not None and more else None,
         "head": record.head(),
         "now": now_us,
@@ -67,17 +68,17 @@ def dead_show(record: Record, text: str) -> dict[str, Any]:
     `text` is a run's id or a unique beginning of one. Raises BadCommand if it names none.
     """
     run = letter(record, text)
-    told = [shown(*row) for row in record.entries("run", run.id, _ENTRIES)]
-    died = _last(told)
+    history = read_run(record, run.id)
+    death = _last(history)
     rows = record.actions(run.id)
     return {
         "schema": DEAD,
-        **_item(record, run, died, rows),
-        "trace": None if died is None else died.told("trace"),
-        "redriven": sum(1 for entry in told if entry.kind == "run.redriven"),
+        **_item(record, run, death, rows),
+        "trace": None if death is None else death.trace,
+        "redriven": sum(entry.kind == "run.redriven" for entry in history.entries),
         "actions": [_action(row) for row in rows],
-        "timeline": [entry.item() for entry in told],
-        "cut": len(told) >= _ENTRIES,
+        "timeline": [entry.item() for entry in history.entries],
+        "cut": history.cut,
     }
 
 
@@ -96,32 +97,28 @@ def letter(record: Record, text: str) -> Run:
 
 def _letters(
     record: Record, agent: str | None, error: str | None, before: str | None
-) -> Iterator[tuple[Run, Shown | None]]:
+) -> Iterator[tuple[Run, Death | None]]:
     place, beside = _place(before)
     while True:
         runs = record.runs_page(
             agent=agent, state="dead", before=place, beside=beside, limit=MOST, after=None
         )
         for run in runs:
-            told = _last([shown(*row) for row in record.entries("run", run.id, _ENTRIES)])
-            if error is None or _class(told) == error:
-                yield run, told
+            death = _last(read_run(record, run.id))
+            if error is None or (death is not None and death.error == error):
+                yield run, death
         if len(runs) < MOST:
             return
         place, beside = runs[-1].position, runs[-1].agent
 
 
-def _last(told: list[Shown]) -> Shown | None:
-    return next((entry for entry in reversed(told) if entry.kind == "run.dead"), None)
-
-
-def _class(told: Shown | None) -> str | None:
-    why = told.told("why") if told is not None else None
-    return why.partition(":")[0] if isinstance(why, str) else None
+def _last(history: RunHistory) -> Death | None:
+    deaths = history.of(Death)
+    return deaths[-1] if deaths else None
 
 
 def _item(
-    record: Record, run: Run, told: Shown | None, rows: list[ActionRow] | None = None
+    record: Record, run: Run, death: Death | None, rows: list[ActionRow] | None = None
 ) -> dict[str, Any]:
     rows = record.actions(run.id) if rows is None else rows
     return {
@@ -129,10 +126,10 @@ def _item(
         "agent": run.agent,
         "event": run.event,
         "key": run.key,
-        "at": told.get("at") if told is not None else None,
-        "error": _class(told),
-        "why": told.told("why") if told is not None else None,
-        "erased": told is None or told.erased,
+        "at": death and death.at,
+        "error": death and death.error,
+        "why": death and death.why,
+        "erased": death is None or death.erased,
         "turns": run.turn,
         "attempts": run.attempts,
         "unknown": [row.id for row in rows if row.effect == "unknown"],

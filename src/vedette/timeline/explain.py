@@ -12,13 +12,20 @@ from typing import Any
 from vedette.identity import Identity
 from vedette.run import ActionRow, Run
 from vedette.timeline.actions import action_object
-from vedette.timeline.record import Record, Shown, action_of, resolve, shown
+from vedette.timeline.entry_view import (
+    Acceptance,
+    Candidate,
+    Correction,
+    EntryView,
+    Judgement,
+    Recall,
+)
+from vedette.timeline.record import Record, action_of, resolve
 from vedette.timeline.review import about_event, acceptance
+from vedette.timeline.run import RunHistory, read_run
 from vedette.timeline.undone import undone_object
 
 EXPLAIN = "vedette.explain/1"
-
-_ENTRIES = 1000
 
 
 def explain(record: Record, text: str) -> dict[str, Any]:
@@ -50,7 +57,7 @@ def explain(record: Record, text: str) -> dict[str, Any]:
     }
 
 
-def _event(event: str, accepted: Shown | None) -> dict[str, Any]:
+def _event(event: str, accepted: Acceptance | None) -> dict[str, Any]:
     if accepted is None:
         return {"id": event, "seq": None, "erased": True, "attributes": None, "data": None}
     body = accepted.body or {}
@@ -58,7 +65,7 @@ def _event(event: str, accepted: Shown | None) -> dict[str, Any]:
     return {
         "id": event,
         "seq": accepted.seq,
-        "at": accepted.get("at"),
+        "at": accepted.at,
         "woke": accepted.get("woke"),
         "hops": accepted.get("hops") or 0,
         "erased": accepted.erased,
@@ -69,142 +76,110 @@ def _event(event: str, accepted: Shown | None) -> dict[str, Any]:
     }
 
 
-def _run(record: Record, run: Run, accepted: Shown | None) -> dict[str, Any]:
-    told = [shown(*row) for row in record.entries("run", run.id, _ENTRIES)]
-    rows = record.actions(run.id)
-    turns = [entry for entry in told if entry.kind == "turn.reasoned"]
-    judgements = [_judgement(turn, told, rows) for turn in turns]
-    if not turns:
-        judgements = [_quiet(entry) for entry in told if entry.get("label") is not None]
-    # The latest; one that was taken up again since is in the timeline.
-    ends = [entry for entry in told if entry.kind in ("run.dead", "run.redriven")]
-    dead = ends[-1] if ends and ends[-1].kind == "run.dead" else None
-    items = [entry.item() for entry in ([accepted] if accepted else []) + told]
+def _run(record: Record, run: Run, accepted: Acceptance | None) -> dict[str, Any]:
+    history, rows = read_run(record, run.id), record.actions(run.id)
+    turns = history.turns
     fleet = record.meta("fleet")
     return {
         "id": run.id,
         "agent": run.agent,
         "identity": Identity(str(fleet), run.agent).spiffe_id if fleet else None,
-        "release": next((entry.get("release") for entry in told if entry.get("release")), None),
+        "release": history.release,
         "key": run.key,
         "state": run.state,
         "turns": run.turn,
         "attempts": run.attempts,
         "waits": run.waits,
         "wake_at": run.wake_us or None,
-        "dead": None if dead is None else _because(dead, "why"),
+        "dead": None if history.death is None else _because(history.death),
         "match": {"agent": run.agent, "key": run.key, "position": run.position},
-        "reads": [_read(entry) for entry in told if entry.kind == "recall.decided"],
-        "memories": _memories(turns),
-        "judgements": judgements,
+        "reads": [_read(one) for one in history.of(Recall)],
+        "memories": history.memories,
+        "judgements": [_turn(turn, history, rows) for turn in turns]
+        or [_quiet(one) for one in history.quiet],
         "actions": [
             {
-                **action_object(row, _of(row, told), turns),
+                **action_object(row, history.action(row.id), turns),
                 "undone": undone_object(record, str(fleet) if fleet else None, row),
             }
             for row in rows
         ],
-        "corrections": [_correction(entry) for entry in told if entry.kind == "run.corrected"],
-        "proposed": [_proposed(entry) for entry in told if entry.kind == "memory.proposed"],
-        "timeline": items,
-        "cut": len(told) >= _ENTRIES,
-    }
-
-
-def _of(row: ActionRow, told: Sequence[Shown]) -> list[Shown]:
-    return [entry for entry in told if entry.get("action") == row.id]
-
-
-def _because(entry: Shown, name: str) -> dict[str, Any]:
-    return {
-        "seq": entry.seq,
-        "at": entry.get("at"),
-        "why": entry.told(name),
-        "erased": entry.erased,
-    }
-
-
-def _correction(entry: Shown) -> dict[str, Any]:
-    """Return what a person said of the run, in the order in which people did."""
-    told = {name: entry.told(name) for name in ("was", "should", "note", "reason")}
-    by, outcome = entry.get("actor"), entry.get("outcome")
-    return {
-        "seq": entry.seq, "at": entry.get("at"), "outcome": outcome, "by": by, **told,
-        "event": entry.get("what"), "erased": entry.erased,
-    }  # fmt: skip
-
-
-def _proposed(entry: Shown) -> dict[str, Any]:
-    """Return what the run proposed to remember; what became of it `vedette memory show` tells."""
-    told = {name: entry.told(name) for name in ("scope", "kind", "label", "text")}
-    return {
-        "seq": entry.seq, "at": entry.get("at"), "bank": entry.get("memory"),
-        "candidate": entry.get("what"), **told, "erased": entry.erased,
-    }  # fmt: skip
-
-
-def _read(entry: Shown) -> dict[str, Any]:
-    names = ("memory", "outcome", "rule", "bundle")
-    fields = {name: entry.get(name) for name in names}
-    return {"seq": entry.seq, "at": entry.get("at"), **fields, "revision": entry.get("policy_rev")}
-
-
-def _memories(turns: Sequence[Shown]) -> list[str]:
-    """Return what was cited (id@revision), each once, in the order of the briefings."""
-    return list(dict.fromkeys(cite for turn in turns for cite in turn.told("memories") or []))
-
-
-def _quiet(entry: Shown) -> dict[str, Any]:
-    """Return the judgement of an uneventful run: its one entry holds all there is."""
-    return {
-        "turn": 1,
-        "seq": entry.seq,
-        "at": entry.get("at"),
-        **_numbers(entry),
-        "detail": None,
-        "final": True,
-        "memories": [],
-        "proposals": [],
-        "erased": False,
-    }
-
-
-def _numbers(entry: Shown) -> dict[str, Any]:
-    """Return the numbers of a judgement in thousandths, as the entry holds them."""
-    return {
-        "label": entry.told("label") or entry.get("label"),
-        "confidence_milli": entry.get("confidence_milli"),
-        "score_milli": entry.get("score_milli"),
-        "threshold_milli": entry.get("threshold_milli"),
-    }
-
-
-def _judgement(turn: Shown, told: Sequence[Shown], rows: Sequence[ActionRow]) -> dict[str, Any]:
-    number = turn.get("turn")
-    proposals = turn.told("proposals")
-    actions = {row.ordinal: row.id for row in rows if row.turn == number}
-    refused = {
-        entry.get("ordinal"): _because(entry, "why")
-        for entry in told
-        if entry.kind == "action.refused" and entry.get("turn") == number
-    }
-    count = turn.get("proposals") or 0
-    return {
-        "turn": number,
-        "seq": turn.seq,
-        "at": turn.get("at"),
-        **_numbers(turn),
-        "detail": turn.told("detail"),
-        "final": turn.told("final"),
-        "memories": turn.told("memories") or [],
-        "proposals": [
-            {
-                **(proposals[at] if proposals else {"tool": None, "args": None, "why": None}),
-                "ordinal": at,
-                "action": actions.get(at),
-                "refused": refused.get(at),
-            }
-            for at in range(count)
+        "corrections": [_correction(one) for one in history.of(Correction)],
+        "proposed": [_candidate(one) for one in history.of(Candidate)],
+        "timeline": [
+            entry.item() for entry in (*([accepted] if accepted else ()), *history.entries)
         ],
-        "erased": turn.erased,
+        "cut": history.cut,
+    }
+
+
+def _because(entry: EntryView) -> dict[str, Any]:
+    return {"seq": entry.seq, "at": entry.at, "why": entry.why, "erased": entry.erased}
+
+
+def _correction(one: Correction) -> dict[str, Any]:
+    """Return what a person said of the run, in the order in which people did."""
+    return {
+        "seq": one.seq, "at": one.at, "outcome": one.outcome, "by": one.by, "was": one.was,
+        "should": one.should, "note": one.note, "reason": one.reason, "event": one.made,
+        "erased": one.erased,
+    }  # fmt: skip
+
+
+def _candidate(one: Candidate) -> dict[str, Any]:
+    """Return what the run proposed to remember; what became of it `vedette memory show` tells."""
+    return {
+        "seq": one.seq, "at": one.at, "bank": one.bank, "candidate": one.id, "scope": one.scope,
+        "kind": one.form, "label": one.label, "text": one.text, "erased": one.erased,
+    }  # fmt: skip
+
+
+def _read(one: Recall) -> dict[str, Any]:
+    return {
+        "seq": one.seq, "at": one.at, "memory": one.memory, "outcome": one.outcome,
+        "rule": one.rule, "bundle": one.bundle, "revision": one.revision,
+    }  # fmt: skip
+
+
+def _quiet(one: Judgement) -> dict[str, Any]:
+    """Return the judgement of an uneventful run: its one entry holds all there is."""
+    return _judgement(one, turn=1, detail=None, final=True, proposals=[], erased=False)
+
+
+def _turn(one: Judgement, history: RunHistory, rows: Sequence[ActionRow]) -> dict[str, Any]:
+    actions = {row.ordinal: row.id for row in rows if row.turn == one.turn}
+    refusals = history.refusals(one.turn)
+    nothing = {"tool": None, "args": None, "why": None}
+    proposals = [
+        {
+            **(one.proposals[at] if one.proposals else nothing),
+            "ordinal": at,
+            "action": actions.get(at),
+            "refused": _because(refusals[at]) if at in refusals else None,
+        }
+        for at in range(one.proposed or 0)
+    ]
+    return _judgement(
+        one, turn=one.turn, detail=one.detail, final=one.final, proposals=proposals,
+        erased=one.erased,
+    )  # fmt: skip
+
+
+def _judgement(
+    one: Judgement, *, turn: int | None, detail: Any, final: bool | None, proposals: list[Any],
+    erased: bool,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "turn": turn,
+        "seq": one.seq,
+        "at": one.at,
+        "label": one.label,
+        "confidence_milli": one.confidence_milli,
+        "score_milli": one.score_milli,
+        "threshold_milli": one.threshold_milli,
+        "detail": detail,
+        "final": final,
+        "memories": one.memories or [],
+        "proposals": proposals,
+        "erased": erased,
     }

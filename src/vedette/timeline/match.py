@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import Any
 
 from vedette.quick_data import dataclass
-from vedette.timeline.intent import Intent
+from vedette.timeline.actions import ActionHistory
 from vedette.timeline.reconstruct import Reconstruction
 
 
@@ -63,13 +63,13 @@ def match(
     return found
 
 
-def _done(told: Reconstruction, tools: set[str]) -> Iterator[Intent]:
+def _done(told: Reconstruction, tools: set[str]) -> Iterator[ActionHistory]:
     for intent in told.intents.values():
         if intent.state == "done" and intent.outside and intent.tool in tools:
             yield intent
 
 
-def _mismatch(intent: Intent | None, tool: str) -> str | None:
+def _mismatch(intent: ActionHistory | None, tool: str) -> str | None:
     """Say why an effect has no intent that stands for it; None if it has."""
     if intent is None:
         return "no intent has this key"
@@ -77,6 +77,6 @@ def _mismatch(intent: Intent | None, tool: str) -> str | None:
         return f"the intent is one of {intent.tool}"
     if intent.lacks:
         return f"the intent does not tell its {', '.join(intent.lacks)}"
-    if not any(decision["outcome"] == "permit" for decision in intent.decisions):
+    if not any(decision.outcome == "permit" for decision in intent.decisions):
         return "the intent was never permitted"
     return None

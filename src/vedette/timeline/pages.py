@@ -13,10 +13,11 @@ import orjson
 
 from vedette.errors import BadCommand
 from vedette.run import ActionRow, Run, RunState
-from vedette.timeline.actions import action_object
-from vedette.timeline.attention import claim_of, notes_of
-from vedette.timeline.record import Record, shown
+from vedette.timeline.actions import action_object, history_of, notes_object
+from vedette.timeline.entry_view import read_entry
+from vedette.timeline.record import Record
 from vedette.timeline.review import about_event, event_of, shown_digest
+from vedette.timeline.run import read_run
 
 MOST = 200
 
@@ -107,17 +108,13 @@ def hold_item(record: Record, row: ActionRow, now_us: int) -> dict[str, Any]:
     `about` is what its event says, by the display of its type; `shown_digest` names all of this,
     and an approval is for it.
     """
-    told = [shown(*entry) for entry in record.entries("action", row.id)]
-    turns = [
-        entry
-        for entry in (shown(*raw) for raw in record.entries("run", row.run))
-        if entry.kind == "turn.reasoned" and entry.get("turn") == row.turn
-    ]
-    action = action_object(row, told, turns)
-    last = action["decisions"][-1] if action["decisions"] else None
-    since = next((entry.get("at") for entry in told if entry.get("outcome") == "hold"), None)
+    told = [read_entry(*entry) for entry in record.entries("action", row.id)]
+    history, turns = history_of(row.id, told), read_run(record, row.run).turn(row.turn)
+    action = action_object(row, history, turns)
+    last, claim = history.decision, history.claim_at(now_us)
+    since = next((one.at for one in history.decisions if one.outcome == "hold"), None)
     if row.effect == "unknown":
-        since = next((e.get("at") for e in reversed(told) if e.kind == "effect.unknown"), since)
+        since = next((e.at for e in reversed(history.effects) if e.state == "unknown"), since)
     accepted = event_of(record, told)
     item = {
         "hold": "hold_" + row.id.removeprefix("act_"),
@@ -131,13 +128,13 @@ def hold_item(record: Record, row: ActionRow, now_us: int) -> dict[str, Any]:
         "resource": action["resource"],
         "inverse": action["inverse"],
         "high_impact": action["high_impact"],
-        "label": next((turn.told("label") or turn.get("label") for turn in turns), None),
+        "label": turns[0].label if turns else None,
         "confidence_milli": action["confidence_milli"],
         "arguments": action["arguments"],
         "erased": action["erased"],
         "why": action["why"],
         "rule": row.rule,
-        "reasons": last["reasons"] if last else None,
+        "reasons": last.reasons if last else None,
         "revision": row.policy_rev,
         "waits": row.waits,
         "effect": row.effect,
@@ -147,11 +144,11 @@ def hold_item(record: Record, row: ActionRow, now_us: int) -> dict[str, Any]:
         "age_us": None if since is None else now_us - since,
         "expires": row.until_us or None,
         "due": row.not_before_us or None,
-        "claim": claim_of(told, now_us),
-        "notes": notes_of(told),
+        "claim": claim and {"by": claim.by, "at": claim.at, "until": claim.until},
+        "notes": notes_object(history),
     }
     turn = turns[-1] if turns else None
-    return {**item, "shown_digest": shown_digest(accepted, turn, row, item, told)}
+    return {**item, "shown_digest": shown_digest(accepted, turn, row, item, history)}
 
 
 def status(record: Record, now_us: int) -> dict[str, Any]:
@@ -215,7 +212,7 @@ def _oldest(record: Record, now_us: int) -> dict[str, Any] | None:
     if not ready:
         return None
     entry = record.entry(ready[0].position)
-    at = shown(*entry).get("at") if entry else None
+    at = read_entry(*entry).at if entry else None
     return {
         "run": ready[0].id,
         "agent": ready[0].agent,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from itertools import pairwise
 from typing import Any
@@ -21,7 +21,16 @@ from vedette.clock import from_iso
 from vedette.errors import BadCommand
 from vedette.event import metric_value
 from vedette.quick_data import dataclass
-from vedette.timeline.record import shown
+from vedette.timeline.entry_view import (
+    Acceptance,
+    Answer,
+    Correction,
+    Decision,
+    EffectChange,
+    EntryView,
+    Judgement,
+    view_entry,
+)
 from vedette.timeline.window import Walk, instant, window
 
 PLOT = "vedette.plot/1"
@@ -37,7 +46,6 @@ _KINDS = (
     "event.accepted", "turn.reasoned", "run.closed", "action.decided", "effect.done",
     "hold.approved", "hold.denied", "hold.expired", "run.corrected",
 )  # fmt: skip
-_ANSWERS = {"hold.approved": "approved", "hold.denied": "denied", "hold.expired": "expired"}
 # Of accepted events those alone have one that a person had made: an undo (the effect's entry), or a
 # correction (its own).
 _CAUSE = b'"cause":'
@@ -149,33 +157,33 @@ def _read(record: Walk, series: str, since_us: int, until_us: int) -> _Found:
     for seq, raw, _, data in record.walk(_KINDS, window(record, since_us, until_us).first - 1):
         if not since_us <= instant(raw) < until_us:
             continue
-        if b'"kind":"event.accepted"' in raw:
-            if _CAUSE in raw:
-                _ask_back(found, seq, raw, data)
-            elif data is not None and needle in data:
-                _accept(found, by_event, series, seq, raw, data)
+        undo = _CAUSE in raw
+        if b'"kind":"event.accepted"' in raw and not (undo or (data and needle in data)):
             continue
-        entry = orjson.loads(raw)
-        if entry["kind"] == "effect.done" and entry.get("event") in found.undos:
-            found.backs.append(({entry.get("action"), seq}, found.undos[entry["event"]]))
-        point = by_event.get(str(entry.get("event")))
+        fields = orjson.loads(raw)
+        event = fields.get("event")
+        point = by_event.get(str(event))
+        if fields["kind"] != "event.accepted" and point is None and event not in found.undos:
+            continue
+        entry = view_entry(seq, fields, data)
+        if isinstance(entry, Acceptance):
+            if undo:
+                _ask_back(found, entry)
+            else:
+                _accept(found, by_event, series, entry)
+            continue
+        if isinstance(entry, EffectChange) and event in found.undos:
+            found.backs.append(({str(entry.action), seq}, found.undos[event]))
         if point is not None:
-            _take(found, point, entry, shown(seq, raw, data).body)
+            _take(found, point, entry)
     return found
 
 
-def _accept(
-    found: _Found, by_event: dict[str, _Point], series: str, seq: int, raw: bytes, data: bytes
-) -> None:
-    entry = shown(seq, raw, data)
-    body = entry.body
-    if not isinstance(body, dict) or body.get("subject") != series:
+def _accept(found: _Found, by_event: dict[str, _Point], series: str, entry: Acceptance) -> None:
+    if entry.subject != series:
         return
-    payload = body.get("data")
-    payload = payload if isinstance(payload, dict) else {}
-    point = _Point(
-        _instant(body.get("time"), entry.entry["at"]), metric_value(payload), entry.get("event")
-    )
+    payload = entry.data if isinstance(entry.data, dict) else {}
+    point = _Point(_instant(entry.time, entry.at), metric_value(payload), str(entry.event))
     if len(found.points) == _HELD:
         found.cut = True
         by_event.pop(found.points[0].event, None)
@@ -185,55 +193,50 @@ def _accept(
     found.unit = str(payload.get("unit") or found.unit)[:20]
 
 
-def _ask_back(found: _Found, seq: int, raw: bytes, data: bytes | None) -> None:
+def _ask_back(found: _Found, made: Acceptance) -> None:
     """Note what an undo is to take back; nothing is until its own effect is done."""
-    made = shown(seq, raw, data)
-    action = (made.told("data") or {}).get("action")
-    found.undos[str(made.get("event"))] = str(action) if action else int(made.get("cause"))
+    action = (made.data or {}).get("action")
+    found.undos[str(made.event)] = str(action) if action else int(made.cause or 0)
 
 
-def _take(found: _Found, point: _Point, entry: Mapping[str, Any], body: Any) -> None:
-    kind, agent = str(entry["kind"]), str(entry.get("agent") or "")
-    if kind in ("turn.reasoned", "run.closed"):
+def _take(found: _Found, point: _Point, entry: EntryView) -> None:
+    agent = str(entry.agent or "")
+    if isinstance(entry, Judgement):
+        # (The label of the entry alone: it is one of a closed list.)
         label = entry.get("label")
         if label is not None and agent not in point.scores:
-            scores = entry.get("score_milli"), entry.get("threshold_milli")
+            scores = entry.score_milli, entry.threshold_milli
             score, threshold = (None if n is None else n / 1000 for n in scores)
             point.scores[agent] = (score, threshold, str(label))
             if label == "alarm":
                 found.marks.append(_mark("alarm", point, entry))
-    elif kind == "action.decided":
-        if entry.get("outcome") == "hold" and entry.get("wait") == "approval":
+    elif isinstance(entry, Decision):
+        if entry.asks_person:
             found.marks.append(_mark("held", point, entry))
-    elif kind == "effect.done":
-        word = str(entry.get("tool")).rpartition(".")[2]
+    elif isinstance(entry, EffectChange):
+        word = str(entry.tool).rpartition(".")[2]
         if word in ("open", "close"):
             found.spans.append(
-                _Span(
-                    point.at, entry["seq"], word, agent, str(entry.get("run")), entry.get("action")
-                )
+                _Span(point.at, entry.seq, word, agent, str(entry.run), entry.action)
             )
-    elif kind == "run.corrected":
-        said = (body or {}).get("should") if isinstance(body, dict) else None
-        found.marks.append(_mark(f"corrected {entry.get('outcome')}", point, entry, said))
-    else:
-        found.marks.append(_mark(_ANSWERS[kind], point, entry))
+    elif isinstance(entry, Correction):
+        found.marks.append(_mark(f"corrected {entry.outcome}", point, entry, entry.should))
+    elif isinstance(entry, Answer):
+        found.marks.append(_mark(entry.word, point, entry))
 
 
-def _mark(
-    what: str, point: _Point, entry: Mapping[str, Any], note: object = None
-) -> dict[str, Any]:
+def _mark(what: str, point: _Point, entry: EntryView, note: object = None) -> dict[str, Any]:
     """Return a mark at the point's instant; `by` is who answered, `answered` when."""
     return {
         "at": point.at,
         "what": what,
-        "agent": entry.get("agent"),
-        "tool": entry.get("tool"),
-        "run": entry.get("run"),
-        "by": entry.get("actor"),
-        "answered": entry["at"] if what not in ("alarm", "held") else None,
+        "agent": entry.agent,
+        "tool": entry.tool,
+        "run": entry.run,
+        "by": entry.by,
+        "answered": entry.at if what not in ("alarm", "held") else None,
         "note": None if note is None else str(note)[:200],
-        "seq": entry["seq"],
+        "seq": entry.seq,
     }
 
 

@@ -8,7 +8,7 @@ ledger does not know is flagged as open and never guessed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import field
 from typing import Any
 
@@ -16,8 +16,8 @@ import orjson
 
 from vedette.digest import SALT_BYTES, salted
 from vedette.quick_data import dataclass
-from vedette.timeline.intent import Finding, Intent, finding
-from vedette.timeline.record import Shown
+from vedette.timeline.actions import ActionHistory, Finding, effect_states, finding
+from vedette.timeline.entry_view import Acceptance, Answer, EntryView, typed_view
 from vedette.timeline.window import Walk, Walked, Window, begun_before, earlier, fields_of, window
 
 RECONSTRUCTION = "vedette.reconstruct/1"
@@ -49,7 +49,7 @@ class Told:
 
 @dataclass(slots=True)
 class Reconstruction:
-    """The fleet's work in a window. `intents` are found by the id of their action.
+    """The fleet's work in a window. `intents` are the histories of actions, by their ids.
 
     `events` are those that the window's runs belong to. `cut` are runs whose beginning is not in
     the record (it was archived): what is told of them is not complete.
@@ -59,13 +59,13 @@ class Reconstruction:
     agents: dict[str, Told] = field(default_factory=dict)
     fleet: list[dict[str, Any]] = field(default_factory=list)
     events: dict[str, dict[str, Any]] = field(default_factory=dict)
-    intents: dict[str, Intent] = field(default_factory=dict)
+    intents: dict[str, ActionHistory] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     cut: set[str] = field(default_factory=set)
     last: int = 0
 
     @property
-    def open(self) -> list[Intent]:
+    def open(self) -> list[ActionHistory]:
         """Return the intents whose end is not known, in order."""
         return [intent for intent in self.intents.values() if intent.open]
 
@@ -86,7 +86,7 @@ class Reconstruction:
             "agents": [self.agents[name].to_json() for name in sorted(self.agents)],
             "fleet": self.fleet,
             "events": self.events,
-            "intents": [intent.to_json() for intent in self.intents.values()],
+            "intents": [_intent(intent) for intent in self.intents.values()],
             "open": [intent.id for intent in self.open],
             "cut": sorted(self.cut),
             "findings": self.findings,
@@ -140,19 +140,20 @@ class _Fold:
         entry = self._read(walked)
         if entry is None:
             return
-        agent, run = entry.get("agent"), entry.get("run")
+        agent, run = entry.agent, entry.run
         if self.only and agent is not None and agent not in self.only:
             return
         if run is not None:
             self._check_place(entry, str(run))
-        if entry.kind == "event.accepted":
+        if isinstance(entry, Acceptance):
             self._event(entry)
+        item = _item(entry)
         if agent is not None and inside:
-            self._of_agent(entry, str(agent))
-        elif agent is None and inside and entry.kind != "event.accepted":
-            self.told.fleet.append(_item(entry))
-        if entry.get("action") is not None and agent is not None:
-            self._of_action(entry, str(agent))
+            self._of_agent(entry, str(agent), item)
+        elif agent is None and inside and not isinstance(entry, Acceptance):
+            self.told.fleet.append(item)
+        if entry.action is not None and agent is not None:
+            self._of_action(entry, str(agent), item)
 
     def tidy(self, erased: frozenset[str]) -> None:
         """Finish. What is said of runs without a beginning is no finding, nor is erased content.
@@ -169,7 +170,7 @@ class _Fold:
         ]
         told.findings.sort(key=lambda found: int(found["seq"]))
 
-    def _read(self, walked: Walked) -> Shown | None:
+    def _read(self, walked: Walked) -> EntryView | None:
         """Read an entry; a body that is not the one it names is left aside."""
         seq, raw, salt, data = walked
         fields = fields_of(raw)
@@ -178,7 +179,7 @@ class _Fold:
             self.told.findings.append(finding("entry", seq, what))
             return None
         named = fields.get("body")
-        entry = Shown(seq, fields, None, named is not None)
+        entry = typed_view(seq, fields, None, erased=named is not None)
         if data is None:
             if named is not None:
                 self._bare.append((seq, str(named)))
@@ -190,12 +191,12 @@ class _Fold:
             self.told.findings.append(finding("body", seq, what))
             return entry
         try:
-            return Shown(seq, fields, orjson.loads(data), False) if named else entry
+            return typed_view(seq, fields, orjson.loads(data), erased=False) if named else entry
         except ValueError:
             self.told.findings.append(finding("body", seq, f"the body of entry {seq} is no JSON"))
             return entry
 
-    def _check_place(self, entry: Shown, run: str) -> None:
+    def _check_place(self, entry: EntryView, run: str) -> None:
         number, last = int(entry.get("n") or 0), self._numbers.get(run, 0)
         if last == 0 and number > 1:
             self.told.cut.add(run)
@@ -204,14 +205,12 @@ class _Fold:
             self.told.findings.append(finding("gap", entry.seq, what))
         self._numbers[run] = number
 
-    def _event(self, entry: Shown) -> None:
-        body: Mapping[str, Any] = entry.body if isinstance(entry.body, dict) else {}
+    def _event(self, entry: Acceptance) -> None:
         names = ("type", "source", "id", "subject", "time")
-        told = {"seq": entry.seq, "at": entry.get("at"), "erased": entry.erased}
-        key = str(entry.get("event"))
-        self.told.events[key] = {**told, **{name: body.get(name) for name in names}}
+        told = {"seq": entry.seq, "at": entry.at, "erased": entry.erased}
+        self.told.events[str(entry.event)] = told | {name: entry.content(name) for name in names}
 
-    def _of_agent(self, entry: Shown, name: str) -> None:
+    def _of_agent(self, entry: EntryView, name: str, item: dict[str, Any]) -> None:
         agent = self.told.agents.get(name)
         if agent is None:
             agent = self.told.agents[name] = Told(name)
@@ -221,21 +220,68 @@ class _Fold:
         agent.counts[entry.kind if outcome is None else f"{entry.kind}.{outcome}"] += 1
         if entry.kind == "run.closed" and entry.get("n") == 1:
             agent.counts["quiet"] += 1
-        agent.items.append(_item(entry))
+        agent.items.append(item)
 
-    def _of_action(self, entry: Shown, agent: str) -> None:
-        id = str(entry.get("action"))
-        intent = self.told.intents.get(id)
-        if intent is None:
-            run, tool = str(entry.get("run")), str(entry.get("tool"))
-            intent = self.told.intents[id] = Intent(id, run, agent, entry.get("event"), tool)
-        self.told.findings += [{**found, "action": id} for found in intent.take(entry)]
+    def _of_action(self, entry: EntryView, agent: str, item: dict[str, Any]) -> None:
+        id = str(entry.action)
+        intent = self.told.intents.get(id) or ActionHistory.before(entry)
+        self.told.findings += [{**found, "action": id} for found in intent.faults(entry)]
+        intent = self.told.intents[id] = intent.after(entry.light(item))
         owner = self.told.agents.get(agent)
         if owner is not None and owner.identity is None:
             owner.identity = intent.identity
 
 
-def _item(entry: Shown) -> dict[str, Any]:
+def _item(entry: EntryView) -> dict[str, Any]:
     """Return an entry as an item of a timeline: without content, which `explain` shows."""
     fields = {name: value for name, value in entry.entry.items() if name not in _DULL}
     return {"seq": entry.seq, "at": entry.get("at"), "kind": entry.kind, **fields}
+
+
+def _intent(action: ActionHistory) -> dict[str, Any]:
+    """Return an intent as `--json` prints it."""
+    last, asked, approval = action.decision, action.question, action.approval
+    return {
+        "id": action.id,
+        "key": action.key,
+        "run": action.run,
+        "agent": action.agent,
+        "event": action.event,
+        "tool": action.tool,
+        "turn": asked and asked.context.get("turn"),
+        "digest": action.digest,
+        "identity": action.identity,
+        "release": last and last.release,
+        "trigger": asked and asked.context.get("event"),
+        "origins": action.origins,
+        "settles": action.settles,
+        "outcome": action.outcome,
+        "rule": action.rule,
+        "revision": last and last.revision,
+        "bundle": last and last.bundle,
+        "approval": approval and _answer(approval),
+        "plan": action.plan,
+        "state": action.state,
+        "open": action.open,
+        "erased": action.erased,
+        "lacks": action.lacks,
+        "decisions": [
+            {
+                "seq": one.seq,
+                "at": one.at,
+                "outcome": one.outcome,
+                "rule": one.rule,
+                "revision": one.revision,
+                "bundle": one.bundle,
+                "wait": one.wait,
+                "would": one.would,
+            }
+            for one in action.decisions
+        ],
+        "answers": [_answer(one) for one in action.answers],
+        "states": effect_states(action),
+    }
+
+
+def _answer(one: Answer) -> dict[str, Any]:
+    return {"seq": one.seq, "at": one.at, "answer": one.word, "by": one.by, "reason": one.reason}

@@ -1,14 +1,11 @@
-"""What the timeline asks of the record, and how one entry is shown."""
+"""What the timeline asks of the record, and what an id names there."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
-import orjson
-
 from vedette.errors import BadCommand, NotFound
-from vedette.quick_data import dataclass
 from vedette.run import ActionRow, Run
 
 Kind = Literal["run", "event", "action", "hold", "effect"]
@@ -74,47 +71,6 @@ class Record(Protocol):
     def revision(self) -> tuple[int, str]: ...
 
     def stops(self) -> list[tuple[str, str]]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """One entry with its body as JSON. `erased` says that it had a body and has it no more."""
-
-    seq: int
-    entry: Mapping[str, Any]
-    body: Any
-    erased: bool
-
-    @property
-    def kind(self) -> str:
-        """Return the kind of entry."""
-        return str(self.entry["kind"])
-
-    def get(self, name: str) -> Any:
-        """Return a field of the entry, or None."""
-        return self.entry.get(name)
-
-    def told(self, name: str) -> Any:
-        """Return a field of the body; None if the body is erased or has no such field."""
-        return self.body.get(name) if isinstance(self.body, dict) else None
-
-    def item(self) -> dict[str, Any]:
-        """Return the entry as an item of a timeline."""
-        fields = {
-            name: value
-            for name, value in self.entry.items()
-            if name not in ("v", "seq", "at", "kind", "cause", "body")
-        }
-        item = {"seq": self.seq, "at": self.entry["at"], "kind": self.kind, **fields}
-        return {**item, "cause": self.get("cause"), "body": self.body, "erased": self.erased}
-
-
-def shown(seq: int, raw: bytes, data: bytes | None) -> Shown:
-    """Read one entry. A body that the entry does not name is not shown."""
-    entry = orjson.loads(raw)
-    if "body" not in entry:
-        return Shown(seq, entry, None, False)
-    return Shown(seq, entry, None if data is None else orjson.loads(data), data is None)
 
 
 def _of_one_event(found: list[tuple[Kind, str]]) -> list[tuple[Kind, str]]:

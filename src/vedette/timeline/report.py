@@ -12,11 +12,11 @@ from typing import Any, Protocol, cast
 
 from vedette.clock import ago, iso
 from vedette.timeline.answered import Answered
-from vedette.timeline.record import Record, shown
+from vedette.timeline.entry_view import read_entry
+from vedette.timeline.record import Record
 from vedette.timeline.review import about_run
-from vedette.timeline.rules import rules_of
 from vedette.timeline.sample import Sample
-from vedette.timeline.tally import Tally
+from vedette.timeline.tally import Tally, rules_of
 from vedette.timeline.window import Walk, fields_of, window
 from vedette.timeline.would import Would
 
@@ -57,7 +57,7 @@ def report(
             if _CAUSE not in raw:
                 continue
         try:
-            entry = shown(seq, raw, data)
+            entry = read_entry(seq, raw, data)
             if entry.kind != "event.accepted":
                 tally.take(entry)
             would.take(entry)

@@ -12,8 +12,8 @@ from typing import Any
 from vedette.clock import utc_second
 from vedette.display_text import about_line
 from vedette.safe_text import BAR
+from vedette.timeline.actions import ActionHistory
 from vedette.timeline.answered import answered_text
-from vedette.timeline.intent import Intent
 from vedette.timeline.reconstruct import Reconstruction
 from vedette.timeline.text import safe
 from vedette.timeline.would import would_text
@@ -174,7 +174,7 @@ def reconstruction_text(told: Reconstruction, when: When = utc_second) -> Iterat
     for item in told.fleet:
         yield f"  {_at(item['at'], when)}  {item['seq']:>9}  {_told(item, told.events)}"
     yield f"OPEN INTENTS: {len(told.open)}"
-    yield from (f"  {_open(intent, when)}" for intent in told.open)
+    yield from (f"  {_open(action, when)}" for action in told.open)
     if told.cut:
         yield f"RUNS WHOSE BEGINNING IS ARCHIVED: {len(told.cut)}"
     yield f"FINDINGS: {len(told.findings)}"
@@ -201,9 +201,9 @@ def _told(item: Mapping[str, Any], events: Mapping[str, Mapping[str, Any]]) -> s
     return ", ".join(parts)
 
 
-def _open(intent: Intent, when: When) -> str:
-    last = intent.states[-1]
+def _open(action: ActionHistory, when: When) -> str:
+    last = action.effects[-1]
     return (
-        f"{intent.id} {intent.agent} {intent.tool}: {intent.state} since entry {last['seq']} "
-        f"({_at(last['at'], when)}); nobody recorded how it ended"
+        f"{action.id} {action.agent} {action.tool}: {action.state} since entry {last.seq} "
+        f"({_at(last.at, when)}); nobody recorded how it ended"
     )

@@ -17,48 +17,50 @@ from vedette.digest import DIGEST_PREFIX, canonical, sha256_hex
 from vedette.display import DISPLAYS, Display, display_of, read_displays, show_event
 from vedette.errors import NotShown
 from vedette.run import ActionRow
-from vedette.timeline.record import Record, Shown, shown
+from vedette.timeline.actions import ActionHistory
+from vedette.timeline.entry_view import Acceptance, EntryView, Judgement, read_entry
+from vedette.timeline.record import Record
 
 SHOWN = "vedette.shown/2"
 
 
-def acceptance(record: Record, event: str) -> Shown | None:
+def acceptance(record: Record, event: str) -> Acceptance | None:
     """Return the entry that accepted an event; None if it is archived."""
     # Refused deliveries under the same key may stand before it.
     for row in record.entries("event", event):
-        first = shown(*row)
-        if first.kind == "event.accepted":
+        first = read_entry(*row)
+        if isinstance(first, Acceptance):
             return first
     return None
 
 
-def event_of(record: Record, told: Sequence[Shown]) -> Shown | None:
+def event_of(record: Record, told: Sequence[EntryView]) -> EntryView | None:
     """Return the acceptance of the event that entries belong to; None if it is archived."""
     for entry in told:
-        if (about := entry.get("about")) is not None:
-            row = record.entry(about)
-            return None if row is None else shown(*row)
+        if entry.about is not None:
+            row = record.entry(entry.about)
+            return None if row is None else read_entry(*row)
     # Entries of older stores name the event alone.
-    event = next((entry.get("event") for entry in told if entry.get("event")), None)
+    event = next((entry.event for entry in told if entry.event), None)
     return None if event is None else acceptance(record, event)
 
 
-def about_event(record: Record, accepted: Shown | None) -> dict[str, Any]:
+def about_event(record: Record, accepted: EntryView | None) -> dict[str, Any]:
     """Return what people are shown of an event, with its `display`; `erased` if it is gone.
 
     With `readers`, who may read it, where not everybody may.
     """
     if accepted is None or accepted.body is None:
-        return {"event": accepted.get("event") if accepted else None, "erased": True}
+        return {"event": accepted.event if accepted else None, "erased": True}
     display = _display(record, accepted)
-    about = {"event": accepted.get("event"), "erased": False, **show_event(accepted.body, display)}
+    about = {"event": accepted.event, "erased": False, **show_event(accepted.body, display)}
     readers = {name: accepted.body[name] for name in ("readers",) if name in accepted.body}
     return {**about, "display": display.to_json(), **readers}
 
 
 def about_run(record: Record, run: str) -> dict[str, Any]:
     """Return what people are shown of the event of a run."""
-    told = [shown(*row) for row in record.entries("run", run, 1)]
+    told = [read_entry(*row) for row in record.entries("run", run, 1)]
     return about_event(record, event_of(record, told))
 
 
@@ -75,19 +77,19 @@ def about_id(record: Record, id: str) -> dict[str, Any] | None:
 
 
 def shown_digest(
-    accepted: Shown | None,
-    turn: Shown | None,
+    accepted: EntryView | None,
+    turn: Judgement | None,
     row: ActionRow,
     item: Mapping[str, Any],
-    told: Sequence[Shown],
+    history: ActionHistory,
 ) -> str:
     """Return the digest (SHA-256, hexadecimal) of all that an answer to a hold is for.
 
     `item` is what is shown of it: display, arguments with their origins, rule, what it waits for
-    and whether its effect may have happened. `told` are its action's entries: one that is open
+    and whether its effect may have happened. `history` is that of its action: one that is open
     again after an approval is another than before, however alike it looks.
     """
-    approvals = sum(entry.kind == "hold.approved" for entry in told)
+    approvals = sum(answer.word == "approved" for answer in history.answers)
     arguments = [
         [given[name] for name in ("pointer", "origin", "source", "sink")]
         for given in item["arguments"] or ()
@@ -126,12 +128,12 @@ def refuse_erased(item: Mapping[str, Any]) -> None:
         raise NotShown(what, mend="deny it")
 
 
-def _body(entry: Shown | None) -> str | None:
+def _body(entry: EntryView | None) -> str | None:
     """Return the salted digest of an entry's content; None if that is gone."""
     return None if entry is None or entry.erased else entry.get("body")
 
 
-def _display(record: Record, accepted: Shown) -> Display:
+def _display(record: Record, accepted: EntryView) -> Display:
     kept = record.meta(DISPLAYS)
     declared = read_displays(orjson.loads(kept)) if kept else ()
     return display_of(accepted.body, declared)

@@ -11,7 +11,7 @@ import heapq
 from typing import Any
 
 from vedette.digest import sha256_hex
-from vedette.timeline.record import Shown
+from vedette.timeline.entry_view import Decision, EntryView, Withdrawal
 
 
 class Sample:
@@ -21,22 +21,24 @@ class Sample:
         self.seed, self.most = seed, most
         # By the negative number: the heap's first is the one to go.
         self._kept: list[tuple[int, str]] = []
-        self._told: dict[str, Shown] = {}
-        self._last: Shown | None = None
+        self._told: dict[str, Decision] = {}
+        self._last: Decision | None = None
 
-    def take(self, entry: Shown) -> None:
+    def take(self, entry: EntryView) -> None:
         """Take the next entry of the ledger."""
         last, self._last = self._last, None
         if last is not None and not (
             # What policy permits the budget may refuse, in the entry behind it.
-            entry.kind == "budget.refused" and entry.get("action") == last.get("action")
+            isinstance(entry, Withdrawal)
+            and entry.outcome == "hold"
+            and entry.action == last.action
         ):
             self._offer(last)
-        if entry.kind == "action.decided" and entry.get("outcome") == "permit":
+        if isinstance(entry, Decision) and entry.outcome == "permit":
             self._last = entry
 
-    def _offer(self, entry: Shown) -> None:
-        action = str(entry.get("action"))
+    def _offer(self, entry: Decision) -> None:
+        action = str(entry.action)
         if action in self._told:
             self._told[action] = entry
             return
@@ -57,17 +59,15 @@ class Sample:
         return [_item(e) for e in sorted(self._told.values(), key=lambda e: e.seq)]
 
 
-def _item(entry: Shown) -> dict[str, Any]:
-    question = entry.told("question") or {}
-    asked, context = question.get("action") or {}, question.get("context") or {}
+def _item(entry: Decision) -> dict[str, Any]:
     names = ("agent", "run", "action", "tool", "rule", "release")
     return {
         "seq": entry.seq,
-        "at": entry.get("at"),
+        "at": entry.at,
         **{name: entry.get(name) for name in names},
-        "revision": entry.get("policy_rev"),
-        "args": asked.get("args"),
-        "origins": asked.get("origins"),
-        "approved_by": [given.get("by") for given in context.get("approvals") or ()],
+        "revision": entry.revision,
+        "args": entry.asked.get("args"),
+        "origins": entry.asked.get("origins"),
+        "approved_by": [given.get("by") for given in entry.approvals or ()],
         "erased": entry.erased,
     }

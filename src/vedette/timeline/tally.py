@@ -1,16 +1,21 @@
-"""Tally: what a report counts, entry by entry, in the order of the ledger."""
+"""Counts: what a report counts, entry by entry in the order of the ledger, and which rules may be.
+
+A rule's name is text with a dot in it (`limits.hour`), as the fleet's policies name what decides
+(docs/design/policy.md). It is read off the Rego text: a name that is only compared with something,
+and what stands in a comment or in a test, is none.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from vedette.effect import state_after
+from vedette.effect import OPEN
 from vedette.run import ActionRow
 from vedette.timeline.actions import AGAIN, times
-from vedette.timeline.intent import OPEN
-from vedette.timeline.record import Shown
+from vedette.timeline.entry_view import Decision, EffectChange, EntryView
 from vedette.timeline.sample import Sample
 
 # A verb of a person, or of the engine itself, that changed what holds.
@@ -22,6 +27,11 @@ _CHANGES = frozenset(
         "run.dropped",
     }
 )  # fmt: skip
+
+_COMMENT = re.compile(r"#[^\n]*")
+_COMPARED = re.compile(r'(?:==|!=)\s*"[^"\n]*"|"[^"\n]*"\s*(?:==|!=)|\bin\s*[\[{][^\]}]*[\]}]')
+_INDEX = re.compile(r'\[\s*"[^"\n]*"\s*\]')
+_NAME = re.compile(r'"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+)(?::[^"\n]*)?"')
 
 
 class Tally:
@@ -47,21 +57,21 @@ class Tally:
         self._standing: dict[str, tuple[str, str, str, str]] = {}
         self._next_try: dict[tuple[str, str, str, str], int] = {}
 
-    def take(self, entry: Shown) -> None:
+    def take(self, entry: EntryView) -> None:
         """Take the next entry."""
         kind, outcome = entry.kind, entry.get("outcome")
         self.kinds[kind if outcome is None else f"{kind}.{outcome}"] += 1
         self.sample.take(entry)
         if kind in _CHANGES:
             self.changed.append(change(entry))
-        elif kind == "action.decided":
+        elif isinstance(entry, Decision):
             self._decided(entry)
-        elif kind.startswith("effect."):
+        elif isinstance(entry, EffectChange):
             self._effect(entry)
         elif kind.startswith("budget."):
             self._budget(entry)
         elif kind in ("run.dead", "action.refused", "event.refused"):
-            why = str(entry.told("why") or ("(erased)" if entry.erased else "?"))
+            why = str(entry.why or ("(erased)" if entry.erased else "?"))
             # The first line says what it was; the rest differs from event to event.
             self._note(kind, entry, why.split("\n")[0][:120])
         elif kind == "hold.expired":
@@ -69,33 +79,31 @@ class Tally:
         elif kind == "store.opened":
             self._visits += entry.get("what") == "visit"  # for one command, while no fleet ran
 
-    def _note(self, kind: str, entry: Shown, why: str) -> None:
-        odd = (kind, str(entry.get("agent") or ""), str(entry.get("tool") or ""), why)
+    def _note(self, kind: str, entry: EntryView, why: str) -> None:
+        odd = (kind, str(entry.agent or ""), str(entry.tool or ""), why)
         self._odd[odd] += 1
-        id = entry.get("action") or entry.get("run") or entry.get("event")
+        id = entry.action or entry.run or entry.event
         self._examples.setdefault(odd, str(id or f"entry {entry.seq}"))
 
-    def _decided(self, entry: Shown) -> None:
-        action, rule = str(entry.get("action")), str(entry.get("rule"))
-        outcome, agent = entry.get("outcome"), str(entry.get("agent"))
-        decision = entry.told("decision") or {}
-        self.rules.update({rule, *(str(r).split(":")[0] for r in decision.get("reasons") or ())})
+    def _decided(self, entry: Decision) -> None:
+        action, rule = str(entry.action), str(entry.rule)
+        outcome, agent = entry.outcome, str(entry.agent)
+        self.rules.update({rule, *(str(r).split(":")[0] for r in entry.reasons or ())})
         if outcome == "deny" and rule != "mode.observe":  # what is observed is told by `would`
             self._note("denied", entry, rule)
-        elif outcome == "hold" and entry.get("wait") == "approval":
+        elif entry.asks_person:
             self._asked.setdefault(action, agent)
         if outcome == "permit" and action not in self._permitted:
             self._permitted.add(action)
             self._spent[agent, "actions"] += 1
         elif outcome != "permit":
             self._take_back(action, agent)
-        asked = (entry.told("question") or {}).get("action") or {}
-        if asked.get("settles") == "none":
+        if entry.asked.get("settles") == "none":
             self._none.add(action)
 
-    def _effect(self, entry: Shown) -> None:
-        state, action = state_after(entry.kind), str(entry.get("action"))
-        agent, tool = str(entry.get("agent")), str(entry.get("tool"))
+    def _effect(self, entry: EffectChange) -> None:
+        state, action = entry.state, str(entry.action)
+        agent, tool = str(entry.agent), str(entry.tool)
         why = _failed(entry) if state == "failed" else _STANDING.get(state, "")
         self._standing[action] = (state, agent, tool, why)
         if state in ("done", "cancelled"):
@@ -103,10 +111,10 @@ class Tally:
         if state == "unknown" and action in self._none:
             self._asked.setdefault(action, agent)
 
-    def _budget(self, entry: Shown) -> None:
-        word, agent = entry.kind.removeprefix("budget."), str(entry.get("agent") or "")
+    def _budget(self, entry: EntryView) -> None:
+        word, agent = entry.kind.removeprefix("budget."), str(entry.agent or "")
         spend: dict[str, int] = entry.get("spend") or {}
-        turn = (str(entry.get("run")), int(entry.get("turn") or 0))
+        turn = (str(entry.run), int(entry.get("turn") or 0))
         if word == "reserved":
             self._booked[turn] = (agent, spend)
         elif word == "settled":
@@ -120,7 +128,7 @@ class Tally:
             limit[word] += 1
             limit["limit"] = entry.get("limit")
             if word == "refused":
-                self._take_back(str(entry.get("action")), agent)
+                self._take_back(str(entry.action), agent)
 
     def _take_back(self, action: str, agent: str) -> None:
         """It was permitted, and is not any more before anything was done."""
@@ -224,18 +232,29 @@ _STANDING = {
 }
 
 
-def _failed(entry: Shown) -> str:
+def _failed(entry: EffectChange) -> str:
     """Say why an effect failed, as far as its entry tells."""
     if entry.get("body") is None:
         return "nobody knows whether it happened, and it was let be"
     if entry.erased:
         return "it was called, and not done"
-    return "its tries are used up" if entry.told("state") in AGAIN else "the call failed for good"
+    return "its tries are used up" if entry.result in AGAIN else "the call failed for good"
 
 
-def change(entry: Shown) -> dict[str, Any]:
+def change(entry: EntryView) -> dict[str, Any]:
     """Return a change as one line tells it."""
     names = ("what", "agent", "policy_rev", "bundle", "scope", "spend", "until")
     told = {name: entry.get(name) for name in names if entry.get(name) is not None}
-    by = {"by": entry.get("actor"), "reason": entry.told("reason")}
-    return {"seq": entry.seq, "at": entry.get("at"), "kind": entry.kind, **told, **by}
+    by = {"by": entry.by, "reason": entry.content("reason")}
+    return {"seq": entry.seq, "at": entry.at, "kind": entry.kind, **told, **by}
+
+
+def rules_of(files: Mapping[str, bytes]) -> frozenset[str]:
+    """Return the names of the rules in a bundle's Rego files, tests aside."""
+    found: set[str] = set()
+    for path, raw in files.items():
+        if path.endswith(".rego") and not path.endswith("_test.rego"):
+            text = _COMMENT.sub("", raw.decode("utf-8", "replace"))
+            text = _INDEX.sub("", _COMPARED.sub("", text))
+            found.update(_NAME.findall(text))
+    return frozenset(found)

@@ -14,10 +14,10 @@ import orjson
 
 from vedette.clock import iso
 from vedette.display_text import about_lines
+from vedette.effect import OPEN
 from vedette.event import DATA, PRINCIPAL, REASON, UNDONE
 from vedette.safe_text import escape_text, fold_line
 from vedette.timeline.actions import quiet_told, tries_told
-from vedette.timeline.intent import OPEN
 
 # title, head, text, dim, permit, hold, deny, done, failed: what a terminal may colour.
 Styled = tuple[str, str]

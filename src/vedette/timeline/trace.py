@@ -14,11 +14,11 @@ from dataclasses import field
 from typing import Any
 
 from vedette.effect import span_of, trace_of
+from vedette.entry import ANSWERS
 from vedette.quick_data import dataclass
 
 _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}\Z")
 _SETTLED = ("effect.done", "effect.failed", "effect.unknown", "effect.cancelled")
-_ANSWERED = ("hold.approved", "hold.denied", "hold.expired")
 ENDS = ("run.closed", "run.dead", "run.dropped")
 
 
@@ -114,7 +114,7 @@ def _step(
         state = kind.partition(".")[2]
         failed = state if state in ("failed", "unknown") else None
         return f"effect {tool}".rstrip(), "client", intended.get(action, at), failed
-    if kind in _ANSWERED:
+    if kind in ANSWERS:
         return "hold", "internal", held.pop(action, before), None
     return None
 

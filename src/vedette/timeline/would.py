@@ -16,7 +16,16 @@ from dataclasses import field
 from typing import Any
 
 from vedette.quick_data import dataclass
-from vedette.timeline.record import Shown, shown
+from vedette.timeline.entry_view import (
+    Acceptance,
+    Answer,
+    Correction,
+    Decision,
+    EffectChange,
+    EntryView,
+    Judgement,
+    read_entry,
+)
 
 # Act is advised when the true agreement is above this with a confidence of 95 %.
 EARNED_MILLI = 900
@@ -76,29 +85,28 @@ class Would:
     _corrected: dict[str, bool] = field(default_factory=dict)
     _answered: dict[str, tuple[str, str, bool]] = field(default_factory=dict)
 
-    def take(self, entry: Shown) -> None:
+    def take(self, entry: EntryView) -> None:
         """Take the next entry; of those of an event alone only that of an undo (it has a cause)."""
-        about = int(entry.get("about") or 0)
-        if entry.kind == "event.accepted":
-            self._undos[about] = entry.get("cause")
+        about = int(entry.about or 0)
+        if isinstance(entry, Acceptance):
+            self._undos[about] = entry.cause
             return
-        if entry.kind == "effect.done":
+        if isinstance(entry, EffectChange) and entry.state == "done":
             self._done(entry, about)
         if self._undo(about) is not None:
             return
-        run = str(entry.get("run") or "")
-        if entry.get("agent") and run:
-            self._agents[run] = str(entry.get("agent"))
-        if entry.kind == "turn.reasoned":
-            label = entry.told("label") or entry.get("label")
-            self._labels[run, int(entry.get("turn") or 0)] = str(label or "?")
-        elif entry.kind == "action.decided":
+        run = str(entry.run or "")
+        if entry.agent and run:
+            self._agents[run] = entry.agent
+        if isinstance(entry, Judgement) and entry.kind == "turn.reasoned":
+            self._labels[run, int(entry.turn or 0)] = str(entry.label or "?")
+        elif isinstance(entry, Decision):
             self._decided(entry, run)
-        elif entry.kind == "run.corrected" and entry.get("outcome") in ("right", "wrong"):
-            self._corrected[run] = entry.get("outcome") == "right"
-        elif entry.kind in ("hold.approved", "hold.denied"):
-            agent = str(entry.get("agent") or "")
-            self._answered[str(entry.get("action"))] = (agent, run, entry.kind == "hold.approved")
+        elif isinstance(entry, Correction) and entry.outcome in ("right", "wrong"):
+            self._corrected[run] = entry.outcome == "right"
+        elif isinstance(entry, Answer) and entry.word != "expired":
+            answered = str(entry.agent or ""), run, entry.word == "approved"
+            self._answered[str(entry.action)] = answered
 
     # --- undos ----------------------------------------------------------------------------------
 
@@ -109,9 +117,9 @@ class Would:
             self._undos[about] = found.get("cause") if found is not None else None
         return self._undos.get(about)
 
-    def _done(self, entry: Shown, about: int) -> None:
+    def _done(self, entry: EntryView, about: int) -> None:
         """Note an effect, and of an undo what it took back: of an undo's undo, nothing any more."""
-        run, agent = str(entry.get("run") or ""), str(entry.get("agent") or "")
+        run, agent = str(entry.run or ""), str(entry.agent or "")
         self._effects[entry.seq] = about, run, agent
         undone = False
         while (cause := self._undo(about)) is not None:
@@ -119,35 +127,32 @@ class Would:
                 found = self._before(cause)
                 if found is None:
                     return
-                of = int(found.get("about") or 0)
-                self._effects[cause] = of, str(found.get("run")), str(found.get("agent"))
+                of = int(found.about or 0)
+                self._effects[cause] = of, str(found.run), str(found.agent)
             about, run, agent = self._effects[cause]
             undone = not undone
         if run in self._undone or undone:
             self._undone[run] = undone
             self._agents[run] = agent
 
-    def _before(self, seq: int) -> Shown | None:
+    def _before(self, seq: int) -> EntryView | None:
         found = self.entry(seq) if self.entry is not None else None
-        return shown(seq, *found[1:]) if found is not None else None
+        return read_entry(seq, *found[1:]) if found is not None else None
 
-    def _decided(self, entry: Shown, run: str) -> None:
-        decision = entry.told("decision") or {}
-        reasons = decision.get("reasons") or [entry.get("rule")]
-        outcome, would = str(entry.get("outcome")), entry.get("would")
-        action = str(entry.get("action"))
+    def _decided(self, entry: Decision, run: str) -> None:
+        reasons = list(entry.reasons or (entry.rule,))
+        outcome, would, action = str(entry.outcome), entry.would, str(entry.action)
         mode = ""
         if would is not None:
             mode = "observe"
         elif outcome == "hold" and "mode.ask" in reasons:
-            mode, would = "ask", "permit" if list(reasons) == ["mode.ask"] else "hold"
+            mode, would = "ask", "permit" if reasons == ["mode.ask"] else "hold"
         elif action in self._actions:
             return  # decided again, after an answer: what it would have been stays
-        turn, revision = int(entry.get("turn") or 0), int(entry.get("policy_rev") or 0)
-        asked = (entry.told("question") or {}).get("context") or {}
+        turn = int(entry.get("turn") or 0) or int(entry.context.get("turn") or 1)
         self._actions[action] = _Decided(
-            str(entry.get("agent")), str(entry.get("tool")), run,
-            turn or int(asked.get("turn") or 1), revision, mode, str(would or outcome),
+            str(entry.agent), str(entry.tool), run, turn, int(entry.revision or 0), mode,
+            str(would or outcome),
         )  # fmt: skip
 
     # --- what it comes to -----------------------------------------------------------------------

@@ -17,8 +17,8 @@ from vedette.adapters.ledger_file.files import (
     snapshot,
 )
 from vedette.proof import Frontier, ProofError
-from vedette.timeline.intent import MOVES, Intent
-from vedette.timeline.record import shown as shown_entry
+from vedette.timeline.actions import MOVES, ActionHistory
+from vedette.timeline.entry_view import view_entry
 from vedette.verify import Code, Finding, Report, verify_ledger
 
 # The typed columns that a store keeps beside the bytes, in the order in which it yields them.
@@ -29,7 +29,7 @@ COLUMNS = (
 _LIMIT = 100
 
 _ENDS = ("run.closed", "run.dropped")
-_OF_ACTIONS = (*MOVES, *_ENDS)
+_OF_ACTIONS = (*sorted(MOVES), *_ENDS)
 # What an approval did not cover; all else that is wrong with an action was not permitted.
 _CODES = {"approval": Code.APPROVAL_MISSING, "digest": Code.APPROVAL_MISSING}
 
@@ -207,7 +207,7 @@ def _heads(
 
 def _permits(record: Walk, archived: int) -> Iterator[Finding]:
     """Yield what the entries say of actions that cannot have come about by permission."""
-    intents: dict[str, Intent] = {}
+    actions: dict[str, ActionHistory] = {}
     of_run: dict[str, list[str]] = {}
     for seq, raw, _, data in record.walk(_OF_ACTIONS):
         value = read_object(raw)
@@ -215,20 +215,21 @@ def _permits(record: Walk, archived: int) -> Iterator[Finding]:
             continue  # its beginning is not at hand
         if value.get("kind") in _ENDS:
             for id in of_run.pop(str(value.get("run")), ()):
-                del intents[id]
+                del actions[id]
             continue
         if "action" not in value:
             continue
         id = str(value["action"])
-        if id not in intents:
-            run = str(value.get("run"))
-            intents[id] = Intent(id, run, str(value.get("agent")), None, str(value.get("tool")))
-            of_run.setdefault(run, []).append(id)
+        if id not in actions:
+            actions[id] = ActionHistory(id)
+            of_run.setdefault(str(value.get("run")), []).append(id)
         try:
-            entry = shown_entry(seq, raw, data)
+            entry = view_entry(seq, value, data)
         except ValueError:
             continue  # such a body is found where its digest is compared
-        for one in intents[id].take(entry):
+        faults = actions[id].faults(entry)
+        actions[id] = actions[id].after(entry.light(value))
+        for one in faults:
             code = _CODES.get(one["code"], Code.UNPERMITTED)
             yield Finding(code, seq, f"entry {seq}: {one['what']}")
 

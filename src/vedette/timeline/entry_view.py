@@ -1,0 +1,371 @@
+"""Entries as people are told of them: what an entry and its body say, by the entry's kind.
+
+Here the fields and bodies of the ledger get their meaning for all that reads it: a `Decision` tells
+its question, an `EffectChange` its outcome, a `Judgement` its label. Which kind has what is in
+`vedette.entry`. A body that was erased tells nothing: its parts are None or empty, and `erased` is
+said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import orjson
+
+from vedette.effect import EffectState, state_after
+from vedette.entry import ANSWERS, EFFECT_KINDS
+from vedette.quick_data import dataclass
+
+T = TypeVar("T")
+
+
+class _Field(Generic[T]):
+    """A field of the entry; None if it has no such field."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, view: EntryView, owner: type) -> T:
+        value: T = view.entry.get(self.name)  # type: ignore[assignment]
+        return value
+
+
+class _Content(Generic[T]):
+    """A field of the body; None if the body is erased or has no such field."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, view: EntryView, owner: type) -> T:
+        value: T = view.content(self.name)
+        return value
+
+
+Words = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EntryView:
+    """One entry with its body as JSON. `erased` says that it had a body and has it no more.
+
+    Instants (`at`) are microseconds UTC.
+    """
+
+    seq: int
+    entry: Mapping[str, Any]
+    body: Any
+    erased: bool
+
+    at = _Field[int]("at")
+    about = _Field[int | None]("about")
+    run = _Field[str | None]("run")
+    event = _Field[str | None]("event")
+    agent = _Field[str | None]("agent")
+    action = _Field[str | None]("action")
+    tool = _Field[str | None]("tool")
+    by = _Field[str | None]("actor")
+    why = _Content[Any]("why")
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of entry."""
+        return str(self.entry["kind"])
+
+    def get(self, name: str) -> Any:
+        """Return a field of the entry, or None."""
+        return self.entry.get(name)
+
+    def content(self, name: str) -> Any:
+        """Return a field of the body; None if the body is erased or has no such field."""
+        return self.body.get(name) if isinstance(self.body, dict) else None
+
+    def light(self, fields: Mapping[str, Any]) -> EntryView:
+        """Return the entry with these fields, without what of its content may be long."""
+        return typed_view(self.seq, fields, self.body, erased=self.erased)
+
+    def item(self) -> dict[str, Any]:
+        """Return the entry as an item of a timeline."""
+        fields = {
+            name: value
+            for name, value in self.entry.items()
+            if name not in ("v", "seq", "at", "kind", "cause", "body")
+        }
+        item = {"seq": self.seq, "at": self.entry["at"], "kind": self.kind, **fields}
+        return {**item, "cause": self.get("cause"), "body": self.body, "erased": self.erased}
+
+
+# --- of an action -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(EntryView):
+    """What policy decided of an action (`action.decided`), and the question it was put."""
+
+    outcome = _Field[str]("outcome")
+    rule = _Field[str | None]("rule")
+    revision = _Field[int | None]("policy_rev")
+    bundle = _Field[str | None]("bundle")
+    engine = _Field[str | None]("engine")
+    release = _Field[str | None]("release")
+    digest = _Field[str | None]("action_digest")
+    wait = _Field[str | None]("wait")
+    until = _Field[int | None]("until")
+    would = _Field[str | None]("would")
+
+    @property
+    def asks_person(self) -> bool:
+        """Say whether the action came to wait for a person's approval by this."""
+        return self.outcome == "hold" and self.wait == "approval"
+
+    @property
+    def question(self) -> Words:
+        """Return the question (docs/design/question.md); empty once erased."""
+        return self.content("question") or {}
+
+    @property
+    def asked(self) -> Words:
+        """Return the action as the question has it."""
+        return self.question.get("action") or {}
+
+    @property
+    def context(self) -> Words:
+        """Return what the question tells beside subject, action and resource."""
+        return self.question.get("context") or {}
+
+    @property
+    def subject(self) -> Words:
+        """Return who asked, as the question has it."""
+        return self.question.get("subject") or {}
+
+    @property
+    def reasons(self) -> Sequence[str] | None:
+        """Return the names of all rules that spoke."""
+        return (self.content("decision") or {}).get("reasons")
+
+    @property
+    def obligations(self) -> Sequence[Words] | None:
+        """Return what must be done along with the action."""
+        return (self.content("decision") or {}).get("obligations")
+
+    @property
+    def approvals(self) -> Sequence[Words] | None:
+        """Return the approvals that policy was shown: `by`, `action_digest`, `until`."""
+        return self.context.get("approvals")
+
+    def light(self, fields: Mapping[str, Any]) -> EntryView:
+        """Return the decision with who asked what about which event, without its arguments."""
+        if self.body is None:
+            return Decision(self.seq, fields, None, self.erased)
+        parts: Mapping[str, tuple[Words, tuple[str, ...]]] = {
+            "subject": (self.subject, ("id",)),
+            "action": (self.asked, ("digest", "origins", "settles")),
+            "context": (self.context, ("turn", "event", "approvals")),
+        }
+        question = {
+            part: {name: told[name] for name in names if name in told}
+            for part, (told, names) in parts.items()
+        }
+        return Decision(self.seq, fields, {"question": question}, self.erased)
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawal(EntryView):
+    """A permit that does not stand: no room for it, or the action is not any more what it was.
+
+    `budget.refused` leaves it held and `action.refused` denied. Without an action, the first is of
+    a turn that there was no room for, the second of a proposal (`turn`, `ordinal`) that was none.
+    """
+
+    turn = _Field[int | None]("turn")
+    ordinal = _Field[int | None]("ordinal")
+
+    @property
+    def outcome(self) -> str:
+        """Return what became of the permit: hold or deny."""
+        return "hold" if self.kind == "budget.refused" else "deny"
+
+    @property
+    def rule(self) -> str:
+        """Return by which rule."""
+        return self.get("rule") or "engine.changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(EntryView):
+    """What a hold was answered: `approved` or `denied` by a person, `expired` by nobody."""
+
+    until = _Field[int | None]("until")
+    shown_digest = _Field[str | None]("shown_digest")
+    reason = _Content[str | None]("reason")
+
+    @property
+    def word(self) -> str:
+        """Return approved, denied or expired."""
+        return self.kind.removeprefix("hold.")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(EntryView):
+    """A person looks at a hold, until an instant."""
+
+    until = _Field[int | None]("until")
+
+
+@dataclass(frozen=True, slots=True)
+class Note(EntryView):
+    """What a person noted about a hold."""
+
+    text = _Content[str | None]("note")
+
+
+@dataclass(frozen=True, slots=True)
+class EffectChange(EntryView):
+    """A change of an effect; its body is the outcome (`vedette.effect.Outcome`), where it has one.
+
+    `verified` is said of one that is done where its target says so itself.
+    """
+
+    revision = _Field[int | None]("policy_rev")
+    key = _Field[str | None]("effect_key")
+    tries = _Field[int | None]("tries")
+    verified = _Field[bool | None]("verified")
+    result = _Content[str | None]("state")
+    data = _Content[Words | None]("data")
+
+    @property
+    def word(self) -> str:
+        """Return what the entry calls the change; `absent` plans the effect anew."""
+        return self.kind.removeprefix("effect.")
+
+    @property
+    def state(self) -> EffectState:
+        """Return the state that the effect is in from then on."""
+        return state_after(self.kind)
+
+    def light(self, fields: Mapping[str, Any]) -> EntryView:
+        """Return the change without its outcome."""
+        return EffectChange(self.seq, fields, None, self.erased)
+
+
+# --- of a run -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance(EntryView):
+    """An event became durable; the body is the event (`vedette.event.Event.payload`).
+
+    Only what a person had the engine make, an undo or a correction, has a `cause`.
+    """
+
+    cause = _Field[int | None]("cause")
+    subject = _Content[str | None]("subject")
+    time = _Content[str | None]("time")
+    data = _Content[Any]("data")
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement(EntryView):
+    """What a reasoner answered: a turn, or the end of an uneventful run, which is all it has.
+
+    A run that had turns has an end without a label. Numbers are in thousandths.
+    """
+
+    turn = _Field[int | None]("turn")
+    release = _Field[str | None]("release")
+    confidence_milli = _Field[int | None]("confidence_milli")
+    score_milli = _Field[int | None]("score_milli")
+    threshold_milli = _Field[int | None]("threshold_milli")
+    proposed = _Field[int | None]("proposals")
+    proposals = _Content[Sequence[Words] | None]("proposals")
+    memories = _Content[Sequence[str] | None]("memories")
+    detail = _Content[Words | None]("detail")
+    final = _Content[bool | None]("final")
+
+    @property
+    def label(self) -> str | None:
+        """Return what it was judged; of an erased turn what the entry itself keeps of it."""
+        label: str | None = self.content("label") or self.get("label")
+        return label
+
+
+@dataclass(frozen=True, slots=True)
+class Recall(EntryView):
+    """Policy decided whether an agent may read a scope of memories."""
+
+    memory = _Field[str | None]("memory")
+    outcome = _Field[str]("outcome")
+    rule = _Field[str | None]("rule")
+    bundle = _Field[str | None]("bundle")
+    revision = _Field[int | None]("policy_rev")
+
+
+@dataclass(frozen=True, slots=True)
+class Correction(EntryView):
+    """What a person said of a run: `right`, or `wrong` and what it should have been."""
+
+    outcome = _Field[str]("outcome")
+    made = _Field[str | None]("what")
+    was = _Content[str | None]("was")
+    should = _Content[str | None]("should")
+    note = _Content[str | None]("note")
+    reason = _Content[str | None]("reason")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate(EntryView):
+    """What a run, or a person, proposed to remember."""
+
+    bank = _Field[str | None]("memory")
+    id = _Field[str | None]("what")
+    scope = _Content[str | None]("scope")
+    form = _Content[str | None]("kind")
+    label = _Content[str | None]("label")
+    text = _Content[str | None]("text")
+
+
+@dataclass(frozen=True, slots=True)
+class Death(EntryView):
+    """A run was given up: a dead letter."""
+
+    trace = _Content[str | None]("trace")
+
+    @property
+    def error(self) -> str | None:
+        """Return the class of the reason: what it says before its first colon."""
+        return self.why.partition(":")[0] if isinstance(self.why, str) else None
+
+
+_VIEWS: Mapping[str, type[EntryView]] = {
+    "event.accepted": Acceptance,
+    "recall.decided": Recall,
+    "turn.reasoned": Judgement,
+    "run.closed": Judgement,
+    "run.corrected": Correction,
+    "run.dead": Death,
+    "memory.proposed": Candidate,
+    "action.decided": Decision,
+    "action.refused": Withdrawal,
+    "budget.refused": Withdrawal,
+    **dict.fromkeys(ANSWERS, Answer),
+    "hold.claimed": Claim,
+    "hold.noted": Note,
+    **dict.fromkeys(EFFECT_KINDS, EffectChange),
+}
+
+
+def read_entry(seq: int, raw: bytes, data: bytes | None) -> EntryView:
+    """Read one entry. Raises ValueError for what is no JSON, KeyError for an entry of no kind."""
+    return view_entry(seq, orjson.loads(raw), data)
+
+
+def view_entry(seq: int, entry: Mapping[str, Any], data: bytes | None) -> EntryView:
+    """View parsed fields with a body. A body that the entry does not name is not shown."""
+    if "body" not in entry:
+        return typed_view(seq, entry, None, erased=False)
+    return typed_view(seq, entry, None if data is None else orjson.loads(data), erased=data is None)
+
+
+def typed_view(seq: int, entry: Mapping[str, Any], body: Any, *, erased: bool) -> EntryView:
+    """Return the view of an entry's kind."""
+    return _VIEWS.get(entry["kind"], EntryView)(seq, entry, body, erased)
