@@ -10,8 +10,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
+from tests.contract.test_http_tool import certificate
 
 from vedette import http_client
 from vedette.http_client import Answer, NoAnswer, NotSent, request, request_in_thread
@@ -290,6 +292,14 @@ def test_a_body_is_kept_as_it_came_and_no_longer_than_asked_for() -> None:
     assert (short.status, short.body, short.cut) == (200, bomb[:7], True)
 
 
+def test_an_endless_body_is_read_no_further_than_it_is_kept() -> None:
+    began = time.monotonic()
+    with served(trickling(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 100)) as (url, _):
+        found = get(url, 9, most_bytes=10)
+    assert (found.body, found.cut) == (b"x" * 10, True)
+    assert time.monotonic() - began < 4
+
+
 @pytest.mark.parametrize(
     ("told", "body", "cut"),
     [
@@ -349,6 +359,49 @@ def test_one_address_that_is_refused_refuses_the_name(monkeypatch: pytest.Monkey
     assert not told.value.passes
     assert asked == ["half.example"]
     assert not heads
+
+
+@pytest.mark.parametrize("name", ["quay.example", "pier.example"])
+def test_a_certificate_has_to_name_the_host_of_the_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Not the address that it is at; the server is told that name, too."""
+    ca = certificate(tmp_path, "quay.example")
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    asked: list[str] = []
+    serving.sni_callback = lambda line, host, context: asked.append(host)
+    trusting = ssl.create_default_context(cafile=ca)
+    found = [(0, 0, 0, "", ("127.0.0.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+
+        def shake() -> None:
+            line, _ = server.accept()
+            with line, suppress(OSError):
+                serving.wrap_socket(line, server_side=True).close()
+
+        thread = threading.Thread(target=shake)
+        thread.start()
+        port, end = server.getsockname()[1], time.monotonic() + 5
+        monkeypatch.setattr(socket, "create_connection", straight)
+        if name == "quay.example":
+            http_client.connect(name, port, end, trusting).close()
+        else:
+            with pytest.raises(NotSent, match="CERTIFICATE"):
+                http_client.connect(name, port, end, trusting)
+        thread.join()
+    assert asked == [name]
+
+
+def straight(place: tuple[str, int], timeout: float) -> socket.socket:
+    """Connect to an address without asking what it is called."""
+    line = socket.socket()
+    line.settimeout(timeout)
+    line.connect(place)
+    return line
 
 
 def test_whom_the_system_does_not_trust_is_shown_nothing() -> None:
