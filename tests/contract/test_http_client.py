@@ -96,6 +96,9 @@ def test_the_environment_names_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None
     with served(saying(ONE)) as (url, heads), served(saying(ONE)) as (proxy, asked):
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy)
+        # A machine's own exceptions would keep the control from its proxy.
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
         get(url)
         # The control: urllib asks it.
         import urllib.request
