@@ -189,7 +189,7 @@ class _Reader:
         self.problems.append(Problem(self._file, at, "", what, mend, code="not-yaml"))
 
     def refuse_syntax(self, error: MarkedYAMLError) -> None:
-        """Note what libyaml says is wrong."""
+        """Note what libyaml says is wrong, before all else."""
         mark = error.problem_mark or error.context_mark
         what = str(error.problem or error.context or "unreadable")
         if mark is not None and what.startswith("found character that"):
@@ -198,6 +198,8 @@ class _Reader:
         tab = "tab" in what or "'\\t'" in what
         mend = "indent with spaces" if tab else "check indentation, colons and quotes"
         self.refuse(mark.line if mark else 0, f"is not YAML: {what}", mend)
+        # Told first: what was refused before may only have come of it.
+        self.problems.insert(0, self.problems.pop())
 
     def document(self) -> Any:
         """Return the value of the one document; None if there is none."""
