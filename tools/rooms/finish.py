@@ -28,7 +28,7 @@ r(
 )
 r(
     r'"src/vedette/adapters/\{bigquery[^"]*\}/\*\*" =',
-    '"src/vedette/adapters/{bigquery,bundles,mail/imap,notify,prometheus,pubsub,sql}/**" =',
+    '"src/vedette/adapters/{bigquery,bundles,mail/imap,pubsub,sql}/**" =',
 )
 open(p, "w").write(s)
 open(".importlinter", "w").write(

@@ -28,8 +28,8 @@ r(
     'adapters/{svid,google_tokens,identity/spiffe,identity/google}/**"',
 )
 r(
-    'adapters/{bigquery,bundle_shelf,imap_source,notify,prometheus_source,pubsub,sql_source}/**"',
-    'adapters/{bigquery,bundle_shelf,imap_source,notify,prometheus_source,pubsub,sql_source,bundles,mail/imap,prometheus,sql}/**"',
+    'adapters/{bigquery,bundle_shelf,imap_source,pubsub,sql_source}/**"',
+    'adapters/{bigquery,bundle_shelf,imap_source,pubsub,sql_source,bundles,mail/imap,sql}/**"',
 )
 open(p, "w").write(s)
 s = open(".importlinter").read()
