@@ -25,7 +25,7 @@ from vedette.ports import Accepted, Arrival, Receipt
 from vedette.readers import meet
 from vedette.roles import require
 from vedette.run import Run
-from vedette.timeline import resolve
+from vedette.timeline.record import resolve
 from vedette.trigger import CORRECTION_TYPE
 
 # What of the event a correction carries along: texts up to this, so that it stays an event.

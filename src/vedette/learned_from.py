@@ -16,7 +16,7 @@ from vedette.learned import Learned
 from vedette.memory import Candidate
 
 if TYPE_CHECKING:
-    from vedette.timeline import Record
+    from vedette.timeline.record import Record
 
 _CORRECTED = "run.corrected"
 _ANSWERED = ("hold.approved", "hold.denied")

@@ -19,7 +19,7 @@ from tests.said import ROOT, environment
 
 from vedette.adapters.ledger_file import Exported, export
 from vedette.adapters.sqlite import OpenedStore
-from vedette.timeline import Reconstruction, reconstruct
+from vedette.timeline.reconstruct import Reconstruction, reconstruct
 from vedette.timeline.window import Walked
 
 EVENTS, KILLS, SEED = 10_000, 52, 1

@@ -29,7 +29,7 @@ from vedette.load import load_settings
 from vedette.load.imap import ImapPlan
 from vedette.modes import GRANTS
 from vedette.testing.harness import FleetHarness, checkout
-from vedette.timeline import report
+from vedette.timeline.report import report
 
 NEW, FOLDER, ONE = "billing", "INBOX", "Invoices"
 _MESSAGE_ID = re.compile(rb"(?im)^Message-ID:.*(?:\r?\n[ \t].*)*\r?\n")

@@ -25,7 +25,7 @@ from vedette.serve.orders import carry_out
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import World, do, job, note, send, toy_fleet
-from vedette.timeline import explain
+from vedette.timeline.explain import explain
 from vedette.timeline.text import explain_text
 
 EVIL = "x@evil.example"

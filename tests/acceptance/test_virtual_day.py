@@ -42,7 +42,9 @@ from vedette.adapters.sqlite import OpenedStore
 from vedette.digest import canonical
 from vedette.replay import replay
 from vedette.testing.harness import TrustingStage
-from vedette.timeline import match, reconstruct, report
+from vedette.timeline.match import match
+from vedette.timeline.reconstruct import reconstruct
+from vedette.timeline.report import report
 from vedette.timeline.window import Walked
 
 OPEN = ("effect.intended", "effect.started", "effect.unknown")

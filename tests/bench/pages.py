@@ -30,7 +30,7 @@ from vedette.storage.database import Database
 from vedette.storage.pending import RUN
 from vedette.storage.reads import Reads
 from vedette.storage.schema import tag
-from vedette.timeline import changes, entries_page
+from vedette.timeline.entries import changes, entries_page
 
 BAR_MS = 5.0
 PAGE = 100

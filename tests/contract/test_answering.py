@@ -24,8 +24,9 @@ from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.timeline import hold_item, report
 from vedette.timeline.groups import group, groups
+from vedette.timeline.pages import hold_item
+from vedette.timeline.report import report
 
 ANN = Principal("person", "ann", frozenset({"approver"}))
 BOB = Principal("person", "bob", frozenset({"approver"}))

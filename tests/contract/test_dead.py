@@ -27,8 +27,8 @@ from vedette.storage import dead as dead_orders
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import JUDGE_PY, World, denying, job, note, send, toy_fleet, write_policies
-from vedette.timeline import explain
 from vedette.timeline.dead import dead_named, dead_page, dead_show
+from vedette.timeline.explain import explain
 from vedette.view import folded, told_of
 
 # What makes the judge fail.

@@ -22,7 +22,7 @@ from vedette.run import ActionRow
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, denying, job, note, send, toy_fleet, until, write_policies
-from vedette.timeline import explain
+from vedette.timeline.explain import explain
 from vedette.timeline.text import explain_text
 from vedette.tool import Tool
 

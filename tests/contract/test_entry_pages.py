@@ -17,8 +17,7 @@ from tests.bench.pages import filled_postgres, filled_sqlite, questions
 
 from vedette.errors import BadCommand
 from vedette.storage.reads import Reads
-from vedette.timeline import changes, entries_page
-from vedette.timeline.entries import FILTERS, GAP
+from vedette.timeline.entries import FILTERS, GAP, changes, entries_page
 
 NUMBER = 3000
 

@@ -28,7 +28,8 @@ from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, checkout
 from vedette.testing.toy import World, job, note, send
-from vedette.timeline import explain, reconstruct
+from vedette.timeline.explain import explain
+from vedette.timeline.reconstruct import reconstruct
 
 WHO = "mallory"
 PHRASE = "a phrase that is said nowhere else"

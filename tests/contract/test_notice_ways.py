@@ -28,7 +28,7 @@ from vedette.notices import MOST, TRIED_US, Notice, Outbox, facts
 from vedette.notify import follow
 from vedette.outside import _bounded, _notices
 from vedette.testing.clock import ManualClock
-from vedette.timeline import status
+from vedette.timeline.pages import status
 
 __all__ = ["hook"]  # a fixture
 

@@ -33,7 +33,7 @@ from vedette.tell import Reader
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.timeline import status
+from vedette.timeline.pages import status
 
 HOUR_US = 3_600_000_000
 SEND = Proposal(

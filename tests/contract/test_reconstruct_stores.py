@@ -17,7 +17,9 @@ from vedette.load.settings import StorePlan
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, do, job, note, send, toy_fleet
-from vedette.timeline import match, reconstruct, report
+from vedette.timeline.match import match
+from vedette.timeline.reconstruct import reconstruct
+from vedette.timeline.report import report
 from vedette.timeline.report_text import reconstruction_text, report_text
 
 START = 1_750_000_000_000_000

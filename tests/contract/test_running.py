@@ -32,7 +32,7 @@ from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send, toy_fleet, until
 from vedette.tick import Tick
-from vedette.timeline import explain
+from vedette.timeline.explain import explain
 from vedette.timeline.text import explain_text
 from vedette.trigger import Schedule
 

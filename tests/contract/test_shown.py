@@ -55,8 +55,8 @@ from vedette.testing.intake import ListIntake
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import DESK, World, toy_fleet
 from vedette.tick import Tick
-from vedette.timeline import hold_item
 from vedette.timeline.groups import group_of
+from vedette.timeline.pages import hold_item
 from vedette.trigger import Schedule
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "shown"

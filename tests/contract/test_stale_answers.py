@@ -21,7 +21,7 @@ from vedette.testing import toy
 from vedette.testing.harness import FleetHarness
 from vedette.testing.steps import accepted, decided, entry, event, held, step
 from vedette.testing.toy import World, job, send, toy_fleet, until
-from vedette.timeline import hold_item
+from vedette.timeline.pages import hold_item
 
 LOST = Outcome("unknown", error="no answer")
 

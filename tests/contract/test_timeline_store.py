@@ -29,7 +29,9 @@ from vedette.testing.steps import (
     held,
     step,
 )
-from vedette.timeline import Record, explain, inbox, runs_page, status
+from vedette.timeline.explain import explain
+from vedette.timeline.pages import inbox, runs_page, status
+from vedette.timeline.record import Record
 from vedette.timeline.text import explain_text
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

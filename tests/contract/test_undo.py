@@ -31,7 +31,8 @@ from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import until
-from vedette.timeline import explain, hold_item
+from vedette.timeline.explain import explain
+from vedette.timeline.pages import hold_item
 from vedette.timeline.plot import plot
 from vedette.timeline.text import explain_text
 from vedette.trigger import UNDO_TYPE

@@ -13,7 +13,7 @@ from vedette.errors import BadCommand
 from vedette.handle import bury
 from vedette.run import ActionRow
 from vedette.testing.harness import FleetHarness, copy_policies, without_tests
-from vedette.timeline import explain
+from vedette.timeline.explain import explain
 from vedette.timeline.report import report
 from vedette.timeline.text import explain_text
 

@@ -30,7 +30,7 @@ from vedette.load.modules import load_module
 from vedette.run import ActionRow
 from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness
-from vedette.timeline import explain
+from vedette.timeline.explain import explain
 from vedette.undoing import undo
 
 ROOT = Path(__file__).resolve().parents[2]

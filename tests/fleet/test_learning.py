@@ -30,7 +30,7 @@ from vedette.sourcing import gathering
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.timeline import explain
+from vedette.timeline.explain import explain
 from vedette.timeline.text import explain_text
 
 ODD = "Could the mooring crew drop by pontoon B about the squeaking fender?"

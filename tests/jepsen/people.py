@@ -17,7 +17,7 @@ from tests.jepsen.targets import Targets
 from tests.simulation.history import Order
 
 from vedette.errors import AlreadyDone, StoreBusy, StoreFailed, Temporary, Unavailable, VedetteError
-from vedette.timeline import hold_item
+from vedette.timeline.pages import hold_item
 
 
 class People:

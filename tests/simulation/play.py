@@ -45,7 +45,7 @@ from vedette.adapters.ledger_file import archive, archived_of, last_before
 from vedette.errors import AlreadyDone, BadCommand, Temporary, VedetteError
 from vedette.storage import spare_space
 from vedette.testing.harness import TESTER
-from vedette.timeline import hold_item
+from vedette.timeline.pages import hold_item
 
 # How long all may take to end after the last fault, and how long a history may last at all.
 BOUND_S = 60.0

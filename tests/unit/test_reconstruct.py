@@ -11,8 +11,8 @@ import pytest
 from vedette.digest import SALT_BYTES, canonical, salted
 from vedette.run import ActionRow
 from vedette.testing.harness import checkout
-from vedette.timeline import reconstruct
 from vedette.timeline.entry_view import read_entry
+from vedette.timeline.reconstruct import reconstruct
 from vedette.timeline.sample import Sample
 from vedette.timeline.tally import Tally, rules_of
 from vedette.timeline.window import Walked, fields_of, instant, window

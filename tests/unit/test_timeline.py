@@ -21,8 +21,10 @@ from vedette.errors import BadCommand
 from vedette.event import ENVELOPE, Event
 from vedette.run import ActionRow, Run, run_id
 from vedette.testing.steps import action, decided, entry, event, held
-from vedette.timeline import Record, explain, inbox, resolve, runs_page, status
+from vedette.timeline.explain import explain
 from vedette.timeline.page import explain_page
+from vedette.timeline.pages import inbox, runs_page, status
+from vedette.timeline.record import Record, resolve
 from vedette.timeline.text import explain_text
 
 T0 = 1_750_000_000_000_000

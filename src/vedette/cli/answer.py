@@ -80,7 +80,7 @@ def _one(ctx: click.Context, verb: str, given: Mapping[str, Any]) -> None:
 def found_hold(store: Reads, hold: str) -> dict[str, Any]:
     """Return all that is shown of a hold, by its id. Raises NotFound."""
     from vedette.errors import NotFound
-    from vedette.timeline import hold_item
+    from vedette.timeline.pages import hold_item
 
     row = store.action(f"act_{hold.removeprefix('hold_').removeprefix('act_')}")
     if row is None or row.hold is None:

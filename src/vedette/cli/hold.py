@@ -57,7 +57,7 @@ def hold_list(
 
     What stands behind a bar was written outside. `hold show` shows one whole, to answer it.
     """
-    from vedette.timeline import inbox
+    from vedette.timeline.pages import inbox
 
     if by_group:
         _groups(ctx, None if waits == "all" else waits, as_json)

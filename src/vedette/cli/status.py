@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def status(ctx: click.Context, as_json: bool) -> None:
     """Show what runs, waits, is stopped and is live; works with and without a running fleet."""
     from vedette.serve.client import LocalClient
-    from vedette.timeline import status as stand
+    from vedette.timeline.pages import status as stand
 
     settings = settings_of(ctx)
     with reading(settings) as store:

@@ -105,7 +105,7 @@ def _given(settings: Settings, text: str, store: Reads | None) -> _Given:
 
 
 def _recorded(store: Reads, text: str) -> _Given:
-    from vedette.timeline import resolve
+    from vedette.timeline.record import resolve
     from vedette.undo import is_undo
 
     kind, name = resolve(store, text)

@@ -18,7 +18,7 @@ _FILTERS = frozenset(
 
 def changes(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
     """Return what was touched after a place in the ledger (`after`, `topics`)."""
-    from vedette.timeline import changes
+    from vedette.timeline.entries import changes
 
     _only(asked, "after", "topics")
     topics = asked.get("topics")
@@ -31,7 +31,7 @@ def changes(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
 
 def holds(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
     """Return a page of holds (`waits`, `after`, `limit`)."""
-    from vedette.timeline import inbox
+    from vedette.timeline.pages import inbox
 
     _only(asked, "waits", "after", "limit")
     waits = asked.get("waits", "approval")
@@ -46,7 +46,7 @@ def holds(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
 
 def runs(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
     """Return a page of runs (`agent`, `state`, `before`, `after`, `limit`)."""
-    from vedette.timeline import runs_page
+    from vedette.timeline.pages import runs_page
 
     _only(asked, "agent", "state", "before", "after", "limit")
     given: dict[str, Any] = {
@@ -57,7 +57,7 @@ def runs(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
 
 def entries(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
     """Return a page of entries (`at`, `before`, `after`, `limit`, and what an index finds by)."""
-    from vedette.timeline import entries_page
+    from vedette.timeline.entries import entries_page
 
     _only(asked, "at", "before", "after", "limit", *_FILTERS)
     filters: dict[str, Any] = {name: asked[name] for name in asked if name in _FILTERS}

@@ -27,7 +27,7 @@ from vedette.testing.toy import (
     until,
     write_policies,
 )
-from vedette.timeline import explain
+from vedette.timeline.explain import explain
 
 
 async def thousand_queued(fleet: FleetHarness, world: World) -> list[Event]:
