@@ -1,1 +1,0 @@
-"""The ways to tell people that are shipped: a webhook, and mail."""
