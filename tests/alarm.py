@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from vedette.event import Event
+from vedette.domain.event import Event
 from vedette.testing.harness import FleetHarness
 
 

@@ -21,9 +21,9 @@ from tests.engines import Engines
 from tests.questions import BUNDLE, SEED, decide, questions
 
 from vedette.adapters.rego.engine import PlainEngine, RegorusEngine
-from vedette.bundle import Bundle
-from vedette.decision import Decision
-from vedette.ports import PolicyEngine
+from vedette.domain.bundle import Bundle
+from vedette.domain.decision import Decision
+from vedette.domain.ports import PolicyEngine
 
 _BATCH = 500
 KEPT = 20

@@ -15,9 +15,9 @@ from tests.opa_server import OpaServer, opa_server
 from vedette.adapters.opa import OpaEngine, OpaLink
 from vedette.adapters.opa_wasm import WasmEngine, build
 from vedette.adapters.prometheus import PrometheusMetrics
-from vedette.bundle import Bundle
-from vedette.decision import Decision, read_decision
-from vedette.question import Nobody
+from vedette.domain.bundle import Bundle
+from vedette.domain.decision import Decision, read_decision
+from vedette.domain.decision_request import Nobody
 
 # Long enough for a machine that does other things, and may stop a process for a minute: these
 # tests are about what is answered.

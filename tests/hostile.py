@@ -332,7 +332,7 @@ class Judge(Base):
 """
 
 TOOLS_PY = """\
-from vedette.effect import Outcome
+from vedette.domain.effect import Outcome
 
 from .attacks import attempt
 

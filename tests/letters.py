@@ -14,7 +14,7 @@ from vedette.adapters.pubsub.admin import apply
 from vedette.adapters.pubsub.client import Connection, connect
 from vedette.adapters.pubsub.declared import declared
 from vedette.adapters.pubsub.decode import Decoder
-from vedette.event import Event
+from vedette.domain.event import Event
 from vedette.load.edges import PubsubPlan
 
 

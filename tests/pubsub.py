@@ -28,7 +28,7 @@ from tests.guarded import Guarded
 
 from vedette.adapters.pubsub.client import Connection, connect, subscription_path, topic_path
 from vedette.adapters.pubsub.settle import Settler
-from vedette.event import Event
+from vedette.domain.event import Event
 
 HOST_VARIABLE = "PUBSUB_EMULATOR_HOST"
 

@@ -13,10 +13,10 @@ import orjson
 
 from vedette.adapters.rego.golden import NOW_US, question, reading
 from vedette.adapters.rego.stage import read_bundle
-from vedette.decision import Decision, denied, read_decision
-from vedette.errors import EngineFailed
+from vedette.domain.base.errors import EngineFailed
+from vedette.domain.decision import Decision, denied, read_decision
+from vedette.domain.ports import PolicyEngine
 from vedette.load.policy_data import mount
-from vedette.ports import PolicyEngine
 
 BUNDLE = read_bundle(Path(__file__).parents[1] / "policies")
 SEED = 20260304

@@ -30,8 +30,8 @@ from tests.rego_grammar import DATA
 from vedette.adapters.rego.engine import PlainEngine, RegorusEngine
 from vedette.adapters.rego.profile import check
 from vedette.adapters.rego.syntax import Fault, read_modules
-from vedette.bundle import Bundle
-from vedette.errors import BadPolicy, EngineFailed
+from vedette.domain.base.errors import BadPolicy, EngineFailed
+from vedette.domain.bundle import Bundle
 
 PATH = "vedette/gateway/t.rego"
 PACKAGE = "vedette.gateway"

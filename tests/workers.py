@@ -10,9 +10,9 @@ from typing import Any
 
 from vedette.adapters.worker_pool.judges import Making, WorkerJudges
 from vedette.adapters.worker_pool.pool import WorkerPool
-from vedette.agent import Limits
-from vedette.event import Event
-from vedette.memory import Briefing
+from vedette.domain.agent import Limits
+from vedette.domain.event import Event
+from vedette.domain.memory import Briefing
 
 JUDGE_PY = '''\
 import ctypes
@@ -22,7 +22,7 @@ import socket
 import threading
 import time
 
-from vedette.errors import Temporary
+from vedette.domain.base.errors import Temporary
 from vedette.judging import Candidate, Judge as Base
 from vedette.judging import Judgement, Proposal, Ref
 

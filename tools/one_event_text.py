@@ -29,7 +29,7 @@ source answers for: the envelope. What the stranger wrote is in `data`, and nobo
 ## 2. Accept
 
 [`LineIntake.accept`](../src/vedette/intake.py) checks the event, and `Fleet.wakes` in
-[`agent.py`](../src/vedette/agent.py) says whom it wakes: `inbox_triage` subscribes to
+[`agent.py`](../src/vedette/domain/agent.py) says whom it wakes: `inbox_triage` subscribes to
 `mail.received` from `maildir:*`. The event and its run become durable in one commit; only then is
 the source answered. The entries before it tell of the start: the policy published, the scopes that
 each judge may learn from, the store opened and the fleet loaded. The mail itself is the entry's
@@ -68,8 +68,8 @@ again.
 
 ## 5. Decide
 
-[`bind`](../src/vedette/action.py) makes exact actions of the proposals, and
-[`origin.resolve`](../src/vedette/origin.py) gives every argument its origin.
+[`bind`](../src/vedette/domain/action.py) makes exact actions of the proposals, and
+[`origin.resolve`](../src/vedette/domain/origin.py) gives every argument its origin.
 [`Gateway.decide`](../src/vedette/gateway.py) puts one question for each action; the policy sees
 this and nothing else:
 
@@ -102,7 +102,7 @@ is denied. No list of bad addresses or bad words is involved. Arguments, origins
 ## 6. Commit
 
 The proposals, both decisions with their exact questions, and the planned effect become durable in
-one [`Step`](../src/vedette/run.py). The store refuses it if the lease, the policy revision or a
+one [`Step`](../src/vedette/domain/run.py). The store refuses it if the lease, the policy revision or a
 stop has moved meanwhile. The effect is so far only intended:
 
 ```json

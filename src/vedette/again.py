@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vedette import hold
-from vedette.budget import ACTIONS
 from vedette.case import Case
-from vedette.effect import RowWrite
-from vedette.entry import Draft
+from vedette.domain.budget import ACTIONS
+from vedette.domain.conflict import Fenced, OverBudget, Superseded
+from vedette.domain.effect import RowWrite
+from vedette.domain.entry import Draft
+from vedette.domain.run import ActionRow, Step
 from vedette.line import Line
-from vedette.moved import Fenced, OverBudget, Superseded
-from vedette.run import ActionRow, Step
 from vedette.turn import decide, end_hold, refuse_changed, tell
 
 

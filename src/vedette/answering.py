@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Any, Protocol, cast
 
 from vedette.commands import Commands, Order
-from vedette.digest import canonical
-from vedette.entry import Body, Draft
-from vedette.errors import AlreadyDone, BadCommand, Forbidden, NotFound, NotShown
-from vedette.event import subject_of
-from vedette.roles import require
-from vedette.run import ActionRow
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.errors import AlreadyDone, BadCommand, Forbidden, NotFound, NotShown
+from vedette.domain.entry import Body, Draft
+from vedette.domain.event import subject_of
+from vedette.domain.roles import require
+from vedette.domain.run import ActionRow
 from vedette.timeline.actions import history_of
 from vedette.timeline.entry_view import Claim, read_entry
 

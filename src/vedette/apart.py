@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from vedette.agent import Fleet
-from vedette.clock import Clock
-from vedette.errors import BadFleet
-from vedette.event import Event
+from vedette.domain.agent import Fleet
+from vedette.domain.base.clock import Clock
+from vedette.domain.base.errors import BadFleet
+from vedette.domain.event import Event
+from vedette.domain.memory import Briefing
+from vedette.domain.ports import Performer, Reasoner, Thought
+from vedette.domain.ports.tokens import Tokens
 from vedette.lessons import Lessons
-from vedette.memory import Briefing
-from vedette.ports import Performer, Reasoner, Thought
-from vedette.ports.tokens import Tokens
 
 if TYPE_CHECKING:
     from vedette.adapters.svid import Issuer

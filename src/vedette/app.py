@@ -14,24 +14,28 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from vedette.agent import Agent, Fleet
 from vedette.apart import apart, close_apart, with_tokens
-from vedette.budget import DAY_US, MINUTE_US, Budgets, read_budgets, window_start
-from vedette.bundle import Bundle, Revision, find_bundle
-from vedette.clock import Clock, MachineClock, SystemClock
 from vedette.commands import Commands
-from vedette.connections import Connections, room
 from vedette.curating import Curating, feed
-from vedette.digest import canonical
-from vedette.disk_errors import told_of_disk
 from vedette.dispatch import Dispatcher
-from vedette.display import DISPLAYS
+from vedette.domain.agent import Agent, Fleet
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.clock import Clock, MachineClock, SystemClock
+from vedette.domain.base.connections import Connections, room
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.disk_errors import told_of_disk
+from vedette.domain.base.errors import BadPolicy
+from vedette.domain.base.fleet_clock import FILE, FleetClock, Jump
+from vedette.domain.base.state_folder import StateIdentity, secure
+from vedette.domain.budget import DAY_US, MINUTE_US, Budgets, read_budgets, window_start
+from vedette.domain.bundle import Bundle, Revision, find_bundle
+from vedette.domain.display import DISPLAYS
+from vedette.domain.entry import Draft
+from vedette.domain.identity import ENGINE
+from vedette.domain.ports import Finding, Performer, PolicyEngine, PolicyStage, Reasoner
+from vedette.domain.stop import Stops
 from vedette.engines import close_stage, policy_stage, reason_of, second_maker, trouble_of
-from vedette.entry import Draft
-from vedette.errors import BadPolicy
-from vedette.fleet_clock import FILE, FleetClock, Jump
 from vedette.gateway import Gateway
-from vedette.identity import ENGINE
 from vedette.intake import LineIntake
 from vedette.isolation import (
     Containment,
@@ -47,17 +51,13 @@ from vedette.lessons import Lessons, Readable
 from vedette.line import Line
 from vedette.loosening import Loosening, loosened_decisions, loosening
 from vedette.policy_folder import offer_folder, remember_folder
-from vedette.ports import Finding, Performer, PolicyEngine, PolicyStage, Reasoner
 from vedette.publishing import shelving
-from vedette.quick_data import dataclass
 from vedette.recall import Recall
 from vedette.releasing import Releases, keep_all, record_start
 from vedette.reserve import gap_of, pause_unbounded
 from vedette.rollout import Rollout, Wish
 from vedette.second_opinion import SecondOpinion, SecondOpinions
 from vedette.standing import jump_entry, take_over
-from vedette.state_folder import StateIdentity, secure
-from vedette.stop import Stops
 from vedette.stores import is_there, open_reading, open_store
 from vedette.upkeep import Letters, Upkeep
 from vedette.watchdog import Watchdog
@@ -282,8 +282,8 @@ async def _commands(
 
 def _letters(settings: Settings) -> Letters | None:
     """Return what publishes a broker's dead letters again; nothing is loaded without a broker."""
+    from vedette.domain.ports.plugin import SOURCES
     from vedette.load.plugins import plugins
-    from vedette.ports.plugin import SOURCES
 
     found = (plugins(SOURCES).get(plan.kind) for plan in settings.sources)
     letters = (plugin.dead_letters(settings.sources) for plugin in found)

@@ -11,9 +11,9 @@ from typing import Any
 
 import orjson
 
+from vedette.domain.base.dataclass import dataclass
 from vedette.keychain import Handover, KeyChain
 from vedette.proof import Frontier, ProofError
-from vedette.quick_data import dataclass
 from vedette.tail import frontier_of
 
 SCHEMA = "vedette.archived/1"

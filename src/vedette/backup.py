@@ -8,7 +8,7 @@ called one.
 A restore takes the place of a lost store and says so in the ledger it goes on with: the entry
 `store.restored` names the heads that the witness saw beyond the backup, so that verification tells
 lost from tampered. The restored fleet is stopped, and what it is not sure of it asks (see
-`vedette.doubt`).
+`vedette.domain.loss_window`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from vedette import __version__
-from vedette.clock import Clock, SystemClock, iso
-from vedette.crashpoint import reach
-from vedette.disk_errors import told_of_disk
-from vedette.durable import replace_whole
-from vedette.errors import BadCommand, BadStore
-from vedette.identity import Principal
+from vedette.domain.base.clock import Clock, SystemClock, iso
+from vedette.domain.base.disk_errors import told_of_disk
+from vedette.domain.base.errors import BadCommand, BadStore
+from vedette.domain.base.failpoint import reach
+from vedette.domain.base.fsync import replace_whole
+from vedette.domain.base.state_folder import secure
+from vedette.domain.identity import Principal
 from vedette.proof import ProofError, read_notes
-from vedette.state_folder import secure
 from vedette.storage.loss import Loss, ends_beyond, size_of
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Literal
 
-from vedette.backoff import delay_us
-from vedette.quick_data import dataclass
+from vedette.domain.base.backoff import delay_us
+from vedette.domain.base.dataclass import dataclass
 
 State = Literal["closed", "open", "half-open"]
 

@@ -10,20 +10,20 @@ from typing import Any
 
 from vedette import hold
 from vedette import perform as performing
-from vedette.action import Action
 from vedette.again import decide_again
 from vedette.breaker import Breaker, Pass
 from vedette.case import Case
-from vedette.effect import Outcome
-from vedette.entry import Draft
-from vedette.errors import StoreFailed
+from vedette.domain.action import Action
+from vedette.domain.base.errors import StoreFailed
+from vedette.domain.conflict import Superseded
+from vedette.domain.effect import Outcome
+from vedette.domain.entry import Draft
+from vedette.domain.row_proof import Told
+from vedette.domain.run import ActionRow
+from vedette.domain.tool import Tool
 from vedette.line import Line
-from vedette.moved import Superseded
 from vedette.parking import LOOK_AGAIN_US
-from vedette.row_proof import Told
-from vedette.run import ActionRow
 from vedette.standing import erred, may_call
-from vedette.tool import Tool
 
 # How long after a failed commit an outcome is recorded again, first and at most.
 _RECORD_S, _LAST_RECORD_S = 0.1, 2.0

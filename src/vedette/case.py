@@ -6,29 +6,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
-from vedette.action import Action, action_digest
-from vedette.action_record import BadRecord, read_record
-from vedette.agent import Agent
-from vedette.budget import ACTIONS, Places, Reservation
-from vedette.digest import canonical, tame
-from vedette.entry import Body, Draft
-from vedette.errors import Permanent
-from vedette.event import Event, subject_of
+from vedette.domain.action import Action, action_digest
+from vedette.domain.action_record import BadRecord, read_record
+from vedette.domain.agent import Agent
+from vedette.domain.base.canonical import canonical, tame
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import Permanent
+from vedette.domain.budget import ACTIONS, Places, Reservation
+from vedette.domain.conflict import EarlierWaits, Fenced, OverBudget, Superseded
+from vedette.domain.decision_request import Approval, Decided, Situation, difference
+from vedette.domain.entry import Body, Draft
+from vedette.domain.event import Event, subject_of
+from vedette.domain.labels import labels_before, read_recorded, read_row
+from vedette.domain.links import links_in
+from vedette.domain.memory import Briefing, Memory, reviewed_cites, reviewed_ids
+from vedette.domain.origin import Origin, Roots
+from vedette.domain.origin_check import origins_today
+from vedette.domain.ports import Thought
+from vedette.domain.readers import Labels, Readers, meet
+from vedette.domain.row_proof import Told, find_fault, find_outcome_fault, is_approved
+from vedette.domain.run import ActionRow, Answer, Run, RunState, Step
 from vedette.hold import approval_of, wake_at
-from vedette.labels import labels_before, read_recorded, read_row
 from vedette.line import Line
-from vedette.links import links_in
-from vedette.memory import Briefing, Memory, reviewed_cites, reviewed_ids
-from vedette.moved import EarlierWaits, Fenced, OverBudget, Superseded
-from vedette.origin import Origin, Roots
 from vedette.perform import answer_data
-from vedette.ports import Thought
-from vedette.question import Approval, Decided, Situation, difference
-from vedette.quick_data import dataclass
-from vedette.readers import Labels, Readers, meet
-from vedette.row_proof import Told, find_fault, find_outcome_fault, is_approved
-from vedette.run import ActionRow, Answer, Run, RunState, Step
-from vedette.today import origins_today
 from vedette.told import coarse, judged
 
 

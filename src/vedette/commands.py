@@ -13,25 +13,25 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from vedette.approval import HoldState, move
-from vedette.budget import ACTIONS, DAY_US, FLEET, THINKING, UNITS, Budget, Cap, Raise
-from vedette.bundle import Bundle
 from vedette.curating import Curating
-from vedette.digest import canonical
-from vedette.entry import Body, Draft
-from vedette.errors import AlreadyDone, BadCommand, Forbidden, NotFound, StateNotKept
-from vedette.event import PRINCIPAL, REASON, Event
-from vedette.fleet_clock import told_jump
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import AlreadyDone, BadCommand, Forbidden, NotFound, StateNotKept
+from vedette.domain.base.fleet_clock import told_jump
+from vedette.domain.budget import ACTIONS, DAY_US, FLEET, THINKING, UNITS, Budget, Cap, Raise
+from vedette.domain.bundle import Bundle
+from vedette.domain.entry import Body, Draft
+from vedette.domain.event import PRINCIPAL, REASON, Event
+from vedette.domain.hold import HoldState, move
+from vedette.domain.identity import Principal
+from vedette.domain.ports import Ended, Intake
+from vedette.domain.roles import require
+from vedette.domain.stop import scope_of
 from vedette.hold import EXPIRES_US
-from vedette.identity import Principal
 from vedette.line import Line
 from vedette.policy_folder import Remembers, remember_folder
-from vedette.ports import Ended, Intake
-from vedette.quick_data import dataclass
-from vedette.roles import require
 from vedette.rollout import Published, Rollout, Wish
 from vedette.standing import set_stop
-from vedette.stop import scope_of
 from vedette.upkeep import Upkeep, keep_states
 
 if TYPE_CHECKING:

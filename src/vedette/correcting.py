@@ -13,20 +13,20 @@ from typing import Any, Protocol
 import orjson
 
 from vedette.case import Case
-from vedette.clock import iso
 from vedette.commands import Commands, Order
-from vedette.digest import canonical, short_id, tame
-from vedette.entry import Body, Draft
-from vedette.errors import BadCommand, Forbidden, NotFound
-from vedette.event import ENVELOPE, Event, subject_of
+from vedette.domain.base.canonical import canonical, short_id, tame
+from vedette.domain.base.clock import iso
+from vedette.domain.base.errors import BadCommand, Forbidden, NotFound
+from vedette.domain.entry import Body, Draft
+from vedette.domain.event import ENVELOPE, Event, subject_of
+from vedette.domain.memory import unfit_label
+from vedette.domain.ports import Accepted, Arrival, Receipt
+from vedette.domain.readers import meet
+from vedette.domain.roles import require
+from vedette.domain.run import Run
+from vedette.domain.trigger import CORRECTION_TYPE
 from vedette.line import Line
-from vedette.memory import unfit_label
-from vedette.ports import Accepted, Arrival, Receipt
-from vedette.readers import meet
-from vedette.roles import require
-from vedette.run import Run
 from vedette.timeline.record import resolve
-from vedette.trigger import CORRECTION_TYPE
 
 # What of the event a correction carries along: texts up to this, so that it stays an event.
 _LONGEST = 12_000  # characters

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 import orjson
 
-from vedette.event import Event
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.event import Event
+from vedette.domain.memory import Briefing, Memory
 from vedette.judging import Judge
-from vedette.memory import Briefing, Memory
-from vedette.quick_data import dataclass
 
 MOST_EVENTS = 200
 # How many entries of a stretch are looked at: a tick is an event, and bounded.

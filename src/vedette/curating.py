@@ -12,17 +12,17 @@ from typing import Any, Protocol, cast
 
 import orjson
 
-from vedette.digest import canonical, short_id
-from vedette.entry import Body, Draft
-from vedette.errors import AlreadyDone, BadCommand, NotFound
-from vedette.identity import Principal
-from vedette.learned import ARCHIVING, PROPOSED, TOLD, Learned
+from vedette.domain.base.canonical import canonical, short_id
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound
+from vedette.domain.entry import Body, Draft
+from vedette.domain.identity import Principal
+from vedette.domain.memory import KINDS, Candidate, Kind
+from vedette.domain.memory_state import ARCHIVING, PROPOSED, TOLD, Learned
+from vedette.domain.ports import BankStore
+from vedette.domain.roles import require
 from vedette.lessons import Lessons
 from vedette.line import Line
-from vedette.memory import KINDS, Candidate, Kind
-from vedette.ports import BankStore
-from vedette.quick_data import dataclass
-from vedette.roles import require
 
 MOST_AT_ONCE = 1000
 

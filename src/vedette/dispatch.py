@@ -24,17 +24,17 @@ from functools import partial
 from typing import Any, Literal
 
 from vedette.case import Case
-from vedette.clock import MICROS, until_beat, within
-from vedette.errors import Permanent, StoreFailed
-from vedette.event import Event
+from vedette.domain.base.clock import MICROS, until_beat, within
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import Permanent, StoreFailed
+from vedette.domain.base.fleet_clock import Jump
+from vedette.domain.conflict import Superseded
+from vedette.domain.event import Event
+from vedette.domain.run import Answer, Lease, Run, Step
 from vedette.fair import OCTETS_A_TURN, Turns
-from vedette.fleet_clock import Jump
 from vedette.guard import ATTEMPTS, Guard
 from vedette.handle import handle, see_through
 from vedette.line import Line
-from vedette.moved import Superseded
-from vedette.quick_data import dataclass
-from vedette.run import Answer, Lease, Run, Step
 from vedette.standing import StoreWatch, lift_ended, tell_jump
 from vedette.supply import Bounds, Supply
 from vedette.waking import Waking

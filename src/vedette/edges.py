@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from vedette.errors import BadFleet
+from vedette.domain.base.errors import BadFleet
 
 if TYPE_CHECKING:
     from vedette.adapters.bigquery.shipper import Marks, Shipper

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from vedette.errors import BadPolicy
-from vedette.ports import Metrics, PolicyEngine, PolicyStage
+from vedette.domain.base.errors import BadPolicy
+from vedette.domain.ports import Metrics, PolicyEngine, PolicyStage
 
 if TYPE_CHECKING:
     from vedette.adapters.opa_wasm import WasmRepository
-    from vedette.bundle import Bundle
+    from vedette.domain.bundle import Bundle
+    from vedette.domain.policy_wasm import WasmRecord
     from vedette.load import Settings
-    from vedette.policy_wasm import WasmRecord
 
 
 def policy_stage(

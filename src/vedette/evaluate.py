@@ -15,22 +15,22 @@ from typing import Any
 
 import orjson
 
-from vedette.action import Action, bind_declared
-from vedette.agent import Agent
-from vedette.confidence import check_confidence
-from vedette.errors import BadProposal
-from vedette.event import Event, check_event
+from vedette.domain.action import Action, bind_declared
+from vedette.domain.agent import Agent
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadProposal
+from vedette.domain.confidence import check_confidence
+from vedette.domain.decision_request import Situation
+from vedette.domain.event import Event, check_event
+from vedette.domain.labels import labels_before
+from vedette.domain.memory import Briefing, Memory, reviewed_ids
+from vedette.domain.origin import Roots
+from vedette.domain.ports import Performer
+from vedette.domain.readers import Readers
+from vedette.domain.run import run_id
 from vedette.gateway import Gateway
 from vedette.judging import Judge, Judgement
-from vedette.labels import labels_before
-from vedette.memory import Briefing, Memory, reviewed_ids
-from vedette.origin import Roots
 from vedette.perform import call_of
-from vedette.ports import Performer
-from vedette.question import Situation
-from vedette.quick_data import dataclass
-from vedette.readers import Readers
-from vedette.run import run_id
 
 OUTCOMES = {"permit": "permitted", "hold": "held", "deny": "denied"}
 

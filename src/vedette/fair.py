@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Generic, TypeVar
 
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 
 K = TypeVar("K")
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from vedette.budget import DAY_US, FLEET, HOUR_US, MINUTE_US
-from vedette.clock import until_beat, within
-from vedette.disk_errors import told_of_disk
-from vedette.errors import VedetteError
+from vedette.domain.base.clock import until_beat, within
+from vedette.domain.base.disk_errors import told_of_disk
+from vedette.domain.base.errors import VedetteError
+from vedette.domain.budget import DAY_US, FLEET, HOUR_US, MINUTE_US
 from vedette.line import Line
 from vedette.rollout import Rollout
 from vedette.standing import take_over

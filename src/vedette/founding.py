@@ -18,12 +18,12 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vedette import crashpoint
-from vedette.agent import Agent
-from vedette.durable import sync
-from vedette.errors import BadCommand, BadPolicy, NotFound
+from vedette.domain.agent import Agent
+from vedette.domain.base import failpoint
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadCommand, BadPolicy, NotFound
+from vedette.domain.base.fsync import sync
 from vedette.modes import GRANTS, write_file
-from vedette.quick_data import dataclass
 
 if TYPE_CHECKING:
     from vedette.load import Problem, Settings
@@ -251,7 +251,7 @@ def _put(plan: Plan, made: Path) -> None:
                 what = "was saved by somebody while the new agent was made; nothing was changed"
                 raise BadCommand(what, where=str(path), mend="give the same order again")
             done.append(path)
-        crashpoint.reach("found-folder:before")
+        failpoint.reach("found-folder:before")
         hidden.rename(plan.folder)
     except BaseException as error:
         for path in reversed(done):
@@ -263,7 +263,7 @@ def _put(plan: Plan, made: Path) -> None:
             raise BadCommand(what, where=str(error.filename or ""), mend=mend) from error
         raise
     _sync(plan.folder.parent, deep=False)
-    crashpoint.reach("found-folder:after")
+    failpoint.reach("found-folder:after")
 
 
 def _sync(folder: Path, *, deep: bool = True) -> None:

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from vedette.action import Action
-from vedette.budget import ACTIONS, DAY_US, HOUR_US, MINUTE_US, Counts
-from vedette.decision import QUESTION
-from vedette.ports import PolicyEngine
-from vedette.question import Decided, Situation, ask
-from vedette.quick_data import dataclass
+from vedette.domain.action import Action
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.budget import ACTIONS, DAY_US, HOUR_US, MINUTE_US, Counts
+from vedette.domain.decision import QUESTION
+from vedette.domain.decision_request import Decided, Situation, ask
+from vedette.domain.ports import PolicyEngine
 from vedette.second_opinion import SecondOpinion
 
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Container, Coroutine
 from traceback import format_exception
 from typing import Any, TypeVar
 
-from vedette.backoff import delay_us
-from vedette.errors import StoreFailed, Temporary, VedetteError
+from vedette.domain.base.backoff import delay_us
+from vedette.domain.base.errors import StoreFailed, Temporary, VedetteError
+from vedette.domain.conflict import EarlierWaits, Superseded
+from vedette.domain.run import Run
 from vedette.handle import bury
 from vedette.line import Line
-from vedette.moved import EarlierWaits, Superseded
-from vedette.run import Run
 from vedette.standing import erred
 
 T = TypeVar("T")

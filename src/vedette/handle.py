@@ -14,20 +14,20 @@ from functools import partial
 from vedette.again import decide_again
 from vedette.carry import perform
 from vedette.case import Case
-from vedette.confidence import check_confidence
-from vedette.digest import canonical
-from vedette.entry import Body, Draft
-from vedette.errors import Permanent
-from vedette.event import Event, subject_of
-from vedette.learned import PROPOSED
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.errors import Permanent
+from vedette.domain.compensation import is_undo, undo_thought
+from vedette.domain.confidence import check_confidence
+from vedette.domain.conflict import Fenced, OverBudget, Superseded
+from vedette.domain.entry import Body, Draft
+from vedette.domain.event import Event, subject_of
+from vedette.domain.memory import Briefing, Candidate, Memory
+from vedette.domain.memory_state import PROPOSED
+from vedette.domain.ports import Thought
+from vedette.domain.run import Answer, Lease, Run, Step
 from vedette.line import Line
-from vedette.memory import Briefing, Candidate, Memory
-from vedette.moved import Fenced, OverBudget, Superseded
-from vedette.ports import Thought
 from vedette.reserve import reserve
-from vedette.run import Answer, Lease, Run, Step
 from vedette.turn import abandon, bind_all, compose, tell
-from vedette.undo import is_undo, undo_thought
 
 
 async def handle(

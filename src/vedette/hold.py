@@ -8,13 +8,13 @@ in coming: until that is there, or the approval has ended, whatever is decided a
 
 from __future__ import annotations
 
-from vedette.action import Action
-from vedette.approval import HoldState
-from vedette.budget import Shortage
-from vedette.decision import Decision
-from vedette.digest import tamed
-from vedette.question import Approval
-from vedette.run import ActionRow
+from vedette.domain.action import Action
+from vedette.domain.base.canonical import tamed
+from vedette.domain.budget import Shortage
+from vedette.domain.decision import Decision
+from vedette.domain.decision_request import Approval
+from vedette.domain.hold import HoldState
+from vedette.domain.run import ActionRow
 
 # How long a person has to answer before silence is a no.
 EXPIRES_US = 72 * 3_600_000_000

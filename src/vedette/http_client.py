@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 
 import httpcore
 
-from vedette import machine
-from vedette.linger import deliver_unsent, drop_unsent
-from vedette.quick_data import dataclass
+from vedette.domain.base import machine
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.linger import deliver_unsent, drop_unsent
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 

@@ -10,13 +10,13 @@ from typing import Any
 import orjson
 
 from vedette.dispatch import Dispatcher
-from vedette.errors import BadEvent
-from vedette.event import CARRIED, OURS, Event, check_event, subject_of
+from vedette.domain.base.errors import BadEvent
+from vedette.domain.compensation import cause_of
+from vedette.domain.event import CARRIED, OURS, Event, check_event, subject_of
+from vedette.domain.ports import Accepted, Arrival, Receipt, Refused
+from vedette.domain.readers import Rule, of_event
+from vedette.domain.trigger import CORRECTION_TYPE, TICK_TYPE, UNDO_TYPE
 from vedette.line import Line
-from vedette.ports import Accepted, Arrival, Receipt, Refused
-from vedette.readers import Rule, of_event
-from vedette.trigger import CORRECTION_TYPE, TICK_TYPE, UNDO_TYPE
-from vedette.undo import cause_of
 
 # How many deliveries go into the store at once: a large batch must not hold up all commits, least
 # of all while there are agents that ask for little.
@@ -25,7 +25,7 @@ SMALL = 8
 
 
 class LineIntake:
-    """Checks, matches and stores what sources hand over; see `vedette.ports.Intake`."""
+    """Checks, matches and stores what sources hand over; see `vedette.domain.ports.Intake`."""
 
     def __init__(
         self,

@@ -9,15 +9,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from vedette.agent import Agent, Fleet, Limits
-from vedette.clock import Clock
-from vedette.errors import BadFleet
-from vedette.judge_state import made_of
+from vedette.domain.agent import Agent, Fleet, Limits
+from vedette.domain.base.clock import Clock
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadFleet
+from vedette.domain.judge_state import made_of
+from vedette.domain.memory import Memory
+from vedette.domain.ports import InHand, Metrics, Performer, Reasoner
 from vedette.lessons import Lessons
 from vedette.load.reach import Reach, reach_of
-from vedette.memory import Memory
-from vedette.ports import InHand, Metrics, Performer, Reasoner
-from vedette.quick_data import dataclass
 
 if TYPE_CHECKING:
     from vedette.adapters.adk.reasoner import Describe

@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from vedette.agent import Agent
-from vedette.clock import Clock
+from vedette.domain.agent import Agent
+from vedette.domain.base.clock import Clock
+from vedette.domain.judge_state import made_of
+from vedette.domain.ports import Reasoner
 from vedette.judge_replay import Made, replay_judges
 from vedette.judge_report import JudgeReport
-from vedette.judge_state import made_of
 from vedette.load.snapshot import FOLDER, find_snapshot
-from vedette.ports import Reasoner
 
 if TYPE_CHECKING:
+    from vedette.domain.memory import BankPlan, Memory
     from vedette.load import Settings
     from vedette.load.fleet import Read
-    from vedette.memory import BankPlan, Memory
     from vedette.storage.reads import Reads
 
 # So that no judge makes a checkpoint by itself: those of the record are made again.

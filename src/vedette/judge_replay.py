@@ -3,8 +3,8 @@
 The events of each key are put, in the order in which they were accepted, to the judges that judged
 them: of the release and the lessons that the entry names, where they are at hand. What comes out
 is held against what is recorded: the order, the name of the state that was judged from
-(`vedette.judge_state`), the judgement with its proposals, and the bytes of each checkpoint. What a
-model answered is on record and is asked of nobody.
+(`vedette.domain.judge_state`), the judgement with its proposals, and the bytes of each checkpoint.
+What a model answered is on record and is asked of nobody.
 """
 
 from __future__ import annotations
@@ -16,10 +16,17 @@ from typing import Any, Protocol
 
 import orjson
 
-from vedette.agent import Agent
-from vedette.digest import canonical, tame
-from vedette.entry import names_body
-from vedette.event import Event
+from vedette.domain.agent import Agent
+from vedette.domain.base.canonical import canonical, tame
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.compensation import is_undo
+from vedette.domain.entry import names_body
+from vedette.domain.event import Event
+from vedette.domain.judge_state import digest_state, see, see_all, seen_from, split_name
+from vedette.domain.labels import read_row
+from vedette.domain.memory import Briefing, Memory
+from vedette.domain.ports import Reasoner, Thought
+from vedette.domain.run import Run
 from vedette.judge_report import (
     ARCHIVED,
     CHANGED,
@@ -30,16 +37,9 @@ from vedette.judge_report import (
     Difference,
     JudgeReport,
 )
-from vedette.judge_state import digest_state, see, see_all, seen_from, split_name
-from vedette.labels import read_row
-from vedette.memory import Briefing, Memory
-from vedette.ports import Reasoner, Thought
-from vedette.quick_data import dataclass
 from vedette.replay import Walk, erasures
-from vedette.run import Run
 from vedette.told import judged
 from vedette.turn import turn_body
-from vedette.undo import is_undo
 
 _JUDGED = ("turn.reasoned", "run.closed")
 KINDS = (*_JUDGED, "policy.published", "run.dead", "effect.done")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 from vedette.replay import KEPT
 
 # Why a judgement is not made again. What follows from an order that a person gave is no fault.

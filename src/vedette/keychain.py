@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from vedette.domain.base.dataclass import dataclass
 from vedette.proof import (
     Checkpoint,
     ProofError,
@@ -22,7 +23,6 @@ from vedette.proof import (
     verify_inclusion,
     verify_note,
 )
-from vedette.quick_data import dataclass
 
 ROTATED = "key.rotated"
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
-from vedette.errors import NotFound
-from vedette.learned import Learned
-from vedette.memory import Candidate
+from vedette.domain.base.errors import NotFound
+from vedette.domain.memory import Candidate
+from vedette.domain.memory_state import Learned
 
 if TYPE_CHECKING:
     from vedette.timeline.record import Record

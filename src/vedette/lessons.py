@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from vedette.agent import Agent
-from vedette.entry import Draft
-from vedette.event import ENVELOPE, Event
-from vedette.memory import Memory
-from vedette.ports import BankStore, Gate
-from vedette.question import Situation
-from vedette.quick_data import dataclass
+from vedette.domain.agent import Agent
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.decision_request import Situation
+from vedette.domain.entry import Draft
+from vedette.domain.event import ENVELOPE, Event
+from vedette.domain.memory import Memory
+from vedette.domain.ports import BankStore, Gate
 from vedette.recall import read_drafts
 
 # What a read outside any run is asked about: the engine's own event, which wakes nobody.

@@ -8,26 +8,26 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import field
 from typing import Any
 
-from vedette.agent import Agent, Fleet
 from vedette.breaker import Breakers
-from vedette.budget import Budgets, Shortage
-from vedette.ceiling import Tallies
-from vedette.doubt import Doubt
-from vedette.effect import RowWrite
-from vedette.errors import BadFleet
-from vedette.fleet_clock import FleetClock
+from vedette.domain.agent import Agent, Fleet
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadFleet
+from vedette.domain.base.fleet_clock import FleetClock
+from vedette.domain.budget import Budgets, Shortage
+from vedette.domain.effect import RowWrite
+from vedette.domain.loss_window import Doubt
+from vedette.domain.origin import Known, known_in
+from vedette.domain.ports import InHand, Metrics, Performer, Reasoner, Store
+from vedette.domain.rate_limit import Tallies
+from vedette.domain.readers import Readers
+from vedette.domain.run import ActionRow, Run
+from vedette.domain.stop import Stops
+from vedette.domain.tool import Tool
 from vedette.gateway import Gateway
 from vedette.name_locks import NameLocks
-from vedette.origin import Known, known_in
 from vedette.parking import Parking
-from vedette.ports import InHand, Metrics, Performer, Reasoner, Store
-from vedette.quick_data import dataclass
 from vedette.quiet_time import QuietTimes
-from vedette.readers import Readers
 from vedette.recall import Recall
-from vedette.run import ActionRow, Run
-from vedette.stop import Stops
-from vedette.tool import Tool
 
 # Calls on their way: of the whole fleet, and of one agent at one target. An agent's hands have more
 # threads than this, and refuse none before more hang: one target's calls leave room for another's.

@@ -20,15 +20,15 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vedette.errors import VedetteError
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import VedetteError
 from vedette.rights import next_ticks
 
 if TYPE_CHECKING:
-    from vedette.agent import Agent
-    from vedette.bundle import Bundle
+    from vedette.domain.agent import Agent
+    from vedette.domain.bundle import Bundle
+    from vedette.domain.ports import PolicyEngine
     from vedette.load import Settings
-    from vedette.ports import PolicyEngine
 
 State = Literal["ok", "warn", "fail", "untested"]
 
@@ -124,7 +124,7 @@ def _sync_s(folder: Path) -> float:
 
 
 def _lock(state: Path) -> Seen:
-    from vedette.errors import StoreBusy
+    from vedette.domain.base.errors import StoreBusy
     from vedette.storage.lock import LOCK, own
 
     if not (state / LOCK).exists():
@@ -205,7 +205,7 @@ def zones(agents: Mapping[str, Agent], now_us: int) -> Iterator[Seen]:
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     from vedette.adapters.schedule_source import cron_walls
-    from vedette.clock import iso
+    from vedette.domain.base.clock import iso
 
     try:
         ZoneInfo("Europe/London")
@@ -265,7 +265,7 @@ def engines(settings: Settings, bundle: Bundle, record: Any = None) -> Iterator[
 
 def _asked(what: str, engine: PolicyEngine, why: str = "") -> Seen:
     """Ask an engine the empty question, which every policy denies. Raises what the engine does."""
-    from vedette.decision import read_decision
+    from vedette.domain.decision import read_decision
 
     began = time.perf_counter()
     decision = read_decision(engine.decide(b"{}"))

@@ -14,12 +14,12 @@ from typing import Any
 
 import orjson
 
-from vedette.bundle import Bundle
-from vedette.decision import Decision
-from vedette.digest import canonical, sha256_hex
-from vedette.ports import PolicyEngine
-from vedette.question import answer_of
-from vedette.quick_data import dataclass
+from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.bundle import Bundle
+from vedette.domain.decision import Decision
+from vedette.domain.decision_request import answer_of
+from vedette.domain.ports import PolicyEngine
 
 MODES = ("observe", "ask", "act")
 _LOOSER = {"deny": 0, "hold": 1, "permit": 2}

@@ -16,15 +16,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from vedette import crashpoint
-from vedette.agent import Mode
-from vedette.bundle import Bundle
 from vedette.commands import Commands, Order, told_of
-from vedette.durable import sync
-from vedette.errors import BadCommand, BadPolicy, NotFound, Outrun
+from vedette.domain.agent import Mode
+from vedette.domain.base import failpoint
+from vedette.domain.base.errors import BadCommand, BadPolicy, NotFound, Outrun
+from vedette.domain.base.fsync import sync
+from vedette.domain.bundle import Bundle
+from vedette.domain.roles import require
 from vedette.load.policy_data import mount
 from vedette.policy_folder import Remembers, remember_folder
-from vedette.roles import require
 from vedette.rollout import Wish
 
 MODES: tuple[str, ...] = get_args(Mode)
@@ -84,10 +84,10 @@ async def _set(
             what = "the policy folder says more than the live policy; this would publish it all"
             mend = "see `vedette policy status`; publish the folder, or bring it back, first"
             raise BadCommand(what, where=str(commands.policies), mend=mend)
-    crashpoint.reach("mode-publish:before")
+    failpoint.reach("mode-publish:before")
     wish = Wish(order.principal, order.reason, expects=number, confirmed=confirmed)
     done = told_of(await commands.rollout.publish(wanted, wish, order.command_id))
-    crashpoint.reach("mode-publish:after")
+    failpoint.reach("mode-publish:after")
     requested = commands.line.fleet.agents[agent].requested_mode
     told = {
         "agent": agent, "was": was, "mode": mode, "requested": requested,
@@ -162,7 +162,7 @@ def write_file(path: Path, raw: bytes, point: str, was: bytes) -> bool:
     Returns False, and writes nothing, where it holds something else by now: somebody saved it.
     Raises OSError. Its mode bits stay; hidden files beside it are passed over by whoever reads.
     """
-    crashpoint.reach(f"{point}:before")
+    failpoint.reach(f"{point}:before")
     handle, name = tempfile.mkstemp(prefix=".vedette-", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -178,5 +178,5 @@ def write_file(path: Path, raw: bytes, point: str, was: bytes) -> bool:
         Path(name).unlink(missing_ok=True)
         raise
     sync(path.parent)
-    crashpoint.reach(f"{point}:after")
+    failpoint.reach(f"{point}:after")
     return True

@@ -16,13 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field
 from typing import Any
 
-from vedette.clock import utc_second
-from vedette.digest import short_id
-from vedette.display_text import about_lines, defang
-from vedette.entry import ANSWERS
-from vedette.identity import ENGINE
-from vedette.quick_data import dataclass
-from vedette.run import ActionRow
+from vedette.domain.base.canonical import short_id
+from vedette.domain.base.clock import utc_second
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.display_text import about_lines, defang
+from vedette.domain.entry import ANSWERS
+from vedette.domain.identity import ENGINE
+from vedette.domain.run import ActionRow
 
 SCHEMA = "vedette.notice/1"
 # The least time between two notices of one group, and how long one is tried.

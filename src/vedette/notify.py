@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from vedette import machine
-from vedette.backoff import delay_us
-from vedette.errors import BadStore, StoreFailed, Temporary, Unsendable, VedetteError
+from vedette.domain.base import machine
+from vedette.domain.base.backoff import delay_us
+from vedette.domain.base.errors import BadStore, StoreFailed, Temporary, Unsendable, VedetteError
+from vedette.domain.ports.plugin import NOTIFIERS, Missed, Notification, Plan
+from vedette.domain.run import ActionRow
 from vedette.load.notify_file import NotifyPlan
 from vedette.load.plugins import plugins
 from vedette.notices import NAMED, Notice, Outbox, facts, letter, title
-from vedette.ports.plugin import NOTIFIERS, Missed, Notification, Plan
-from vedette.run import ActionRow
 from vedette.tell import Reader, opened_at
 from vedette.timeline.review import about_id
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import insort
 from dataclasses import field
 
-from vedette.quick_data import dataclass
-from vedette.run import ActionRow, Run
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.run import ActionRow, Run
 
 # When a parked run is looked at again though nobody woke it: waking it is this process's work.
 LOOK_AGAIN_US = 3_600_000_000

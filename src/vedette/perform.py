@@ -13,18 +13,18 @@ from typing import Any, Literal
 
 import orjson
 
-from vedette.action import Action
-from vedette.agent import Agent
-from vedette.backoff import delay_us
-from vedette.digest import canonical, tame
-from vedette.effect import Call, EffectState, Outcome, move
-from vedette.errors import Permanent
-from vedette.event import Event
-from vedette.ports import Performer
-from vedette.readers import meet
-from vedette.row_proof import STARTED, Told
-from vedette.run import ActionRow
-from vedette.tool import Tool
+from vedette.domain.action import Action
+from vedette.domain.agent import Agent
+from vedette.domain.base.backoff import delay_us
+from vedette.domain.base.canonical import canonical, tame
+from vedette.domain.base.errors import Permanent
+from vedette.domain.effect import Call, EffectState, Outcome, move
+from vedette.domain.event import Event
+from vedette.domain.ports import Performer
+from vedette.domain.readers import meet
+from vedette.domain.row_proof import STARTED, Told
+from vedette.domain.run import ActionRow
+from vedette.domain.tool import Tool
 
 _FIRST_RETRY_US = 500_000
 LAST_RETRY_US = 300_000_000

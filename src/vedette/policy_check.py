@@ -16,9 +16,9 @@ from typing import Any, Protocol
 import orjson
 
 import vedette
-from vedette.bundle import Bundle
-from vedette.digest import canonical, sha256_hex
-from vedette.ports import Finding
+from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.bundle import Bundle
+from vedette.domain.ports import Finding
 
 CHECKED = "policy_checked"
 # What says what is admitted: all that reads, compares and tries Rego.

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from vedette.bundle import Bundle, Revision
-from vedette.errors import Outrun
+from vedette.domain.base.errors import Outrun
+from vedette.domain.bundle import Bundle, Revision
 from vedette.rollout import Published, Rollout, Wish
 
 # The digest of the folder as it was last looked at, and why that is not live, if it is not.

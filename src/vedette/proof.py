@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Protocol
 
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 
 HASH_BYTES = 32
 EMPTY_ROOT = sha256(b"").digest()

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vedette.bundle import Bundle
-from vedette.errors import BadPolicy
+from vedette.domain.base.errors import BadPolicy
+from vedette.domain.bundle import Bundle
 from vedette.shelving import Shelving
 
 if TYPE_CHECKING:
     from vedette.adapters.bundle_file import PolicyKey
+    from vedette.domain.ports import Shelf
     from vedette.load import Settings
-    from vedette.ports import Shelf
     from vedette.shelving import Record
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 
 # Beyond the call's own time: for the permit on its way to whoever makes the call, and for the hands
 # of an engine that was killed, which outlive it by a moment.

@@ -19,15 +19,15 @@ from dataclasses import field
 from functools import partial
 from typing import Any, TypeVar
 
-from vedette.agent import Agent, Scope
-from vedette.disk_errors import LOOK_AT_IT
-from vedette.entry import Body, Draft
-from vedette.errors import StoreFailed, VedetteError
-from vedette.event import Event
-from vedette.memory import Memory
-from vedette.ports import BankStore, Gate
-from vedette.question import Decided, Nobody, Situation, difference
-from vedette.quick_data import dataclass
+from vedette.domain.agent import Agent, Scope
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.disk_errors import LOOK_AT_IT
+from vedette.domain.base.errors import StoreFailed, VedetteError
+from vedette.domain.decision_request import Decided, Nobody, Situation, difference
+from vedette.domain.entry import Body, Draft
+from vedette.domain.event import Event
+from vedette.domain.memory import Memory
+from vedette.domain.ports import BankStore, Gate
 
 _KEPT = 4096
 _FRESH_US = 60_000_000

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from vedette.agent import Agent
 from vedette.apart import Apart
 from vedette.commands import Commands, Order
 from vedette.dispatch import Dispatcher
-from vedette.entry import RELEASES, Draft, releases_of
-from vedette.errors import (
+from vedette.domain.agent import Agent
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import (
     BadCommand,
     BadFleet,
     NotFound,
@@ -32,13 +32,13 @@ from vedette.errors import (
     Unavailable,
     VedetteError,
 )
+from vedette.domain.entry import RELEASES, Draft, releases_of
+from vedette.domain.roles import require
 from vedette.isolation import try_judge
 from vedette.lessons import Lessons, Readable
 from vedette.line import Line
 from vedette.load.snapshot import drop_unfinished, find_snapshot, keep_snapshot, marks_of
-from vedette.quick_data import dataclass
 from vedette.reserve import gap_of, pause_unbounded, refuse_unbounded
-from vedette.roles import require
 from vedette.rollout import Rollout
 
 if TYPE_CHECKING:

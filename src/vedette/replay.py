@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 import orjson
 
-from vedette.bundle import Bundle
-from vedette.decision import Decision
-from vedette.digest import SALT_BYTES, canonical, salted
-from vedette.errors import VedetteError
-from vedette.ports import PolicyEngine
-from vedette.question import Answers, Nobody, ask, differing
-from vedette.quick_data import dataclass
+from vedette.domain.base.canonical import SALT_BYTES, canonical, salted
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import VedetteError
+from vedette.domain.bundle import Bundle
+from vedette.domain.decision import Decision
+from vedette.domain.decision_request import Answers, Nobody, ask, differing
+from vedette.domain.ports import PolicyEngine
 
 ERASURE = "body.erased"
 NOBODY = Nobody()

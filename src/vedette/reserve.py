@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from vedette.agent import Agent
-from vedette.budget import Budgets, Cap, Reservation, Shortage, used, worst_case
 from vedette.case import Case
-from vedette.entry import Draft
-from vedette.errors import BadFleet, Permanent
+from vedette.domain.agent import Agent
+from vedette.domain.base.errors import BadFleet, Permanent
+from vedette.domain.budget import Budgets, Cap, Reservation, Shortage, used, worst_case
+from vedette.domain.compensation import is_undo
+from vedette.domain.conflict import Fenced, OverBudget, Superseded
+from vedette.domain.entry import Draft
+from vedette.domain.ports import Thought
 from vedette.line import Line
-from vedette.moved import Fenced, OverBudget, Superseded
-from vedette.ports import Thought
-from vedette.undo import is_undo
 
 
 async def reserve(line: Line, case: Case, now: int) -> bool:

@@ -12,19 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from typing import Any, get_args
 
-from vedette.action import Action
-from vedette.agent import Agent, Fleet
-from vedette.decision import Decision
-from vedette.event import ENVELOPE, Event
+from vedette.domain.action import Action
+from vedette.domain.agent import Agent, Fleet
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.decision import Decision
+from vedette.domain.decision_request import Situation
+from vedette.domain.event import ENVELOPE, Event
+from vedette.domain.origin import Origin
+from vedette.domain.ports import PolicyEngine
+from vedette.domain.schedule import NextWall, calendar_of
+from vedette.domain.tool import Tool
+from vedette.domain.trigger import Schedule
 from vedette.gateway import Gateway
 from vedette.modes import granted, in_force
-from vedette.origin import Origin
-from vedette.ports import PolicyEngine
-from vedette.question import Situation
-from vedette.quick_data import dataclass
-from vedette.tick import NextWall, calendar_of
-from vedette.tool import Tool
-from vedette.trigger import Schedule
 
 RIGHTS = "vedette.rights/1"
 _ASKING = Event("vedette:engine", "rights", "vedette.rights", vouched=ENVELOPE)
@@ -44,7 +44,7 @@ class Asked:
     """Who is asked about and by which engine, with the data that is live in it.
 
     `acting` is the same policy but for the agent's mode, which is act there. `walls` reads a cron
-    expression (`vedette.tick`).
+    expression (`vedette.domain.schedule`).
     """
 
     agent: Agent

@@ -13,18 +13,26 @@ from contextlib import suppress
 from dataclasses import field, replace
 from typing import Any
 
-from vedette.agent import Agent
-from vedette.bundle import Bundle, Revision, find_bundle
-from vedette.clock import Clock
-from vedette.digest import canonical
-from vedette.entry import Body, Draft
-from vedette.errors import AlreadyDone, BadPolicy, Outrun, VedetteError
-from vedette.identity import Principal
+from vedette.domain.agent import Agent
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.clock import Clock
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import AlreadyDone, BadPolicy, Outrun, VedetteError
+from vedette.domain.bundle import Bundle, Revision, find_bundle
+from vedette.domain.entry import Body, Draft
+from vedette.domain.identity import Principal
+from vedette.domain.policy_wasm import PolicyWasm
+from vedette.domain.ports import (
+    Compiling,
+    Finding,
+    Metrics,
+    PolicyEngine,
+    PolicyStage,
+    Store,
+    Warming,
+)
 from vedette.loosening import Loosening
 from vedette.policy_check import checked_mark
-from vedette.policy_wasm import PolicyWasm
-from vedette.ports import Compiling, Finding, Metrics, PolicyEngine, PolicyStage, Store, Warming
-from vedette.quick_data import dataclass
 from vedette.second_opinion import SecondOpinion, SecondOpinions
 from vedette.shelving import TRIES, WAIT_S, Archive, Shelving
 

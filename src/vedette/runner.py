@@ -10,18 +10,18 @@ from typing import Any
 
 import orjson
 
-from vedette import machine
 from vedette.app import App
-from vedette.bundle import Revision
-from vedette.clock import next_beat, until_beat
 from vedette.curating import feed
-from vedette.errors import BadPolicy, StoreFailed, Unavailable, VedetteError
-from vedette.fleet_clock import Jump, told_jump
+from vedette.domain.base import machine
+from vedette.domain.base.clock import next_beat, until_beat
+from vedette.domain.base.errors import BadPolicy, StoreFailed, Unavailable, VedetteError
+from vedette.domain.base.fleet_clock import Jump, told_jump
+from vedette.domain.bundle import Revision
+from vedette.domain.identity import ENGINE
+from vedette.domain.ports import Source
 from vedette.follow import catch_up, follow
-from vedette.identity import ENGINE
 from vedette.policy_check import CHECKED, check_live, checked_mark, read_check, told_check
 from vedette.policy_folder import offer_folder, waiting, waits
-from vedette.ports import Source
 from vedette.rollout import Wish
 from vedette.signals import Signals
 from vedette.sourcing import make_sources

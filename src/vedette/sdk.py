@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from vedette.adapters.imap_source.session import Session as MailSession
     from vedette.adapters.smtp import Unanswered
     from vedette.adapters.smtp import deliver as send_mail
-    from vedette.clock import Clock, duration_us
-    from vedette.crashpoint import reach as failpoint
-    from vedette.effect import Call, Outcome, RowWrite
-    from vedette.errors import (
+    from vedette.domain.base.clock import Clock, duration_us
+    from vedette.domain.base.errors import (
         BadFleet,
         Permanent,
         Temporary,
@@ -40,12 +38,10 @@ if TYPE_CHECKING:
         Unsendable,
         VedetteError,
     )
-    from vedette.event import Event
-    from vedette.load.field import Field
-    from vedette.load.part import Duration
-    from vedette.load.part import Part as Table
-    from vedette.load.secrets import read_secret
-    from vedette.ports.plugin import (
+    from vedette.domain.base.failpoint import reach as failpoint
+    from vedette.domain.effect import Call, Outcome, RowWrite
+    from vedette.domain.event import Event
+    from vedette.domain.ports.plugin import (
         Notification,
         NotifierPlugin,
         PushedSource,
@@ -53,7 +49,11 @@ if TYPE_CHECKING:
         SourcePlugin,
         TableContext,
     )
-    from vedette.ports.sources import Intake, Receipt, Refused, Source
+    from vedette.domain.ports.sources import Intake, Receipt, Refused, Source
+    from vedette.load.field import Field
+    from vedette.load.part import Duration
+    from vedette.load.part import Part as Table
+    from vedette.load.secrets import read_secret
 
 __all__ = [
     "MAX_MAIL",
@@ -105,10 +105,10 @@ _HOMES = {
     "vedette.adapters.imap_source.pool": ("mail_session:session_of",),
     "vedette.adapters.imap_source.session": ("MAX_MAIL", "MailSession:Session", "NoFolder"),
     "vedette.adapters.smtp": ("Unanswered", "send_mail:deliver"),
-    "vedette.clock": ("Clock", "duration_us"),
-    "vedette.crashpoint": ("failpoint:reach",),
-    "vedette.effect": ("Call", "Outcome", "RowWrite"),
-    "vedette.errors": (
+    "vedette.domain.base.clock": ("Clock", "duration_us"),
+    "vedette.domain.base.failpoint": ("failpoint:reach",),
+    "vedette.domain.effect": ("Call", "Outcome", "RowWrite"),
+    "vedette.domain.base.errors": (
         "BadFleet",
         "Permanent",
         "Temporary",
@@ -120,7 +120,7 @@ _HOMES = {
     "vedette.load.field": ("Field",),
     "vedette.load.part": ("Duration", "Table:Part"),
     "vedette.load.secrets": ("read_secret",),
-    "vedette.ports.plugin": (
+    "vedette.domain.ports.plugin": (
         "NotifierPlugin",
         "Notification",
         "PushedSource",
@@ -128,7 +128,7 @@ _HOMES = {
         "SourcePlugin",
         "TableContext",
     ),
-    "vedette.ports.sources": ("Intake", "Receipt", "Refused", "Source"),
+    "vedette.domain.ports.sources": ("Intake", "Receipt", "Refused", "Source"),
 }
 _HOME = {
     public: (module, private or public)

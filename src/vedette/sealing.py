@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import orjson
 
-from vedette.bundle import Bundle
-from vedette.digest import sha256_hex
-from vedette.policy_wasm import WasmRecord
-from vedette.quick_data import dataclass
+from vedette.domain.base.canonical import sha256_hex
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.bundle import Bundle
+from vedette.domain.policy_wasm import WasmRecord
 
 # Under these names the record keeps the live revision's archive, who signs, and the highest
 # number that was seen on the shelf and not in the record.

@@ -19,13 +19,21 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
-from vedette.bundle import Bundle
-from vedette.clock import MICROS, Clock
-from vedette.decision import denied
-from vedette.entry import Draft
-from vedette.errors import StoreFailed, VedetteError
-from vedette.ports import Metrics, PolicyEngine
-from vedette.question import NOBODY, Answer, Decided, answer_of, difference, differing, occasion
+from vedette.domain.base.clock import MICROS, Clock
+from vedette.domain.base.errors import StoreFailed, VedetteError
+from vedette.domain.bundle import Bundle
+from vedette.domain.decision import denied
+from vedette.domain.decision_request import (
+    NOBODY,
+    Answer,
+    Decided,
+    answer_of,
+    difference,
+    differing,
+    occasion,
+)
+from vedette.domain.entry import Draft
+from vedette.domain.ports import Metrics, PolicyEngine
 
 # One decision in so many is compared beside the line, unless `[policy] sample` says otherwise.
 ONE_IN = 64

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import field
 
-from vedette.bundle import Bundle
-from vedette.crashpoint import reach
-from vedette.errors import BadPolicy, BadStore, Unavailable, VedetteError
-from vedette.policy_wasm import PolicyWasm, recorded_wasm
-from vedette.ports import Shelf
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadPolicy, BadStore, Unavailable, VedetteError
+from vedette.domain.base.failpoint import reach
+from vedette.domain.bundle import Bundle
+from vedette.domain.policy_wasm import PolicyWasm, recorded_wasm
+from vedette.domain.ports import Shelf
 from vedette.sealing import AHEAD, KEY, Archive, Record, Sealer
 
 __all__ = ["TRIES", "WAIT_S", "Archive", "Record", "Shelving", "on_shelf"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from vedette.ports import Source
-from vedette.ports.plugin import SOURCES, Plan, SourceContext
+from vedette.domain.ports import Source
+from vedette.domain.ports.plugin import SOURCES, Plan, SourceContext
 
 if TYPE_CHECKING:
     from vedette.app import App
@@ -36,10 +36,10 @@ def gathering(app: App) -> Callable[[str, int, int], Awaitable[dict[str, Any] | 
 
     It is asked for as the scope `ledger/outcomes`; the answer is recorded like any other read.
     """
-    from vedette.agent import Scope
     from vedette.curate import gather
-    from vedette.event import ENVELOPE, Event
-    from vedette.question import Situation
+    from vedette.domain.agent import Scope
+    from vedette.domain.decision_request import Situation
+    from vedette.domain.event import ENVELOPE, Event
     from vedette.recall import read_drafts
 
     line, scope = app.line, Scope("ledger", "outcomes")

@@ -13,13 +13,13 @@ from contextlib import suppress
 
 from orjson import loads
 
-from vedette.digest import canonical
-from vedette.entry import Body, Draft
-from vedette.errors import BadCommand, StoreFailed
-from vedette.fleet_clock import JUMP_US, Jump, told_jump
-from vedette.identity import ENGINE
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.errors import BadCommand, StoreFailed
+from vedette.domain.base.fleet_clock import JUMP_US, Jump, told_jump
+from vedette.domain.entry import Body, Draft
+from vedette.domain.identity import ENGINE
+from vedette.domain.stop import Scope, Unrecorded
 from vedette.line import Line
-from vedette.stop import Scope, Unrecorded
 
 # After how long a store that cannot commit is tried again, first and at most.
 _PROBE_US, _LAST_PROBE_US = 250_000, 4_000_000

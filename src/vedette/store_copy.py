@@ -10,13 +10,13 @@ import re
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from vedette.clock import SystemClock
-from vedette.crashpoint import reach
-from vedette.digest import canonical
-from vedette.entry import Body, Draft
-from vedette.errors import BadCommand, BadStore
-from vedette.identity import Principal
-from vedette.quick_data import dataclass
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.clock import SystemClock
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadCommand, BadStore
+from vedette.domain.base.failpoint import reach
+from vedette.domain.entry import Body, Draft
+from vedette.domain.identity import Principal
 from vedette.storage.reads import Reads
 from vedette.storage.schema import TABLES
 

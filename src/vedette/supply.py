@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from vedette.errors import StoreFailed
-from vedette.event import Event
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import StoreFailed
+from vedette.domain.event import Event
+from vedette.domain.run import Run
 from vedette.fair import Credits, Room
 from vedette.line import Line
-from vedette.quick_data import dataclass
-from vedette.run import Run
 
 MIB = 1 << 20
 # How many runs of an agent are read at once, and how few it may have in memory before that.

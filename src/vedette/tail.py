@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 
+from vedette.domain.base.dataclass import dataclass
 from vedette.proof import Frontier, ProofError, node_hash
-from vedette.quick_data import dataclass
 
 
 @dataclass(slots=True)

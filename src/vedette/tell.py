@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import orjson
 
-from vedette import machine
-from vedette.errors import BadStore, StoreFailed
-from vedette.quick_data import dataclass
+from vedette.domain.base import machine
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadStore, StoreFailed
 from vedette.timeline.trace import ENDS, sampled, spans
 
 if TYPE_CHECKING:

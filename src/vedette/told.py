@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from vedette.digest import SAFE_INTEGER
-from vedette.judge_state import digest_state
+from vedette.domain.base.canonical import SAFE_INTEGER
+from vedette.domain.judge_state import digest_state
+from vedette.domain.ports import Thought
+from vedette.domain.run import ActionRow
 from vedette.perform import answer_data
-from vedette.ports import Thought
-from vedette.run import ActionRow
 
 
 def judged(thought: Thought) -> dict[str, Any]:

@@ -13,23 +13,23 @@ from typing import Any, Protocol
 
 import orjson
 
-from vedette.action import Action, bind_declared
 from vedette.adapters.local_judges import LocalJudges
-from vedette.agent import Agent, Fleet
-from vedette.confidence import check_confidence
-from vedette.errors import BadCommand, BadProposal
+from vedette.domain.action import Action, bind_declared
+from vedette.domain.agent import Agent, Fleet
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadCommand, BadProposal
+from vedette.domain.confidence import check_confidence
+from vedette.domain.decision_request import Situation
+from vedette.domain.event import Event
+from vedette.domain.labels import read_row
+from vedette.domain.memory import Briefing, Memory
+from vedette.domain.ports import History, Thought
+from vedette.domain.readers import Readers, Rule, of_event
+from vedette.domain.run import ActionRow, Run
 from vedette.evaluate import as_stored, first_briefing, first_roots
-from vedette.event import Event
 from vedette.gateway import Gateway
 from vedette.judging import Judge
-from vedette.labels import read_row
-from vedette.memory import Briefing, Memory
-from vedette.ports import History, Thought
-from vedette.question import Situation
-from vedette.quick_data import dataclass
-from vedette.readers import Readers, Rule, of_event
 from vedette.recall import Recall
-from vedette.run import ActionRow, Run
 
 TRY = "vedette.try/1"
 # How far back a key's runs are looked through for the last row that one of them wrote.

@@ -13,23 +13,23 @@ from typing import Any
 
 from vedette import hold
 from vedette import perform as performing
-from vedette.action import Action, Proposal, bind_declared, write_given
-from vedette.approval import HoldState
 from vedette.case import Case
-from vedette.confidence import proposal_confidence
-from vedette.decision import Decision, denied
-from vedette.digest import canonical, checked, short_id, tame
-from vedette.effect import Outcome, RowWrite
-from vedette.entry import Draft
-from vedette.errors import BadConfidence, BadProposal, Permanent, Temporary
-from vedette.labels import read_row, write_row
+from vedette.domain.action import Action, Proposal, bind_declared, write_given
+from vedette.domain.base.canonical import canonical, checked, short_id, tame
+from vedette.domain.base.errors import BadConfidence, BadProposal, Permanent, Temporary
+from vedette.domain.confidence import proposal_confidence
+from vedette.domain.decision import Decision, denied
+from vedette.domain.effect import Outcome, RowWrite
+from vedette.domain.entry import Draft
+from vedette.domain.hold import HoldState
+from vedette.domain.labels import read_row, write_row
+from vedette.domain.memory import Candidate, Memory
+from vedette.domain.ports import Thought
+from vedette.domain.readers import meet, within
+from vedette.domain.row_proof import DECIDED, Told, write_duties
+from vedette.domain.run import ActionRow, Step
 from vedette.line import Line
-from vedette.memory import Candidate, Memory
-from vedette.ports import Thought
-from vedette.readers import meet, within
 from vedette.reserve import settle, tell_refused
-from vedette.row_proof import DECIDED, Told, write_duties
-from vedette.run import ActionRow, Step
 from vedette.told import judged
 
 Bound = list[Action | BadProposal]

@@ -1,8 +1,8 @@
 """`undo`: a person has what an effect did taken back, by the inverse that its tool declares.
 
-The command does nothing itself: it accepts an event (see `vedette.undo`), which wakes the agent
-of the effect, and from there on the inverse is an action like any other: decided under the policy
-of that moment, held where policy holds it, performed once, in the ledger.
+The command does nothing itself: it accepts an event (see `vedette.domain.compensation`), which
+wakes the agent of the effect, and from there on the inverse is an action like any other: decided
+under the policy of that moment, held where policy holds it, performed once, in the ledger.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 from vedette.answering import ask_leave
 from vedette.commands import Commands, Order
 from vedette.correcting import Along
-from vedette.errors import AlreadyDone, BadCommand, BadEvent, NotFound
-from vedette.event import Event, subject_of
+from vedette.domain.base.errors import AlreadyDone, BadCommand, BadEvent, NotFound
+from vedette.domain.compensation import erased, undo_event, undo_run
+from vedette.domain.event import Event, subject_of
+from vedette.domain.ports import Accepted, Arrival
+from vedette.domain.row_proof import find_outcome_fault
+from vedette.domain.run import ActionRow, Run
+from vedette.domain.tool import Tool
 from vedette.line import Line
-from vedette.ports import Accepted, Arrival
-from vedette.row_proof import find_outcome_fault
-from vedette.run import ActionRow, Run
 from vedette.timeline.undone import undoings
-from vedette.tool import Tool
-from vedette.undo import erased, undo_event, undo_run
 
 VERBS: Mapping[str, Mapping[str, type]] = {"undo": {"effect": str}}
 NEEDED = {"undo": "effect"}

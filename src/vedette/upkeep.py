@@ -11,18 +11,18 @@ from dataclasses import field, replace
 from typing import Any, Protocol
 
 from vedette.archived import Archived
-from vedette.digest import canonical
-from vedette.doubt import Doubt
-from vedette.entry import Body, Draft
-from vedette.errors import BadCommand
-from vedette.identity import Principal
-from vedette.learned import ARCHIVING, Learned
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.entry import Body, Draft
+from vedette.domain.identity import Principal
+from vedette.domain.loss_window import Doubt
+from vedette.domain.memory_state import ARCHIVING, Learned
+from vedette.domain.ports import Erased
+from vedette.domain.roles import require
+from vedette.domain.run import Run
 from vedette.line import Line
-from vedette.ports import Erased
 from vedette.proof import ProofError, SigningKey
-from vedette.quick_data import dataclass
-from vedette.roles import require
-from vedette.run import Run
 
 Found = tuple[Any, ...]
 

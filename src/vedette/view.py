@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from vedette.effect import OPEN, state_after
+from vedette.domain.effect import OPEN, state_after
 
 MINUTE_US = 60_000_000
 KEEP_MINUTES = 2880

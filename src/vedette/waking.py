@@ -9,11 +9,11 @@ from __future__ import annotations
 from contextlib import suppress
 
 from vedette.case import Case
-from vedette.errors import StoreFailed
+from vedette.domain.base.errors import StoreFailed
+from vedette.domain.run import ActionRow, Run
 from vedette.line import Line
 from vedette.perform import LAST_RETRY_US
 from vedette.quiet_time import MARGIN_US
-from vedette.run import ActionRow, Run
 from vedette.supply import Supply
 
 # How often it is looked for what is due, and how many runs that woke may be in memory at once.

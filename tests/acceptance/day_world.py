@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vedette.effect import Call, Outcome
-from vedette.event import Event
+from vedette.domain.effect import Call, Outcome
+from vedette.domain.event import Event
 from vedette.testing.toy import DESK, do, job, note
 
 ACTING = tuple(f"keeper_{number:02}" for number in range(18))

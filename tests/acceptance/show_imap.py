@@ -23,7 +23,7 @@ from tests.imap import Kept, Mailbox, server
 from tests.small import AGENT, small
 
 from vedette.adapters.imap_source import ImapSource
-from vedette.clock import SystemClock
+from vedette.domain.base.clock import SystemClock
 from vedette.founding import found
 from vedette.load import load_settings
 from vedette.load.imap import ImapPlan

@@ -30,7 +30,7 @@ from tools import json_shapes
 
 import vedette.cli
 from vedette.cli import cli, common, main
-from vedette.fleet_clock import FILE
+from vedette.domain.base.fleet_clock import FILE
 from vedette.testing.toy import World, job, send, toy_fleet
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -27,7 +27,7 @@ from tests.said import START, environment, vedette
 from tests.said import said as look
 
 from vedette.cli.fresh import wipe
-from vedette.errors import BadCommand, StoreBusy
+from vedette.domain.base.errors import BadCommand, StoreBusy
 from vedette.load import Settings
 from vedette.serve.endpoint import socket_of
 

@@ -39,7 +39,7 @@ from tests.said import vedette
 
 from vedette.adapters.ledger_file import Exported
 from vedette.adapters.sqlite import OpenedStore
-from vedette.digest import canonical
+from vedette.domain.base.canonical import canonical
 from vedette.replay import replay
 from vedette.testing.harness import TrustingStage
 from vedette.timeline.match import match

@@ -41,10 +41,10 @@ from tests.acceptance.day_world import (
 from tests.faults.scenario import publish
 from tests.faults.warming import keep_content
 
-from vedette import crashpoint
-from vedette.errors import AlreadyDone
-from vedette.event import Event
-from vedette.run import ActionRow
+from vedette.domain.base import failpoint
+from vedette.domain.base.errors import AlreadyDone
+from vedette.domain.event import Event
+from vedette.domain.run import ActionRow
 from vedette.testing.clock import ManualClock
 from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness
@@ -195,14 +195,14 @@ class Life:
 
 def live(day: Day) -> None:
     """Play to the end of the day in this process."""
-    counted = crashpoint.hook
+    counted = failpoint.hook
 
     def hook(point: str) -> None:
         # (Two of these for every event say who was thinking; nothing of the record is written.)
         if counted is not None and not point.startswith("in_hand"):
             counted(point)
 
-    crashpoint.hook = hook
+    failpoint.hook = hook
     asyncio.run(Life(day).play())
 
 
@@ -217,7 +217,7 @@ def die_calling(day: Day) -> None:
         life = Life(day)
         await life._open()
         async with life.fleet as fleet:
-            crashpoint.hook = hook
+            failpoint.hook = hook
             last = [
                 job(f"last {name}", do("order.place", to=DESK, text=f"last {name}"), agent=name)
                 for name in ACTING[:4]

@@ -126,7 +126,7 @@ MAIL = f"From: {STRANGER}\r\nDate: Mon, 1 Jun 2026 10:00:00 +0000\r\n\r\nPay me.
 TOOLS_PY = '''\
 from pathlib import Path
 
-from vedette.effect import Outcome
+from vedette.domain.effect import Outcome
 
 
 def write(call):

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from vedette.event import ENVELOPE, Event
+from vedette.domain.event import ENVELOPE, Event
 from vedette.testing.harness import checkout
 
 AGENT = "gauge_keeper"
@@ -90,7 +90,7 @@ class Judge(Base):
 TOOLS_PY = '''\
 """Appends a mark to the target's file."""
 
-from vedette.effect import Outcome
+from vedette.domain.effect import Outcome
 
 from .target import Target
 

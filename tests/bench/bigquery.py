@@ -25,7 +25,7 @@ from vedette.adapters.bigquery.shipper import Shipper
 from vedette.adapters.bigquery.source import BigQuerySource
 from vedette.adapters.bigquery.tables import Encoder
 from vedette.adapters.bigquery.warehouse import Warehouse
-from vedette.digest import canonical
+from vedette.domain.base.canonical import canonical
 from vedette.load.edges import BigQueryPlan
 from vedette.testing.clock import ManualClock
 from vedette.testing.intake import ListIntake

@@ -20,12 +20,12 @@ from tests.bench.bench_fleet import AGENT
 from tests.bench.flat_fleet import SOURCE, TYPE, asking, keeper
 from tests.bench.stencil import Stencil
 
-from vedette.action import action_id
-from vedette.effect import RowWrite
-from vedette.entry import Body, Draft
-from vedette.event import ENVELOPE, Event, subject_of
-from vedette.ports import Arrival
-from vedette.run import ActionRow, Answer, Committed, Run, Step
+from vedette.domain.action import action_id
+from vedette.domain.effect import RowWrite
+from vedette.domain.entry import Body, Draft
+from vedette.domain.event import ENVELOPE, Event, subject_of
+from vedette.domain.ports import Arrival
+from vedette.domain.run import ActionRow, Answer, Committed, Run, Step
 from vedette.storage.store import SqlStore
 from vedette.testing.harness import FleetHarness
 

@@ -20,7 +20,7 @@ from tests.bench.bench_fleet import (
 from tests.bench.bench_fleet import SOURCE as SOURCE
 from tests.bench.target import marks_file
 
-from vedette.event import ENVELOPE, Event
+from vedette.domain.event import ENVELOPE, Event
 from vedette.testing.harness import FleetHarness
 
 TYPE = "bench.reading"

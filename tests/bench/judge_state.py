@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from vedette.judge_state import is_name, made_of, name_state, see, seen_from
+from vedette.domain.judge_state import is_name, made_of, name_state, see, seen_from
 from vedette.judging.ranks import Ranks
 
 TIMES = 20_000

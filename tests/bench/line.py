@@ -33,7 +33,7 @@ from tests.bench.target import happened, marks_file
 
 from vedette.app import App
 from vedette.cli.run import COLLECT
-from vedette.event import Event
+from vedette.domain.event import Event
 from vedette.testing.harness import FleetHarness
 
 STORES = ("sqlite", "postgresql")

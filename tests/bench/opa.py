@@ -38,21 +38,21 @@ from tests.opa import find_opa
 from tests.opa_server import OpaServer, opa_server
 from tests.questions import BUNDLE
 
-from vedette.action import bind_declared
 from vedette.adapters.opa import OpaEngine, OpaLink
 from vedette.adapters.opa_wasm import WasmEngine, build
 from vedette.adapters.prometheus import PrometheusMetrics
 from vedette.adapters.rego.engine import RegorusEngine
 from vedette.adapters.rego.golden import golden
-from vedette.budget import Counts
+from vedette.domain.action import bind_declared
+from vedette.domain.budget import Counts
+from vedette.domain.decision_request import Nobody, Situation
+from vedette.domain.event import ENVELOPE, Event
+from vedette.domain.memory import Briefing
+from vedette.domain.ports import PolicyEngine
 from vedette.evaluate import first_roots
-from vedette.event import ENVELOPE, Event
 from vedette.gateway import Gateway
 from vedette.judging import Proposal, Ref
 from vedette.load.policy_data import mount
-from vedette.memory import Briefing
-from vedette.ports import PolicyEngine
-from vedette.question import Nobody, Situation
 
 WARM, ROUND = 100, 250
 

@@ -18,18 +18,18 @@ from tests.bench.machine import described, percentile
 from tests.fleet.deciding import NOW_US, POLICIES, REGISTRY, shipped
 from tests.opa import find_opa
 
-from vedette.action import Action, Proposal, bind_declared
 from vedette.adapters.opa_wasm import WasmEngine, build
 from vedette.adapters.prometheus import PrometheusMetrics
 from vedette.adapters.rego.engine import RegorusEngine
 from vedette.adapters.rego.stage import read_bundle
+from vedette.domain.action import Action, Proposal, bind_declared
+from vedette.domain.decision_request import Situation
+from vedette.domain.event import ENVELOPE, Event
+from vedette.domain.memory import Briefing
+from vedette.domain.origin import Ref
+from vedette.domain.ports import PolicyEngine
 from vedette.evaluate import first_roots
-from vedette.event import ENVELOPE, Event
 from vedette.gateway import Gateway
-from vedette.memory import Briefing
-from vedette.origin import Ref
-from vedette.ports import PolicyEngine
-from vedette.question import Situation
 from vedette.second_opinion import ONE_IN, Samples, SecondOpinion
 
 AGENT, BANK, TOOL = "inbox_triage", "inbox", "mail.flag"

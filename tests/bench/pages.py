@@ -25,7 +25,7 @@ from typing import Any
 import orjson
 from tests.bench.machine import described, percentile
 
-from vedette.digest import canonical
+from vedette.domain.base.canonical import canonical
 from vedette.storage.database import Database
 from vedette.storage.pending import RUN
 from vedette.storage.reads import Reads

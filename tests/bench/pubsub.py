@@ -38,7 +38,7 @@ from vedette.adapters.pubsub.decode import Decoder
 from vedette.adapters.pubsub.source import PubsubSource
 from vedette.app import App
 from vedette.cli.run import COLLECT
-from vedette.event import Event
+from vedette.domain.event import Event
 
 GOAL_PER_S, GOAL_US = 5000.0, 60.0
 BATCH = 256

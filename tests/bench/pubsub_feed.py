@@ -19,8 +19,8 @@ from tests.pubsub import Broker, message_of
 
 from vedette.adapters.file_source import CsvSource
 from vedette.adapters.maildir_source import MaildirSource
-from vedette.clock import SystemClock
-from vedette.event import Event
+from vedette.domain.base.clock import SystemClock
+from vedette.domain.event import Event
 from vedette.testing.intake import ListIntake
 
 SUBSCRIPTIONS, MAILS = 20, 4

@@ -46,7 +46,7 @@ TOOLS = '''\
 import os
 import time
 
-from vedette.effect import Outcome
+from vedette.domain.effect import Outcome
 
 
 def light(call):

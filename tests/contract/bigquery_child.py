@@ -19,10 +19,10 @@ from pathlib import Path
 
 from tests.bigquery import PROJECT, ROOT
 
-from vedette import crashpoint
 from vedette.adapters.bigquery import source as module
 from vedette.adapters.bigquery.source import BigQuerySource
 from vedette.cli.ship import _shipped
+from vedette.domain.base import failpoint
 from vedette.load import Settings
 from vedette.load.edges import AuditPlan, BigQueryPlan, Edges
 from vedette.testing.clock import ManualClock
@@ -67,7 +67,7 @@ def arm(point: str, at: int) -> None:
         if name == point and not left[0]:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    crashpoint.hook = reached
+    failpoint.hook = reached
 
 
 async def take_in(folder: Path, dataset: str, point: str, at: int) -> None:

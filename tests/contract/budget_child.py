@@ -15,9 +15,9 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette.adapters.postgres import PostgresStore
-from vedette.budget import Cap
-from vedette.clock import SystemClock
-from vedette.run import Answer, Run
+from vedette.domain.base.clock import SystemClock
+from vedette.domain.budget import Cap
+from vedette.domain.run import Answer, Run
 from vedette.testing.steps import accepted, closing, event
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from vedette import crashpoint
 from vedette.adapters import smtp
 from vedette.adapters.http_tool.send import NoAnswer, exchange, place_of
+from vedette.domain.base import failpoint
 from vedette.load.http_template import Request
 
 TIME_S, CUT_S, LATER_S = 0.3, 1.0, 4.0
@@ -55,7 +55,7 @@ def take_mail(listening: socket.socket, arrived: list[str]) -> None:
 def send_mail(port: int, cut: Callable[[], None]) -> None:
     """Hand a mail over whose content finds the link cut. Returns once nobody waits any more."""
     smtp.TIMEOUT_S = TIME_S
-    crashpoint.hook = lambda point: cut() if point == "smtp.data:before" else None
+    failpoint.hook = lambda point: cut() if point == "smtp.data:before" else None
     server = {"host": "127.0.0.1", "port": port, "tls": "none"}
     with suppress(smtp.Unanswered):
         smtp.deliver(server, b"Subject: late\r\n\r\nlate\r\n", "a@b.example", ["c@d.example"])

@@ -18,8 +18,8 @@ from typing import Any
 
 from tests.faults.warming import keep
 
-from vedette import crashpoint
 from vedette.adapters.bundle_shelf import open_shelf
+from vedette.domain.base import failpoint
 from vedette.load.edges import Edges, PolicyPlan
 from vedette.publishing import FolderSealer
 from vedette.shelving import Archive, on_shelf
@@ -75,11 +75,11 @@ class FromHere:
     """Lets the crash points pass uncounted until a publication begins."""
 
     def __init__(self) -> None:
-        self._counting = crashpoint.hook
-        crashpoint.hook = None
+        self._counting = failpoint.hook
+        failpoint.hook = None
 
     def __call__(self) -> None:
-        crashpoint.hook = self._counting
+        failpoint.hook = self._counting
 
 
 def warm(folder: Path, edited: Path) -> None:

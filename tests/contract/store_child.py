@@ -15,8 +15,8 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette.adapters.sqlite import SqliteStore
-from vedette.clock import SystemClock
-from vedette.errors import StoreFailed
+from vedette.domain.base.clock import SystemClock
+from vedette.domain.base.errors import StoreFailed
 from vedette.testing.steps import accepted, closing, entry, event, step
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

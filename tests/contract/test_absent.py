@@ -11,7 +11,7 @@ from tests.contract.test_dead import fleet as fleet
 from tests.contract.test_dead import view_agrees
 from tests.contract.test_dead import world as world
 
-from vedette.effect import Call, Outcome
+from vedette.domain.effect import Call, Outcome
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send, until

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from vedette.adapters.adk.reasoner import AdkReasoner
-from vedette.errors import StoreFailed
-from vedette.event import Event
-from vedette.run import Step
+from vedette.domain.base.errors import StoreFailed
+from vedette.domain.event import Event
+from vedette.domain.run import Step
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import Asked, Calls, Line, ScriptedModel

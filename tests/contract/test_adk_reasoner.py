@@ -18,11 +18,11 @@ import pytest
 from vedette.adapters.adk.briefing import briefing_text, fence_json
 from vedette.adapters.adk.reasoner import AdkReasoner
 from vedette.adapters.adk.tools import DeclaredTool, declared_tools
-from vedette.errors import BadFleet, Permanent, Temporary
-from vedette.event import Event
+from vedette.domain.base.errors import BadFleet, Permanent, Temporary
+from vedette.domain.event import Event
+from vedette.domain.memory import Briefing
+from vedette.domain.origin import Ref
 from vedette.load.folder import release_digest
-from vedette.memory import Briefing
-from vedette.origin import Ref
 from vedette.testing.scripted import Asked, Calls, Hang, Line, ScriptedModel
 
 if TYPE_CHECKING:

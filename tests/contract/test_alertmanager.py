@@ -18,8 +18,8 @@ import uvicorn
 from starlette.applications import Starlette
 from tests.prometheus import Alertmanager
 
-from vedette.errors import BadFleet, StoreFailed
-from vedette.event import ENVELOPE
+from vedette.domain.base.errors import BadFleet, StoreFailed
+from vedette.domain.event import ENVELOPE
 from vedette.load import load_settings
 from vedette.load.at_hand import AlertmanagerPlan
 from vedette.serve.alertmanager import AlertDoor, AlertLimits, routes

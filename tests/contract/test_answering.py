@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from tests.contract.test_undo import content, lay, mail
 
-from vedette.action import Proposal
 from vedette.answering import AT_ONCE, CLAIMED_US
 from vedette.cli.showing import folded, group_lines, hold_lines, safe_whole
 from vedette.commands import Order
-from vedette.errors import BadCommand, Forbidden, NotFound
-from vedette.event import Event
-from vedette.identity import Principal
-from vedette.memory import Briefing
-from vedette.origin import Ref
-from vedette.ports import Thought
+from vedette.domain.action import Proposal
+from vedette.domain.base.errors import BadCommand, Forbidden, NotFound
+from vedette.domain.event import Event
+from vedette.domain.identity import Principal
+from vedette.domain.memory import Briefing
+from vedette.domain.origin import Ref
+from vedette.domain.ports import Thought
 from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness

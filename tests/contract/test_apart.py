@@ -18,10 +18,10 @@ from tests.remote import Host, connect_as, now_us
 from vedette.adapters.svid import Issuer
 from vedette.apart import Apart, apart, as_gateway, issuer_of, tokens_of, with_tokens
 from vedette.cli import cli
-from vedette.errors import BadCommand, BadFleet, StoreFailed
+from vedette.domain.base.errors import BadCommand, BadFleet, StoreFailed
+from vedette.domain.ports.tokens import BadToken
 from vedette.load import Settings, load_settings
 from vedette.load.edges import Edges, GatewayPlan, TokensPlan
-from vedette.ports.tokens import BadToken
 from vedette.serve import workers
 from vedette.serve.workers import serve_workers, socket_path
 from vedette.storage.store import SqlStore

@@ -14,7 +14,6 @@ import apsw
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vedette import crashpoint
 from vedette.adapters.keys import line_of
 from vedette.adapters.ledger_file import (
     Archive,
@@ -32,9 +31,10 @@ from vedette.adapters.ledger_file import (
 )
 from vedette.adapters.sqlite import OpenedStore, SqliteStore
 from vedette.archived import NOTHING, Archived
-from vedette.digest import canonical
-from vedette.entry import Body, Draft
-from vedette.errors import BadCommand, BadStore
+from vedette.domain.base import failpoint
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.errors import BadCommand, BadStore
+from vedette.domain.entry import Body, Draft
 from vedette.load import Settings
 from vedette.proof import Frontier
 from vedette.testing.clock import ManualClock
@@ -457,10 +457,10 @@ async def test_an_archiving_broken_off_is_done_again(
             raise Died
 
     archives = tmp_path / "archive"
-    monkeypatch.setattr(crashpoint, "hook", die)
+    monkeypatch.setattr(failpoint, "hook", die)
     with pytest.raises(Died):
         await put_away(folder, archives, clock, 4)
-    monkeypatch.setattr(crashpoint, "hook", None)
+    monkeypatch.setattr(failpoint, "hook", None)
     assert verified(folder).archived == 0
     archived = await put_away(folder, archives, clock, 4)
     assert verified(folder, archives).ok

@@ -36,9 +36,9 @@ from vedette.adapters.target_records import (
 from vedette.adapters.target_records.bigquery import statement
 from vedette.cli import cli
 from vedette.cli.common import reading
-from vedette.clock import SystemClock
-from vedette.effect import Call
-from vedette.errors import BadCommand, BadFleet, Unavailable
+from vedette.domain.base.clock import SystemClock
+from vedette.domain.base.errors import BadCommand, BadFleet, Unavailable
+from vedette.domain.effect import Call
 from vedette.load.settings import read_settings
 from vedette.testing.harness import FleetHarness, checkout
 from vedette.timeline.audit import Claim, Item, Ledger, Mail, audit_keys, audit_mailbox, read_ledger
@@ -259,7 +259,7 @@ def reading_of(folder: Path) -> Iterator[Ledger]:
 
 
 def _iso(at_us: int) -> str:
-    from vedette.clock import iso
+    from vedette.domain.base.clock import iso
 
     return iso(at_us)
 

@@ -25,12 +25,12 @@ from vedette.adapters.keys import read_key
 from vedette.adapters.ledger_file import verify_store
 from vedette.adapters.sqlite import OpenedStore
 from vedette.backup import back_up, restore
-from vedette.clock import SystemClock, iso
-from vedette.digest import canonical
-from vedette.effect import Outcome
-from vedette.errors import BadCommand, BadStore, StoreBusy
-from vedette.event import Event
-from vedette.identity import Principal
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.clock import SystemClock, iso
+from vedette.domain.base.errors import BadCommand, BadStore, StoreBusy
+from vedette.domain.effect import Outcome
+from vedette.domain.event import Event
+from vedette.domain.identity import Principal
 from vedette.load import Settings
 from vedette.proof import Checkpoint, Frontier, leaf_hash, read_notes, sign_note
 from vedette.quiet_time import QuietTimes
@@ -692,9 +692,9 @@ CHILD = """
 import asyncio, os, signal, sys
 from dataclasses import replace
 from pathlib import Path
-from vedette import crashpoint
+from vedette.domain.base import failpoint as crashpoint
 from vedette.backup import restore
-from vedette.identity import Principal
+from vedette.domain.identity import Principal
 from vedette.load import Settings
 
 folder, point, left = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])

@@ -12,9 +12,9 @@ from tests.broken_disk import broken_disk
 
 from vedette.adapters.sqlite_bank import SqliteBank
 from vedette.adapters.sqlite_bank.terms import MAX_TERMS, query_terms
-from vedette.errors import BadStore, Permanent, StoreFailed
-from vedette.learned import Learned
-from vedette.memory import BankPlan, Candidate, Memory, State
+from vedette.domain.base.errors import BadStore, Permanent, StoreFailed
+from vedette.domain.memory import BankPlan, Candidate, Memory, State
+from vedette.domain.memory_state import Learned
 
 NOW = 1_780_000_000_000_000
 TEXTS = {

@@ -25,9 +25,9 @@ from vedette.adapters.bigquery.tables import (
     columns,
 )
 from vedette.adapters.bigquery.warehouse import RefusedError, Warehouse
-from vedette.digest import canonical, sha256_hex
-from vedette.entry import FIELDS
-from vedette.errors import BadStore
+from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.base.errors import BadStore
+from vedette.domain.entry import FIELDS
 
 OTHERS = ("event.accepted", "action.decided", "recall.decided", "run.closed")
 

@@ -17,9 +17,9 @@ from vedette.adapters.bigquery import source as module
 from vedette.adapters.bigquery.clients import query_client
 from vedette.adapters.bigquery.source import AwayError, BigQuerySource
 from vedette.adapters.bigquery.sql import AT, ROW, query_text
-from vedette.clock import iso
-from vedette.errors import BadFleet, StoreFailed
-from vedette.event import Event
+from vedette.domain.base.clock import iso
+from vedette.domain.base.errors import BadFleet, StoreFailed
+from vedette.domain.event import Event
 from vedette.load import load_settings
 from vedette.load.edges import BigQueryPlan
 from vedette.sourcing import make_source

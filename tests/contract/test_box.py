@@ -26,9 +26,10 @@ from vedette.adapters.worker_pool.asked import WorkerLost
 from vedette.adapters.worker_pool.hands import WorkerHands
 from vedette.adapters.worker_pool.judges import Making
 from vedette.adapters.worker_pool.protection import Protection
-from vedette.agent import Limits
-from vedette.effect import Call
-from vedette.errors import BadFleet, Forbidden
+from vedette.domain.agent import Limits
+from vedette.domain.base.errors import BadFleet, Forbidden
+from vedette.domain.effect import Call
+from vedette.domain.tool import Tool
 from vedette.isolation import Containment, containment, require_box
 from vedette.load import Isolation, Settings
 from vedette.load.reach import reach_of
@@ -37,7 +38,6 @@ from vedette.serve.ancestry import descends
 from vedette.serve.client import LocalClient
 from vedette.serve.local import serve_local
 from vedette.testing.harness import FleetHarness
-from vedette.tool import Tool
 
 LIMITS = Limits(time_us=20_000_000, memory=256 << 20)
 
@@ -70,7 +70,7 @@ class Judge(Base):
 TOOLS_PY = """
 import socket, urllib.request
 from pathlib import Path
-from vedette.effect import Outcome
+from vedette.domain.effect import Outcome
 
 def act(call):
     path = Path(call.target["path"])

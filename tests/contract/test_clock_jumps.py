@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from vedette.effect import Outcome
-from vedette.errors import BadCommand, StoreFailed
+from vedette.domain.base.errors import BadCommand, StoreFailed
+from vedette.domain.effect import Outcome
 from vedette.serve.local import live_status
 from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock, settle

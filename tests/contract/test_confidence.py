@@ -17,9 +17,9 @@ from tests.remote import Host, now_us
 
 from vedette.adapters.adk.reasoner import AdkReasoner
 from vedette.apart import issuer_of
-from vedette.confidence import check_confidence, proposal_confidence
-from vedette.errors import BadConfidence
-from vedette.event import Event
+from vedette.domain.base.errors import BadConfidence
+from vedette.domain.confidence import check_confidence, proposal_confidence
+from vedette.domain.event import Event
 from vedette.load.edges import Edges, GatewayPlan
 from vedette.serve.workers import serve_workers
 from vedette.testing.harness import FleetHarness

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from vedette.connections import RESERVE, Connections, room
-from vedette.errors import BadFleet
+from vedette.domain.base.connections import RESERVE, Connections, room
+from vedette.domain.base.errors import BadFleet
 from vedette.serve.deadlines import protocol
 
 # Seconds: short enough to wait for, long enough to tell one part from another.

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from tests.pg import server
 
-from vedette.effect import Outcome
-from vedette.errors import AlreadyDone, BadCommand, Forbidden, StoreFailed
-from vedette.event import Event
+from vedette.domain.base.errors import AlreadyDone, BadCommand, Forbidden, StoreFailed
+from vedette.domain.effect import Outcome
+from vedette.domain.event import Event
+from vedette.domain.identity import Principal
+from vedette.domain.run import ActionRow, Committed, Run, Step
 from vedette.handle import bury
-from vedette.identity import Principal
 from vedette.load.settings import StorePlan
-from vedette.run import ActionRow, Committed, Run, Step
 from vedette.storage import dead as dead_orders
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness

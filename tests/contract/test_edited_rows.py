@@ -18,12 +18,12 @@ from tests.contract.test_reconstruct_stores import plan as plan
 
 from vedette.adapters.ledger_file import verify_store
 from vedette.adapters.sqlite import OpenedStore
-from vedette.bundle import Bundle
-from vedette.effect import Outcome
-from vedette.entry import Draft
-from vedette.errors import BadPolicy
+from vedette.domain.base.errors import BadPolicy
+from vedette.domain.bundle import Bundle
+from vedette.domain.effect import Outcome
+from vedette.domain.entry import Draft
+from vedette.domain.ports import Refused
 from vedette.load.settings import StorePlan
-from vedette.ports import Refused
 from vedette.replay import replay
 from vedette.storage.audit import PROVED, UNTOLD, audit
 from vedette.storage.schema import TABLES

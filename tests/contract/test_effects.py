@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 
 from vedette.adapters.local_hands import LocalHands
-from vedette.effect import Call, Outcome
-from vedette.errors import BadFleet
-from vedette.event import Event
+from vedette.domain.base.errors import BadFleet
+from vedette.domain.effect import Call, Outcome
+from vedette.domain.event import Event
+from vedette.domain.run import ActionRow
+from vedette.domain.tool import Tool
 from vedette.handle import bury
 from vedette.perform import make
-from vedette.run import ActionRow
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, denying, job, note, send, toy_fleet, until, write_policies
 from vedette.timeline.explain import explain
 from vedette.timeline.text import explain_text
-from vedette.tool import Tool
 
 HOUR_US = 3_600_000_000
 OBLIGES = {

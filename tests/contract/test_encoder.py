@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from vedette.adapters.encoder import WIDTH, Encoder, joined
-from vedette.errors import BadFleet
+from vedette.domain.base.errors import BadFleet
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".tools" / "eval" / "bin" / "python"

@@ -15,7 +15,7 @@ import orjson
 import pytest
 from tests.bench.pages import filled_postgres, filled_sqlite, questions
 
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
 from vedette.storage.reads import Reads
 from vedette.timeline.entries import FILTERS, GAP, changes, entries_page
 

@@ -20,8 +20,8 @@ from tests.small import small
 
 from vedette.adapters.ledger_file import verify_store
 from vedette.commands import Order
-from vedette.errors import BadCommand, Forbidden, NotShown
-from vedette.identity import Principal
+from vedette.domain.base.errors import BadCommand, Forbidden, NotShown
+from vedette.domain.identity import Principal
 from vedette.load.settings import StorePlan
 from vedette.mail import mail_event
 from vedette.serve.orders import carry_out

@@ -11,12 +11,12 @@ import pytest
 from tests.acceptance.promises.test_promise_06_memory_is_governed import mail, shipped
 
 from vedette.adapters.sqlite import OpenedStore
-from vedette.entry import Body, Draft
-from vedette.errors import BadCommand
-from vedette.event import Event
-from vedette.memory import Briefing, Candidate
-from vedette.ports import Erased, Refused, Thought
-from vedette.run import Committed, Step
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.entry import Body, Draft
+from vedette.domain.event import Event
+from vedette.domain.memory import Briefing, Candidate
+from vedette.domain.ports import Erased, Refused, Thought
+from vedette.domain.run import Committed, Step
 from vedette.runner import feeding
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner

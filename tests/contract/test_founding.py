@@ -12,9 +12,9 @@ import pytest
 from tests.said import said
 from tests.small import AGENT, cases, small
 
-from vedette import crashpoint
-from vedette.errors import BadCommand
-from vedette.event import Event
+from vedette.domain.base import failpoint
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.event import Event
 from vedette.founding import found
 from vedette.load import Problem, Settings, load_fleet, load_settings
 from vedette.load.policy_data import mount
@@ -41,7 +41,7 @@ def root(written: Path, tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _no_hook() -> Iterator[None]:
     yield
-    crashpoint.hook = None
+    failpoint.hook = None
 
 
 def settings(root: Path) -> Settings:
@@ -219,13 +219,13 @@ def test_what_somebody_saves_meanwhile_is_kept_and_the_new_agent_refused(
         return []
 
     before = files(root)
-    crashpoint.hook = save
+    failpoint.hook = save
     with pytest.raises(BadCommand, match="saved by somebody"):
         found(settings(root), NEW, AGENT, None, None, check)
     name = str(path.relative_to(root))
     assert files(root) == {**before, name: before[name] + b"# saved by kim\n"}
     # The same order again takes up what they saved.
-    crashpoint.hook = None
+    failpoint.hook = None
     found(settings(root), NEW, AGENT, None, None, nothing_wrong)
     assert path.read_bytes().count(b"# saved by kim") == 1
     assert data(root)["grants"][NEW]["mode"] == "observe"  # type: ignore[index]
@@ -238,11 +238,11 @@ def test_where_something_cannot_be_written_all_is_as_it_was(root: Path) -> None:
         if at == "found-folder:before":
             raise OSError(28, "No space left on device", "agents")
 
-    crashpoint.hook = fail
+    failpoint.hook = fail
     with pytest.raises(BadCommand, match="No space left") as told:
         found(settings(root), NEW, AGENT, None, None, nothing_wrong)
     assert "nothing was changed" in str(told.value)
-    crashpoint.hook = None
+    failpoint.hook = None
     assert files(root) == before
 
 
@@ -250,7 +250,7 @@ def test_after_a_crash_before_the_folder_the_same_order_completes_it(root: Path)
     whole = Path(shutil.copytree(root, root.parent / "whole"))
     found(settings(whole), NEW, AGENT, None, None, nothing_wrong)
     if (child := os.fork()) == 0:
-        crashpoint.hook = lambda at: os._exit(9) if at == "found-folder:before" else None
+        failpoint.hook = lambda at: os._exit(9) if at == "found-folder:before" else None
         found(settings(root), NEW, AGENT, None, None, nothing_wrong)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9

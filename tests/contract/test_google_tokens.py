@@ -15,10 +15,10 @@ from tests.googles import MASTER, FakeGoogle, fake_google
 from vedette.adapters.google_tokens import IamCredentials, Metadata, TokenHands
 from vedette.adapters.jwt import Jwks
 from vedette.adapters.jwt.keys import read_key
-from vedette.effect import Call, Outcome, RowWrite
-from vedette.errors import BadFleet, Unavailable
-from vedette.ports.tokens import BadToken
-from vedette.tool import Tool
+from vedette.domain.base.errors import BadFleet, Unavailable
+from vedette.domain.effect import Call, Outcome, RowWrite
+from vedette.domain.ports.tokens import BadToken
+from vedette.domain.tool import Tool
 
 SCOPES = ["https://www.googleapis.com/auth/pubsub"]
 CALL = Call("wire.send", {}, "k1", "sorter", "run_1", {}, (), 1, 1_000_000)

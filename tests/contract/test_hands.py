@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from vedette.adapters.local_hands import HUNG, THREADS, LocalHands
-from vedette.effect import Call, Outcome
+from vedette.domain.effect import Call, Outcome
+from vedette.domain.tool import Settles, Tool
 from vedette.testing.clock import ManualClock
 from vedette.testing.toy import World, job, send, toy_fleet, until
-from vedette.tool import Settles, Tool
 
 SHORT_US = 50_000
 LONG_US = 5_000_000

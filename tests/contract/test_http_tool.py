@@ -28,17 +28,17 @@ from vedette.adapters.http_tool.hands import HttpHands
 from vedette.adapters.http_tool.outcomes import retry_after_us
 from vedette.adapters.http_tool.send import Answer, forbidden
 from vedette.adapters.secrets import with_secrets
-from vedette.agent import Fleet
 from vedette.cli.check import code_problems
-from vedette.effect import Call, Outcome
-from vedette.errors import BadFleet, Unavailable
+from vedette.domain.agent import Fleet
+from vedette.domain.base.errors import BadFleet, Unavailable
+from vedette.domain.effect import Call, Outcome
+from vedette.domain.readers import Readers
+from vedette.domain.tool import Settles, Tool
 from vedette.load import load_settings
 from vedette.load.http_template import BadArgument, made
-from vedette.readers import Readers
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send, toy_fleet, until
-from vedette.tool import Settles, Tool
 
 TOKEN = "geheim-und-lang"
 

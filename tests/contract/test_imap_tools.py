@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.contract.test_mail_targets import Hand, ImapBox, raw
 
-from vedette import crashpoint
 from vedette.adapters.imap_source import Session, read_address
 from vedette.adapters.imap_source.folder_name import plain, quoted
 from vedette.adapters.imap_source.pool import close_all, session_of
-from vedette.errors import Permanent, Temporary
+from vedette.domain.base import failpoint
+from vedette.domain.base.errors import Permanent, Temporary
 
 
 class Killed(BaseException):
@@ -22,16 +22,16 @@ class Killed(BaseException):
 @pytest.fixture
 def box() -> Iterator[ImapBox]:
     yield ImapBox()
-    crashpoint.hook = None
+    failpoint.hook = None
     close_all()
 
 
 def points_of(act: Callable[[], object]) -> list[str]:
     """Return the points around what is written that `act` passes."""
     found: list[str] = []
-    crashpoint.hook = found.append
+    failpoint.hook = found.append
     act()
-    crashpoint.hook = None
+    failpoint.hook = None
     return found
 
 
@@ -43,7 +43,7 @@ def die_at(number: int) -> None:
         if left[0] == 0:
             raise Killed(point)
 
-    crashpoint.hook = hook
+    failpoint.hook = hook
 
 
 TRIED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
@@ -84,17 +84,17 @@ def test_killed_at_each_point_it_ends_as_undisturbed_and_is_taken_back_exactly(
         if number <= len(passed):
             with pytest.raises(Killed):
                 hand(do, message, **args)
-            crashpoint.hook = None
+            failpoint.hook = None
             assert hand(do, message, again=True, **args) == undisturbed
         else:
-            crashpoint.hook = None
+            failpoint.hook = None
             hand(do, message, **args)
         assert box.state() == after
         if number <= len(passed_back):
             die_at(number)
             with pytest.raises(Killed):
                 hand(undo, message, was=was, **back)
-            crashpoint.hook = None
+            failpoint.hook = None
             assert hand(undo, message, again=True, was=was, **back).state == "done"
         else:
             hand(undo, message, was=was, **back)

@@ -59,7 +59,7 @@ FULL = """
 import errno, os, sys
 from pathlib import Path
 from vedette.adapters.in_hand import InHand
-from vedette.errors import StoreFailed
+from vedette.domain.base.errors import StoreFailed
 state, how = Path(sys.argv[1]), sys.argv[2]
 held = InHand(state) if how == "grows" else None
 with open(state / "ballast", "wb", buffering=0) as ballast:

@@ -19,16 +19,16 @@ from vedette.adapters.ledger_file import archive
 from vedette.adapters.local_judges import LocalJudges
 from vedette.adapters.sqlite import OpenedStore
 from vedette.app import App
-from vedette.event import Event
+from vedette.domain.event import Event
+from vedette.domain.judge_state import made_of
+from vedette.domain.run import Lease, Step
 from vedette.handle import handle
 from vedette.isolation import judges
 from vedette.judge_releases import open_judges
 from vedette.judge_replay import replay_judges
 from vedette.judge_report import ARCHIVED, CHANGED, ERASED, UNNAMED, JudgeReport
-from vedette.judge_state import made_of
 from vedette.load import build_judge
 from vedette.proof import Checkpoint, parse_note
-from vedette.run import Lease, Step
 from vedette.stores import open_reading
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import JUDGE_PY, World, before_commit, job, note, send, toy_fleet

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from vedette.event import Event
+from vedette.domain.event import Event
+from vedette.domain.run import Committed, Step
 from vedette.judging.series import generate
-from vedette.run import Committed, Step
 from vedette.testing.harness import FleetHarness
 
 KEYS = 3

@@ -26,9 +26,9 @@ from vedette.adapters.ledger_file import (
     verify_store,
 )
 from vedette.adapters.sqlite import OpenedStore, SqliteStore
-from vedette.digest import canonical
-from vedette.entry import Body, Draft
-from vedette.errors import BadCommand, BadStore
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.errors import BadCommand, BadStore
+from vedette.domain.entry import Body, Draft
 from vedette.proof import Frontier, ProofError, leaf_hash, read_notes, verifier_key
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, agents_of, closing, entry, event, held, step

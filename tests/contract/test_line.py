@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 from vedette.adapters.local_judges import LocalJudges
-from vedette.budget import DAY_US, MINUTE_US
-from vedette.effect import Call, Outcome
-from vedette.errors import BadCommand, StoreFailed
-from vedette.event import Event
+from vedette.domain.base.errors import BadCommand, StoreFailed
+from vedette.domain.budget import DAY_US, MINUTE_US
+from vedette.domain.effect import Call, Outcome
+from vedette.domain.event import Event
+from vedette.domain.memory import Briefing
+from vedette.domain.origin import Ref
+from vedette.domain.ports import Thought
+from vedette.domain.run import ActionRow, Step
 from vedette.hold import EXPIRES_US, STOPPED_AGAIN_US, STOPPED_AT_MOST_US
 from vedette.load import build_judge
-from vedette.memory import Briefing
-from vedette.origin import Ref
-from vedette.ports import Thought
-from vedette.run import ActionRow, Step
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner

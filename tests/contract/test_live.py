@@ -19,7 +19,7 @@ from tests.small import small
 
 from vedette import live, outside
 from vedette.adapters.notifiers import webhook
-from vedette.agent import Agent
+from vedette.domain.agent import Agent
 from vedette.load import MaildirPlan, Sender, Settings, load_fleet, load_settings
 from vedette.load.imap import ImapPlan
 from vedette.load.settings import CsvPlan
@@ -226,7 +226,7 @@ def test_a_server_without_a_certificate_that_is_trusted_is_refused(
 def test_schedules_say_when_they_are_due_and_a_missing_zone_database_fails(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vedette.trigger import Schedule
+    from vedette.domain.trigger import Schedule
 
     agents = load_fleet(root, load_settings(root / "vedette.toml")).fleet.agents
     agent: Agent = replace(

@@ -11,12 +11,12 @@ import httpx
 import pytest
 from tests.workers import JUDGE_PY
 
-from vedette.effect import Outcome
-from vedette.errors import StoreFailed
-from vedette.event import Event
-from vedette.memory import Briefing
-from vedette.ports import Thought
-from vedette.run import Step
+from vedette.domain.base.errors import StoreFailed
+from vedette.domain.effect import Outcome
+from vedette.domain.event import Event
+from vedette.domain.memory import Briefing
+from vedette.domain.ports import Thought
+from vedette.domain.run import Step
 from vedette.serve.http import application
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness

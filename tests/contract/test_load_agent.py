@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from vedette.errors import BadFleet
-from vedette.event import Event
+from vedette.domain.base.errors import BadFleet
+from vedette.domain.event import Event
+from vedette.domain.schedule import Tick
 from vedette.load import (
     Loaded,
     Problem,
@@ -29,7 +30,6 @@ from vedette.load import (
 )
 from vedette.load.eval_file import read_evals
 from vedette.load.modules import judge_of
-from vedette.tick import Tick
 
 AGENT = """\
 version: 1

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from vedette.clock import from_iso
+from vedette.domain.base.clock import from_iso
+from vedette.domain.memory import BankPlan
 from vedette.load import bank_schema
 from vedette.load.bank_file import read_bank
 from vedette.load.problem import Problem
-from vedette.memory import BankPlan
 
 BANK = """\
 bank: inbox

@@ -18,9 +18,9 @@ import httpx
 import pytest
 
 from vedette import answering, correcting, curating, modes, releasing, undoing, upkeep
-from vedette.clock import SystemClock
 from vedette.commands import Commands, Order
-from vedette.errors import (
+from vedette.domain.base.clock import SystemClock
+from vedette.domain.base.errors import (
     AlreadyDone,
     BadCommand,
     BadEvent,
@@ -29,7 +29,7 @@ from vedette.errors import (
     Unavailable,
     VedetteError,
 )
-from vedette.fleet_clock import FleetClock
+from vedette.domain.base.fleet_clock import FleetClock
 from vedette.serve import endpoint, local
 from vedette.serve.client import LocalClient
 from vedette.serve.endpoint import MAX_PATH_BYTES, POINTER, SOCKET, person, socket_of

@@ -14,7 +14,7 @@ from tests import imap
 from vedette.adapters.imap_source import Address
 from vedette.adapters.imap_source.address import digest_of
 from vedette.adapters.imap_source.pool import close_all
-from vedette.effect import Call, Outcome
+from vedette.domain.effect import Call, Outcome
 from vedette.load.modules import load_module
 
 AGENT = Path(__file__).parents[2] / "agents/inbox_triage"

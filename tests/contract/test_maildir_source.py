@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from vedette.adapters.maildir_source import MaildirSource
-from vedette.errors import BadFleet
-from vedette.event import ENVELOPE, Event
-from vedette.ports import Receipt, Refused
+from vedette.domain.base.errors import BadFleet
+from vedette.domain.event import ENVELOPE, Event
+from vedette.domain.ports import Receipt, Refused
 
 MAIL = b"From: a@b.example\nDate: Mon, 02 Mar 2026 13:05:11 +0000\nSubject: s\n\ntext\n"
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from vedette.clock import MICROS
-from vedette.event import Event
+from vedette.domain.base.clock import MICROS
+from vedette.domain.event import Event
+from vedette.domain.ports import Thought
+from vedette.domain.run import Committed, Step
 from vedette.judging import Candidate
-from vedette.ports import Thought
-from vedette.run import Committed, Step
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
@@ -127,7 +127,7 @@ async def test_a_row_with_no_canonical_form_locks_no_key(tmp_path: Path, world: 
 
 
 async def test_a_budget_day_is_not_given_back_to_the_next(tmp_path: Path) -> None:
-    from vedette.budget import DAY_US, Counts
+    from vedette.domain.budget import DAY_US, Counts
 
     counts = Counts()
     midnight = 20_000 * DAY_US
@@ -139,9 +139,9 @@ async def test_a_budget_day_is_not_given_back_to_the_next(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("at", ["/to", "/to/0", "/to/deep/1"])
 def test_what_was_drawn_from_a_promoted_memory_is_not_trusted_as_it_once_was(at: str) -> None:
-    from vedette.memory import reviewed_cites
-    from vedette.moved import Superseded
-    from vedette.today import origins_today
+    from vedette.domain.conflict import Superseded
+    from vedette.domain.memory import reviewed_cites
+    from vedette.domain.origin_check import origins_today
 
     args: dict[str, Any] = {"/to": "x", "/to/0": ["x"], "/to/deep/1": {"deep": ["y", "x"]}}
     whole = {"/to": "trusted"} if at != "/to" else {}
@@ -163,8 +163,8 @@ def test_what_was_drawn_from_a_promoted_memory_is_not_trusted_as_it_once_was(at:
 async def test_a_changed_registry_reaches_what_was_queued_under_the_old_one(
     tmp_path: Path,
 ) -> None:
-    from vedette.moved import Superseded
-    from vedette.today import origins_today
+    from vedette.domain.conflict import Superseded
+    from vedette.domain.origin_check import origins_today
 
     record = {
         "args": {"to": "alice@old.example", "text": "known"},

@@ -15,7 +15,7 @@ import pytest
 
 from vedette.adapters.ledger_file import verify_store
 from vedette.adapters.sqlite import OpenedStore
-from vedette.errors import BadStore
+from vedette.domain.base.errors import BadStore
 from vedette.storage.schema import SCHEMA
 from vedette.testing.toy import World, job, send, toy_fleet
 

@@ -14,13 +14,14 @@ import orjson
 import pytest
 from tests.small import AGENT, small
 
-from vedette import crashpoint, modes
-from vedette.bundle import Bundle
+from vedette import modes
 from vedette.commands import Order
-from vedette.errors import AlreadyDone, BadCommand, Forbidden
-from vedette.event import Event
-from vedette.identity import Principal
-from vedette.ports import Finding
+from vedette.domain.base import failpoint
+from vedette.domain.base.errors import AlreadyDone, BadCommand, Forbidden
+from vedette.domain.bundle import Bundle
+from vedette.domain.event import Event
+from vedette.domain.identity import Principal
+from vedette.domain.ports import Finding
 from vedette.runner import Running
 from vedette.serve.orders import carry_out
 from vedette.testing.harness import FleetHarness, TrustingStage, copy_policies
@@ -44,7 +45,7 @@ def fleet(written: Path, policies: Path, tmp_path: Path) -> FleetHarness:
 @pytest.fixture(autouse=True)
 def _no_hook() -> Iterator[None]:
     yield
-    crashpoint.hook = None
+    failpoint.hook = None
 
 
 async def mode(fleet: FleetHarness, to: str, agent: str = AGENT) -> dict[str, Any]:
@@ -165,10 +166,10 @@ async def test_a_crash_half_way_is_taken_up_by_the_next_start_and_the_same_order
             raise Crash
 
     async with fleet:
-        crashpoint.hook = crash
+        failpoint.hook = crash
         with pytest.raises(Crash):
             await mode(fleet, "observe")
-        crashpoint.hook = None
+        failpoint.hook = None
         number, digest = fleet.app.store.revision()
         await fleet.restart()
         # It was published, so it stays in force, whatever the folder says.
@@ -206,7 +207,7 @@ async def test_before_it_is_published_a_crash_changes_nothing(
             raise KeyboardInterrupt
 
     async with fleet:
-        crashpoint.hook = crash
+        failpoint.hook = crash
         with pytest.raises(KeyboardInterrupt):
             await mode(fleet, "observe")
         assert grants(policies) == before
@@ -262,7 +263,7 @@ async def test_a_file_that_somebody_saves_during_the_trial_is_left_as_it_is(
 
     before = grants(policies)
     async with fleet:
-        crashpoint.hook = save
+        failpoint.hook = save
         done = await mode(fleet, "observe")
         assert done["ok"]
         assert "saved meanwhile" in done["folder"]

@@ -22,7 +22,7 @@ from tests.contract.test_notices import (
 
 from vedette.adapters import notify as webhook
 from vedette.adapters.smtp import deliver
-from vedette.errors import Permanent, Temporary
+from vedette.domain.base.errors import Permanent, Temporary
 from vedette.load.notify_file import MailPlan, NotifyPlan, WebhookPlan
 from vedette.notices import MOST, TRIED_US, Notice, Outbox, facts
 from vedette.notify import follow

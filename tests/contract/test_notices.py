@@ -20,15 +20,15 @@ from typing import Any
 import pytest
 from tests.contract.test_undo import NEW, content, lay, mail
 
-from vedette.action import Proposal
 from vedette.adapters.notify import post
-from vedette.errors import Permanent, Temporary, Unsendable
+from vedette.domain.action import Proposal
+from vedette.domain.base.errors import Permanent, Temporary, Unsendable
+from vedette.domain.origin import Ref
+from vedette.domain.ports import Thought
 from vedette.load import read_settings
 from vedette.load.notify_file import MailPlan, NotifyPlan, WebhookPlan
 from vedette.notices import EVERY_US, KEPT, MOST, TRIED_US, Notice, Outbox, facts, letter, told_of
 from vedette.notify import NOTICES, Telling
-from vedette.origin import Ref
-from vedette.ports import Thought
 from vedette.tell import Reader
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness

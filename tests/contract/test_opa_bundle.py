@@ -16,7 +16,6 @@ import pytest
 from tests.opa import find_opa
 from tests.opa_server import OpaServer
 
-from vedette import crashpoint
 from vedette.adapters.bundle_file import (
     KEY_FILE,
     PUBLIC_FILE,
@@ -29,9 +28,10 @@ from vedette.adapters.bundle_file import (
 from vedette.adapters.bundle_file.archive import SIGNATURES
 from vedette.adapters.bundle_file.tar import read_tar, write_tar
 from vedette.adapters.rego.stage import read_bundle
-from vedette.bundle import Bundle
-from vedette.digest import sha256_hex
-from vedette.errors import BadPolicy, BadStore
+from vedette.domain.base import failpoint
+from vedette.domain.base.canonical import sha256_hex
+from vedette.domain.base.errors import BadPolicy, BadStore
+from vedette.domain.bundle import Bundle
 from vedette.testing.faults import in_child
 
 BUNDLE = read_bundle(Path(__file__).parents[2] / "policies")
@@ -259,7 +259,7 @@ def test_killed_while_the_key_is_made_it_is_made_whole(tmp_path: Path, at: int) 
     in_child(lambda: PolicyKey.of(tmp_path), die_at=at)
     key = PolicyKey.of(tmp_path)
     assert (tmp_path / PUBLIC_FILE).read_bytes() == key.public
-    assert crashpoint.hook is None
+    assert failpoint.hook is None
 
 
 # --- a real OPA ---------------------------------------------------------------------------------

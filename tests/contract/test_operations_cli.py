@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.said import said, vedette
 
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
 from vedette.testing.toy import World, job, note, toy_fleet
 
 SETTINGS = """\

@@ -17,14 +17,14 @@ from tests.oidc import Provider, find_node, new_key
 
 from vedette import answering, correcting, curating, modes, releasing, undoing
 from vedette.archived import Archived
-from vedette.clock import SystemClock
 from vedette.commands import Order
-from vedette.errors import Forbidden
-from vedette.event import Event
-from vedette.identity import Principal
+from vedette.domain.base.clock import SystemClock
+from vedette.domain.base.errors import Forbidden
+from vedette.domain.event import Event
+from vedette.domain.identity import Principal
+from vedette.domain.ports.tokens import Claims
+from vedette.domain.roles import NEEDS, READS, ROLES, WRITES, may
 from vedette.load.edges import Edges, PeoplePlan
-from vedette.ports.tokens import Claims
-from vedette.roles import NEEDS, READS, ROLES, WRITES, may
 from vedette.serve.http import serve_http
 from vedette.serve.operators import MAX_WAITING, person_of
 from vedette.serve.orders import VERBS

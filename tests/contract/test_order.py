@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from tests.pg import server
 
-from vedette import crashpoint
 from vedette.adapters.postgres import PostgresStore
 from vedette.adapters.postgres.database import PostgresDatabase
 from vedette.adapters.postgres.lease import Leases
 from vedette.adapters.postgres.schema import prepare, shard_of
+from vedette.domain.base import failpoint
+from vedette.domain.run import Run
 from vedette.load.settings import StorePlan
-from vedette.run import Run
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, note, toy_fleet, until
 
@@ -152,8 +152,8 @@ async def test_a_key_that_has_just_come_is_read_from_its_oldest_event(
 
 @pytest.fixture
 def hook() -> Iterator[Any]:
-    yield lambda given: setattr(crashpoint, "hook", given)
-    crashpoint.hook = None
+    yield lambda given: setattr(failpoint, "hook", given)
+    failpoint.hook = None
 
 
 def test_a_lease_that_ran_out_while_its_beat_was_on_its_way_is_taken_up_anew(hook: Any) -> None:

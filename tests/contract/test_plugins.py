@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from vedette.errors import BadFleet
+from vedette.domain.base.errors import BadFleet
+from vedette.domain.ports.plugin import NOTIFIERS, SOURCES
 from vedette.load import read_settings
 from vedette.load.plugins import plugins
 from vedette.load.reserved import source_kinds
-from vedette.ports.plugin import NOTIFIERS, SOURCES
 from vedette.sourcing import make_source
 from vedette.testing import FleetHarness
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vedette.errors import BadPolicy
+from vedette.domain.base.errors import BadPolicy
 from vedette.runner import Running
 from vedette.testing.toy import DENY_TOOL, World, job, send, toy_fleet
 

@@ -14,10 +14,10 @@ from vedette.adapters.rego.golden import golden
 from vedette.adapters.rego.stage import read_bundle
 from vedette.adapters.rego.syntax import read_modules
 from vedette.adapters.rego.trial import differences
-from vedette.bundle import Bundle
-from vedette.decision import read_decision
+from vedette.domain.bundle import Bundle
+from vedette.domain.decision import read_decision
+from vedette.domain.ports import PolicyEngine
 from vedette.load.policy_data import mount
-from vedette.ports import PolicyEngine
 
 SHIPPED = read_bundle(Path(__file__).parents[2] / "policies")
 DENIES = "vedette/denies/denies.rego"

@@ -18,10 +18,10 @@ from vedette.adapters.rego import shelf
 from vedette.adapters.rego.engine import EngineFailed, PlainEngine, RegorusEngine
 from vedette.adapters.rego.golden import golden
 from vedette.adapters.rego.stage import read_bundle
-from vedette.bundle import ENTRYPOINT, Bundle
-from vedette.decision import Decision, read_decision
+from vedette.domain.bundle import ENTRYPOINT, Bundle
+from vedette.domain.decision import Decision, read_decision
+from vedette.domain.ports import PolicyEngine
 from vedette.load.policy_data import mount
-from vedette.ports import PolicyEngine
 
 ROOT = Path(__file__).parents[2]
 POLICIES = ROOT / "policies"

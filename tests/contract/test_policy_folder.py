@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from vedette.app import open_app
-from vedette.bundle import Bundle
 from vedette.cli.common import _here
-from vedette.ports import Finding
+from vedette.domain.bundle import Bundle
+from vedette.domain.ports import Finding
 from vedette.testing.harness import FleetHarness, TrustingStage, copy_policies
 
 

@@ -11,8 +11,8 @@ from tests.said import said
 from tests.small import AGENT, small
 
 from vedette.adapters.rego.stage import read_bundle
-from vedette.bundle import Bundle
-from vedette.errors import AlreadyDone
+from vedette.domain.base.errors import AlreadyDone
+from vedette.domain.bundle import Bundle
 from vedette.modes import granted
 from vedette.runner import Running
 from vedette.serve.orders import carry_out

@@ -14,7 +14,7 @@ from vedette.adapters.rego.engine import EngineFailed, PlainEngine
 from vedette.adapters.rego.profile import check, check_readers
 from vedette.adapters.rego.stage import SubprocessStage, read_bundle
 from vedette.adapters.rego.syntax import Fault, read_modules
-from vedette.bundle import Bundle
+from vedette.domain.bundle import Bundle
 from vedette.load.policy_data import mount
 
 SHIPPED = read_bundle(Path(__file__).parents[2] / "policies")

@@ -15,11 +15,11 @@ from vedette.adapters.bundle_file import PUBLIC_FILE, unpack
 from vedette.adapters.bundle_shelf import open_shelf
 from vedette.adapters.bundle_shelf.bucket import EMULATOR
 from vedette.adapters.rego.stage import read_bundle
-from vedette.bundle import Bundle
 from vedette.commands import Order
-from vedette.errors import AlreadyDone, BadCommand, BadPolicy, Outrun, Unavailable
+from vedette.domain.base.errors import AlreadyDone, BadCommand, BadPolicy, Outrun, Unavailable
+from vedette.domain.bundle import Bundle
+from vedette.domain.ports import Finding
 from vedette.load.edges import Edges, PolicyPlan
-from vedette.ports import Finding
 from vedette.publishing import FolderSealer
 from vedette.shelving import Archive, Shelving, on_shelf
 from vedette.testing.harness import FleetHarness, copy_policies

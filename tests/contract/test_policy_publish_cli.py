@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from tools.real_fleet import lay_out
 
 from vedette.cli import cli
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
 from vedette.testing.harness import copy_policies
 
 

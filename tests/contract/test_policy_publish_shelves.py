@@ -13,7 +13,7 @@ from tests.gcs import Gcs, serving
 
 from vedette.adapters.bundle_shelf import BucketShelf, DirectoryShelf, open_shelf
 from vedette.adapters.bundle_shelf.bucket import EMULATOR, HOST
-from vedette.errors import BadFleet, BadPolicy, Unavailable
+from vedette.domain.base.errors import BadFleet, BadPolicy, Unavailable
 
 GZIP = b"\x1f\x8b\r\n\r\n--vedette-part-of-an-upload\r\n\x00\xff the end\r\n"
 

@@ -16,9 +16,9 @@ import pytest
 from vedette.adapters.rego import shelf
 from vedette.adapters.rego.engine import EngineFailed, PlainEngine, RegorusEngine
 from vedette.adapters.rego.stage import read_bundle
-from vedette.bundle import Bundle
+from vedette.domain.bundle import Bundle
+from vedette.domain.ports import PolicyEngine
 from vedette.load.policy_data import mount
-from vedette.ports import PolicyEngine
 
 BUNDLE = read_bundle(Path(__file__).parents[2] / "policies")
 DATA = mount(BUNDLE.files)

@@ -19,9 +19,9 @@ from vedette.adapters.rego.engine import PlainEngine, RegorusEngine
 from vedette.adapters.rego.profile import check
 from vedette.adapters.rego.stage import read_bundle
 from vedette.adapters.rego.syntax import read_modules
-from vedette.bundle import Bundle
-from vedette.digest import SAFE_INTEGER
-from vedette.errors import EngineFailed
+from vedette.domain.base.canonical import SAFE_INTEGER
+from vedette.domain.base.errors import EngineFailed
+from vedette.domain.bundle import Bundle
 from vedette.load.policy_data import mount
 
 POLICIES = Path(__file__).parents[2] / "policies"

@@ -14,7 +14,7 @@ import pytest
 from vedette.adapters.rego import stage as stages
 from vedette.adapters.rego.attempt import Trial
 from vedette.adapters.rego.stage import SubprocessStage, read_bundle
-from vedette.bundle import Bundle
+from vedette.domain.bundle import Bundle
 
 POLICIES = Path(__file__).resolve().parent.parent.parent / "policies"
 

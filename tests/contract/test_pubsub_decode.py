@@ -10,9 +10,9 @@ import pytest
 
 from vedette.adapters.pubsub.decode import Decoder
 from vedette.adapters.pubsub.source_decoder import decoder
-from vedette.clock import from_iso
-from vedette.event import ENVELOPE, Event
-from vedette.ports import Refused
+from vedette.domain.base.clock import from_iso
+from vedette.domain.event import ENVELOPE, Event
+from vedette.domain.ports import Refused
 
 AT_US = from_iso("2026-03-01T06:00:00.123456Z")
 STRUCTURED = {"content-type": "application/cloudevents+json; charset=utf-8"}

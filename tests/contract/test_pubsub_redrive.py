@@ -13,12 +13,12 @@ from tests.contract.test_pubsub_settle import failing
 from tests.letters import Letters, dead_letters, jobs, pull_plan
 from tests.pubsub import Emulator
 
-from vedette import crashpoint
 from vedette.adapters.pubsub import admin, redrive
 from vedette.adapters.pubsub.redrive import DeadLetters, attributes_of
 from vedette.commands import Order
-from vedette.errors import AlreadyDone, BadCommand, Forbidden, Unavailable
-from vedette.identity import Principal
+from vedette.domain.base import failpoint
+from vedette.domain.base.errors import AlreadyDone, BadCommand, Forbidden, Unavailable
+from vedette.domain.identity import Principal
 from vedette.serve.orders import carry_out
 from vedette.sourcing import make_source
 from vedette.testing.harness import FleetHarness
@@ -103,10 +103,10 @@ async def test_a_redrive_that_breaks_off_loses_none_and_doubles_none(
         return None
 
     source = DeadLetters([letters.plan])
-    monkeypatch.setattr(crashpoint, "hook", die)
+    monkeypatch.setattr(failpoint, "hook", die)
     with pytest.raises(Killed):
         await source.redrive("jobs", 100, recorded)
-    monkeypatch.setattr(crashpoint, "hook", None)
+    monkeypatch.setattr(failpoint, "hook", None)
     assert (await source.redrive("jobs", 100, recorded))["redriven"] == 3
     copies = 6 if point == "redrive:published" else 3
     events = letters.events(await letters.all_of("jobs", copies))

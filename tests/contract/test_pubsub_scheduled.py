@@ -13,19 +13,19 @@ from vedette.adapters.pubsub.decode import Decoder
 from vedette.adapters.pubsub.scheduled import ATTRIBUTE, Schedules
 from vedette.adapters.pubsub.source_decoder import decoder
 from vedette.adapters.schedule_source import ScheduleSource, cron_walls
-from vedette.agent import Agent, Fleet
-from vedette.budget import Budget
-from vedette.clock import MICROS, from_iso, iso
-from vedette.errors import BadFleet
-from vedette.event import DATA, ENVELOPE, Event
-from vedette.identity import Identity
+from vedette.domain.agent import Agent, Fleet
+from vedette.domain.base.clock import MICROS, from_iso, iso
+from vedette.domain.base.errors import BadFleet
+from vedette.domain.budget import Budget
+from vedette.domain.event import DATA, ENVELOPE, Event
+from vedette.domain.identity import Identity
+from vedette.domain.ports import Refused
+from vedette.domain.trigger import TICK_TYPE, Schedule
 from vedette.load.edges import PushPlan
-from vedette.ports import Refused
 from vedette.sourcing import source_context
 from vedette.testing.clock import ManualClock
 from vedette.testing.intake import ListIntake
 from vedette.testing.toy import World, toy_fleet
-from vedette.trigger import TICK_TYPE, Schedule
 
 NEW_YORK = "America/New_York"
 HOUR = 3_600_000_000

@@ -23,8 +23,8 @@ from vedette.adapters.pubsub import sink
 from vedette.adapters.pubsub.client import Connection, connect
 from vedette.adapters.pubsub.decode import Decoder
 from vedette.adapters.pubsub.sink import Flow
-from vedette.effect import Call, Outcome
-from vedette.event import ENVELOPE, Event
+from vedette.domain.effect import Call, Outcome
+from vedette.domain.event import ENVELOPE, Event
 from vedette.sdk import publish
 from vedette.testing.intake import ListIntake
 from vedette.testing.toy import job, send

@@ -20,9 +20,9 @@ from vedette.adapters.pubsub.inbox import Delivery
 from vedette.adapters.pubsub.settle import Settler
 from vedette.adapters.pubsub.source import Limits, PubsubSource
 from vedette.adapters.pubsub.stream import Pauses
-from vedette.clock import MICROS, SystemClock
-from vedette.errors import StoreFailed, Unavailable
-from vedette.event import Event
+from vedette.domain.base.clock import MICROS, SystemClock
+from vedette.domain.base.errors import StoreFailed, Unavailable
+from vedette.domain.event import Event
 from vedette.load.edges import PubsubPlan
 from vedette.testing.intake import ListIntake
 

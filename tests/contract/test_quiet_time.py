@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from tests.pg import server
 
-from vedette.effect import Call, Outcome
-from vedette.event import Event
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.effect import Call, Outcome
+from vedette.domain.event import Event
+from vedette.domain.run import ActionRow
 from vedette.load.settings import StorePlan
-from vedette.quick_data import dataclass
 from vedette.quiet_time import MARGIN_US, QuietTimes
-from vedette.run import ActionRow
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, denying, job, send, toy_fleet, until, write_policies

@@ -14,17 +14,17 @@ import orjson
 import pytest
 from tests.remote import gateway
 
-from vedette.action import Proposal
 from vedette.adapters.adk.reasoner import AdkReasoner
 from vedette.adapters.local_judges import LocalJudges
 from vedette.adapters.worker_pool.judges import Making, WorkerJudges
 from vedette.adapters.worker_pool.pool import WorkerPool
 from vedette.adapters.worker_pool.remote import RemoteJudges
-from vedette.event import Event
+from vedette.domain.action import Proposal
+from vedette.domain.event import Event
+from vedette.domain.memory import Briefing, Memory
+from vedette.domain.origin import Ref
+from vedette.domain.ports import Reasoner, Thought
 from vedette.judging import Judge, Judgement
-from vedette.memory import Briefing, Memory
-from vedette.origin import Ref
-from vedette.ports import Reasoner, Thought
 from vedette.testing.scripted import Calls, ScriptedModel, ScriptedReasoner
 
 AGENT_YAML = """\

@@ -11,8 +11,8 @@ import pytest
 from tests.pg import server
 
 from vedette.adapters.ledger_file import Archive, Exported, Joined, archive, export, last_before
-from vedette.effect import Call, Outcome
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.effect import Call, Outcome
 from vedette.load.settings import StorePlan
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness

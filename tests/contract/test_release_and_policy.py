@@ -16,15 +16,15 @@ from tests.faults.scenario import BANK, BANK_YAML
 from tests.pg import server
 
 from vedette.adapters.rego.stage import read_bundle
-from vedette.entry import Draft
-from vedette.errors import BadCommand, BadFleet, StoreFailed, VedetteError
+from vedette.domain.base.errors import BadCommand, BadFleet, StoreFailed, VedetteError
+from vedette.domain.entry import Draft
+from vedette.domain.memory import Briefing
+from vedette.domain.ports import Thought
+from vedette.domain.run import Step
 from vedette.follow import follow
 from vedette.load.settings import StorePlan
 from vedette.load.snapshot import keep_snapshot
-from vedette.memory import Briefing
-from vedette.ports import Thought
 from vedette.rollout import Wish
-from vedette.run import Step
 from vedette.storage.store import SqlStore
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner

@@ -20,10 +20,10 @@ from tests.remote import Host, now_us
 from tests.said import ROOT
 
 from vedette.apart import issuer_of
-from vedette.effect import Call, Outcome
-from vedette.entry import Draft
-from vedette.errors import AlreadyDone, BadCommand, BadFleet, Forbidden, NotFound
-from vedette.event import Event
+from vedette.domain.base.errors import AlreadyDone, BadCommand, BadFleet, Forbidden, NotFound
+from vedette.domain.effect import Call, Outcome
+from vedette.domain.entry import Draft
+from vedette.domain.event import Event
 from vedette.follow import follow
 from vedette.load.edges import Edges, GatewayPlan
 from vedette.load.folder import release_digest

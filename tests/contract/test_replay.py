@@ -11,26 +11,26 @@ import orjson
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vedette.action import Action, bind
-from vedette.action import Proposal as Asked
 from vedette.adapters.rego.engine import RegorusEngine
 from vedette.adapters.sqlite import OpenedStore, SqliteStore
-from vedette.agent import Agent
-from vedette.budget import Budget
-from vedette.bundle import Bundle
-from vedette.digest import canonical
-from vedette.entry import Body, Draft
-from vedette.errors import BadPolicy
-from vedette.event import Event
+from vedette.domain.action import Action, bind
+from vedette.domain.action import Proposal as Asked
+from vedette.domain.agent import Agent
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.errors import BadPolicy
+from vedette.domain.budget import Budget
+from vedette.domain.bundle import Bundle
+from vedette.domain.decision_request import Decided, Situation
+from vedette.domain.entry import Body, Draft
+from vedette.domain.event import Event
+from vedette.domain.identity import Identity
+from vedette.domain.origin import Ref, Roots
+from vedette.domain.ports import Arrival, PolicyEngine
+from vedette.domain.tool import Tool
 from vedette.gateway import Gateway
-from vedette.identity import Identity
-from vedette.origin import Ref, Roots
-from vedette.ports import Arrival, PolicyEngine
-from vedette.question import Decided, Situation
 from vedette.replay import Difference, replay
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import agents_of, event
-from vedette.tool import Tool
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 TOOL = Tool("valve.close", "close", "valve", {"valve": "string"}, ("/valve",), "none", "close")

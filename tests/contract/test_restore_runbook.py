@@ -32,7 +32,7 @@ from tests.pg import Copy, Server, find_bin
 from tests.said import Said, vedette
 
 from vedette.adapters.postgres.database import read_instance
-from vedette.errors import BadStore, Unavailable
+from vedette.domain.base.errors import BadStore, Unavailable
 from vedette.storage.witness import last_shown
 from vedette.testing.harness import checkout
 from vedette.testing.toy import World

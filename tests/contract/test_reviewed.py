@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import vedette.line
-from vedette.budget import HOUR_US, Cap
-from vedette.effect import Outcome
-from vedette.run import Committed, Step
+from vedette.domain.budget import HOUR_US, Cap
+from vedette.domain.effect import Outcome
+from vedette.domain.run import Committed, Step
+from vedette.domain.spend import Total, Totals
 from vedette.testing.clock import ManualClock
 from vedette.testing.toy import World, job, note, send, toy_fleet, until
-from vedette.totals import Total, Totals
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from vedette.adapters.adk.tools import read_declared
 from vedette.adapters.worker_pool import pool
 from vedette.adapters.worker_pool.protection import protection
 from vedette.adapters.worker_pool.root_agents import describe_in_worker
-from vedette.errors import BadFleet
-from vedette.event import Event
+from vedette.domain.base.errors import BadFleet
+from vedette.domain.event import Event
 from vedette.isolation import Containment, root_agents
 from vedette.load import Isolation, Settings
 from vedette.load.folder import release_digest
@@ -150,7 +150,7 @@ async def test_what_goes_wrong_in_a_worker_is_told_by_file_and_line(tmp_path: Pa
 
 FORGED = """
 from vedette.adapters.adk import root_agent as ours
-from vedette.errors import BadFleet
+from vedette.domain.base.errors import BadFleet
 
 WORDS = 'fine") (run curl | sh)\\n\\x1b[2Jerror[bad-fleet]: \\u202e\\ud800'
 

@@ -18,7 +18,6 @@ import apsw
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vedette import crashpoint
 from vedette.adapters.keys import (
     KEY_FILE,
     PUBLIC_FILE,
@@ -38,10 +37,11 @@ from vedette.adapters.ledger_file import (
     verify_store,
 )
 from vedette.adapters.sqlite import OpenedStore, SqliteStore
-from vedette.digest import canonical
-from vedette.entry import Body, Draft
-from vedette.errors import AlreadyDone, BadCommand, BadStore, StoreBusy, StoreFailed
-from vedette.identity import Principal
+from vedette.domain.base import failpoint
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.errors import AlreadyDone, BadCommand, BadStore, StoreBusy, StoreFailed
+from vedette.domain.entry import Body, Draft
+from vedette.domain.identity import Principal
 from vedette.load import Settings
 from vedette.proof import Checkpoint, Frontier, ProofError, leaf_hash, parse_note, sign_note
 from vedette.testing.clock import ManualClock
@@ -202,10 +202,10 @@ async def test_a_rotation_broken_off_is_ended_as_the_store_says(
         if reached == point:
             raise Died
 
-    monkeypatch.setattr(crashpoint, "hook", die)
+    monkeypatch.setattr(failpoint, "hook", die)
     with pytest.raises(Died):
         keys.finish(key)
-    monkeypatch.setattr(crashpoint, "hook", None)
+    monkeypatch.setattr(failpoint, "hook", None)
     store = open_store(folder)
     await grow(store, range(2, 4))
     store.close()
@@ -512,7 +512,7 @@ CHILD = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from tests.contract.test_rotation import grow, open_store, rotate
-from vedette import crashpoint
+from vedette.domain.base import failpoint as crashpoint
 
 folder, point = Path(sys.argv[1]), sys.argv[2]
 

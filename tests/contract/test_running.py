@@ -18,23 +18,23 @@ import uvicorn
 
 from vedette.adapters import policy_watch
 from vedette.adapters.file_source import JsonlSource
-from vedette.budget import MINUTE_US
 from vedette.cli import exit_code
 from vedette.commands import Order
-from vedette.effect import Outcome
-from vedette.errors import BadCommand, Forbidden, StoreFailed, Unavailable, VedetteError
-from vedette.event import DATA, ENVELOPE, PRINCIPAL, REASON, Event
-from vedette.identity import ENGINE, Principal
+from vedette.domain.base.errors import BadCommand, Forbidden, StoreFailed, Unavailable, VedetteError
+from vedette.domain.budget import MINUTE_US
+from vedette.domain.effect import Outcome
+from vedette.domain.event import DATA, ENVELOPE, PRINCIPAL, REASON, Event
+from vedette.domain.identity import ENGINE, Principal
+from vedette.domain.schedule import Tick
+from vedette.domain.trigger import Schedule
 from vedette.runner import Running
 from vedette.serve import http
 from vedette.signals import Signals
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send, toy_fleet, until
-from vedette.tick import Tick
 from vedette.timeline.explain import explain
 from vedette.timeline.text import explain_text
-from vedette.trigger import Schedule
 
 
 @pytest.fixture

@@ -23,16 +23,16 @@ from vedette.adapters import opa_wasm
 from vedette.adapters.opa import OwnServer
 from vedette.adapters.opa_wasm import repository
 from vedette.adapters.prometheus import PrometheusMetrics
-from vedette.agent import Scope
-from vedette.bundle import Bundle
-from vedette.decision import denied, read_decision
+from vedette.domain.agent import Scope
+from vedette.domain.base.errors import BadPolicy, StoreFailed
+from vedette.domain.bundle import Bundle
+from vedette.domain.decision import denied, read_decision
+from vedette.domain.decision_request import Decided, Situation, difference
+from vedette.domain.entry import Draft
+from vedette.domain.ports import PolicyEngine
 from vedette.engines import close_stage, policy_stage, second_maker
-from vedette.entry import Draft
-from vedette.errors import BadPolicy, StoreFailed
 from vedette.load import Settings
 from vedette.load.edges import Edges, PolicyPlan
-from vedette.ports import PolicyEngine
-from vedette.question import Decided, Situation, difference
 from vedette.recall import read_drafts
 from vedette.replay import ReplayReport, replay
 from vedette.runner import Running
@@ -663,7 +663,7 @@ def test_what_is_not_plainly_called_inward_is_outward(grants: object, found: obj
 
 
 def test_the_deny_names_both() -> None:
-    from vedette.question import Answer, differing
+    from vedette.domain.decision_request import Answer, differing
 
     answers = [Answer("x", denied("a")).to_json(), Answer("y", denied("b")).to_json()]
     assert differing(answers).reasons == ("x: deny by a", "y: deny by b")

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from tests.pg import Server, find_bin
 
-from vedette import crashpoint
-from vedette.effect import Call
-from vedette.errors import StoreFailed, Unavailable
+from vedette.domain.base import failpoint
+from vedette.domain.base.errors import StoreFailed, Unavailable
+from vedette.domain.effect import Call
+from vedette.domain.run import Committed, Step
 from vedette.load.settings import StorePlan
-from vedette.run import Committed, Step
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send, toy_fleet, until
 
@@ -91,11 +91,11 @@ async def test_a_start_that_loses_its_server_says_so_in_a_sentence(
 
     def crash(reached: str) -> None:
         if reached == point:
-            monkeypatch.setattr(crashpoint, "hook", None)
+            monkeypatch.setattr(failpoint, "hook", None)
             server.crash()
 
     try:
-        monkeypatch.setattr(crashpoint, "hook", crash)
+        monkeypatch.setattr(failpoint, "hook", crash)
         with pytest.raises((Unavailable, StoreFailed), match="PostgreSQL") as told:
             await fleet.open()
         assert told.value.mend

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vedette.errors import BadFleet
+from vedette.domain.base.errors import BadFleet
 from vedette.load import (
     CsvPlan,
     HostPlan,

@@ -23,8 +23,6 @@ from starlette.applications import Starlette
 from tests.contract.test_alertmanager import ALERT, AUTHORISED, DOORS, PAYLOAD
 from tests.contract.test_people_cli import Cli
 
-from vedette import cloudevents
-from vedette.action import Proposal
 from vedette.adapters.bigquery.rows import Maker
 from vedette.adapters.bigquery.sql import AT, ROW
 from vedette.adapters.file_source import CsvSource, JsonlSource
@@ -33,19 +31,23 @@ from vedette.adapters.maildir_source import MaildirSource
 from vedette.adapters.prometheus_source.series import points
 from vedette.adapters.pubsub.decode import Decoder
 from vedette.adapters.sql_source.source import SqlSource
-from vedette.clock import from_iso
-from vedette.display import Display
-from vedette.errors import NotShown
-from vedette.event import Event
+from vedette.domain import cloudevents
+from vedette.domain.action import Proposal
+from vedette.domain.base.clock import from_iso
+from vedette.domain.base.errors import NotShown
+from vedette.domain.base.safe_text import is_seen, text_width
+from vedette.domain.display import Display
+from vedette.domain.event import Event
+from vedette.domain.memory import Briefing
+from vedette.domain.origin import Ref
+from vedette.domain.ports import Thought
+from vedette.domain.schedule import Tick
+from vedette.domain.trigger import Schedule
 from vedette.load import load_settings
 from vedette.load.at_hand import SqlPlan
 from vedette.load.settings_file import SourceFile
 from vedette.mail import mail_event
-from vedette.memory import Briefing
 from vedette.notices import Notice, facts, letter
-from vedette.origin import Ref
-from vedette.ports import Thought
-from vedette.safe_text import is_seen, text_width
 from vedette.serve.alertmanager import routes
 from vedette.serve.orders import carry_out
 from vedette.testing import toy
@@ -54,10 +56,8 @@ from vedette.testing.harness import FleetHarness
 from vedette.testing.intake import ListIntake
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import DESK, World, toy_fleet
-from vedette.tick import Tick
 from vedette.timeline.groups import group_of
 from vedette.timeline.pages import hold_item
-from vedette.trigger import Schedule
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "shown"
 AT_US = from_iso("2026-05-01T06:00:00Z")

@@ -17,13 +17,13 @@ import pytest
 from tests import imap, smtp
 from tests.contract.test_mail_targets import Hand, ImapBox, MaildirBox, tools
 
-from vedette import crashpoint
 from vedette.adapters.imap_source import NoFolder
 from vedette.adapters.imap_source import probe as look
 from vedette.adapters.imap_source.pool import close_all
 from vedette.adapters.smtp import Unanswered, deliver, deliver_some, probe
-from vedette.effect import Call, Outcome
-from vedette.errors import Permanent, Temporary, Unsendable
+from vedette.domain.base import failpoint
+from vedette.domain.base.errors import Permanent, Temporary, Unsendable
+from vedette.domain.effect import Call, Outcome
 from vedette.load.imap import with_relays
 
 MAIL = b"Subject: x\n\n.a line that begins with a dot\r.\nend"
@@ -192,7 +192,7 @@ def box(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MaildirBox |
     # The password comes with the call, as the engine gives it; the rest from the settings.
     found.target = {**with_relays(targets)["mailbox"], "smtp_password": relay["password"]}
     yield found
-    crashpoint.hook = None
+    failpoint.hook = None
     close_all()
 
 
@@ -259,12 +259,12 @@ def test_killed_at_each_point_it_is_sent_once_or_a_person_is_asked(
             if len(points) == number:
                 raise Killed(point)
 
-        crashpoint.hook = hook
+        failpoint.hook = hook
         try:
             hand("send_mail", message, **letter(address))
             break
         except Killed:
-            crashpoint.hook = None
+            failpoint.hook = None
         said = asked(hand, message, **letter(address))
         if said is None:
             told = hand("send_mail", message, again=True, **letter(address))

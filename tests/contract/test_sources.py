@@ -14,18 +14,18 @@ import pytest
 from vedette.adapters.file_source import BATCH, CsvSource, JsonlSource
 from vedette.adapters.host_source import HostSource
 from vedette.adapters.schedule_source import ScheduleSource, cron_walls
-from vedette.agent import Agent, Fleet
-from vedette.budget import Budget
-from vedette.clock import MICROS, SystemClock, from_iso, iso
-from vedette.errors import BadFleet, StoreFailed
-from vedette.event import ENVELOPE, Event
-from vedette.fleet_clock import FleetClock
-from vedette.identity import Identity
-from vedette.ports import Intake, Receipt, Refused, Source
+from vedette.domain.agent import Agent, Fleet
+from vedette.domain.base.clock import MICROS, SystemClock, from_iso, iso
+from vedette.domain.base.errors import BadFleet, StoreFailed
+from vedette.domain.base.fleet_clock import FleetClock
+from vedette.domain.budget import Budget
+from vedette.domain.event import ENVELOPE, Event
+from vedette.domain.identity import Identity
+from vedette.domain.ports import Intake, Receipt, Refused, Source
+from vedette.domain.schedule import calendar_of
+from vedette.domain.trigger import Missed, Schedule
 from vedette.testing.clock import ManualClock, settle
 from vedette.testing.intake import ListIntake
-from vedette.tick import calendar_of
-from vedette.trigger import Missed, Schedule
 
 T0 = from_iso("2026-03-01T06:00:00Z")
 HOUR = 3600 * MICROS

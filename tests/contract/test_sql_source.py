@@ -26,9 +26,9 @@ from vedette.adapters.sql_source.marks import Marks
 from vedette.adapters.sql_source.rows import instant
 from vedette.adapters.sql_source.source import SqlSource, open_table, probe
 from vedette.adapters.sql_source.tables import AwayError
-from vedette.clock import MICROS
-from vedette.durable import sync
-from vedette.errors import BadEvent, BadFleet, StoreFailed, Unavailable
+from vedette.domain.base.clock import MICROS
+from vedette.domain.base.errors import BadEvent, BadFleet, StoreFailed, Unavailable
+from vedette.domain.base.fsync import sync
 from vedette.load import load_settings
 from vedette.load.at_hand import SqlPlan
 from vedette.testing.clock import ManualClock

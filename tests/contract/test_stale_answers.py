@@ -10,13 +10,13 @@ import pytest
 from tests.contract.test_store import ADAPTERS, by_person
 
 from vedette.commands import Order
-from vedette.decision import Decision
-from vedette.digest import canonical
-from vedette.display import DISPLAYS, Display
-from vedette.effect import Outcome
-from vedette.entry import Draft
-from vedette.errors import AlreadyDone, BadCommand, NotShown
-from vedette.run import ActionRow
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.errors import AlreadyDone, BadCommand, NotShown
+from vedette.domain.decision import Decision
+from vedette.domain.display import DISPLAYS, Display
+from vedette.domain.effect import Outcome
+from vedette.domain.entry import Draft
+from vedette.domain.run import ActionRow
 from vedette.testing import toy
 from vedette.testing.harness import FleetHarness
 from vedette.testing.steps import accepted, decided, entry, event, held, step

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from vedette.breaker import Breakers, Limits
-from vedette.clock import iso
-from vedette.effect import Call, Outcome
-from vedette.errors import BadCommand, Temporary
-from vedette.event import Event
-from vedette.run import Run
+from vedette.domain.base.clock import iso
+from vedette.domain.base.errors import BadCommand, Temporary
+from vedette.domain.effect import Call, Outcome
+from vedette.domain.event import Event
+from vedette.domain.run import Run
 from vedette.standing import lift_ended, park_agent
 from vedette.supply import Bounds, Supply
 from vedette.testing.clock import ManualClock

@@ -16,8 +16,8 @@ from tests.small import AGENT, small
 from vedette.adapters.rego.engine import RegorusEngine
 from vedette.adapters.rego.stage import read_bundle
 from vedette.adapters.schedule_source import cron_walls
-from vedette.agent import Fleet
-from vedette.bundle import Bundle
+from vedette.domain.agent import Fleet
+from vedette.domain.bundle import Bundle
 from vedette.load import load_fleet, load_settings
 from vedette.load.policy_data import mount
 from vedette.rights import Asked, rights

@@ -14,10 +14,10 @@ import pytest
 from tests.said import START, environment, vedette
 from tests.small import small
 
-from vedette.errors import BadStore, Unavailable
+from vedette.domain.base.errors import BadStore, Unavailable
+from vedette.domain.base.state_folder import StateIdentity, open_file, secure
 from vedette.proof import Checkpoint
 from vedette.runner import Running
-from vedette.state_folder import StateIdentity, open_file, secure
 from vedette.storage.lock import own
 from vedette.storage.witness import Witness, last_shown, show
 from vedette.testing.harness import checkout

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from tests.contract.test_liveness import Silent
 
-from vedette import crashpoint
-from vedette.entry import Draft
-from vedette.errors import BadCommand, StoreFailed
+from vedette.domain.base import failpoint
+from vedette.domain.base.errors import BadCommand, StoreFailed
+from vedette.domain.entry import Draft
 from vedette.storage.loss import Loss
 from vedette.testing.clock import ManualClock
 from vedette.testing.toy import World, job, send, toy_fleet, until
@@ -41,7 +41,7 @@ class Commits:
 def commits() -> Iterator[Commits]:
     made = Commits()
     yield made
-    crashpoint.hook = None
+    failpoint.hook = None
     made.go_on.set()
     made.stand.set()
 
@@ -60,7 +60,7 @@ async def test_what_is_decided_while_a_stop_is_being_committed_does_not_pass_for
 
         await fleet.send(job("1"))
         store.stop = away
-        crashpoint.hook = commits.pass_point
+        failpoint.hook = commits.pass_point
         assert not (await fleet.app.commands.stop(fleet.order(), tool="bell.ring"))["recorded"]
         store.stop = stop
         await until(commits.first.is_set)

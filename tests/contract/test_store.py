@@ -16,15 +16,15 @@ import orjson
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vedette.budget import FLEET, Cap, Raise
-from vedette.bundle import Bundle
-from vedette.digest import canonical
-from vedette.effect import RowWrite
-from vedette.entry import Body, Draft
-from vedette.errors import AlreadyDone, BadCommand, BadStore, StateNotKept, StoreBusy
-from vedette.memory import Candidate
-from vedette.ports import Refused, Store
-from vedette.run import Answer, Run, Step, run_id
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.errors import AlreadyDone, BadCommand, BadStore, StateNotKept, StoreBusy
+from vedette.domain.budget import FLEET, Cap, Raise
+from vedette.domain.bundle import Bundle
+from vedette.domain.effect import RowWrite
+from vedette.domain.entry import Body, Draft
+from vedette.domain.memory import Candidate
+from vedette.domain.ports import Refused, Store
+from vedette.domain.run import Answer, Run, Step, run_id
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import (
     accepted,

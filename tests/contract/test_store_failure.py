@@ -22,9 +22,9 @@ from tests.contract.test_upgrade import SETTINGS
 from tests.contract.test_upgrade import said as say
 
 from vedette.cli.stopping import told_of
-from vedette.effect import Call
-from vedette.errors import StoreFailed
-from vedette.run import Step
+from vedette.domain.base.errors import StoreFailed
+from vedette.domain.effect import Call
+from vedette.domain.run import Step
 from vedette.serve.local import serve_local
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import (

@@ -22,14 +22,14 @@ from vedette.adapters.postgres.database import PostgresDatabase
 from vedette.adapters.postgres.schema import SHARDS, shard_of
 from vedette.adapters.postgres.shares import Peer, seen, share, silent
 from vedette.adapters.postgres.text import literal
-from vedette.budget import Cap
-from vedette.bundle import Bundle
-from vedette.effect import RowWrite
-from vedette.entry import Draft
-from vedette.errors import BadFleet, BadStore, Outrun, StoreFailed, Unavailable
+from vedette.domain.base.errors import BadFleet, BadStore, Outrun, StoreFailed, Unavailable
+from vedette.domain.budget import Cap
+from vedette.domain.bundle import Bundle
+from vedette.domain.effect import RowWrite
+from vedette.domain.entry import Draft
+from vedette.domain.run import Answer, Run
 from vedette.load import load_settings
 from vedette.proof import verifier_key
-from vedette.run import Answer, Run
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, closing, event
 

@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 from tests.pg import server
 
-from vedette import crashpoint
 from vedette.adapters.keys import KeyFolder, ledger_key, line_of, next_files, read_key
 from vedette.adapters.ledger_file import verify_store
 from vedette.adapters.postgres import OpenedPostgres, PostgresStore, has_store
 from vedette.adapters.postgres.database import PostgresDatabase
 from vedette.adapters.sqlite import OpenedStore, SqliteStore
-from vedette.bundle import Bundle
-from vedette.decision import Decision
-from vedette.digest import canonical
-from vedette.effect import RowWrite
-from vedette.entry import Body, Draft
-from vedette.errors import BadCommand, BadStore, StoreBusy
-from vedette.identity import Principal
+from vedette.domain.base import failpoint
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.errors import BadCommand, BadStore, StoreBusy
+from vedette.domain.bundle import Bundle
+from vedette.domain.decision import Decision
+from vedette.domain.effect import RowWrite
+from vedette.domain.entry import Body, Draft
+from vedette.domain.identity import Principal
+from vedette.domain.memory import Candidate
+from vedette.domain.run import Answer
 from vedette.load import Settings
-from vedette.memory import Candidate
 from vedette.proof import SigningKey
-from vedette.run import Answer
 from vedette.store_copy import Copied, copy_store, tables
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, agents_of, closing, decided, entry, event, held, step
@@ -160,9 +160,9 @@ def broken_off() -> Iterator[None]:
         if point == "store-copy:mid":
             raise KeyboardInterrupt
 
-    before, crashpoint.hook = crashpoint.hook, at
+    before, failpoint.hook = failpoint.hook, at
     yield
-    crashpoint.hook = before
+    failpoint.hook = before
 
 
 @pytest.mark.usefixtures("broken_off")
@@ -170,7 +170,7 @@ async def test_a_copy_that_is_broken_off_leaves_nothing(settings: Settings, url:
     await filled(settings)
     with pytest.raises(KeyboardInterrupt):
         await copied(settings, url)
-    crashpoint.hook = None
+    failpoint.hook = None
     assert has_store(url)
     database = PostgresDatabase(url, name="test")
     for name in tables():

@@ -13,9 +13,9 @@ import pytest
 from tests.pg import server
 
 from vedette.adapters.postgres import PostgresStore
-from vedette.budget import ACTIONS, HOUR_US
 from vedette.curating import feed
-from vedette.effect import Call, Outcome
+from vedette.domain.budget import ACTIONS, HOUR_US
+from vedette.domain.effect import Call, Outcome
 from vedette.follow import catch_up, count_others, follow
 from vedette.load.settings import StorePlan
 from vedette.standing import erred

@@ -16,12 +16,12 @@ from vedette.adapters.ledger_file import verify_store
 from vedette.adapters.postgres import OpenedPostgres, PostgresStore
 from vedette.adapters.postgres.database import PostgresDatabase
 from vedette.adapters.postgres.schema import SHARDS, shard_of
-from vedette.bundle import Bundle
-from vedette.digest import canonical
-from vedette.entry import Body, Draft
-from vedette.errors import StoreFailed
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.errors import StoreFailed
+from vedette.domain.bundle import Bundle
+from vedette.domain.entry import Body, Draft
+from vedette.domain.run import ActionRow, Answer, Run
 from vedette.proof import verifier_key
-from vedette.run import ActionRow, Answer, Run
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, closing, entry, event, held, step
 

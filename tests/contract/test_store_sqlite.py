@@ -22,11 +22,11 @@ from tests.namespaces import may_run, need
 
 from vedette.adapters.ledger_file import verify_store
 from vedette.adapters.sqlite import OpenedStore, SqliteStore
-from vedette.bundle import Bundle
-from vedette.entry import Draft
-from vedette.errors import BadStore, StoreBusy, StoreFailed
+from vedette.domain.base.errors import BadStore, StoreBusy, StoreFailed
+from vedette.domain.bundle import Bundle
+from vedette.domain.entry import Draft
+from vedette.domain.run import Answer, Committed, Run, Step
 from vedette.proof import read_notes, verifier_key
-from vedette.run import Answer, Committed, Run, Step
 from vedette.storage.witness import last_shown, show
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, closing, entry, event, step

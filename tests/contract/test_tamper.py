@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from vedette.adapters.keys import line_of
 from vedette.adapters.ledger_file import Exported, export, verify_store
 from vedette.adapters.sqlite import OpenedStore, SqliteStore
-from vedette.digest import canonical, salted
-from vedette.entry import Body, Draft
+from vedette.domain.base.canonical import canonical, salted
+from vedette.domain.entry import Body, Draft
 from vedette.proof import Checkpoint, Frontier, leaf_hash, sign_note
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, agents_of, closing, entry, event, held, step

@@ -12,10 +12,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette import hold
 from vedette.adapters.sqlite import OpenedStore, SqliteStore
-from vedette.decision import Decision
-from vedette.digest import canonical
-from vedette.entry import Body, Draft
-from vedette.run import Run
+from vedette.domain.base.canonical import canonical
+from vedette.domain.decision import Decision
+from vedette.domain.entry import Body, Draft
+from vedette.domain.run import Run
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import (
     accepted,

@@ -21,10 +21,10 @@ from joserfc.jws import serialize_compact
 from tests.googles import PATTERN, FakeGoogle, fake_google, google_tokens
 from tests.remote import FLEET, now_us, svid_tokens
 
-from vedette import crashpoint
 from vedette.adapters.svid import Issuer
-from vedette.identity import Identity
-from vedette.ports.tokens import BadToken, Tokens
+from vedette.domain.base import failpoint
+from vedette.domain.identity import Identity
+from vedette.domain.ports.tokens import BadToken, Tokens
 
 LEEWAY_S = 30
 
@@ -385,7 +385,7 @@ def _dies(work: Callable[[], object], at: int, monkeypatch: pytest.MonkeyPatch) 
             raise KeyboardInterrupt(point)
 
     with monkeypatch.context() as patch:
-        patch.setattr(crashpoint, "hook", reached)
+        patch.setattr(failpoint, "hook", reached)
         try:
             work()
         except KeyboardInterrupt:

@@ -14,18 +14,19 @@ import orjson
 import pytest
 from tests.contract.test_edited_rows import edit
 
-from vedette.action import Proposal
-from vedette.agent import undo_source
-from vedette.clock import LATEST_US
 from vedette.commands import Order
-from vedette.digest import short_id
-from vedette.errors import AlreadyDone, BadCommand, NotFound
-from vedette.event import DATA, ENVELOPE, PRINCIPAL, UNDONE, Event
-from vedette.identity import Principal
-from vedette.memory import Briefing
-from vedette.origin import Ref
-from vedette.ports import Thought
-from vedette.run import ActionRow
+from vedette.domain.action import Proposal
+from vedette.domain.agent import undo_source
+from vedette.domain.base.canonical import short_id
+from vedette.domain.base.clock import LATEST_US
+from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound
+from vedette.domain.event import DATA, ENVELOPE, PRINCIPAL, UNDONE, Event
+from vedette.domain.identity import Principal
+from vedette.domain.memory import Briefing
+from vedette.domain.origin import Ref
+from vedette.domain.ports import Thought
+from vedette.domain.run import ActionRow
+from vedette.domain.trigger import UNDO_TYPE
 from vedette.serve.orders import carry_out
 from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
@@ -35,7 +36,6 @@ from vedette.timeline.explain import explain
 from vedette.timeline.pages import hold_item
 from vedette.timeline.plot import plot
 from vedette.timeline.text import explain_text
-from vedette.trigger import UNDO_TYPE
 
 NEW = "1772331742.M0001.harbour"
 FLAGGED = "1772331743.M0002.harbour"
@@ -177,7 +177,7 @@ async def test_the_inverse_alone_would_not_restore(fleet: FleetHarness) -> None:
     (run,) = fleet.runs(mail(FLAGGED))
     event = fleet.app.store.event(run.event)
     assert event is not None
-    from vedette.action import Action
+    from vedette.domain.action import Action
 
     action = Action(
         run.id, 1, 0, agent.tools["mail.unflag"], {"message": FLAGGED, "flag": "important"}, {},

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.contract.test_undo import FILE, NEW, done, files, harness, lay, mail, run_of, undo
 
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.run import ActionRow
 from vedette.handle import bury
-from vedette.run import ActionRow
 from vedette.testing.harness import FleetHarness, copy_policies, without_tests
 from vedette.timeline.explain import explain
 from vedette.timeline.report import report

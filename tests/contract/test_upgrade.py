@@ -20,10 +20,10 @@ from vedette.adapters.ledger_file import verify_store
 from vedette.adapters.rego.stage import SubprocessStage
 from vedette.adapters.sqlite import OpenedStore
 from vedette.adapters.sqlite_bank import SqliteBank
-from vedette.bundle import Bundle
 from vedette.cli import main
+from vedette.domain.bundle import Bundle
+from vedette.domain.ports import Finding
 from vedette.policy_check import CHECKED, read_check
-from vedette.ports import Finding
 from vedette.runner import Running
 from vedette.storage.schema import SCHEMA
 from vedette.testing.harness import FleetHarness

@@ -11,11 +11,11 @@ from tests.contract.test_store import ADAPTERS, CLOCK, KEY
 
 from vedette.adapters.keys import line_of
 from vedette.adapters.ledger_file import Archive, Joined, archive, prove, verify_proof, verify_store
-from vedette.digest import canonical
-from vedette.doubt import Doubt
-from vedette.entry import Body, Draft
-from vedette.errors import AlreadyDone, BadCommand, BadStore
-from vedette.run import Run
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.errors import AlreadyDone, BadCommand, BadStore
+from vedette.domain.entry import Body, Draft
+from vedette.domain.loss_window import Doubt
+from vedette.domain.run import Run
 from vedette.storage.loss import Loss
 from vedette.testing.steps import accepted, agents_of, closing, entry, event, step
 

@@ -19,11 +19,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from vedette.adapters.sqlite import SqliteStore
-from vedette.decision import Decision
-from vedette.digest import canonical
-from vedette.entry import Body, Draft
-from vedette.errors import BadCommand
-from vedette.run import Run
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.decision import Decision
+from vedette.domain.entry import Body, Draft
+from vedette.domain.run import Run
 from vedette.storage.store import SqlStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import (

@@ -17,8 +17,8 @@ from vedette.adapters.opa_wasm import MachineCode, WasmEngine, build, engine, ma
 from vedette.adapters.opa_wasm import find_opa as find
 from vedette.adapters.rego.engine import RegorusEngine
 from vedette.adapters.rego.golden import golden
-from vedette.bundle import Bundle
-from vedette.errors import BadFleet, BadPolicy, EngineFailed
+from vedette.domain.base.errors import BadFleet, BadPolicy, EngineFailed
+from vedette.domain.bundle import Bundle
 from vedette.load.policy_data import mount
 
 GATEWAY = "vedette/gateway/decide.rego"

@@ -23,14 +23,14 @@ from vedette.adapters.opa_wasm import WasmEngine, WasmRepository, WasmStage, bui
 from vedette.adapters.rego.engine import RegorusEngine
 from vedette.adapters.rego.golden import golden, must_deny
 from vedette.adapters.sqlite import OpenedStore
-from vedette.bundle import Bundle
-from vedette.digest import sha256_hex
+from vedette.domain.base.canonical import sha256_hex
+from vedette.domain.base.errors import BadPolicy
+from vedette.domain.bundle import Bundle
+from vedette.domain.policy_wasm import PolicyWasm
+from vedette.domain.ports import Finding, PolicyEngine, PolicyStage
 from vedette.engines import other_engine, policy_stage, reason_of, wasm_maker
-from vedette.errors import BadPolicy
 from vedette.load.edges import Edges, PolicyPlan
 from vedette.load.policy_data import mount
-from vedette.policy_wasm import PolicyWasm
-from vedette.ports import Finding, PolicyEngine, PolicyStage
 from vedette.replay import replay
 from vedette.storage import keeping
 from vedette.testing.harness import TESTER, FleetHarness, TrustingStage, copy_policies

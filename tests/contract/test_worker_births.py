@@ -25,13 +25,13 @@ from vedette.adapters.worker_pool.asked import WorkerLost
 from vedette.adapters.worker_pool.frames import BadFrame, Frame, pack
 from vedette.adapters.worker_pool.hands import WorkerHands
 from vedette.adapters.worker_pool.plain import read_plain
-from vedette.agent import Limits
-from vedette.effect import Call, Outcome
-from vedette.errors import Temporary, Unavailable
-from vedette.ports import Thought
+from vedette.domain.agent import Limits
+from vedette.domain.base.errors import Temporary, Unavailable
+from vedette.domain.effect import Call, Outcome
+from vedette.domain.ports import Thought
+from vedette.domain.tool import Tool
 from vedette.runner import Running
 from vedette.testing.toy import World, toy_fleet
-from vedette.tool import Tool
 
 
 def ask(there: Crew, *keys: str, **data: Any) -> list[asyncio.Task[Thought]]:

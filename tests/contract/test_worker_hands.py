@@ -22,10 +22,10 @@ from tests.workers import alive, until
 from vedette.adapters.worker_pool.asked import WorkerLost
 from vedette.adapters.worker_pool.hands import HUNG, WorkerHands
 from vedette.adapters.worker_pool.pool import WorkerPool
-from vedette.agent import Limits
-from vedette.effect import Call, Outcome, RowWrite
+from vedette.domain.agent import Limits
+from vedette.domain.effect import Call, Outcome, RowWrite
+from vedette.domain.tool import Settles, Tool
 from vedette.load.reach import Reach
-from vedette.tool import Settles, Tool
 
 TOOLS_PY = """\
 import asyncio
@@ -34,7 +34,7 @@ import os
 import time
 from pathlib import Path
 
-from vedette.effect import Outcome, RowWrite
+from vedette.domain.effect import Outcome, RowWrite
 
 
 def _note(call, what):

@@ -15,8 +15,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette.adapters.sqlite import SqliteStore
-from vedette.errors import StoreFailed
-from vedette.run import Answer
+from vedette.domain.base.errors import StoreFailed
+from vedette.domain.run import Answer
 from vedette.storage import witness
 from vedette.storage.writer import HOPS
 from vedette.testing.clock import ManualClock

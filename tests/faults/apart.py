@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from vedette.adapters.sqlite import OpenedStore
-from vedette.errors import BadStore
+from vedette.domain.base.errors import BadStore
 from vedette.testing.harness import copy_policies
 from vedette.testing.toy import GRANTS, write_agent
 
@@ -34,7 +34,7 @@ import json
 import os
 from pathlib import Path
 
-from vedette.effect import Outcome
+from vedette.domain.effect import Outcome
 
 
 def act(call):

@@ -48,10 +48,10 @@ from tests.faults.world import FileWorld
 from vedette.adapters.ledger_file import archive, archived_of, last_before, verify_store
 from vedette.adapters.ledger_file.archive import Archive, Joined
 from vedette.backup import back_up
-from vedette.budget import DAY_US
 from vedette.cli import sentence
-from vedette.disk_errors import told_of_disk
-from vedette.errors import AlreadyDone, VedetteError
+from vedette.domain.base.disk_errors import told_of_disk
+from vedette.domain.base.errors import AlreadyDone, VedetteError
+from vedette.domain.budget import DAY_US
 from vedette.stores import open_reading
 from vedette.testing.clock import ManualClock
 from vedette.testing.toy import job, note

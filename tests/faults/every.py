@@ -28,7 +28,7 @@ from typing import IO, Any
 from tests.faults.crash import SHOWN, Report
 from tests.said import ROOT
 
-from vedette.digest import sha256_hex
+from vedette.domain.base.canonical import sha256_hex
 
 KEPT = ROOT / ".tools" / "faults"
 TELL_S = 10.0

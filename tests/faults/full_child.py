@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tests.faults.world import FileWorld
 
-from vedette.errors import StoreFailed
-from vedette.event import Event
+from vedette.domain.base.errors import StoreFailed
+from vedette.domain.event import Event
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, note, send, toy_fleet
 

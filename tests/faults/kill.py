@@ -24,8 +24,8 @@ import apsw
 import psutil
 
 from vedette.adapters.sqlite import OpenedStore
-from vedette.errors import BadStore
-from vedette.trigger import TICK_TYPE
+from vedette.domain.base.errors import BadStore
+from vedette.domain.trigger import TICK_TYPE
 
 VEDETTE = Path(sys.executable).with_name("vedette")
 

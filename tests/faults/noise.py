@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vedette.effect import Call, Outcome
+from vedette.domain.effect import Call, Outcome
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send
 
@@ -49,7 +49,7 @@ FILE_TOOLS = """\
 import os
 import time
 
-from vedette.effect import Outcome, RowWrite
+from vedette.domain.effect import Outcome, RowWrite
 
 
 def add_note(call, row):

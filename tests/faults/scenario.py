@@ -19,16 +19,17 @@ from typing import Any
 from tests.faults.auditor import Plan, Wanted
 from tests.faults.world import FileWorld
 
-from vedette.budget import DAY_US
 from vedette.commands import Commands, Order
-from vedette.effect import Call, Outcome
-from vedette.errors import AlreadyDone
-from vedette.event import Event
+from vedette.domain.base.errors import AlreadyDone
+from vedette.domain.budget import DAY_US
+from vedette.domain.effect import Call, Outcome
+from vedette.domain.event import Event
+from vedette.domain.run import Step
+from vedette.domain.tool import Tool
 from vedette.follow import follow
 from vedette.load import Isolation, Settings, read_fleet
 from vedette.load.fleet import Read
 from vedette.load.settings import StorePlan
-from vedette.run import Step
 from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
@@ -42,7 +43,6 @@ from vedette.testing.toy import (
     toy_fleet,
     write_policies,
 )
-from vedette.tool import Tool
 
 AGENTS = ("worker", "other")
 DENIED = "slow.send"  # by the policy that the script publishes

@@ -11,13 +11,13 @@ import signal
 import sys
 from pathlib import Path
 
-from vedette import crashpoint
+from vedette.domain.base import failpoint
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send, toy_fleet
 
 # What an agent's tools.py looks like that publishes.
 TOOLS_PY = """\
-from vedette.effect import RowWrite
+from vedette.domain.effect import RowWrite
 from vedette.sdk import publish
 
 
@@ -55,7 +55,7 @@ async def main(folder: Path, project: str, point: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     async with publishing_fleet(folder, project) as fleet:
-        crashpoint.hook = die
+        failpoint.hook = die
         await fleet.send(job("1", send("the berth is free")))
         await fleet.settle()
 

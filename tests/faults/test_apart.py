@@ -13,7 +13,7 @@ from tests.faults.apart import AGENTS, Apart, environment_of, family, memory_of,
 from tests.remote import now_us
 
 from vedette.adapters.svid import Signer
-from vedette.event import Event
+from vedette.domain.event import Event
 
 EVENTS, LATE = 400, 40
 

@@ -19,7 +19,7 @@ from tests.faults.auditor import Facts, at_crash, audit, facts_of
 from tests.faults.scenario import dump, lay_stage, plan, play
 from tests.pg import find_bin
 
-from vedette.crashpoint import reach
+from vedette.domain.base.failpoint import reach
 from vedette.testing.faults import in_child
 
 SEED = 20

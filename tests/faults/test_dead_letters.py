@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from vedette.effect import Call
-from vedette.errors import AlreadyDone
+from vedette.domain.base.errors import AlreadyDone
+from vedette.domain.effect import Call
 from vedette.storage import dead
 from vedette.testing.faults import alone, in_child
 from vedette.testing.harness import FleetHarness

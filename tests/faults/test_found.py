@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from vedette import crashpoint
 from vedette.adapters.keys import KEY_FILE, PUBLIC_FILE, ledger_key
+from vedette.domain.base import failpoint
+from vedette.domain.run import Run
 from vedette.hold import wake_at
-from vedette.run import Run
 from vedette.testing.steps import held
 
 NAME = "vedette/harbour"
@@ -25,7 +25,7 @@ def dying_at(point: str) -> None:
         if passed == point:
             raise Died(point)
 
-    crashpoint.hook = hook
+    failpoint.hook = hook
 
 
 @pytest.mark.parametrize("point", ["key:before", "key:mid", "key:after"])
@@ -35,7 +35,7 @@ def test_a_crash_while_a_key_is_made_leaves_no_half_of_it(tmp_path: Path, point:
         with pytest.raises(Died):
             ledger_key(tmp_path, NAME, lambda: None)
     finally:
-        crashpoint.hook = None
+        failpoint.hook = None
     assert not (tmp_path / KEY_FILE).exists() or (tmp_path / KEY_FILE).stat().st_size == 32
     key = ledger_key(tmp_path, NAME, lambda: None)
     assert ledger_key(tmp_path, NAME, lambda: None).public_key() == key.public_key()

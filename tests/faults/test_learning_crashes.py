@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from tests.fleet.test_learning import desk, judged, learned, order
 
-from vedette import crashpoint
-from vedette.errors import AlreadyDone
+from vedette.domain.base import failpoint
+from vedette.domain.base.errors import AlreadyDone
 from vedette.testing.faults import in_child
 
 # A commit is a commit; what comes between it and the bank is the order's own.
@@ -49,16 +49,16 @@ async def prepare(folder: Path) -> None:
 
 async def give(folder: Path, verb: str) -> None:
     """Give the order; only its own crash points count."""
-    hook, crashpoint.hook = crashpoint.hook, None
+    hook, failpoint.hook = failpoint.hook, None
     fleet = desk(folder)
     async with fleet:
         args = json.loads((folder / f"{verb}.json").read_text())
-        crashpoint.hook = hook
+        failpoint.hook = hook
         try:
             await order(fleet, verb, **args)
         except AlreadyDone:
             (folder / "done").touch()
-        crashpoint.hook = None
+        failpoint.hook = None
 
 
 async def look(folder: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.workers import JUDGE_PY
 
-from vedette.event import Event
+from vedette.domain.event import Event
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, note, toy_fleet, until

@@ -18,8 +18,8 @@ import pytest
 from tests.acceptance.promises.common import WIDE
 from tests.faults.noise import FILE_TOOLS, QUIET, Filed, Seen, measure, share, told
 
-from vedette.effect import Call
-from vedette.event import Event
+from vedette.domain.effect import Call
+from vedette.domain.event import Event
 from vedette.supply import Bounds
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import job, send, toy_fleet

@@ -54,7 +54,7 @@ TOOLS = """\
 import json
 import urllib.request
 
-from vedette.effect import Call, Outcome
+from vedette.domain.effect import Call, Outcome
 
 
 def call_hook(call: Call) -> Outcome:
@@ -242,7 +242,7 @@ def live_revision(state: Path) -> int:
 
 def folder_waits(state: Path) -> bool:
     from vedette.adapters.sqlite import OpenedStore
-    from vedette.bundle import Revision
+    from vedette.domain.bundle import Revision
     from vedette.policy_folder import waits
 
     store = OpenedStore(state)

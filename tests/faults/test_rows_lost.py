@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil
 
-from vedette.event import Event
-from vedette.run import ActionRow
+from vedette.domain.event import Event
+from vedette.domain.run import ActionRow
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, note, toy_fleet, until

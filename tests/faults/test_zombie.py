@@ -18,8 +18,8 @@ from tests.faults.zombie_child import open_worker
 from tests.pg import server
 
 from vedette.adapters.postgres import PostgresStore
-from vedette.machine import boot_us
-from vedette.run import Answer, Run
+from vedette.domain.base.machine import boot_us
+from vedette.domain.run import Answer, Run
 from vedette.testing.steps import accepted, closing, event
 
 CHILD = Path(__file__).parent / "zombie_child.py"

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from vedette.effect import Call, Outcome
+from vedette.domain.effect import Call, Outcome
 
 IDEMPOTENT = ("wire.send", "big.send")
 

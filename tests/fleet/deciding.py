@@ -15,19 +15,19 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from vedette.action import Action, bind_declared
 from vedette.adapters.rego.engine import RegorusEngine
 from vedette.adapters.rego.stage import read_bundle
-from vedette.agent import Agent
-from vedette.decision import Decision
+from vedette.domain.action import Action, bind_declared
+from vedette.domain.agent import Agent
+from vedette.domain.decision import Decision
+from vedette.domain.decision_request import Situation
+from vedette.domain.event import Event
+from vedette.domain.memory import Briefing, Memory
 from vedette.evaluate import first_roots
-from vedette.event import Event
 from vedette.gateway import Gateway
 from vedette.judging import Judge, Judgement
 from vedette.load.agent_check import Around, read_agent
 from vedette.load.bank_file import read_bank
-from vedette.memory import Briefing, Memory
-from vedette.question import Situation
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICIES = ROOT / "policies"

@@ -22,15 +22,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from vedette.action import Proposal, bind
-from vedette.effect import Call, Outcome
-from vedette.event import Event
+from vedette.domain.action import Proposal, bind
+from vedette.domain.effect import Call, Outcome
+from vedette.domain.event import Event
+from vedette.domain.memory import Briefing, Memory
+from vedette.domain.origin import Roots
+from vedette.domain.readers import Readers
+from vedette.domain.tool import Tool
 from vedette.judging import Judgement
 from vedette.judging.series import generate
-from vedette.memory import Briefing, Memory
-from vedette.origin import Roots
-from vedette.readers import Readers
-from vedette.tool import Tool
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "agents" / "anomaly_detection"

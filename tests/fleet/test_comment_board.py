@@ -19,15 +19,15 @@ from typing import Any
 
 import pytest
 
-from vedette import crashpoint
 from vedette.adapters.sql_source.source import SqlSource
 from vedette.adapters.target_records import read_record
-from vedette.clock import SystemClock
-from vedette.effect import Call
-from vedette.errors import BadCommand, BadFleet, Unavailable
+from vedette.domain.base import failpoint
+from vedette.domain.base.clock import SystemClock
+from vedette.domain.base.errors import BadCommand, BadFleet, Unavailable
+from vedette.domain.effect import Call
+from vedette.domain.run import ActionRow
 from vedette.load.at_hand import SqlPlan
 from vedette.load.modules import load_module
-from vedette.run import ActionRow
 from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness
 from vedette.timeline.explain import explain
@@ -270,10 +270,10 @@ def test_a_change_stands_whole_or_not_at_all(
         if passed == point:
             raise Dead
 
-    monkeypatch.setattr(crashpoint, "hook", die)
+    monkeypatch.setattr(failpoint, "hook", die)
     with pytest.raises(Dead):
         tools.hide(call(board, "hide", "k1"))
-    monkeypatch.setattr(crashpoint, "hook", None)
+    monkeypatch.setattr(failpoint, "hook", None)
     for table in ("statement", "evidence"):
         assert ask(board, f"SELECT count(*) FROM {table}") == [(rows,)]
     assert state(board)[0] == ("hidden" if rows else "new")

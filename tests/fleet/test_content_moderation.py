@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 from tests.fleet.deciding import NOW_US, REGISTRY, ROOT, Outcome, decided, engine, shipped, yaml
 
-from vedette.action import bind
-from vedette.errors import BadProposal
-from vedette.event import ENVELOPE, Event
+from vedette.domain.action import bind
+from vedette.domain.base.errors import BadProposal
+from vedette.domain.decision_request import Situation
+from vedette.domain.event import ENVELOPE, Event
+from vedette.domain.memory import Memory
+from vedette.domain.origin import Roots
 from vedette.gateway import Gateway
 from vedette.judging import Judge, lexicon
 from vedette.judging.text import fold
 from vedette.load.modules import build_judge, load_module
-from vedette.memory import Memory
-from vedette.origin import Roots
-from vedette.question import Situation
 
 FOLDER = ROOT / "agents" / "content_moderation"
 LABELS: dict[str, dict[str, str]] = json.loads(

@@ -9,8 +9,8 @@ from tests.fleet.test_learning import learned
 from tests.fleet.test_unlearning import clock, fleet, labelled, let_go, states
 
 from vedette.commands import Order
-from vedette.errors import NotFound
-from vedette.identity import Principal
+from vedette.domain.base.errors import NotFound
+from vedette.domain.identity import Principal
 from vedette.learned_from import learned_from
 from vedette.serve.orders import carry_out
 from vedette.testing.harness import FleetHarness

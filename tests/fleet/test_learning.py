@@ -19,12 +19,12 @@ import pytest
 
 from vedette.adapters.schedule_source import ScheduleSource
 from vedette.cli.memory_flips import would_flip
-from vedette.digest import canonical, sha256_hex
-from vedette.errors import AlreadyDone, BadCommand, NotFound, VedetteError
-from vedette.event import Event
-from vedette.memory import Candidate
-from vedette.ports import Thought
-from vedette.run import Run
+from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, VedetteError
+from vedette.domain.event import Event
+from vedette.domain.memory import Candidate
+from vedette.domain.ports import Thought
+from vedette.domain.run import Run
 from vedette.serve.orders import carry_out
 from vedette.sourcing import gathering
 from vedette.testing.clock import ManualClock

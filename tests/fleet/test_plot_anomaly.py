@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from vedette.cli import main
-from vedette.event import Event
+from vedette.domain.event import Event
 from vedette.judging.series import generate
 from vedette.testing.harness import FleetHarness
 

@@ -13,10 +13,10 @@ from tests.opa import find_opa
 
 from vedette.adapters.rego import stage as policy_stage
 from vedette.adapters.rego.stage import SubprocessStage, read_bundle
-from vedette.bundle import Bundle
-from vedette.errors import BadPolicy
+from vedette.domain.base.errors import BadPolicy
+from vedette.domain.bundle import Bundle
+from vedette.domain.ports import Finding
 from vedette.load.policy_data import mount, read_data
-from vedette.ports import Finding
 
 ROOT = Path(__file__).parents[2]
 POLICIES = ROOT / "policies"

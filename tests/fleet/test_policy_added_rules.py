@@ -17,8 +17,8 @@ import pytest
 from vedette.adapters.rego.engine import RegorusEngine
 from vedette.adapters.rego.golden import question, reading
 from vedette.adapters.rego.stage import SubprocessStage, read_bundle
-from vedette.bundle import Bundle
-from vedette.decision import Decision, read_decision
+from vedette.domain.bundle import Bundle
+from vedette.domain.decision import Decision, read_decision
 from vedette.load.policy_data import mount
 
 POLICIES = Path(__file__).parents[2] / "policies"

@@ -19,10 +19,10 @@ from tests.opa import find_opa
 
 from vedette.adapters.rego.golden import question, reading
 from vedette.adapters.rego.stage import SubprocessStage, read_bundle
-from vedette.bundle import Bundle
-from vedette.decision import Decision, read_decision
+from vedette.domain.bundle import Bundle
+from vedette.domain.decision import Decision, read_decision
+from vedette.domain.ports import PolicyEngine
 from vedette.load.policy_data import mount
-from vedette.ports import PolicyEngine
 
 POLICIES = Path(__file__).parents[2] / "policies"
 DATA = mount(read_bundle(POLICIES).files)

@@ -19,9 +19,9 @@ from vedette.adapters.rego import engine as regorus_engine
 from vedette.adapters.rego.engine import EngineFailed, RegorusEngine
 from vedette.adapters.rego.golden import NOW_US, question, reading
 from vedette.adapters.rego.stage import SubprocessStage, read_bundle
-from vedette.bundle import Bundle
-from vedette.decision import read_decision
-from vedette.errors import BadPolicy
+from vedette.domain.base.errors import BadPolicy
+from vedette.domain.bundle import Bundle
+from vedette.domain.decision import read_decision
 from vedette.load.policy_data import is_data, mount
 
 POLICIES = Path(__file__).parents[2] / "policies"

@@ -16,14 +16,14 @@ import pytest
 from tests.broken_disk import broken_disk
 from tests.fleet.test_learning import content, learned, order
 
-from vedette import crashpoint
 from vedette.adapters.keys import ledger_key, line_of
 from vedette.adapters.ledger_file import archive
-from vedette.errors import AlreadyDone, BadCommand, NotFound, StoreFailed, VedetteError
-from vedette.event import Event
-from vedette.memory import Briefing, Candidate
-from vedette.ports import Thought
-from vedette.run import Run
+from vedette.domain.base import failpoint
+from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, StoreFailed, VedetteError
+from vedette.domain.event import Event
+from vedette.domain.memory import Briefing, Candidate
+from vedette.domain.ports import Thought
+from vedette.domain.run import Run
 from vedette.runner import Running
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
@@ -479,10 +479,10 @@ async def test_taking_back_what_came_from_a_source_is_one_commit(
     curating = fleet.app.commands.curating
     assert curating is not None
     person = fleet.order().principal
-    monkeypatch.setattr(crashpoint, "hook", die)
+    monkeypatch.setattr(failpoint, "hook", die)
     with pytest.raises(Dead):
         await curating.order("memory_off", person, "wrong", "once", asked)
-    monkeypatch.setattr(crashpoint, "hook", None)
+    monkeypatch.setattr(failpoint, "hook", None)
     await fleet.restart()
     assert await states(fleet) == {taught: "off", waits: "rejected"}
     curating = fleet.app.commands.curating

@@ -65,7 +65,7 @@ import http.client
 import json
 from urllib.parse import urlsplit
 
-from vedette.effect import Outcome, RowWrite
+from vedette.domain.effect import Outcome, RowWrite
 
 
 def add_note(call, row):

@@ -16,7 +16,14 @@ from tests.jepsen.fleet import DENIED
 from tests.jepsen.targets import Targets
 from tests.simulation.history import Order
 
-from vedette.errors import AlreadyDone, StoreBusy, StoreFailed, Temporary, Unavailable, VedetteError
+from vedette.domain.base.errors import (
+    AlreadyDone,
+    StoreBusy,
+    StoreFailed,
+    Temporary,
+    Unavailable,
+    VedetteError,
+)
 from vedette.timeline.pages import hold_item
 
 

@@ -69,7 +69,7 @@ class Producers:
             await self._deliver(draw, [(event, _text(event)) for event in told[at : at + _AGAIN]])
 
     def _make(self, draw: random.Random, key: str) -> tuple[Event, str]:
-        from vedette.event import Event as Sent
+        from vedette.domain.event import Event as Sent
 
         value = len(self.events) + 1
         agents = AGENTS if draw.random() < 0.1 else (draw.choice(AGENTS),)

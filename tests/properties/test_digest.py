@@ -9,7 +9,7 @@ import rfc8785
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vedette.digest import SAFE_INTEGER, canonical, checked, tame
+from vedette.domain.base.canonical import SAFE_INTEGER, canonical, checked, tame
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 KEYS = st.text(st.characters(max_codepoint=127))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from vedette.links import find_links, links_in
+from vedette.domain.links import find_links, links_in
 
 # What links are made of, what breaks one up, and what ends it.
 PIECES = [

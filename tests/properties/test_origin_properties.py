@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vedette.action import Proposal, bind
-from vedette.errors import BadProposal
-from vedette.event import ENVELOPE
-from vedette.moved import Superseded
-from vedette.origin import (
+from vedette.domain.action import Proposal, bind
+from vedette.domain.base.errors import BadProposal
+from vedette.domain.conflict import Superseded
+from vedette.domain.event import ENVELOPE
+from vedette.domain.origin import (  # fmt: skip
     RANK,
     Ref,
     Roots,
@@ -22,9 +22,9 @@ from vedette.origin import (
     resolve,
     tokens,
     walk,
-)  # fmt: skip
-from vedette.today import origins_today
-from vedette.tool import Tool
+)
+from vedette.domain.origin_check import origins_today
+from vedette.domain.tool import Tool
 
 WORDS = st.text(max_size=6)
 VALUES = st.recursive(

@@ -15,14 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from vedette import approval, effect, hold, perform
-from vedette.approval import HoldState
-from vedette.decision import Decision, WaitFor
-from vedette.effect import EffectState, Outcome
-from vedette.errors import BadCommand, Permanent
-from vedette.run import ActionRow, Run
+from vedette import hold, perform
+from vedette.domain import effect
+from vedette.domain import hold as approval
+from vedette.domain.base.errors import BadCommand, Permanent
+from vedette.domain.decision import Decision, WaitFor
+from vedette.domain.effect import EffectState, Outcome
+from vedette.domain.hold import HoldState
+from vedette.domain.run import ActionRow, Run
+from vedette.domain.tool import SETTLES, Tool
 from vedette.testing.steps import action
-from vedette.tool import SETTLES, Tool
 
 T0 = 1_750_000_000_000_000
 HOUR = 3_600_000_000

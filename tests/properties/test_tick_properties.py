@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from vedette.clock import MICROS, from_iso
-from vedette.tick import DAY_US, Calendar, Tick, calendar_of, due
-from vedette.trigger import Missed, Schedule
+from vedette.domain.base.clock import MICROS, from_iso
+from vedette.domain.schedule import DAY_US, Calendar, Tick, calendar_of, due
+from vedette.domain.trigger import Missed, Schedule
 
 # Zones that change on the hour and on the half, at midnight, twice a year, in odd years, never.
 ZONES = (

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vedette.action import Proposal
 from vedette.adapters.worker_pool import wire
 from vedette.adapters.worker_pool.errors import raised
 from vedette.adapters.worker_pool.frames import HEAD, MOST, BadFrame, Frame, Frames, pack
 from vedette.adapters.worker_pool.judge_side import failed
 from vedette.adapters.worker_pool.plain import pack_plain, read_plain
-from vedette.effect import Call, Outcome, RowWrite
-from vedette.event import Event
-from vedette.memory import KINDS, Briefing, Candidate, Memory
-from vedette.origin import Ref
-from vedette.ports import Thought
-from vedette.tool import Tool
+from vedette.domain.action import Proposal
+from vedette.domain.effect import Call, Outcome, RowWrite
+from vedette.domain.event import Event
+from vedette.domain.memory import KINDS, Briefing, Candidate, Memory
+from vedette.domain.origin import Ref
+from vedette.domain.ports import Thought
+from vedette.domain.tool import Tool
 
 STATE = "0a1b2c3d"
 text = st.text(max_size=8)

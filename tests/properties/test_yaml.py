@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from vedette.errors import BadPolicy
+from vedette.domain.base.errors import BadPolicy
 from vedette.load.policy_data import read_data
 from vedette.load.yaml import Document, parse_yaml
 

@@ -15,10 +15,10 @@ from contextlib import suppress
 from typing import Any
 
 from vedette.adapters.worker_pool.asked import WorkerLost
-from vedette.effect import Call, Outcome, RowWrite
-from vedette.memory import Briefing
-from vedette.ports import Thought
-from vedette.tool import Tool
+from vedette.domain.effect import Call, Outcome, RowWrite
+from vedette.domain.memory import Briefing
+from vedette.domain.ports import Thought
+from vedette.domain.tool import Tool
 
 
 class AgentProcesses:

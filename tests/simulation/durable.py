@@ -16,8 +16,8 @@ from tests.simulation.server import Server
 
 from vedette.adapters.ledger_file import Archive
 from vedette.backup import back_up, restore
-from vedette.errors import BadCommand
-from vedette.identity import Principal
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.identity import Principal
 from vedette.load import Settings
 
 

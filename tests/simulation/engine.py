@@ -24,9 +24,9 @@ from tests.simulation.loop import OWNER, Owner, SimLoop
 from vedette import load
 from vedette.adapters.rego import stage
 from vedette.adapters.rego.engine import RegorusEngine
-from vedette.agent import Fleet
 from vedette.app import App, open_app
-from vedette.bundle import Bundle
+from vedette.domain.agent import Fleet
+from vedette.domain.bundle import Bundle
 from vedette.follow import catch_up, follow
 from vedette.load import Isolation, Settings, modules, policy_data
 from vedette.load.fleet import Loaded

@@ -21,8 +21,8 @@ from tests.simulation.history import Act, History
 from tests.simulation.loop import OWNER, SimLoop
 from tests.simulation.plan import AGENTS, DENIED, Delivery
 
-from vedette.effect import Call, Outcome
-from vedette.event import ENVELOPE, Event
+from vedette.domain.effect import Call, Outcome
+from vedette.domain.event import ENVELOPE, Event
 from vedette.testing import toy
 
 # A call takes up to this long and its answer this long: together less than its tool's timeout.
@@ -34,7 +34,7 @@ _QUICK, _LATE, _BACK = (5e-4, 1e-2), (0.2, 1.85), (5e-4, 2e-2)
 POLICIES = {"base": "policies", "strict": "stricter"}
 
 _TOOLS_PY = """\
-from vedette.effect import RowWrite
+from vedette.domain.effect import RowWrite
 
 
 def add_note(call, row):

@@ -42,7 +42,7 @@ from tests.simulation.world import closed_world, collect_histories
 
 from vedette import commands as product
 from vedette.adapters.ledger_file import archive, archived_of, last_before
-from vedette.errors import AlreadyDone, BadCommand, Temporary, VedetteError
+from vedette.domain.base.errors import AlreadyDone, BadCommand, Temporary, VedetteError
 from vedette.storage import spare_space
 from vedette.testing.harness import TESTER
 from vedette.timeline.pages import hold_item

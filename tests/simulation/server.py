@@ -30,7 +30,7 @@ from tests.simulation.threads import Event
 
 from vedette.adapters.postgres.database import LOOK
 from vedette.adapters.postgres.schema import shard_of
-from vedette.errors import StoreFailed, Unavailable
+from vedette.domain.base.errors import StoreFailed, Unavailable
 
 Row = tuple[Any, ...]
 

@@ -25,9 +25,9 @@ from tests.simulation.engine import CrashPoints, Life, read_once, settings_of
 from tests.simulation.loop import SimLoop
 from tests.simulation.world import Leak, closed_world
 
-from vedette.effect import Call, Outcome
-from vedette.errors import StoreFailed
-from vedette.event import ENVELOPE
+from vedette.domain.base.errors import StoreFailed
+from vedette.domain.effect import Call, Outcome
+from vedette.domain.event import ENVELOPE
 from vedette.testing import toy
 
 AGENTS = ("ant", "bee", "cat")

@@ -19,7 +19,7 @@ from tests.simulation.server import Lost, Server, SimulatedDatabase, in_place
 from tests.simulation.world import closed_world
 
 from vedette.adapters.postgres import PostgresStore
-from vedette.errors import Unavailable
+from vedette.domain.base.errors import Unavailable
 
 T = TypeVar("T")
 

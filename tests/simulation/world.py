@@ -1,8 +1,8 @@
 """What a history has in the place of the machine: time, entropy and threads, all of one seed.
 
-The ports of the engine (`vedette.machine`, `vedette.crashpoint`) are the simulation's while a
-history runs. Whatever reads this machine's clock or entropy past them is told by an error at once:
-the rule of the gate sees the names in the sources, this sees what is called.
+The ports of the engine (`vedette.domain.base.machine`, `vedette.domain.base.failpoint`) are the
+simulation's while a history runs. Whatever reads this machine's clock or entropy past them is told
+by an error at once: the rule of the gate sees the names in the sources, this sees what is called.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from tests.simulation import threads
 from tests.simulation.loop import SimLoop
 
-from vedette import crashpoint, machine
+from vedette.domain.base import failpoint, machine
 
 _THREADS = (
     "Condition", "Event", "Lock", "RLock", "Thread", "ThreadPoolExecutor", "Timer", "get_ident",
@@ -67,7 +67,7 @@ def closed_world(
     }  # fmt: skip
     before = [(machine, name, getattr(machine, name)) for name in own]
     before += [(module, name, getattr(module, name)) for module, name in _CLOSED]
-    before.append((crashpoint, "hook", crashpoint.hook))
+    before.append((failpoint, "hook", failpoint.hook))
     collects = gc.isenabled()
     try:
         gc.freeze()
@@ -76,7 +76,7 @@ def closed_world(
             setattr(machine, name, what)
         for module, name in _CLOSED:
             setattr(module, name, _closed(f"{module.__name__}.{name}", getattr(module, name)))
-        crashpoint.hook = reach
+        failpoint.hook = reach
         yield
     finally:
         for module, name, what in before:

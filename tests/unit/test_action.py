@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from vedette.action import Action, Proposal, action_digest, action_id, bind, write_given
-from vedette.errors import BadProposal
-from vedette.origin import Ref, Roots
-from vedette.readers import Labels, meet
-from vedette.tool import Tool
+from vedette.domain.action import Action, Proposal, action_digest, action_id, bind, write_given
+from vedette.domain.base.errors import BadProposal
+from vedette.domain.origin import Ref, Roots
+from vedette.domain.readers import Labels, meet
+from vedette.domain.tool import Tool
 
 TOOL = Tool(
     name="mail.send", verb="send", resource="outbox",

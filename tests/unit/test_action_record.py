@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from vedette.action_record import BadRecord, read_record
-from vedette.row_proof import compare_record
+from vedette.domain.action_record import BadRecord, read_record
+from vedette.domain.row_proof import compare_record
 
 RECORD: dict[str, Any] = {
     "args": {"text": "five"},

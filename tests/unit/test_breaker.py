@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vedette.backoff import delay_us
 from vedette.breaker import Breaker, Breakers, Limits
+from vedette.domain.base.backoff import delay_us
 
 SECOND = 1_000_000
 

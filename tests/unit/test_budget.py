@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vedette.budget import DAY_US, HOUR_US, MINUTE_US, Counts, window_end, window_start
+from vedette.domain.budget import DAY_US, HOUR_US, MINUTE_US, Counts, window_end, window_start
 
 NOON = 1_780_056_000_000_000 - 1_780_056_000_000_000 % DAY_US + 12 * HOUR_US
 

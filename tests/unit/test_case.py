@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from vedette.action import Proposal, bind
 from vedette.case import Case
+from vedette.domain.action import Proposal, bind
+from vedette.domain.conflict import Superseded
+from vedette.domain.origin import Ref, Roots, known_in
+from vedette.domain.run import ActionRow
+from vedette.domain.tool import Tool
 from vedette.hold import new_row
-from vedette.moved import Superseded
-from vedette.origin import Ref, Roots, known_in
-from vedette.run import ActionRow
-from vedette.tool import Tool
 
 TOOL = Tool("mail.tell", "tell", "mail", {"to": "string", "what": "object"}, ("/to",), "none", "f")
 CHARTER = {"desk": "desk@harbour.example"}

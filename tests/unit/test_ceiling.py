@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vedette.budget import HOUR_US, MINUTE_US
-from vedette.ceiling import Ceilings, Tallies
+from vedette.domain.budget import HOUR_US, MINUTE_US
+from vedette.domain.rate_limit import Ceilings, Tallies
 
 
 def test_errors_within_an_hour_reach_the_ceiling() -> None:

@@ -15,12 +15,13 @@ import apsw
 import click
 import pytest
 
-from vedette import __version__, errors
+from vedette import __version__
 from vedette.cli import VERBS, exit_code, main
 from vedette.cli.common import plain, program, table, write_out
 from vedette.cli.run import summary_text, try_next
 from vedette.cli.view import Look, draw, notable, status_line
-from vedette.errors import BadCommand, VedetteError
+from vedette.domain.base import errors
+from vedette.domain.base.errors import BadCommand, VedetteError
 from vedette.serve.client import error_of
 from vedette.serve.local import status_of
 
@@ -96,7 +97,12 @@ def test_help_imports_no_verb() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert set(done.stdout.splitlines()[-1].split()) == {
-        *("vedette.cli", "vedette.cli.wide", "vedette.disk_errors", "vedette.errors")
+        *(
+            "vedette.cli",
+            "vedette.cli.wide",
+            "vedette.domain.base.disk_errors",
+            "vedette.domain.base.errors",
+        )
     }
 
 

@@ -7,7 +7,16 @@ import time
 
 import pytest
 
-from vedette.clock import EARLIEST_US, LATEST_US, Clock, ago, from_iso, iso, local, utc_second
+from vedette.domain.base.clock import (
+    EARLIEST_US,
+    LATEST_US,
+    Clock,
+    ago,
+    from_iso,
+    iso,
+    local,
+    utc_second,
+)
 from vedette.testing.clock import ManualClock, settle
 
 T0 = 1_000_000

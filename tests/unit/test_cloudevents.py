@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vedette.cloudevents import (
+from vedette.domain.base.errors import BadEvent
+from vedette.domain.cloudevents import (
     BATCH,
     MAX_DEPTH,
     STRUCTURED,
@@ -18,8 +19,7 @@ from vedette.cloudevents import (
     load_json,
     parse,
 )
-from vedette.errors import BadEvent
-from vedette.event import ENVELOPE, Event, check_event
+from vedette.domain.event import ENVELOPE, Event, check_event
 from vedette.load.reserved import reserved
 
 Headers = list[tuple[str, str]]

@@ -7,13 +7,7 @@ from typing import Any
 
 import pytest
 
-from vedette.decision import (
-    OBLIGATIONS,
-    Decision,
-    check_question,
-    denied,
-    read_decision,
-)
+from vedette.domain.decision import OBLIGATIONS, Decision, check_question, denied, read_decision
 
 GOOD: dict[str, Any] = {
     "schema": "vedette.decision/1",

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from vedette.digest import SAFE_INTEGER, canonical, checked, salted, sha256_hex, short_id, tame
+from vedette.domain.base.canonical import (
+    SAFE_INTEGER,
+    canonical,
+    checked,
+    salted,
+    sha256_hex,
+    short_id,
+    tame,
+)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vedette.display import (
+from vedette.domain.base.safe_text import escape_text, fold_line, fold_text, is_seen, text_width
+from vedette.domain.display import (
     MOST_FIELDS,
     TEXT_CHARS,
     TEXT_LINES,
@@ -20,11 +21,10 @@ from vedette.display import (
     read_displays,
     show_event,
 )
-from vedette.display_text import about_line, about_lines, defang
-from vedette.event import ENVELOPE, Event
+from vedette.domain.display_text import about_line, about_lines, defang
+from vedette.domain.event import ENVELOPE, Event
+from vedette.domain.trigger import CORRECTION_TYPE
 from vedette.load.settings import read_settings
-from vedette.safe_text import escape_text, fold_line, fold_text, is_seen, text_width
-from vedette.trigger import CORRECTION_TYPE
 
 
 def body(type: str, data: Any, *, subject: str | None = "s", vouched: bool = False) -> Any:

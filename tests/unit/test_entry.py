@@ -5,8 +5,8 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from vedette.digest import checked
-from vedette.entry import Draft, seal
+from vedette.domain.base.canonical import checked
+from vedette.domain.entry import Draft, seal
 
 
 def test_a_sealed_entry_is_canonical_and_says_where_it_stands() -> None:

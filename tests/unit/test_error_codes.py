@@ -14,13 +14,13 @@ import pytest
 
 import vedette
 from vedette.cli.error_codes import LESSONS
-from vedette.errors import VedetteError
-from vedette.ports.tokens import Code
+from vedette.domain.base.errors import VedetteError
+from vedette.domain.ports.tokens import Code
 
 SRC = Path(vedette.__file__).parent
 ABSTRACT = {"error"}
 # What another program's API names; our own codes are all in `LESSONS`.
-IMPORTED = ("vedette.errors", "vedette.moved", "vedette.ports.tokens",
+IMPORTED = ("vedette.domain.base.errors", "vedette.domain.conflict", "vedette.domain.ports.tokens",
             "vedette.adapters.worker_pool.asked")  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from tools.eval_real.nab_score import (
     ring,
 )
 
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
 from vedette.judging.ranks import PAUSE, WARM_UP, Ranks
 from vedette.judging.series import generate
 

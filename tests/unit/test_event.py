@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from vedette.errors import BadEvent
-from vedette.event import ENVELOPE, Event, check_event, metric_value
+from vedette.domain.base.errors import BadEvent
+from vedette.domain.event import ENVELOPE, Event, check_event, metric_value
 
 EVENT = Event(
     "csv:pumps", "1", "metric.point", "pump", "2026-01-01T00:00:00Z", {"value": 19.5}, 1, ("a",),

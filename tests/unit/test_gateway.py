@@ -7,16 +7,16 @@ from typing import Any
 import orjson
 import pytest
 
-from vedette.action import Action, Proposal, bind
-from vedette.agent import Agent
-from vedette.budget import ACTIONS, HOUR_US, MINUTE_US, Budget
-from vedette.decision import check_question
-from vedette.event import ENVELOPE, Event
+from vedette.domain.action import Action, Proposal, bind
+from vedette.domain.agent import Agent
+from vedette.domain.budget import ACTIONS, HOUR_US, MINUTE_US, Budget
+from vedette.domain.decision import check_question
+from vedette.domain.decision_request import Approval, Situation
+from vedette.domain.event import ENVELOPE, Event
+from vedette.domain.identity import Identity
+from vedette.domain.origin import Ref, Roots
+from vedette.domain.tool import Tool
 from vedette.gateway import Gateway
-from vedette.identity import Identity
-from vedette.origin import Ref, Roots
-from vedette.question import Approval, Situation
-from vedette.tool import Tool
 
 NOW = 1_780_000_000_000_000
 NONE: dict[str, Any] = {}

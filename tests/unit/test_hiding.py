@@ -9,8 +9,8 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from vedette.effect import Outcome
-from vedette.hiding import CUT, Hiding
+from vedette.domain.effect import Outcome
+from vedette.domain.redaction import CUT, Hiding
 
 SECRET = "hünter'2 \"\\/+x"
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from vedette.approval import ENDED, HoldState, move
-from vedette.decision import Decision
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.decision import Decision
+from vedette.domain.hold import ENDED, HoldState, move
+from vedette.domain.run import ActionRow
 from vedette.hold import DENIED_US, EXPIRES_US, apply, approval_of, denied_until, ended, wake_at
-from vedette.run import ActionRow
 
 NOW = 1_780_000_000_000_000
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from vedette.errors import NotFound
-from vedette.learned import Learned
+from vedette.domain.base.errors import NotFound
+from vedette.domain.memory import Candidate
+from vedette.domain.memory_state import Learned
 from vedette.learned_from import learned_from
-from vedette.memory import Candidate
 
 
 def proposed(name: str, event: str, *evidence: str) -> Learned:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vedette.agent import Agent, Scope
-from vedette.budget import Budget
-from vedette.decision import Decision, denied
-from vedette.identity import Identity
+from vedette.domain.agent import Agent, Scope
+from vedette.domain.budget import Budget
+from vedette.domain.decision import Decision, denied
+from vedette.domain.decision_request import Decided, Situation
+from vedette.domain.identity import Identity
+from vedette.domain.memory import Memory
 from vedette.lessons import Lessons
-from vedette.memory import Memory
-from vedette.question import Decided, Situation
 
 NOW = 1_780_000_000_000_000
 DESK = Agent(

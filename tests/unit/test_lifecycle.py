@@ -8,9 +8,9 @@ from typing import get_args
 
 import pytest
 
-from vedette import approval, effect, learned
-from vedette.run import Answer, RunState
-from vedette.tool import SETTLES
+from vedette.domain import effect, hold, memory_state
+from vedette.domain.run import Answer, RunState
+from vedette.domain.tool import SETTLES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "lifecycle.md").read_text(encoding="utf-8")
 
@@ -32,8 +32,8 @@ def drawn(text: str, heading: str) -> tuple[Moves, set[str], set[str]]:
 
 def test_holds() -> None:
     moves, first, last = drawn(PAGE, "A hold")
-    assert moves == {(a, b) for a, targets in approval._MOVES.items() for b in targets}
-    assert (first, last) == ({"open"}, set(approval.ENDED))
+    assert moves == {(a, b) for a, targets in hold._MOVES.items() for b in targets}
+    assert (first, last) == ({"open"}, set(hold.ENDED))
 
 
 def test_effects() -> None:
@@ -44,9 +44,9 @@ def test_effects() -> None:
 
 def test_memories() -> None:
     moves, first, last = drawn(PAGE, "A memory")
-    assert moves == {(learned._FROM[kind], to) for kind, to in learned.MOVES.items()}
+    assert moves == {(memory_state._FROM[kind], to) for kind, to in memory_state.MOVES.items()}
     assert (first, last) == ({"candidate"}, {"rejected"})
-    assert all(kind in PAGE for kind in learned.TOLD)
+    assert all(kind in PAGE for kind in memory_state.TOLD)
 
 
 def test_runs() -> None:
@@ -72,4 +72,4 @@ def test_a_missing_and_an_invented_arrow_are_found(line: str, instead: str) -> N
     """Negative control: a diagram that differs is seen to differ."""
     assert line in PAGE
     moves, _, _ = drawn(PAGE.replace(line, instead), "A hold")
-    assert moves != {(a, b) for a, targets in approval._MOVES.items() for b in targets}
+    assert moves != {(a, b) for a, targets in hold._MOVES.items() for b in targets}

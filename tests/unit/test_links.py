@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from vedette.links import MOST_LINKS, find_links, links_in
-from vedette.origin import bare_origin, known_in
+from vedette.domain.links import MOST_LINKS, find_links, links_in
+from vedette.domain.origin import bare_origin, known_in
 
 EVIL = "evil.example"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from vedette.bundle import Bundle
-from vedette.decision import DECISION
+from vedette.domain.bundle import Bundle
+from vedette.domain.decision import DECISION
 from vedette.loosening import loosened_decisions, loosening
 
 Data = dict[str, Any]

@@ -61,7 +61,7 @@ def test_each_new_leak_is_refused() -> None:
 
 def test_the_ports_are_not_refused() -> None:
     assert not refused(
-        "from vedette import machine\nprint(machine.monotonic_s(), machine.Lock())\n"
+        "from vedette.domain.base import machine\nprint(machine.monotonic_s(), machine.Lock())\n"
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vedette.digest import tame
+from vedette.domain.base.canonical import tame
 from vedette.mail.facts import mail_facts
 from vedette.mail.html import strip_html
 from vedette.mail.parse import TEXT_LIMIT, mail_lineage, mail_readers, parse_mail

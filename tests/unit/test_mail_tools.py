@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from vedette.effect import Call, Outcome
+from vedette.domain.effect import Call, Outcome
 from vedette.load.modules import load_module
 from vedette.mail import mail_event
 

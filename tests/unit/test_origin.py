@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from vedette.errors import BadProposal
-from vedette.event import ENVELOPE
-from vedette.origin import Ref, Roots, bare_origin, known_values, resolve, tokens
-from vedette.tick import Tick
-from vedette.trigger import Schedule
+from vedette.domain.base.errors import BadProposal
+from vedette.domain.event import ENVELOPE
+from vedette.domain.origin import Ref, Roots, bare_origin, known_values, resolve, tokens
+from vedette.domain.schedule import Tick
+from vedette.domain.trigger import Schedule
 
 ROOTS = Roots(
     event={

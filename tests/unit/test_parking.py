@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from vedette.domain.run import Run
 from vedette.parking import Parking
-from vedette.run import Run
 
 
 def run(position: int, key: str = "k", agent: str = "a") -> Run:

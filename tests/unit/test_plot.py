@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from vedette.clock import from_iso, utc_second
-from vedette.digest import canonical
-from vedette.entry import Body, Draft, seal
-from vedette.errors import BadCommand
-from vedette.event import Event
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.clock import from_iso, utc_second
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.entry import Body, Draft, seal
+from vedette.domain.event import Event
 from vedette.timeline.picture import picture
 from vedette.timeline.plot import plot
 from vedette.timeline.window import Walked

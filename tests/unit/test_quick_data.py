@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from vedette import quick_data
+from vedette.domain.base import dataclass
 
 SHAPES = '''
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _shapes(name: str, decorator: Callable[..., Any]) -> ModuleType:
     return module
 
 
-QUICK = _shapes("quick_shapes", quick_data.dataclass)
+QUICK = _shapes("quick_shapes", dataclass.dataclass)
 STANDARD = _shapes("standard_shapes", dataclasses.dataclass)
 
 
@@ -225,25 +225,25 @@ def test_wrong_arguments_are_refused(given: tuple[Any, ...]) -> None:
 def test_what_is_not_known_is_refused() -> None:
     with pytest.raises(TypeError, match="kw_only"):
 
-        @quick_data.dataclass
+        @dataclass.dataclass
         class Named:
             a: int = field(kw_only=True)
 
-    decorator: Any = quick_data.dataclass
+    decorator: Any = dataclass.dataclass
     with pytest.raises(TypeError, match="order"):
         decorator(order=True)
 
 
 def test_init_is_compiled_when_it_is_first_called(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[type[Any]] = []
-    init = quick_data._init
+    init = dataclass._init
 
     def counted(cls: type[Any], frozen: bool) -> Callable[..., None]:
         compiled.append(cls)
         return init(cls, frozen)
 
-    monkeypatch.setattr(quick_data, "_init", counted)
-    shapes = _shapes("counted_shapes", quick_data.dataclass)
+    monkeypatch.setattr(dataclass, "_init", counted)
+    shapes = _shapes("counted_shapes", dataclass.dataclass)
     assert compiled == []
     assert (shapes.One(1), shapes.One(2), shapes.One(2)) == (shapes.One(1), *[shapes.One(2)] * 2)
     assert compiled == [shapes.One]

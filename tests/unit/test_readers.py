@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vedette.cloudevents import from_json
-from vedette.effect import Call
-from vedette.errors import BadEvent
-from vedette.event import Event
-from vedette.labels import labels_before, read_row, write_row
-from vedette.readers import (
+from vedette.domain.base.errors import BadEvent
+from vedette.domain.cloudevents import from_json
+from vedette.domain.effect import Call
+from vedette.domain.event import Event
+from vedette.domain.labels import labels_before, read_row, write_row
+from vedette.domain.readers import (
     PUBLIC,
     Readers,
     Rule,

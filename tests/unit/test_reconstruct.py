@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from vedette.digest import SALT_BYTES, canonical, salted
-from vedette.run import ActionRow
+from vedette.domain.base.canonical import SALT_BYTES, canonical, salted
+from vedette.domain.run import ActionRow
 from vedette.testing.harness import checkout
 from vedette.timeline.entry_view import read_entry
 from vedette.timeline.reconstruct import reconstruct

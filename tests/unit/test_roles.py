@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from vedette.errors import Forbidden
-from vedette.identity import ENGINE, Principal
-from vedette.roles import EVERY, NEEDS, READS, ROLES, WRITES, may, require
+from vedette.domain.base.errors import Forbidden
+from vedette.domain.identity import ENGINE, Principal
+from vedette.domain.roles import EVERY, NEEDS, READS, ROLES, WRITES, may, require
 from vedette.serve.operator_reads import READS as SERVED
 from vedette.serve.orders import VERBS
 

@@ -68,7 +68,11 @@ def test_the_docs_show_the_public_surface_alone() -> None:
 
 def test_a_private_import_would_be_seen() -> None:
     code = "import vedette.app\nfrom vedette import effect\nfrom vedette.sdkx import y\n"
-    assert private(code, CONTENT) == ["1: vedette.app", "2: vedette.effect", "3: vedette.sdkx"]
+    assert private(code, CONTENT) == [
+        "1: vedette.app",
+        "2: vedette.domain.effect",
+        "3: vedette.sdkx",
+    ]
     assert private("from vedette.sdk import Call\nfrom . import effect\n", CONTENT) == []
 
 

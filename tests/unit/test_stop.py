@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from vedette.errors import BadCommand
-from vedette.stop import Stops, scope_of
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.stop import Stops, scope_of
 
 
 def test_agents_tools_and_everything() -> None:

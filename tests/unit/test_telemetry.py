@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from vedette.adapters.prometheus import METRICS
-from vedette.entry import KINDS
+from vedette.domain.entry import KINDS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "telemetry.md"
 

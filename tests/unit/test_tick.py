@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from vedette.agent import schedule_source
-from vedette.clock import from_iso, iso
-from vedette.event import DATA, ENVELOPE
-from vedette.tick import DAY_US, LIMIT, Tick, calendar_of, due
-from vedette.trigger import TICK_TYPE, Missed, Schedule
+from vedette.domain.agent import schedule_source
+from vedette.domain.base.clock import from_iso, iso
+from vedette.domain.event import DATA, ENVELOPE
+from vedette.domain.schedule import DAY_US, LIMIT, Tick, calendar_of, due
+from vedette.domain.trigger import TICK_TYPE, Missed, Schedule
 
 HOUR = 3_600_000_000
 NEW_YORK = "America/New_York"

@@ -12,14 +12,14 @@ import orjson
 import pytest
 
 from vedette import hold
-from vedette.approval import move
-from vedette.clock import iso
-from vedette.decision import Decision
-from vedette.digest import canonical, short_id
-from vedette.entry import Body, Draft, seal
-from vedette.errors import BadCommand
-from vedette.event import ENVELOPE, Event
-from vedette.run import ActionRow, Run, run_id
+from vedette.domain.base.canonical import canonical, short_id
+from vedette.domain.base.clock import iso
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.decision import Decision
+from vedette.domain.entry import Body, Draft, seal
+from vedette.domain.event import ENVELOPE, Event
+from vedette.domain.hold import move
+from vedette.domain.run import ActionRow, Run, run_id
 from vedette.testing.steps import action, decided, entry, event, held
 from vedette.timeline.explain import explain
 from vedette.timeline.page import explain_page

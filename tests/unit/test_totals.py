@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from vedette.budget import (
+from vedette.domain.budget import (
     ACTIONS,
     DAY_US,
     FLEET,
@@ -24,7 +24,7 @@ from vedette.budget import (
     used,
     worst_case,
 )
-from vedette.totals import Total, Totals
+from vedette.domain.spend import Total, Totals
 
 NOON = 20_000 * DAY_US + 12 * HOUR_US
 HOUR = Cap("agent", ACTIONS, "hour", 3)

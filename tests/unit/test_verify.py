@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vedette.digest import canonical, salted
+from vedette.domain.base.canonical import canonical, salted
 from vedette.proof import (
     Checkpoint,
     Frontier,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
 
 # Thresholds are looked for by steps of this size.
 STEP = 0.04

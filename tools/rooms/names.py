@@ -208,10 +208,10 @@ adapters/postgres/own store/postgres/shard_owner
 adapters/postgres/shares store/postgres/shards
 adapters/postgres/text store/postgres/dialect
 adapters/postgres/lease store/postgres/leases
-ports/agents domain/ports/reasoner
-ports/memory domain/ports/memory_bank
-ports/policy domain/ports/policy_engine
-ports/shelf domain/ports/bundle_repository
+domain/ports/reasoner domain/ports/reasoner
+domain/ports/memory_bank domain/ports/memory_bank
+domain/ports/policy_engine domain/ports/policy_engine
+domain/ports/bundle_repository domain/ports/bundle_repository
 adapters/worker_pool/seat adapters/reasoners/workers/worker_handle
 adapters/worker_pool/pool adapters/reasoners/workers/supervisor
 adapters/worker_pool/zygote adapters/reasoners/workers/fork_server

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vedette.clock import MICROS, Clock, iso
-from vedette.event import ENVELOPE, Event
-from vedette.ports import Intake
+from vedette.domain.base.clock import MICROS, Clock, iso
+from vedette.domain.event import ENVELOPE, Event
+from vedette.domain.ports import Intake
 
 
 class HostSource:

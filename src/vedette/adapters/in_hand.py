@@ -18,9 +18,9 @@ import struct
 import zlib
 from pathlib import Path
 
-from vedette import crashpoint
-from vedette.disk_errors import told_of_disk
-from vedette.state_folder import open_file
+from vedette.domain.base import failpoint
+from vedette.domain.base.disk_errors import told_of_disk
+from vedette.domain.base.state_folder import open_file
 
 FILE = "in_hand"
 _SLOT = 64
@@ -63,12 +63,12 @@ class InHand:
         if not self._free:
             self._grow()
         at = self._slots[run] = self._free.pop()
-        crashpoint.reach("in_hand.take:before")
+        failpoint.reach("in_hand.take:before")
         start = at + _HEAD.size
         self._map[start : start + len(name)] = name
         self._map[at + 1 : start] = _HEAD.pack(0, zlib.crc32(name))[1:]
         self._map[at] = len(name)
-        crashpoint.reach("in_hand.take:after")
+        failpoint.reach("in_hand.take:after")
 
     def put_back(self, run: str) -> None:
         """Note that it has come to its end, or that its attempt is charged."""

@@ -13,9 +13,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vedette import crashpoint, machine
-from vedette.durable import create_whole, drop_parts, sync
-from vedette.errors import BadStore
+from vedette.domain.base import failpoint, machine
+from vedette.domain.base.errors import BadStore
+from vedette.domain.base.fsync import create_whole, drop_parts, sync
 from vedette.proof import SigningKey, verifier_key
 
 if TYPE_CHECKING:
@@ -147,19 +147,19 @@ def _mend(folder: Path, name: str, left: list[Path], in_force: str | None) -> No
 
 def _finish(folder: Path, next_key: Path) -> None:
     path = folder / KEY_FILE
-    crashpoint.reach("rotate:before")
+    failpoint.reach("rotate:before")
     with path.open("r+b") as old:
         next_key.replace(path)
         try:
             sync(folder)
-            crashpoint.reach("rotate:mid")
+            failpoint.reach("rotate:mid")
         finally:
             # The name is the new key's by now; this is the old one's content, wherever it lies.
             # Nobody needs it even if the disk takes the name back: the next one has its file then.
             old.write(bytes(32))
             old.flush()
             os.fsync(old.fileno())
-    crashpoint.reach("rotate:after")
+    failpoint.reach("rotate:after")
 
 
 def _new() -> Ed25519PrivateKey:

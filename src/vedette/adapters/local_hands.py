@@ -21,11 +21,11 @@ from dataclasses import field
 from types import ModuleType
 from typing import Any, Literal
 
-from vedette import crashpoint, machine
-from vedette.effect import Call, Outcome, RowWrite
-from vedette.errors import BadFleet
-from vedette.quick_data import dataclass
-from vedette.tool import Tool
+from vedette.domain.base import failpoint, machine
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadFleet
+from vedette.domain.effect import Call, Outcome, RowWrite
+from vedette.domain.tool import Tool
 
 # Threads of one agent. As many as the line has slots: while nothing hangs, no call waits here.
 THREADS = 32
@@ -230,9 +230,9 @@ class LocalHands:
             try:
                 if may_start():
                     running.began = machine.monotonic_s()
-                    crashpoint.reach("call:before")
+                    failpoint.reach("call:before")
                     answer = (await function(call), None)
-                    crashpoint.reach("call:after")
+                    failpoint.reach("call:after")
             except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
                 # The last two would end the loop, and with it the fleet.
                 answer = (None, error)
@@ -258,9 +258,9 @@ class LocalHands:
                 if running.unwanted or not may_start():
                     return None, None
                 running.began = machine.monotonic_s()
-                crashpoint.reach("call:before")
+                failpoint.reach("call:before")
                 answer = function(call)
-                crashpoint.reach("call:after")
+                failpoint.reach("call:after")
                 return answer, None
             except BaseException as error:
                 return None, error

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from vedette.event import Event
-from vedette.judge_state import made_of, name_state, see, see_all, seen_from
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.event import Event
+from vedette.domain.judge_state import made_of, name_state, see, see_all, seen_from
+from vedette.domain.memory import Briefing
+from vedette.domain.ports import Thought
 from vedette.judging import Judge
-from vedette.memory import Briefing
-from vedette.ports import Thought
-from vedette.quick_data import dataclass
 
 CHECKPOINT_EVERY = 256
 

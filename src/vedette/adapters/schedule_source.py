@@ -14,14 +14,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from vedette.agent import Fleet
-from vedette.clock import MICROS, Clock, from_iso, iso
-from vedette.errors import BadFleet
-from vedette.event import DATA, Event
-from vedette.ports import Intake, Receipt
-from vedette.quick_data import dataclass
-from vedette.tick import Calendar, NextWall, Tick, calendar_of, due
-from vedette.trigger import Schedule
+from vedette.domain.agent import Fleet
+from vedette.domain.base.clock import MICROS, Clock, from_iso, iso
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadFleet
+from vedette.domain.event import DATA, Event
+from vedette.domain.ports import Intake, Receipt
+from vedette.domain.schedule import Calendar, NextWall, Tick, calendar_of, due
+from vedette.domain.trigger import Schedule
 
 # APScheduler's timers go by the wall clock, which may be set, and by the event loop's, which does
 # not count the time that a machine sleeps. So every schedule is looked at this often by fleet time.

@@ -22,8 +22,15 @@ import click
 
 from vedette import __version__
 from vedette.cli.wide import columns, fitted
-from vedette.disk_errors import BROKEN, FULL, LOOK_AT_IT, MAKE_ROOM, disk_failed
-from vedette.errors import AlreadyDone, BadStore, StoreBusy, Temporary, Unavailable, VedetteError
+from vedette.domain.base.disk_errors import BROKEN, FULL, LOOK_AT_IT, MAKE_ROOM, disk_failed
+from vedette.domain.base.errors import (
+    AlreadyDone,
+    BadStore,
+    StoreBusy,
+    Temporary,
+    Unavailable,
+    VedetteError,
+)
 
 DONE, FINDINGS, USAGE, UNAVAILABLE = 0, 1, 2, 3
 

@@ -18,10 +18,10 @@ from vedette.cli.common import (
     shown_time,
     table,
 )
-from vedette.errors import NotFound
+from vedette.domain.base.errors import NotFound
 
 if TYPE_CHECKING:
-    from vedette.agent import Agent
+    from vedette.domain.agent import Agent
     from vedette.load import Settings
     from vedette.rights import Asked
 
@@ -78,7 +78,7 @@ def agent_show(ctx: click.Context, name: str, as_json: bool) -> None:
         from vedette.load.problem import did_you_mean
 
         raise NotFound(f"there is no agent {name!r}", mend=did_you_mean(name, list(agents)))
-    from vedette.agent import Fleet
+    from vedette.domain.agent import Fleet
 
     asked = _asked(agents[name], files, revision, stops)
     value = rights(asked, Fleet(settings.fleet, dict(agents)), stops)
@@ -116,7 +116,7 @@ _Read = tuple[
 
 def _read(settings: Settings) -> _Read:
     from vedette.adapters.rego.stage import read_bundle
-    from vedette.clock import SystemClock
+    from vedette.domain.base.clock import SystemClock
     from vedette.load import load_fleet
     from vedette.stores import is_there
 
@@ -134,8 +134,8 @@ def _asked(
 ) -> Asked:
     from vedette.adapters.rego.engine import RegorusEngine
     from vedette.adapters.schedule_source import cron_walls
-    from vedette.bundle import Bundle
-    from vedette.clock import SystemClock
+    from vedette.domain.base.clock import SystemClock
+    from vedette.domain.bundle import Bundle
     from vedette.load.policy_data import mount
     from vedette.modes import granted, in_force, with_mode
     from vedette.rights import Asked
@@ -157,7 +157,7 @@ def _asked(
 def folder_digest(settings: Settings) -> str | None:
     """Return the digest of the policy folder; None where it cannot be read."""
     from vedette.adapters.rego.stage import read_bundle
-    from vedette.errors import BadPolicy
+    from vedette.domain.base.errors import BadPolicy
 
     try:
         return read_bundle(settings.policies).digest

@@ -10,8 +10,8 @@ import click
 
 from vedette.cli.common import human_verb, obey, prefix, reading, say, settings_of
 from vedette.cli.showing import DIGITS, group_lines, hold_lines, safe_line
-from vedette.clock import SystemClock
-from vedette.errors import BadCommand, NotShown
+from vedette.domain.base.clock import SystemClock
+from vedette.domain.base.errors import BadCommand, NotShown
 
 if TYPE_CHECKING:
     from vedette.storage.reads import Reads
@@ -79,7 +79,7 @@ def _one(ctx: click.Context, verb: str, given: Mapping[str, Any]) -> None:
 
 def found_hold(store: Reads, hold: str) -> dict[str, Any]:
     """Return all that is shown of a hold, by its id. Raises NotFound."""
-    from vedette.errors import NotFound
+    from vedette.domain.base.errors import NotFound
     from vedette.timeline.pages import hold_item
 
     row = store.action(f"act_{hold.removeprefix('hold_').removeprefix('act_')}")

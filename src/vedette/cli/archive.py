@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vedette.cli.common import human_verb, obey, reading, say, settings_of, shown_time
-from vedette.clock import SystemClock, ago, duration_us
-from vedette.errors import BadCommand
+from vedette.domain.base.clock import SystemClock, ago, duration_us
+from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
     from vedette.load import Settings

@@ -9,8 +9,8 @@ import click
 
 from vedette.cli.common import as_json_option, plain, reading, say, settings_of, shown_time
 from vedette.cli.ship import ship
-from vedette.clock import SystemClock
-from vedette.errors import BadCommand
+from vedette.domain.base.clock import SystemClock
+from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
     from vedette.load import Settings
@@ -157,7 +157,7 @@ def _targets(settings: Settings) -> Callable[[str, str], str | None]:
 
 
 def _instant(since: str | None, now_us: int) -> int:
-    from vedette.clock import ago, duration_us, from_iso
+    from vedette.domain.base.clock import ago, duration_us, from_iso
 
     if since is None:
         return 0

@@ -56,8 +56,8 @@ def raise_(ctx: click.Context, /, **given: Any) -> None:
 
     The raise is recorded with your name and reason, outlasts restarts, and ends by itself.
     """
-    from vedette.clock import duration_us
-    from vedette.errors import BadCommand
+    from vedette.domain.base.clock import duration_us
+    from vedette.domain.base.errors import BadCommand
 
     if (given["agent"] is None) != given["fleet"]:
         raise BadCommand("say whose budget", mend="give an agent, or --fleet")
@@ -79,11 +79,11 @@ def raise_(ctx: click.Context, /, **given: Any) -> None:
 
 def _found(settings: Settings, only: str | None) -> dict[str, Any]:
     from vedette.app import budgets
-    from vedette.budget import ACTIONS, FLEET, LENGTHS, UNITS, window_end
-    from vedette.clock import SystemClock
-    from vedette.errors import BadCommand
+    from vedette.domain.base.clock import SystemClock
+    from vedette.domain.base.errors import BadCommand
+    from vedette.domain.budget import ACTIONS, FLEET, LENGTHS, UNITS, window_end
+    from vedette.domain.spend import Total
     from vedette.load import load_fleet
-    from vedette.totals import Total
 
     now = SystemClock().now_us()
     fleet = load_fleet(settings.root, settings, now_us=now).fleet

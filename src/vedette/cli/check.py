@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vedette.cli.common import as_json_option, config_file, problem_json, say, settings_of, table
-from vedette.errors import BadFleet, BadPolicy
+from vedette.domain.base.errors import BadFleet, BadPolicy
 
 if TYPE_CHECKING:
-    from vedette.agent import Agent
-    from vedette.bundle import Bundle
+    from vedette.domain.agent import Agent
+    from vedette.domain.bundle import Bundle
+    from vedette.domain.ports import Finding
     from vedette.load import Problem, Settings
     from vedette.load.fleet import Read
-    from vedette.ports import Finding
 
 
 # What vedette.grant reads of the grant of a tool.
@@ -71,7 +71,7 @@ def check(ctx: click.Context, verbose: bool, live: bool, as_json: bool) -> int:
 
 
 def _problems(path: Path) -> list[dict[str, Any]]:
-    from vedette.clock import SystemClock
+    from vedette.domain.base.clock import SystemClock
     from vedette.load import check_fleet, read_fleet, read_settings
     from vedette.load.eval_file import read_evals
 

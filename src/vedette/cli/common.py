@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from vedette.cli.wide import columns, fitted, row
-from vedette.disk_errors import disk_failed
-from vedette.errors import BadCommand, BadStore, NoFleetHere, StoreBusy, VedetteError
-from vedette.safe_text import is_seen
+from vedette.domain.base.disk_errors import disk_failed
+from vedette.domain.base.errors import BadCommand, BadStore, NoFleetHere, StoreBusy, VedetteError
+from vedette.domain.base.safe_text import is_seen
 
 if TYPE_CHECKING:
     from vedette.load import Settings
@@ -109,7 +109,7 @@ def refuse_unknown_agent(settings: Settings, store: Reads, name: str) -> None:
     """
     import orjson
 
-    from vedette.errors import NotFound
+    from vedette.domain.base.errors import NotFound
     from vedette.load.problem import did_you_mean
 
     if store.entries_page({"agent": name}, before=None, after=None, limit=1):
@@ -292,7 +292,7 @@ def shown_time(at_us: int) -> str:
 
 def whens() -> Callable[[int], str]:
     """Return how this viewer reads instants: local with its offset, or UTC with a Z."""
-    from vedette.clock import local, utc_second
+    from vedette.domain.base.clock import local, utc_second
 
     ctx = click.get_current_context(silent=True)
     wants_utc = ctx is not None and bool(ctx.find_root().params.get("utc"))
@@ -315,7 +315,7 @@ def since(last: str, until: str | None) -> tuple[int, int]:
 
     Raises BadCommand.
     """
-    from vedette.clock import SystemClock, ago, duration_us, from_iso
+    from vedette.domain.base.clock import SystemClock, ago, duration_us, from_iso
 
     try:
         to_us = SystemClock().now_us() if until is None else from_iso(until)

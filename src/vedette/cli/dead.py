@@ -19,8 +19,8 @@ from vedette.cli.common import (
     shown_time,
     table,
 )
-from vedette.clock import SystemClock
-from vedette.errors import BadCommand
+from vedette.domain.base.clock import SystemClock
+from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
     from vedette.load import Settings

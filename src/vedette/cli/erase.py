@@ -10,7 +10,7 @@ import click
 
 from vedette.cli.common import human_verb, obey, reading, say, settings_of
 from vedette.cli.showing import DIGITS, safe_line
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
     from vedette.load import Settings

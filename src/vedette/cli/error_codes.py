@@ -5,7 +5,7 @@ A code is a promise: scripts match on it, so one that was published keeps its me
 
 from __future__ import annotations
 
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

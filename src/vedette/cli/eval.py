@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vedette.cli.common import as_json_option, say, settings_of
-from vedette.errors import BadCommand, BadPolicy
+from vedette.domain.base.errors import BadCommand, BadPolicy
 
 if TYPE_CHECKING:
-    from vedette.agent import Agent
-    from vedette.bundle import Bundle
+    from vedette.domain.agent import Agent
+    from vedette.domain.bundle import Bundle
+    from vedette.domain.event import Event
+    from vedette.domain.memory import Memory
     from vedette.evaluate import EvalResult, Trial
-    from vedette.event import Event
     from vedette.gateway import Gateway
     from vedette.load import Loaded, Settings
-    from vedette.memory import Memory
 
 
 @click.command("eval")
@@ -62,7 +62,7 @@ def _results(
     settings: Settings, only: str | None
 ) -> tuple[list[EvalResult], list[tuple[str, str]]]:
     from vedette.adapters.rego.stage import SubprocessStage, read_bundle
-    from vedette.clock import SystemClock
+    from vedette.domain.base.clock import SystemClock
     from vedette.load import load_fleet
     from vedette.load.eval_file import read_evals
     from vedette.load.problem import refuse

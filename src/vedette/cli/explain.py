@@ -76,7 +76,7 @@ def _find_code(settings: Settings, told: dict[str, Any]) -> None:
 
 
 def _write(page: Path, told: dict[str, Any], as_json: bool) -> None:
-    from vedette.clock import SystemClock
+    from vedette.domain.base.clock import SystemClock
     from vedette.timeline.page import explain_page
 
     text = explain_page(told, whens(), SystemClock().now_us())

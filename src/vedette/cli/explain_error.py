@@ -8,7 +8,7 @@ import click
 
 from vedette.cli.common import as_json_option, say
 from vedette.cli.error_codes import LESSONS, Lesson
-from vedette.errors import NotFound
+from vedette.domain.base.errors import NotFound
 
 
 @click.command()

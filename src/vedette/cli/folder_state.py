@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vedette.errors import BadPolicy
+from vedette.domain.base.errors import BadPolicy
 
 if TYPE_CHECKING:
     from vedette.load import Settings
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def folder_state(settings: Settings, store: Reads) -> dict[str, Any]:
     """Return whether the folder differs from what is live, whether it waits, and that in words."""
     from vedette.adapters.rego.stage import read_bundle
-    from vedette.bundle import Revision
+    from vedette.domain.bundle import Revision
     from vedette.policy_folder import POLICY_FOLDER, POLICY_REFUSED, waiting, waits
 
     live = Revision(*store.revision())

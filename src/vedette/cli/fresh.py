@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vedette.errors import BadCommand, StoreBusy
-from vedette.state_folder import open_text, refuse_link
+from vedette.domain.base.errors import BadCommand, StoreBusy
+from vedette.domain.base.state_folder import open_text, refuse_link
 
 if TYPE_CHECKING:
     from vedette.load import Settings

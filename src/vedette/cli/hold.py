@@ -28,8 +28,8 @@ from vedette.cli.showing import (
     safe_whole,
     width,
 )
-from vedette.clock import SystemClock
-from vedette.display_text import about_lines
+from vedette.domain.base.clock import SystemClock
+from vedette.domain.display_text import about_lines
 
 _WAITS = ("approval", "time", "resume", "target", "budget", "policy", "all")
 _MOST = 160

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from vedette.cli.common import as_json_option, say, settings_of, shown_time, table
-from vedette.identity import valid_name
+from vedette.domain.identity import valid_name
 
 if TYPE_CHECKING:
     from vedette.adapters.svid import Issuer
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def _issuer(ctx: click.Context) -> Issuer:
     from vedette.apart import issuer_of
-    from vedette.clock import SystemClock
+    from vedette.domain.base.clock import SystemClock
 
     return issuer_of(settings_of(ctx), SystemClock().now_us)
 
@@ -46,7 +46,7 @@ def _refuse_unknown(ctx: click.Context, issuer: Issuer, name: str, told: str, me
     """
     if issuer.knows(name):
         return
-    from vedette.errors import BadCommand
+    from vedette.domain.base.errors import BadCommand
     from vedette.load.fleet import read_fleet
 
     settings = settings_of(ctx)
@@ -109,11 +109,11 @@ def issue(ctx: click.Context, agent: str, out: Path, reason: str, as_json: bool)
 
     Whoever has the file is the agent: only its owner may read it.
     """
-    from vedette.errors import BadCommand
+    from vedette.domain.base.errors import BadCommand
     from vedette.load import load_fleet
 
     settings = settings_of(ctx)
-    from vedette.clock import SystemClock
+    from vedette.domain.base.clock import SystemClock
 
     fleet = load_fleet(settings.root, settings, now_us=SystemClock().now_us()).fleet
     if agent not in fleet.agents:

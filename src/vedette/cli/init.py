@@ -10,7 +10,7 @@ import click
 
 import vedette
 from vedette.cli.common import as_json_option, program, say
-from vedette.errors import BadCommand, Unavailable
+from vedette.domain.base.errors import BadCommand, Unavailable
 
 CONTENT = ("agents", "policies", "memory", "samples", "vedette.toml")
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.py[co]", ".vedette", ".adk", ".DS_Store", "*~")

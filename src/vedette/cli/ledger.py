@@ -12,7 +12,7 @@ import click
 from vedette.cli.archive import archive
 from vedette.cli.common import as_json_option, plain, program, reading, say, settings_of
 from vedette.cli.reconstruct import reconstruct
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
     from vedette.adapters.ledger_file import Walk
@@ -97,7 +97,7 @@ def ledger_verify(
 def _deep(settings: Settings) -> tuple[dict[str, Any], list[str]]:
     """Hold rows, decisions and judgements against the entries; return what is said of them."""
     from vedette.cli.replay import decide_again, judge_lines
-    from vedette.clock import SystemClock
+    from vedette.domain.base.clock import SystemClock
     from vedette.judge_releases import judge_again
 
     with reading(settings) as store, store.snapshot():

@@ -23,9 +23,9 @@ def look(settings: Settings) -> list[Seen]:
     from vedette import live, outside
     from vedette.adapters.rego.stage import read_bundle
     from vedette.adapters.secrets import wire
-    from vedette.bundle import Bundle
-    from vedette.clock import SystemClock
-    from vedette.errors import VedetteError
+    from vedette.domain.base.clock import SystemClock
+    from vedette.domain.base.errors import VedetteError
+    from vedette.domain.bundle import Bundle
     from vedette.load import read_fleet
     from vedette.serve.client import LocalClient
     from vedette.stores import is_there

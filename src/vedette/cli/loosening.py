@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from vedette.cli.common import for_reader, obey, plain
-from vedette.errors import Unconfirmed
+from vedette.domain.base.errors import Unconfirmed
 
 if TYPE_CHECKING:
     from vedette.load import Settings

@@ -21,7 +21,7 @@ from vedette.cli.common import (
     shown_time,
     table,
 )
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
     from vedette.load import Settings

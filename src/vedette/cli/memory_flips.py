@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vedette.cli.common import reading
 
 if TYPE_CHECKING:
-    from vedette.event import Event
+    from vedette.domain.event import Event
     from vedette.load import Settings
 
 
@@ -23,9 +23,9 @@ def would_flip(
     lessons); nothing of it is stored.
     """
     from vedette.curate import flips, keeps_state, taught_with
+    from vedette.domain.memory import Memory
     from vedette.load import load_module
     from vedette.load.modules import judge_of
-    from vedette.memory import Memory
 
     found: dict[str, Any] = {"agent": agent, "events": 0, "flips": [], "why_not": None}
     if candidate["kind"] != "example" or not candidate["label"]:

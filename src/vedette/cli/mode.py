@@ -8,7 +8,7 @@ import click
 
 from vedette.cli.common import as_json_option, plain, reading, say, settings_of, shown_time
 from vedette.cli.loosening import obey_confirmed, yes_option
-from vedette.errors import BadCommand, BadPolicy, NotFound
+from vedette.domain.base.errors import BadCommand, BadPolicy, NotFound
 
 if TYPE_CHECKING:
     from vedette.load import Settings
@@ -73,7 +73,7 @@ def mode_of(settings: Settings, agent: str) -> dict[str, Any]:
     From the live policy if there is a store; else from the folder. Raises BadCommand.
     """
     from vedette.adapters.rego.stage import read_bundle
-    from vedette.clock import SystemClock
+    from vedette.domain.base.clock import SystemClock
     from vedette.load import load_fleet
     from vedette.modes import granted, in_force
     from vedette.stores import is_there

@@ -8,7 +8,7 @@ import click
 
 from vedette.cli.check import code_problems, policy_findings
 from vedette.cli.common import as_json_option, plain, prefix, reading, say, settings_of
-from vedette.errors import BadCommand, BadPolicy
+from vedette.domain.base.errors import BadCommand, BadPolicy
 
 if TYPE_CHECKING:
     from vedette.founding import Plan
@@ -71,7 +71,7 @@ def _refuse_what_was_taken_back(settings: Settings) -> None:
 
 def problems_of(settings: Settings) -> list[Problem]:
     """Return what `vedette check` would say of a fleet's agents, memory and policy."""
-    from vedette.clock import SystemClock
+    from vedette.domain.base.clock import SystemClock
     from vedette.load import Problem, check_fleet, read_fleet
     from vedette.load.eval_file import read_evals
 

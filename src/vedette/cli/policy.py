@@ -23,7 +23,7 @@ from vedette.cli.common import (
 from vedette.cli.folder_state import folder_state
 from vedette.cli.loosening import obey_confirmed, yes_option
 from vedette.cli.policy_past import policy_diff, policy_history
-from vedette.errors import BadPolicy, Unavailable
+from vedette.domain.base.errors import BadPolicy, Unavailable
 from vedette.policy_check import check_live, told_check
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import click
 
 from vedette.cli.common import as_json_option, plain, reading, say, settings_of, shown_time, table
 from vedette.cli.folder_state import folder_note, folder_state
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
     from vedette.load import Settings

@@ -20,7 +20,7 @@ from vedette.cli.common import (
     stretch,
     whens,
 )
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
     from vedette.adapters.ledger_file import Walk

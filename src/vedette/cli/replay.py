@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vedette.cli.common import as_json_option, dumps, plain, reading, say, settings_of, table
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
-    from vedette.bundle import Bundle
+    from vedette.domain.bundle import Bundle
+    from vedette.domain.ports import PolicyEngine
     from vedette.load import Settings
-    from vedette.ports import PolicyEngine
     from vedette.storage.reads import Reads
 
 _ENGINES = ("regorus", "wasm", "opa")
@@ -46,7 +46,7 @@ def replay(ctx: click.Context, engine: str, judges: bool, as_json: bool) -> int:
     """
     settings = settings_of(ctx)
     if judges:
-        from vedette.clock import SystemClock
+        from vedette.domain.base.clock import SystemClock
         from vedette.judge_releases import judge_again
 
         with reading(settings) as store, store.snapshot():

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from vedette.cli.common import human_verb, obey, program, say, settings_of
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
 
 
 @click.command()

@@ -15,7 +15,7 @@ import click
 import vedette.cli
 from vedette.cli.common import as_json_option, plain, prefix, say, settings_of, table
 from vedette.cli.view import LiveView, PlainView
-from vedette.errors import BadPolicy
+from vedette.domain.base.errors import BadPolicy
 
 if TYPE_CHECKING:
     from vedette.adapters.worker_pool.begun import Begun
@@ -84,7 +84,7 @@ def with_only(settings: Settings, names: tuple[str, ...]) -> Settings:
     """Return settings with those sources alone; schedules stay. Raises NotFound."""
     from dataclasses import replace
 
-    from vedette.errors import NotFound
+    from vedette.domain.base.errors import NotFound
     from vedette.load.problem import did_you_mean
 
     known = [source.name for source in settings.sources]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from vedette.cli.common import as_json_option, plain, prefix, reading, say, settings_of, table
-from vedette.clock import SystemClock
+from vedette.domain.base.clock import SystemClock
 
 
 @click.command()

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vedette.cli.common import as_json_option, obey, plain, say, settings_of
-from vedette.errors import BadEvent
+from vedette.domain.base.errors import BadEvent
 
 if TYPE_CHECKING:
-    from vedette.event import Event
+    from vedette.domain.event import Event
     from vedette.load import Settings
 
 
@@ -70,7 +70,7 @@ def send(
 
 
 def _events(file: Path | None, given: dict[str, Any]) -> list[Any]:
-    from vedette.cloudevents import load_json
+    from vedette.domain.cloudevents import load_json
 
     used = [name for name, value in given.items() if value is not None]
     if file is not None:
@@ -86,7 +86,7 @@ def _events(file: Path | None, given: dict[str, Any]) -> list[Any]:
 
 
 def _event(given: dict[str, Any]) -> dict[str, Any]:
-    from vedette.clock import SystemClock, iso
+    from vedette.domain.base.clock import SystemClock, iso
     from vedette.serve.endpoint import this_person
 
     event = {
@@ -104,7 +104,7 @@ def _event(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _data(text: str) -> Any:
-    from vedette.cloudevents import load_json
+    from vedette.domain.cloudevents import load_json
 
     if text.startswith("@"):
         return load_json(_bytes(Path(text[1:])), where=text[1:])
@@ -124,7 +124,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _dry_run(settings: Settings, events: list[Any], as_json: bool) -> int:
-    from vedette.event import check_event
+    from vedette.domain.event import check_event
     from vedette.load import load_fleet
     from vedette.serve.orders import event_of
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vedette.cli.common import as_json_option, reading, say, settings_of
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
     from vedette.load import Settings
@@ -61,7 +61,7 @@ def _opened(settings: Settings) -> SqlStore:
     """Open the store to write the marks. Raises StoreBusy while the fleet runs."""
     from vedette.adapters.keys import ledger_key
     from vedette.app import key_in_force
-    from vedette.clock import SystemClock
+    from vedette.domain.base.clock import SystemClock
     from vedette.storage.lock import LOCK, own
     from vedette.stores import is_there, open_store
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from vedette.cli.common import shown_time
 from vedette.cli.wide import columns
-from vedette.display_text import INSIDE, OUTSIDE, about_line, about_lines
-from vedette.safe_text import BAR, escape_text, fold_line
+from vedette.domain.base.safe_text import BAR, escape_text, fold_line
+from vedette.domain.display_text import INSIDE, OUTSIDE, about_line, about_lines
 
 WIDTH = 80
 # As many digits of a digest as a command names, and as many members as a list of groups shows.

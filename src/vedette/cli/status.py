@@ -17,7 +17,7 @@ from vedette.cli.common import (
     table,
 )
 from vedette.cli.folder_state import folder_note, folder_state
-from vedette.clock import SystemClock
+from vedette.domain.base.clock import SystemClock
 from vedette.policy_check import read_check, told_check
 
 if TYPE_CHECKING:

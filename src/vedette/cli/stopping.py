@@ -9,7 +9,7 @@ import click
 
 from vedette.cli import UNAVAILABLE
 from vedette.cli.common import human_verb, obey, say, settings_of, shown_time
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
 
 
 def _what(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,7 +74,7 @@ def told_of(done: dict[str, Any]) -> str:
 
 
 def _length(text: str) -> int:
-    from vedette.clock import duration_us
+    from vedette.domain.base.clock import duration_us
 
     try:
         return duration_us(text)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vedette.cli.common import as_json_option, human_verb, plain, reading, say, settings_of
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
     from vedette.load import Settings
@@ -114,8 +114,8 @@ def rebuild(ctx: click.Context, check: bool, as_json: bool) -> None:
 async def _rebuilt(settings: Settings) -> int:
     from vedette.adapters.keys import ledger_key
     from vedette.app import key_in_force
-    from vedette.clock import SystemClock
-    from vedette.state_folder import secure
+    from vedette.domain.base.clock import SystemClock
+    from vedette.domain.base.state_folder import secure
     from vedette.storage.lock import LOCK, own
     from vedette.stores import is_there, open_store
 

@@ -12,12 +12,12 @@ import click
 
 from vedette.cli.agent import NOTE, folder_digest
 from vedette.cli.common import as_json_option, plain, reading, say, settings_of
-from vedette.errors import BadCommand, BadEvent, NotFound
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadCommand, BadEvent, NotFound
 
 if TYPE_CHECKING:
-    from vedette.agent import Agent
-    from vedette.event import Event
+    from vedette.domain.agent import Agent
+    from vedette.domain.event import Event
     from vedette.load import Settings
     from vedette.storage.reads import Reads
     from vedette.trying import Before, Trial
@@ -56,7 +56,7 @@ class _Given:
 
 
 def _tried(settings: Settings, name: str, text: str) -> dict[str, Any]:
-    from vedette.clock import SystemClock
+    from vedette.domain.base.clock import SystemClock
     from vedette.load import load_fleet
     from vedette.load.problem import did_you_mean
     from vedette.stores import is_there
@@ -105,8 +105,8 @@ def _given(settings: Settings, text: str, store: Reads | None) -> _Given:
 
 
 def _recorded(store: Reads, text: str) -> _Given:
+    from vedette.domain.compensation import is_undo
     from vedette.timeline.record import resolve
-    from vedette.undo import is_undo
 
     kind, name = resolve(store, text)
     if kind not in ("event", "run"):
@@ -126,7 +126,7 @@ def _recorded(store: Reads, text: str) -> _Given:
 def _read(settings: Settings, path: Path) -> Event:
     raw = path.read_bytes()
     if raw.lstrip()[:1] in (b"{", b"["):
-        from vedette.cloudevents import load_json
+        from vedette.domain.cloudevents import load_json
         from vedette.serve.orders import event_of
 
         value = load_json(raw, where=str(path))
@@ -149,7 +149,7 @@ def _csv_row(settings: Settings, path: Path, row: int) -> _Given:
     from glob import glob
 
     from vedette.adapters.file_source import CsvSource
-    from vedette.clock import SystemClock
+    from vedette.domain.base.clock import SystemClock
     from vedette.load import CsvPlan
 
     here = str(path.resolve())
@@ -186,9 +186,9 @@ def _trial(
     from vedette.adapters.rego.engine import RegorusEngine
     from vedette.adapters.rego.stage import read_bundle
     from vedette.adapters.sqlite_bank import SqliteBank
-    from vedette.budget import DAY_US, MINUTE_US, window_start
-    from vedette.bundle import Bundle
     from vedette.curating import feed
+    from vedette.domain.budget import DAY_US, MINUTE_US, window_start
+    from vedette.domain.bundle import Bundle
     from vedette.gateway import Gateway
     from vedette.lessons import Lessons
     from vedette.load import build_judge

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vedette.cli.common import human_verb, obey, plain, prefix, reading, say, settings_of
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
     from vedette.load import Settings

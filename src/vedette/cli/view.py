@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vedette.cli.common import for_reader, plain, shown_time
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -41,7 +41,7 @@ def fitted(text: str, width: int | None, whole: str = "\0") -> str:
 
 def _line(line: str, width: int, whole: str) -> str:
     if line.lstrip().startswith(_BAR):
-        from vedette.safe_text import fold_line
+        from vedette.domain.base.safe_text import fold_line
 
         # Whose columns count, not whose letters: a terminal must not break it once more.
         return "\n".join(fold_line(line, width, at_spaces=True))

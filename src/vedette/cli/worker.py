@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from vedette.cli.common import plain
-from vedette.errors import BadCommand, BadFleet
+from vedette.domain.base.errors import BadCommand, BadFleet
 
 
 @click.command()
@@ -74,7 +74,7 @@ def _minter(agent: str, identity: str, audience: str | None) -> Callable[[], Awa
         metadata, name = Metadata(), audience
         return lambda: metadata.id_token(name)
     from vedette.adapters.svid import Signer
-    from vedette.clock import SystemClock
+    from vedette.domain.base.clock import SystemClock
 
     path, clock = Path(identity), SystemClock()
     found = Signer.of_file(path).identity.agent

@@ -6,11 +6,11 @@ cases and says how sure it is. An agent's `judge.py` defines `Judge`, a subclass
 
 from __future__ import annotations
 
-from vedette.action import Proposal
-from vedette.event import Event, metric_value
-from vedette.memory import Briefing, Candidate, Memory
-from vedette.origin import Ref
-from vedette.ports.judge import Judge, Judgement
+from vedette.domain.action import Proposal
+from vedette.domain.event import Event, metric_value
+from vedette.domain.memory import Briefing, Candidate, Memory
+from vedette.domain.origin import Ref
+from vedette.domain.ports.judge import Judge, Judgement
 
 __all__ = [
     "Briefing", "Candidate", "Event", "Judge", "Judgement", "Memory", "Proposal", "Ref",

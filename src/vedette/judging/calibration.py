@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 
 Floats = npt.NDArray[np.float64]
 

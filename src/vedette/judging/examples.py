@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.memory import Memory
 from vedette.judging.calibration import (
     fit_logistic,
     promised_bar,
@@ -30,8 +32,6 @@ from vedette.judging.extra import Dense, Extra, Facts
 from vedette.judging.features import TEXT_LIMIT, Floats, Lexicon, Rows
 from vedette.judging.ridge import Ridge
 from vedette.judging.text import fold
-from vedette.memory import Memory
-from vedette.quick_data import dataclass
 
 LAMBDA = 0.1
 LAMBDA_CORRECTED = 0.05  # of an example that a person corrected: it is to be believed

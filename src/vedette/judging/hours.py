@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 
-from vedette.clock import from_iso
+from vedette.domain.base.clock import from_iso
 
 HOURS = 24
 # An hour's level weighs its last values like this, and is believed from so many on.

@@ -6,12 +6,15 @@ import ast
 from collections.abc import Mapping
 from pathlib import Path
 
-from vedette.agent import Agent, Limits, Scope
-from vedette.budget import Budget
-from vedette.ceiling import Ceilings
-from vedette.clock import duration_us
-from vedette.digest import checked, tame
-from vedette.identity import Identity
+from vedette.domain.agent import Agent, Limits, Scope
+from vedette.domain.base.canonical import checked, tame
+from vedette.domain.base.clock import duration_us
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.budget import Budget
+from vedette.domain.identity import Identity
+from vedette.domain.memory import BankPlan
+from vedette.domain.rate_limit import Ceilings
+from vedette.domain.tool import Tool
 from vedette.load.agent_file import ARG_KINDS, AgentFile, ToolFile, memory_bytes
 from vedette.load.folder import (
     Code,
@@ -27,9 +30,6 @@ from vedette.load.problem import Problem, did_you_mean
 from vedette.load.shape import fit
 from vedette.load.triggers import read_triggers
 from vedette.load.yaml import Document, KeyPath, read_text, read_yaml
-from vedette.memory import BankPlan
-from vedette.quick_data import dataclass
-from vedette.tool import Tool
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 
 _KEY = re.compile(r"""( *)(?:([A-Za-z_/][A-Za-z0-9_./-]*)|"([^"\\]*)"|'([^']*)'):(?= |\Z)(.*)\Z""")
 _SCALAR = re.compile(r" +([A-Za-z0-9_./@:-]+)( +#.*| *)\Z")

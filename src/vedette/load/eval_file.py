@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vedette.agent import Agent
-from vedette.clock import MICROS, from_iso, iso
+from vedette.domain.agent import Agent
+from vedette.domain.base.clock import MICROS, from_iso, iso
+from vedette.domain.event import ENVELOPE, Event
 from vedette.evaluate import OUTCOMES, EvalCase
-from vedette.event import ENVELOPE, Event
 from vedette.judging.series import generate
 from vedette.load.field import Field, Shape
 from vedette.load.problem import Problem, did_you_mean

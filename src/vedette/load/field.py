@@ -17,7 +17,8 @@ import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, Literal, Self, Union
 
-from vedette.errors import BadFleet
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadFleet
 from vedette.load.kinds import (
     Anything,
     Checked,
@@ -34,7 +35,6 @@ from vedette.load.kinds import (
     Whole,
     error,
 )
-from vedette.quick_data import dataclass
 
 _NOT_GIVEN: Any = object()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from vedette.digest import checked
+from vedette.domain.base.canonical import checked
 from vedette.load.agent_file import HttpFile, ToolFile
 from vedette.load.http_template import (
     SEE_OTHER,

@@ -14,7 +14,7 @@ from dataclasses import field
 from typing import Any
 from urllib.parse import quote
 
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 
 KEY = "@key"
 # Statuses that say that a POST was done and where to look (RFC 9110, 15.4.4), or ask for a login.

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any, ClassVar, Literal
 
-from vedette.clock import duration_us
+from vedette.domain.base.clock import duration_us
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.ports.plugin import TableContext, TableProblem
 from vedette.load.field import Field
 from vedette.load.part import NAME, Duration, Part, Whole
 from vedette.load.problem import Problem
 from vedette.load.secrets import VERSION
 from vedette.load.yaml import Document, KeyPath
-from vedette.ports.plugin import TableContext, TableProblem
-from vedette.quick_data import dataclass
 
 _LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|::1")
 _TLS = ("implicit", "starttls", "none")

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from vedette.clock import duration_us
+from vedette.domain.base.clock import duration_us
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.ports.plugin import NOTIFIERS, Plan, TableContext, TableProblem
 from vedette.load.field import AfterValidator, Field, Tagged
 from vedette.load.part import NAME, Duration, Part, is_here
 from vedette.load.plugins import Tables, plugins
 from vedette.load.problem import Problem
 from vedette.load.secrets import VERSION, read_secret
 from vedette.load.yaml import Document, KeyPath
-from vedette.ports.plugin import NOTIFIERS, Plan, TableContext, TableProblem
-from vedette.quick_data import dataclass
 
 _ADDRESS = re.compile(r"[!-;=?A-~]{1,64}@[!-;=?A-~]{1,255}")
 
@@ -64,7 +64,7 @@ class NotifyFile(Part):
     content: bool = Field(
         default=True, description="whether what waits is shown (who, about what), or named alone"
     )
-    # Each is checked as the plugin of its `kind` says (`vedette.ports.plugin`).
+    # Each is checked as the plugin of its `kind` says (`vedette.domain.ports.plugin`).
     to: list[Annotated[Any, Tagged("kind", Tables(NOTIFIERS))]] = Field(
         default_factory=list, description="the ways to tell"
     )

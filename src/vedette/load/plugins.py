@@ -17,10 +17,9 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-from vedette.errors import BadFleet, VedetteError
-from vedette.load.field import Shape, Table
-from vedette.load.kinds import OneOf
-from vedette.ports.plugin import (
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadFleet, VedetteError
+from vedette.domain.ports.plugin import (
     NOTIFIERS,
     SOURCES,
     NotifierPlugin,
@@ -29,7 +28,8 @@ from vedette.ports.plugin import (
     TableContext,
     TableProblem,
 )
-from vedette.quick_data import dataclass
+from vedette.load.field import Shape, Table
+from vedette.load.kinds import OneOf
 
 _INFO = (".dist-info", ".egg-info")
 _BASES: Mapping[str, type[Any]] = {SOURCES: SourcePlugin, NOTIFIERS: NotifierPlugin}

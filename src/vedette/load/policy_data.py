@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from vedette.digest import SAFE_INTEGER
-from vedette.errors import BadPolicy
+from vedette.domain.base.canonical import SAFE_INTEGER
+from vedette.domain.base.errors import BadPolicy
 from vedette.load.yaml import Document, KeyPath, parse_yaml
 
 DATA_NAMES = ("data.yaml", "data.json")

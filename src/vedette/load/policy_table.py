@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-from vedette.clock import duration_us
+from vedette.domain.base.clock import duration_us
 from vedette.load.problem import Problem
 from vedette.load.yaml import Document
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vedette.errors import BadFleet
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadFleet
 
 
 @dataclass(frozen=True, slots=True)

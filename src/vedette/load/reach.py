@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 
 _WEB = {"http": 80, "https": 443}
 _MAIL = {

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from vedette.errors import BadFleet
+from vedette.domain.base.errors import BadFleet
 
 # Returns the value of a version of a secret. Raises BadFleet and Unavailable.
 Fetch = Callable[[str], str]

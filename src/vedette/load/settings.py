@@ -17,9 +17,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from vedette.clock import duration_us
-from vedette.display import Display
-from vedette.errors import BadFleet
+from vedette.domain.base.clock import duration_us
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadFleet
+from vedette.domain.display import Display
+from vedette.domain.ports.plugin import SOURCES, Plan, TableContext
+from vedette.domain.readers import Rule
 from vedette.load.display_file import display_problems, displays_of
 from vedette.load.edges import Edges, edge_problems, edges
 from vedette.load.http_file import http_target_problems
@@ -37,9 +40,6 @@ from vedette.load.settings_file import (
 )
 from vedette.load.shape import problem_of, sentence
 from vedette.load.yaml import Document, KeyPath, read_text
-from vedette.ports.plugin import SOURCES, Plan, TableContext
-from vedette.quick_data import dataclass
-from vedette.readers import Rule
 
 _TARGET = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?\Z")

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+from vedette.domain.ports.plugin import SOURCES
+from vedette.domain.readers import check_reader
 from vedette.load.display_file import DisplayFile
 from vedette.load.edges_file import (
     AuditFile,
@@ -23,8 +25,6 @@ from vedette.load.part import NAME, Address, Duration, Number, Part, Whole
 from vedette.load.plugins import Tables
 from vedette.load.secrets import VERSION
 from vedette.load.yaml import KeyPath
-from vedette.ports.plugin import SOURCES
-from vedette.readers import check_reader
 
 ENV = "VEDETTE_"
 
@@ -135,7 +135,7 @@ class HostFile(Part):
     every: Duration = Field(default="1s", description="how often metrics are read")
 
 
-# Each table is checked as the plugin of its `kind` says (`vedette.ports.plugin`).
+# Each table is checked as the plugin of its `kind` says (`vedette.domain.ports.plugin`).
 SourceFile = Annotated[Any, Tagged("kind", Tables(SOURCES))]
 
 

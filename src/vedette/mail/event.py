@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from vedette.event import ENVELOPE, Event
+from vedette.domain.event import ENVELOPE, Event
 from vedette.mail.parse import mail_lineage, mail_readers, parse_mail
 
 

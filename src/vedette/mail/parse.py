@@ -16,10 +16,10 @@ from email.parser import BytesHeaderParser
 from email.utils import getaddresses, parsedate_to_datetime
 from typing import Any
 
-from vedette.event import READERS
+from vedette.domain.event import READERS
+from vedette.domain.readers import Readers, read_readers
 from vedette.mail.facts import mail_facts
 from vedette.mail.html import strip_html
-from vedette.readers import Readers, read_readers
 
 TEXT_LIMIT = 20_000  # characters of text kept
 HEADER_LIMIT = 2_000  # characters of one header kept

@@ -18,13 +18,13 @@ from collections.abc import Mapping, Sequence
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any
 
-from vedette.clock import from_iso, iso
-from vedette.cloudevents import load_json
-from vedette.digest import sha256_hex, short_id
-from vedette.errors import BadEvent, Temporary
-from vedette.event import VOUCHES, Event
-from vedette.ports import Intake
-from vedette.quick_data import dataclass
+from vedette.domain.base.canonical import sha256_hex, short_id
+from vedette.domain.base.clock import from_iso, iso
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadEvent, Temporary
+from vedette.domain.cloudevents import load_json
+from vedette.domain.event import VOUCHES, Event
+from vedette.domain.ports import Intake
 from vedette.serve.leftover import discard
 
 if TYPE_CHECKING:

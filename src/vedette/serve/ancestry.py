@@ -14,7 +14,7 @@ import struct
 import sys
 from pathlib import Path
 
-from vedette.errors import FleetProcess, Forbidden
+from vedette.domain.base.errors import FleetProcess, Forbidden
 
 _PROC = Path("/proc")
 _MOST = 64  # more processes than this between a peer and the first one are no ordinary start

@@ -17,9 +17,9 @@ import re
 from hmac import compare_digest
 from typing import TYPE_CHECKING
 
-from vedette.digest import sha256_hex
-from vedette.errors import BadFleet
-from vedette.quick_data import dataclass
+from vedette.domain.base.canonical import sha256_hex
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadFleet
 from vedette.shelving import Shelving
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vedette import errors
-from vedette.errors import Unavailable, VedetteError
+from vedette.domain.base import errors
+from vedette.domain.base.errors import Unavailable, VedetteError
 from vedette.serve.endpoint import socket_of
 
 HEALTH_S = 2.0

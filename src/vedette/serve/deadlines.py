@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from vedette.connections import Connections
+from vedette.domain.base.connections import Connections
 from vedette.serve.server import date_answers
 
 if TYPE_CHECKING:

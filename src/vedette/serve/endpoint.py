@@ -16,9 +16,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from vedette.digest import sha256_hex
-from vedette.errors import Forbidden, Unavailable
-from vedette.identity import Principal
+from vedette.domain.base.canonical import sha256_hex
+from vedette.domain.base.errors import Forbidden, Unavailable
+from vedette.domain.identity import Principal
 
 SOCKET, POINTER = "api.sock", "api.path"
 MAX_PATH_BYTES = 100

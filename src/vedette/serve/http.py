@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from vedette.connections import BACKLOG
-from vedette.errors import BadFleet
+from vedette.domain.base.connections import BACKLOG
+from vedette.domain.base.errors import BadFleet
 from vedette.serve import operators
 from vedette.serve.alertmanager import alert_routes
 from vedette.serve.bundles import bundle_routes

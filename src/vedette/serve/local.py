@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vedette.commands import Commands, Order
-from vedette.connections import BACKLOG, Connections
-from vedette.errors import (
+from vedette.domain.base.connections import BACKLOG, Connections
+from vedette.domain.base.errors import (
     AlreadyDone,
     BadCommand,
     Forbidden,
@@ -31,8 +31,8 @@ from vedette.errors import (
     Temporary,
     VedetteError,
 )
-from vedette.fleet_clock import told_jump
-from vedette.identity import Principal
+from vedette.domain.base.fleet_clock import told_jump
+from vedette.domain.identity import Principal
 from vedette.serve.ancestry import refuse_descendant
 from vedette.serve.endpoint import close, listen, peer_uid, person
 from vedette.serve.orders import VERBS, carry_out

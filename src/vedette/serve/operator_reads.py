@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
 
 Query = dict[str, str]
 _FILTERS = frozenset(

@@ -2,8 +2,8 @@
 
 Everything below /v1/operator asks for `Authorization: Bearer TOKEN`, a JSON Web Token of the
 people's issuer for the people's audience. One claim names the person, one lists roles; what a role
-is enough for stands in `vedette.roles`, and the commands themselves ask it. Agents have tokens
-of another issuer and audience, and names below spiffe://: neither is ever taken here.
+is enough for stands in `vedette.domain.roles`, and the commands themselves ask it. Agents have
+tokens of another issuer and audience, and names below spiffe://: neither is ever taken here.
 
 POST /v1/operator/commands/VERB  as the local API's /v1/commands/VERB; policy_apply takes `files`
 GET  /v1/operator/READ           me, status, changes, holds, runs, entries, dead, explain/ID
@@ -20,9 +20,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from vedette.commands import Commands, Order
-from vedette.errors import BadCommand, Forbidden, VedetteError
-from vedette.identity import Principal
-from vedette.roles import NEEDS, ROLES, may, require
+from vedette.domain.base.errors import BadCommand, Forbidden, VedetteError
+from vedette.domain.identity import Principal
+from vedette.domain.roles import NEEDS, ROLES, may, require
 from vedette.serve.local import NoVerb, live_status, read_order, status_of
 from vedette.serve.operator_reads import READS
 from vedette.serve.orders import VERBS, carry_out
@@ -114,7 +114,7 @@ class Door:
     async def _answer(
         self, request: Request, work: Callable[[Request, Principal], Awaitable[Any]]
     ) -> Response:
-        from vedette.ports.tokens import BadToken
+        from vedette.domain.ports.tokens import BadToken
 
         if self._waiting >= MAX_WAITING:
             return _refused(503, "overloaded", f"{self._waiting} requests wait", {"Retry-After": 1})

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from vedette import answering, correcting, curating, modes, releasing, undoing, upkeep
-from vedette.cloudevents import from_json
 from vedette.commands import Commands, Order
-from vedette.disk_errors import told_of_disk
-from vedette.errors import BadCommand
-from vedette.event import ENVELOPE, Event
-from vedette.roles import require
+from vedette.domain.base.disk_errors import told_of_disk
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.cloudevents import from_json
+from vedette.domain.event import ENVELOPE, Event
+from vedette.domain.roles import require
 
 # What a verb takes: the type of each argument. All may be left out; the command says what it needs.
 VERBS: Mapping[str, Mapping[str, type]] = {

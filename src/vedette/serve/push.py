@@ -22,13 +22,13 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from vedette.clock import from_iso
-from vedette.cloudevents import load_json
-from vedette.errors import BadEvent, Temporary
-from vedette.event import Event
-from vedette.ports import Intake, Metrics, Receipt, Refused
-from vedette.ports.tokens import BadToken, Claims
-from vedette.quick_data import dataclass
+from vedette.domain.base.clock import from_iso
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadEvent, Temporary
+from vedette.domain.cloudevents import load_json
+from vedette.domain.event import Event
+from vedette.domain.ports import Intake, Metrics, Receipt, Refused
+from vedette.domain.ports.tokens import BadToken, Claims
 from vedette.serve.leftover import discard
 
 if TYPE_CHECKING:

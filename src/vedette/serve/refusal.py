@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from vedette.errors import VedetteError
+from vedette.domain.base.errors import VedetteError
 
 # So many are answered at a time; who comes beyond that is cut off without a word.
 MOST = 16

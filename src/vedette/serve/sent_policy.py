@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
 
 MAX_FILES = 1000
 

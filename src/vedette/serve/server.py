@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from email.utils import formatdate
 from typing import TYPE_CHECKING
 
-from vedette.errors import Unavailable
+from vedette.domain.base.errors import Unavailable
 
 if TYPE_CHECKING:
     import socket

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from vedette.apart import Apart, issuer_of, tokens_of
-from vedette.digest import canonical
-from vedette.entry import Body, Draft
-from vedette.errors import AlreadyDone, BadFleet, StoreFailed
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.errors import AlreadyDone, BadFleet, StoreFailed
+from vedette.domain.entry import Body, Draft
 from vedette.serve.endpoint import MAX_PATH_BYTES
 
 if TYPE_CHECKING:

@@ -15,17 +15,17 @@ from typing import Any
 
 import orjson
 
-from vedette.action import action_id
-from vedette.budget import FLEET
-from vedette.bundle import bundle_digest
-from vedette.digest import canonical, sha256_hex
-from vedette.effect import state_after
-from vedette.entry import ANSWERS
-from vedette.event import Event, subject_of
-from vedette.policy_wasm import NAME, unpacked
-from vedette.quick_data import dataclass
-from vedette.row_proof import ANEW, REDRIVEN, compare_record, write_duties
-from vedette.run import run_of
+from vedette.domain.action import action_id
+from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.budget import FLEET
+from vedette.domain.bundle import bundle_digest
+from vedette.domain.effect import state_after
+from vedette.domain.entry import ANSWERS
+from vedette.domain.event import Event, subject_of
+from vedette.domain.policy_wasm import NAME, unpacked
+from vedette.domain.row_proof import ANEW, REDRIVEN, compare_record, write_duties
+from vedette.domain.run import run_of
 from vedette.storage.database import Database
 from vedette.storage.schema import tag
 from vedette.storage.views import differing
@@ -472,7 +472,8 @@ def _facts(
         yield from compare_record(row["record"], known.question)
 
 
-# What a hold may have become after a person's last answer, or without any: see `vedette.approval`.
+# What a hold may have become after a person's last answer, or without any: see
+# `vedette.domain.hold`.
 _HOLDS: Mapping[str | None, frozenset[str]] = {
     None: frozenset({"open", "released", "denied"}),
     "approved": frozenset({"approved", "used", "open", "released", "denied"}),

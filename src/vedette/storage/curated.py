@@ -11,16 +11,16 @@ from typing import Any
 
 import orjson
 
-from vedette.entry import Draft
-from vedette.errors import AlreadyDone, BadCommand, NotFound
-from vedette.learned import Learned, refuse
-from vedette.ports import Accepted, Arrival
+from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound
+from vedette.domain.compensation import erased
+from vedette.domain.entry import Draft
+from vedette.domain.memory_state import Learned, refuse
+from vedette.domain.ports import Accepted, Arrival
 from vedette.storage.database import Database
 from vedette.storage.ledger import Ledger
 from vedette.storage.reads import Reads
 from vedette.storage.rows import find_position
 from vedette.storage.steps import Steps
-from vedette.undo import erased
 
 _CORRECTIONS = (
     "SELECT e.bytes, b.data FROM entry e LEFT JOIN body b ON b.seq=e.seq "
@@ -41,7 +41,8 @@ def curate(
 ) -> list[Learned]:
     """Write an entry for each memory (`bank/id`) of each move; return where they stand then.
 
-    Raises what `vedette.learned.refuse` raises if one may not be moved so; then none is.
+    Raises what `vedette.domain.memory_state.refuse` raises if one may not be moved so; then none
+    is.
     """
     known = Reads(database).learned()
     moved = []

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vedette.entry import Draft
-from vedette.errors import BadCommand, NotFound
-from vedette.ports import Ended
-from vedette.row_proof import ANEW, REDRIVEN
-from vedette.run import ActionRow, Run
+from vedette.domain.base.errors import BadCommand, NotFound
+from vedette.domain.entry import Draft
+from vedette.domain.ports import Ended
+from vedette.domain.row_proof import ANEW, REDRIVEN
+from vedette.domain.run import ActionRow, Run
 from vedette.storage.database import Database
 from vedette.storage.ledger import Ledger
 from vedette.storage.pending import Pending

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vedette.approval import ENDED, move
-from vedette.entry import Body, Draft
-from vedette.errors import BadCommand
-from vedette.run import ActionRow, Run
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.entry import Body, Draft
+from vedette.domain.hold import ENDED, move
+from vedette.domain.run import ActionRow, Run
 from vedette.storage.database import Database
 from vedette.storage.dead import MOVE
 from vedette.storage.ledger import Ledger

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from vedette.entry import KINDS
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.entry import KINDS
 from vedette.storage.database import Database, Row
 from vedette.storage.rows import find_position
 

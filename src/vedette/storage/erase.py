@@ -6,13 +6,14 @@ from collections.abc import Collection, Iterable, Iterator
 
 import orjson
 
-from vedette.agent import undo_source
-from vedette.digest import DIGEST_PREFIX, short_id
-from vedette.entry import Draft
-from vedette.errors import BadCommand, NotShown, StateNotKept
-from vedette.learned import MOVES, PROPOSED, Learned
-from vedette.ports import Erased, Survey
-from vedette.run import Run
+from vedette.domain.agent import undo_source
+from vedette.domain.base.canonical import DIGEST_PREFIX, short_id
+from vedette.domain.base.errors import BadCommand, NotShown, StateNotKept
+from vedette.domain.compensation import undo_ids
+from vedette.domain.entry import Draft
+from vedette.domain.memory_state import MOVES, PROPOSED, Learned
+from vedette.domain.ports import Erased, Survey
+from vedette.domain.run import Run
 from vedette.storage import kept
 from vedette.storage.database import Database, Row
 from vedette.storage.end_runs import end_run, open_holds, open_runs
@@ -20,7 +21,6 @@ from vedette.storage.ledger import Ledger
 from vedette.storage.pending import Pending
 from vedette.storage.rows import find_position
 from vedette.storage.states import find_unkept
-from vedette.undo import undo_ids
 
 _FOUND = "SELECT b.seq, e.bytes, e.about FROM body b JOIN entry e ON e.seq=b.seq WHERE "
 _CORRECTED = f"SELECT bytes FROM entry WHERE about=? AND kind='{kept.CORRECTED}'"

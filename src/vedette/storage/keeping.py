@@ -13,12 +13,12 @@ from typing import Any
 import orjson
 
 from vedette.archived import Archived
-from vedette.entry import Draft
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.entry import Draft
+from vedette.domain.memory_state import Learned
+from vedette.domain.policy_wasm import NAME
+from vedette.domain.ports import Erased
 from vedette.keychain import ROTATED
-from vedette.learned import Learned
-from vedette.policy_wasm import NAME
-from vedette.ports import Erased
 from vedette.proof import Checkpoint, ProofError, SigningKey, parse_note
 from vedette.storage import kept
 from vedette.storage.database import Database, Row

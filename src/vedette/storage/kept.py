@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import orjson
 
-from vedette.digest import canonical
-from vedette.learned import PROPOSED, TOLD
+from vedette.domain.base.canonical import canonical
+from vedette.domain.memory_state import PROPOSED, TOLD
 from vedette.storage.database import Database, Row
 
 # No agent's rows can be called so: names have no colon.

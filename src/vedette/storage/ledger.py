@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vedette import machine
-from vedette.crashpoint import reach
-from vedette.digest import SALT_BYTES, salted
-from vedette.entry import Draft, seal
-from vedette.errors import BadCommand, BadStore
+from vedette.domain.base import machine
+from vedette.domain.base.canonical import SALT_BYTES, salted
+from vedette.domain.base.errors import BadCommand, BadStore
+from vedette.domain.base.failpoint import reach
+from vedette.domain.entry import Draft, seal
 from vedette.proof import (
     Checkpoint,
     Frontier,

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from vedette.errors import StoreBusy
-from vedette.state_folder import open_text
+from vedette.domain.base.errors import StoreBusy
+from vedette.domain.base.state_folder import open_text
 
 LOCK = "runner.lock"
 

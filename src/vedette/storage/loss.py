@@ -3,8 +3,8 @@
 A backup that was put back, a point in time, a copy that took over: the store is older than what
 was done. Its witness says so (`vedette.storage.witness`); a store without one may be anything, and
 so may one at a server that was promoted or restored: a witness says nothing of what others did
-after its last head. Either way the store goes on stopped and in doubt (`vedette.doubt`), with an
-entry that says why.
+after its last head. Either way the store goes on stopped and in doubt
+(`vedette.domain.loss_window`), with an entry that says why.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 import orjson
 
 from vedette.archived import Archived
-from vedette.clock import iso
-from vedette.digest import canonical
-from vedette.entry import Body, Draft
-from vedette.errors import BadCommand, BadStore
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.clock import iso
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadCommand, BadStore
+from vedette.domain.entry import Body, Draft
 from vedette.proof import Checkpoint, ProofError, parse_note, read_notes, verify_note
-from vedette.quick_data import dataclass
 from vedette.storage.database import Database, Row
 from vedette.storage.ledger import META, Ledger
 from vedette.storage.orders import Orders

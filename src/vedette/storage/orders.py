@@ -10,16 +10,16 @@ from typing import TypeVar
 
 import orjson
 
-from vedette.approval import HoldState, move
-from vedette.budget import Raise
-from vedette.bundle import Bundle
-from vedette.clock import iso
-from vedette.digest import canonical
-from vedette.entry import RELEASES, Body, Draft, releases_of
-from vedette.errors import AlreadyDone, BadCommand, NotFound, Outrun
-from vedette.identity import ENGINE
-from vedette.row_proof import approval_bytes, write_signature
-from vedette.run import ActionRow
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.clock import iso
+from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, Outrun
+from vedette.domain.budget import Raise
+from vedette.domain.bundle import Bundle
+from vedette.domain.entry import RELEASES, Body, Draft, releases_of
+from vedette.domain.hold import HoldState, move
+from vedette.domain.identity import ENGINE
+from vedette.domain.row_proof import approval_bytes, write_signature
+from vedette.domain.run import ActionRow
 from vedette.storage.database import Database
 from vedette.storage.ledger import META, Ledger
 from vedette.storage.pending import Pending

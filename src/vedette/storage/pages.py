@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 
-from vedette.entry import names_body
-from vedette.row_proof import DECIDED, READ, Told
-from vedette.run import ActionRow, Run
+from vedette.domain.entry import names_body
+from vedette.domain.row_proof import DECIDED, READ, Told
+from vedette.domain.run import ActionRow, Run
 from vedette.storage.database import Database, Row
 from vedette.storage.entry_pages import EntryPages
 from vedette.storage.rows import COLUMNS, RUNS, find_position, to_action, to_run
@@ -96,7 +96,8 @@ class Pages(EntryPages, ViewPages):
         return sorted(found)[:limit]
 
     def decisions(self, actions: Collection[str]) -> dict[str, list[Told]]:
-        """Return the entries that rows are proved by (`vedette.row_proof`), in order, by action.
+        """Return the entries that rows are proved by (`vedette.domain.row_proof`), in order, by
+        action.
 
         The actions are of one run. Of each action's decisions, which are many if it is stopped for
         long, the first and the last are read; those have their bodies, and so has what follows.

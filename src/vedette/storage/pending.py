@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from vedette.errors import StoreFailed
-from vedette.run import ActionRow
+from vedette.domain.base.errors import StoreFailed
+from vedette.domain.run import ActionRow
+from vedette.domain.spend import Totals
 from vedette.storage.database import Database
 from vedette.storage.ledger import Ledger
 from vedette.storage.spend import read_raises, read_total, wake, write_totals
-from vedette.totals import Totals
 
 ACTION = (
     "position", "agent", "turn", "ordinal", "id", "run", "tool", "digest", "record", "decided",

@@ -8,15 +8,16 @@ from typing import Any
 
 import orjson
 
-from vedette.budget import Raise
-from vedette.bundle import Bundle
-from vedette.entry import names_body
-from vedette.event import Event
-from vedette.learned import TOLD, Learned, fold
-from vedette.memory import Candidate
-from vedette.ports import History, Survey
-from vedette.run import ActionRow, Run
-from vedette.stop import Stop
+from vedette.domain.budget import Raise
+from vedette.domain.bundle import Bundle
+from vedette.domain.entry import names_body
+from vedette.domain.event import Event
+from vedette.domain.memory import Candidate
+from vedette.domain.memory_state import TOLD, Learned, fold
+from vedette.domain.ports import History, Survey
+from vedette.domain.run import ActionRow, Run
+from vedette.domain.spend import Total
+from vedette.domain.stop import Stop
 from vedette.storage import kept
 from vedette.storage.audit import Odd, audit
 from vedette.storage.database import Database, Row
@@ -26,7 +27,6 @@ from vedette.storage.record import Record
 from vedette.storage.rows import COLUMNS, RUNS, find_position, to_action, to_run
 from vedette.storage.spend import read_raises, read_totals, sum_reserved
 from vedette.storage.states import find_previous, find_unkept, read_history
-from vedette.totals import Total
 
 # With the words of the index, so that it is used.
 _ARCHIVED = (

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from vedette.doubt import Doubt
+from vedette.domain.loss_window import Doubt
 from vedette.storage.database import Database, Row
 
 ARCHIVED = "archived"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vedette.run import ActionRow, Run
+from vedette.domain.run import ActionRow, Run
 from vedette.storage.database import Database, Row
 from vedette.storage.schema import tag
 

@@ -12,7 +12,7 @@ themselves. Ids lead home: the first half of a run's or an action's id is that o
 
 from __future__ import annotations
 
-from vedette.errors import BadStore
+from vedette.domain.base.errors import BadStore
 
 SCHEMA = 2
 

@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from vedette.state_folder import open_file
+from vedette.domain.base.state_folder import open_file
 
 # What 512 calls under way (`line.CALLS`) write when they end: some ten pages of the log each.
 SPARE_BYTES = 16 << 20

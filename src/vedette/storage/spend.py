@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import orjson
 
-from vedette.budget import FLEET, Raise
+from vedette.domain.budget import FLEET, Raise
+from vedette.domain.spend import Total
 from vedette.storage.database import Database
-from vedette.totals import Total
 
 _TOTAL = "hour_us,hour,hour_told,day_us,day,day_told"
 _WRITE = (

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable
 
 import orjson
 
-from vedette.event import Event
-from vedette.ports import History
-from vedette.run import Run
+from vedette.domain.event import Event
+from vedette.domain.ports import History
+from vedette.domain.run import Run
 from vedette.storage.database import Database
 from vedette.storage.pending import STATE
 from vedette.storage.rows import BEFORE, RUNS, to_run

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from vedette.budget import FLEET, MINUTE_US, Alert, Shortage
-from vedette.digest import canonical
-from vedette.entry import Body, Draft
-from vedette.ports import Accepted, Arrival, Refused
-from vedette.run import Answer, Committed, Run, Step, run_of
+from vedette.domain.base.canonical import canonical
+from vedette.domain.budget import FLEET, MINUTE_US, Alert, Shortage
+from vedette.domain.entry import Body, Draft
+from vedette.domain.ports import Accepted, Arrival, Refused
+from vedette.domain.run import Answer, Committed, Run, Step, run_of
 from vedette.storage.database import Database
 from vedette.storage.ledger import Ledger
 from vedette.storage.pending import Pending

@@ -10,17 +10,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vedette.approval import HoldState
-from vedette.budget import DAY_US, MINUTE_US, Raise
-from vedette.bundle import Bundle
-from vedette.crashpoint import reach
-from vedette.entry import Draft
-from vedette.errors import BadStore
-from vedette.identity import ENGINE
-from vedette.learned import Learned
-from vedette.ports import Accepted, Arrival, Ended, Erased, History, Refused
+from vedette.domain.base.errors import BadStore
+from vedette.domain.base.failpoint import reach
+from vedette.domain.budget import DAY_US, MINUTE_US, Raise
+from vedette.domain.bundle import Bundle
+from vedette.domain.entry import Draft
+from vedette.domain.hold import HoldState
+from vedette.domain.identity import ENGINE
+from vedette.domain.memory_state import Learned
+from vedette.domain.ports import Accepted, Arrival, Ended, Erased, History, Refused
+from vedette.domain.run import ActionRow, Committed, Run, Step
 from vedette.proof import SigningKey, verifier_key
-from vedette.run import ActionRow, Committed, Run, Step
 from vedette.storage.curated import correct, curate, propose, undo
 from vedette.storage.database import Database
 from vedette.storage.dead import drop, redrive
@@ -37,7 +37,7 @@ from vedette.storage.writer import Writer
 
 
 class SqlStore(Keeping):
-    """One fleet's durable state, as `vedette.ports.Store` says.
+    """One fleet's durable state, as `vedette.domain.ports.Store` says.
 
     All writes answer after COMMIT.
     """

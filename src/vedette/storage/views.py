@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from vedette.crashpoint import reach
-from vedette.digest import canonical
-from vedette.errors import BadCommand
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.base.failpoint import reach
 from vedette.storage.database import Database
 from vedette.view import Key, Row, Told, View, folded, told_of
 

@@ -10,11 +10,11 @@ import os
 import re
 from pathlib import Path
 
-from vedette import machine
-from vedette.durable import sync
-from vedette.errors import BadStore
+from vedette.domain.base import machine
+from vedette.domain.base.errors import BadStore
+from vedette.domain.base.fsync import sync
+from vedette.domain.base.state_folder import open_file, refuse_link
 from vedette.proof import Checkpoint, ProofError, parse_note, read_notes
-from vedette.state_folder import open_file, refuse_link
 
 FILE = "witness.log"
 

@@ -28,10 +28,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
-from vedette import machine
-from vedette.crashpoint import reach
-from vedette.errors import StoreFailed, VedetteError
-from vedette.quick_data import dataclass
+from vedette.domain.base import machine
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import StoreFailed, VedetteError
+from vedette.domain.base.failpoint import reach
 from vedette.storage.database import Database
 from vedette.storage.ledger import Ledger
 from vedette.storage.pending import Moved, Pending

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import apsw
 
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 
 SECTOR = 512
 

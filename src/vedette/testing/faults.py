@@ -1,8 +1,8 @@
 """Crash schedules: run a piece of work in a forked child and kill it at its n-th crash point.
 
-Everything durable passes `vedette.crashpoint.reach`. A parent that has loaded everything forks a
-child; the child counts its passes and sends itself SIGKILL at the one it was told. Who then forks
-another child on the same folder sees what a runner sees that comes after a crash.
+Everything durable passes `vedette.domain.base.failpoint.reach`. A parent that has loaded everything
+forks a child; the child counts its passes and sends itself SIGKILL at the one it was told. Who then
+forks another child on the same folder sees what a runner sees that comes after a crash.
 
     ended = in_child(work, die_at=7)
     if ended.killed:
@@ -21,8 +21,8 @@ import time
 import traceback
 from collections.abc import Callable
 
-from vedette import crashpoint
-from vedette.quick_data import dataclass
+from vedette.domain.base import failpoint
+from vedette.domain.base.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +131,12 @@ def _be_child(
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(within_s)
-        crashpoint.hook = counter
+        failpoint.hook = counter
         work()
     except BaseException:
         error = traceback.format_exc()
     try:
-        crashpoint.hook = None
+        failpoint.hook = None
         os.write(tell, f"{counter.told()}{error[-4000:]}".encode())
     finally:
         os._exit(1 if error else 0)

@@ -20,17 +20,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from vedette.bundle import Bundle
-from vedette.clock import MachineClock
 from vedette.commands import Order
-from vedette.event import ENVELOPE, Event
-from vedette.identity import Principal
-from vedette.ports import Finding, PolicyEngine, PolicyStage, Reasoner, Receipt
-from vedette.run import ActionRow, Run
+from vedette.domain.base.clock import MachineClock
+from vedette.domain.bundle import Bundle
+from vedette.domain.event import ENVELOPE, Event
+from vedette.domain.identity import Principal
+from vedette.domain.ports import Finding, PolicyEngine, PolicyStage, Reasoner, Receipt
+from vedette.domain.run import ActionRow, Run
 
 if TYPE_CHECKING:
     from vedette.app import App
-    from vedette.display import Display
+    from vedette.domain.display import Display
     from vedette.load.edges import Edges
     from vedette.load.settings import StorePlan
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from vedette.errors import BadEvent
-from vedette.event import Event, check_event
-from vedette.ports import Receipt, Refused
+from vedette.domain.base.errors import BadEvent
+from vedette.domain.event import Event, check_event
+from vedette.domain.ports import Receipt, Refused
 
 
 class ListIntake:

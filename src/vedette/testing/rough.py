@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import field
 
-from vedette.event import Event
-from vedette.ports import Intake
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.event import Event
+from vedette.domain.ports import Intake
 
 KINDS = ("duplicate", "lost ack", "expired", "delay", "reorder", "split", "reset")
 

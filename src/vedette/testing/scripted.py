@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
-from vedette.event import Event
-from vedette.memory import Briefing
-from vedette.ports import Thought
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.event import Event
+from vedette.domain.memory import Briefing
+from vedette.domain.ports import Thought
 
 if TYPE_CHECKING:
     from vedette.adapters.adk.tools import FunctionModel, Reply, Request

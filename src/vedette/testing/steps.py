@@ -6,13 +6,13 @@ from typing import Any
 
 import orjson
 
-from vedette.action import action_id
-from vedette.decision import Decision
-from vedette.digest import canonical, sha256_hex
-from vedette.entry import Body, Draft
-from vedette.event import ENVELOPE, Event
-from vedette.ports import Arrival, Store
-from vedette.run import ActionRow, Run, Step
+from vedette.domain.action import action_id
+from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.decision import Decision
+from vedette.domain.entry import Body, Draft
+from vedette.domain.event import ENVELOPE, Event
+from vedette.domain.ports import Arrival, Store
+from vedette.domain.run import ActionRow, Run, Step
 
 
 def event(number: int, *, source: str = "test", subject: str | None = "pump") -> Event:

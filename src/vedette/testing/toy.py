@@ -21,16 +21,16 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from vedette.clock import MachineClock
-from vedette.effect import Call, Outcome
-from vedette.event import Event
+from vedette.domain.base.clock import MachineClock
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.effect import Call, Outcome
+from vedette.domain.event import Event
+from vedette.domain.origin import Ref
+from vedette.domain.ports import Reasoner
+from vedette.domain.run import Committed, Step
+from vedette.domain.tool import Tool
 from vedette.load.edges import Edges
-from vedette.origin import Ref
-from vedette.ports import Reasoner
-from vedette.quick_data import dataclass
-from vedette.run import Committed, Step
 from vedette.testing.harness import FleetHarness, copy_policies, without_tests
-from vedette.tool import Tool
 
 DESK = Ref("/charter/desk")
 

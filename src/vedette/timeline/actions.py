@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from vedette.action_record import BadRecord, read_record
-from vedette.effect import OPEN, EffectState
-from vedette.entry import ANSWERS, EFFECT_KINDS
-from vedette.origin import escape
-from vedette.quick_data import dataclass
-from vedette.run import ActionRow
+from vedette.domain.action_record import BadRecord, read_record
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.effect import OPEN, EffectState
+from vedette.domain.entry import ANSWERS, EFFECT_KINDS
+from vedette.domain.origin import escape
+from vedette.domain.run import ActionRow
 from vedette.timeline.entry_view import (
     Answer,
     Claim,

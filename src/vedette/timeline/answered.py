@@ -11,7 +11,7 @@ from dataclasses import field
 from statistics import median_low
 from typing import Any
 
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 from vedette.timeline.entry_view import Answer, Decision, EntryView, read_entry
 
 # Nobody reads an action in less (microseconds).

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from vedette.effect import OPEN
-from vedette.entry import EFFECT_KINDS
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.effect import OPEN
+from vedette.domain.entry import EFFECT_KINDS
 from vedette.timeline.entry_view import Decision, EffectChange, view_entry
 from vedette.timeline.window import Walk, fields_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from vedette.errors import BadCommand
-from vedette.run import ActionRow, Run
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.run import ActionRow, Run
 from vedette.timeline.entry_view import Death
 from vedette.timeline.pages import MOST
 from vedette.timeline.record import Record, resolve

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import orjson
 
-from vedette.entry import KINDS
-from vedette.errors import BadCommand
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.entry import KINDS
 
 MOST = 200
 # How far behind a reader may be and still be told what changed.

@@ -2,8 +2,8 @@
 
 Here the fields and bodies of the ledger get their meaning for all that reads it: a `Decision` tells
 its question, an `EffectChange` its outcome, a `Judgement` its label. Which kind has what is in
-`vedette.entry`. A body that was erased tells nothing: its parts are None or empty, and `erased` is
-said.
+`vedette.domain.entry`. A body that was erased tells nothing: its parts are None or empty, and
+`erased` is said.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, Generic, TypeVar
 
 import orjson
 
-from vedette.effect import EffectState, state_after
-from vedette.entry import ANSWERS, EFFECT_KINDS
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.effect import EffectState, state_after
+from vedette.domain.entry import ANSWERS, EFFECT_KINDS
 
 T = TypeVar("T")
 
@@ -221,7 +221,8 @@ class Note(EntryView):
 
 @dataclass(frozen=True, slots=True)
 class EffectChange(EntryView):
-    """A change of an effect; its body is the outcome (`vedette.effect.Outcome`), where it has one.
+    """A change of an effect; its body is the outcome (`vedette.domain.effect.Outcome`), where it
+    has one.
 
     `verified` is said of one that is done where its target says so itself.
     """
@@ -253,7 +254,7 @@ class EffectChange(EntryView):
 
 @dataclass(frozen=True, slots=True)
 class Acceptance(EntryView):
-    """An event became durable; the body is the event (`vedette.event.Event.payload`).
+    """An event became durable; the body is the event (`vedette.domain.event.Event.payload`).
 
     Only what a person had the engine make, an undo or a correction, has a `cause`.
     """

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vedette.identity import Identity
-from vedette.run import ActionRow, Run
+from vedette.domain.identity import Identity
+from vedette.domain.run import ActionRow, Run
 from vedette.timeline.actions import action_object
 from vedette.timeline.entry_view import (
     Acceptance,

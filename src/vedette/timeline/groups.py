@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from vedette.digest import canonical, sha256_hex
-from vedette.errors import NotFound
+from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.base.errors import NotFound
 from vedette.timeline.pages import MOST, hold_item
 from vedette.timeline.record import Record
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import field
 from typing import Any
 
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 from vedette.timeline.actions import ActionHistory
 from vedette.timeline.reconstruct import Reconstruction
 

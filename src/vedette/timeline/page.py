@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
 
-from vedette.display_text import INSIDE, OUTSIDE
-from vedette.effect import OPEN
-from vedette.event import DATA
+from vedette.domain.display_text import INSIDE, OUTSIDE
+from vedette.domain.effect import OPEN
+from vedette.domain.event import DATA
 from vedette.timeline.actions import quiet_told, tries_told
 from vedette.timeline.text import safe
 
@@ -141,7 +141,7 @@ def _more(left: int, what: str = "") -> str:
 def _time(at: Any, when: When) -> str:
     if not isinstance(at, int):
         return "?"
-    from vedette.clock import iso
+    from vedette.domain.base.clock import iso
 
     exact = iso(at)
     return f'<time datetime="{exact}" title="{exact}">{escape(when(at))}</time>'

@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 import orjson
 
-from vedette.errors import BadCommand
-from vedette.run import ActionRow, Run, RunState
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.run import ActionRow, Run, RunState
 from vedette.timeline.actions import action_object, history_of, notes_object
 from vedette.timeline.entry_view import read_entry
 from vedette.timeline.record import Record

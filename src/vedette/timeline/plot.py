@@ -17,10 +17,10 @@ from typing import Any
 
 import orjson
 
-from vedette.clock import from_iso
-from vedette.errors import BadCommand
-from vedette.event import metric_value
-from vedette.quick_data import dataclass
+from vedette.domain.base.clock import from_iso
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.event import metric_value
 from vedette.timeline.entry_view import (
     Acceptance,
     Answer,

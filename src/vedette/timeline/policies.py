@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 
 # So many lines around a change, as `diff -u` shows.
 CONTEXT = 3

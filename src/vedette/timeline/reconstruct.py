@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
-from vedette.digest import SALT_BYTES, salted
-from vedette.quick_data import dataclass
+from vedette.domain.base.canonical import SALT_BYTES, salted
+from vedette.domain.base.dataclass import dataclass
 from vedette.timeline.actions import ActionHistory, Finding, effect_states, finding
 from vedette.timeline.entry_view import Acceptance, Answer, EntryView, typed_view
 from vedette.timeline.window import Walk, Walked, Window, begun_before, earlier, fields_of, window

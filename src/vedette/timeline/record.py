@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
-from vedette.errors import BadCommand, NotFound
-from vedette.run import ActionRow, Run
+from vedette.domain.base.errors import BadCommand, NotFound
+from vedette.domain.run import ActionRow, Run
 
 Kind = Literal["run", "event", "action", "hold", "effect"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Protocol, cast
 
-from vedette.clock import ago, iso
+from vedette.domain.base.clock import ago, iso
 from vedette.timeline.answered import Answered
 from vedette.timeline.entry_view import read_entry
 from vedette.timeline.record import Record

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from vedette.clock import utc_second
-from vedette.display_text import about_line
-from vedette.safe_text import BAR
+from vedette.domain.base.clock import utc_second
+from vedette.domain.base.safe_text import BAR
+from vedette.domain.display_text import about_line
 from vedette.timeline.actions import ActionHistory
 from vedette.timeline.answered import answered_text
 from vedette.timeline.reconstruct import Reconstruction

@@ -13,10 +13,10 @@ from typing import Any
 
 import orjson
 
-from vedette.digest import DIGEST_PREFIX, canonical, sha256_hex
-from vedette.display import DISPLAYS, Display, display_of, read_displays, show_event
-from vedette.errors import NotShown
-from vedette.run import ActionRow
+from vedette.domain.base.canonical import DIGEST_PREFIX, canonical, sha256_hex
+from vedette.domain.base.errors import NotShown
+from vedette.domain.display import DISPLAYS, Display, display_of, read_displays, show_event
+from vedette.domain.run import ActionRow
 from vedette.timeline.actions import ActionHistory
 from vedette.timeline.entry_view import Acceptance, EntryView, Judgement, read_entry
 from vedette.timeline.record import Record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 from vedette.timeline.actions import ActionHistory, history_of
 from vedette.timeline.entry_view import Death, EntryView, Judgement, Withdrawal, read_entry
 

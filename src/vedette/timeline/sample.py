@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from typing import Any
 
-from vedette.digest import sha256_hex
+from vedette.domain.base.canonical import sha256_hex
 from vedette.timeline.entry_view import Decision, EntryView, Withdrawal
 
 

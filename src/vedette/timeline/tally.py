@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vedette.effect import OPEN
-from vedette.run import ActionRow
+from vedette.domain.effect import OPEN
+from vedette.domain.run import ActionRow
 from vedette.timeline.actions import AGAIN, times
 from vedette.timeline.entry_view import Decision, EffectChange, EntryView
 from vedette.timeline.sample import Sample

@@ -12,11 +12,11 @@ from typing import Any
 
 import orjson
 
-from vedette.clock import iso
-from vedette.display_text import about_lines
-from vedette.effect import OPEN
-from vedette.event import DATA, PRINCIPAL, REASON, UNDONE
-from vedette.safe_text import escape_text, fold_line
+from vedette.domain.base.clock import iso
+from vedette.domain.base.safe_text import escape_text, fold_line
+from vedette.domain.display_text import about_lines
+from vedette.domain.effect import OPEN
+from vedette.domain.event import DATA, PRINCIPAL, REASON, UNDONE
 from vedette.timeline.actions import quiet_told, tries_told
 
 # title, head, text, dim, permit, hold, deny, done, failed: what a terminal may colour.

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from vedette.effect import span_of, trace_of
-from vedette.entry import ANSWERS
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.effect import span_of, trace_of
+from vedette.domain.entry import ANSWERS
 
 _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}\Z")
 _SETTLED = ("effect.done", "effect.failed", "effect.unknown", "effect.cancelled")

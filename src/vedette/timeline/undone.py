@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
-from vedette.quick_data import dataclass
-from vedette.run import ActionRow, Run
-from vedette.undo import undo_ids, undo_run
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.compensation import undo_ids, undo_run
+from vedette.domain.run import ActionRow, Run
 
 # waiting: not decided or not done yet; dead: a dead letter; void: nothing came of it; unknown: it
 # was begun and given up, and nobody knows whether it happened.

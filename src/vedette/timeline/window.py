@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 
 Walked = tuple[int, bytes, bytes | None, bytes | None]
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 from vedette.timeline.entry_view import (
     Acceptance,
     Answer,

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from vedette.digest import SALT_BYTES, checked, salted
+from vedette.domain.base.canonical import SALT_BYTES, checked, salted
 from vedette.keychain import ROTATED
 from vedette.verify.finding import Code, Findings, shown
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, field
 from enum import StrEnum
 from typing import Any
 
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 
 
 class Code(StrEnum):

@@ -13,9 +13,9 @@ from itertools import pairwise
 from typing import Any
 
 from vedette.archived import Archived
+from vedette.domain.base.dataclass import dataclass
 from vedette.keychain import KeyChain, named_key
 from vedette.proof import Checkpoint, ProofError, parse_note, parse_verifier_key, verify_note
-from vedette.quick_data import dataclass
 from vedette.verify.finding import Code, Findings, Restored, shown
 
 STORE = "store"

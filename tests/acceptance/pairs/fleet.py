@@ -12,7 +12,7 @@ from tests.acceptance.pairs.batches import Batch
 from tests.acceptance.pairs.suites import RECEIVER, Tool
 from tests.acceptance.pairs.tasks import Call, Routine
 
-from vedette.origin import walk
+from vedette.domain.origin import walk
 from vedette.testing.harness import copy_policies, without_tests
 
 ACT = "def act(call):\n    return call.target['world'].act(call)\n"

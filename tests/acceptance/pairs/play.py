@@ -24,14 +24,14 @@ from tests.acceptance.pairs.ways import (
     plan_to_remember,
 )
 
-from vedette.cloudevents import STRUCTURED, parse
-from vedette.effect import Call as Made
-from vedette.effect import Outcome
-from vedette.event import ENVELOPE, Event
+from vedette.domain.cloudevents import STRUCTURED, parse
+from vedette.domain.effect import Call as Made
+from vedette.domain.effect import Outcome
+from vedette.domain.event import ENVELOPE, Event
+from vedette.domain.memory import Briefing
+from vedette.domain.ports import Thought
+from vedette.domain.run import ActionRow
 from vedette.hold import EXPIRES_US
-from vedette.memory import Briefing
-from vedette.ports import Thought
-from vedette.run import ActionRow
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner

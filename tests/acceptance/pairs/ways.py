@@ -17,9 +17,9 @@ from typing import Any
 from tests.acceptance.pairs.fleet import PUBLISH
 from tests.acceptance.pairs.tasks import Attack, Call, Routine
 
-from vedette.action import Proposal
-from vedette.memory import Briefing, Candidate
-from vedette.origin import Ref
+from vedette.domain.action import Proposal
+from vedette.domain.memory import Briefing, Candidate
+from vedette.domain.origin import Ref
 
 WAYS = (
     "by value", "by reference", "two turns", "base64", "rot13", "zero width", "memory", "label",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vedette.event import Event
-from vedette.run import ActionRow
+from vedette.domain.event import Event
+from vedette.domain.run import ActionRow
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import (
     note,

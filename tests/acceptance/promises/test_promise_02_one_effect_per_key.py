@@ -10,7 +10,7 @@ import pytest
 from tests.acceptance.promises.common import SECOND, approve, first
 
 from vedette import perform
-from vedette.effect import Outcome
+from vedette.domain.effect import Outcome
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import (

@@ -9,9 +9,9 @@ from typing import Any
 import apsw
 import pytest
 
-from vedette.errors import StoreFailed
-from vedette.event import Event
-from vedette.ports import Receipt
+from vedette.domain.base.errors import StoreFailed
+from vedette.domain.event import Event
+from vedette.domain.ports import Receipt
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import (
     World,

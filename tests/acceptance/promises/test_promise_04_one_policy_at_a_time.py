@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tests.acceptance.promises.common import WIDE, approve, first, state
 
-from vedette.effect import Call
-from vedette.event import Event
+from vedette.domain.effect import Call
+from vedette.domain.event import Event
+from vedette.domain.run import Step
 from vedette.hold import DENIED_US
-from vedette.run import Step
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import (

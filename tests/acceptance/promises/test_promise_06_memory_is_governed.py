@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from vedette.adapters.rego.engine import RegorusEngine
-from vedette.budget import DAY_US
 from vedette.commands import Order
-from vedette.errors import BadCommand, Forbidden, NotFound
-from vedette.event import Event
-from vedette.identity import Principal
-from vedette.learned import MOVES
+from vedette.domain.base.errors import BadCommand, Forbidden, NotFound
+from vedette.domain.budget import DAY_US
+from vedette.domain.event import Event
+from vedette.domain.identity import Principal
+from vedette.domain.memory import Briefing, Candidate
+from vedette.domain.memory_state import MOVES
+from vedette.domain.ports import Thought
 from vedette.lessons import Lessons
-from vedette.memory import Briefing, Candidate
-from vedette.ports import Thought
 from vedette.replay import replay
 from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock

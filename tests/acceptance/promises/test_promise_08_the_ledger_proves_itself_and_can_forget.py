@@ -13,7 +13,7 @@ from tests.acceptance.promises.common import MIXED
 from vedette.adapters.keys import ledger_key
 from vedette.adapters.ledger_file import verify_store
 from vedette.adapters.sqlite import OpenedStore
-from vedette.event import Event
+from vedette.domain.event import Event
 from vedette.proof import key_id, sign_note, verifier_key
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import (

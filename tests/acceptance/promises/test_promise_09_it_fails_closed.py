@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.acceptance.promises.common import state
 
-from vedette.question import ask
+from vedette.domain.decision_request import ask
 from vedette.testing.harness import copy_policies
 from vedette.testing.toy import (
     World,

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from tests.acceptance.promises.common import approve, first
 
-from vedette.action import Proposal
-from vedette.effect import Call
-from vedette.event import Event
-from vedette.memory import Briefing
-from vedette.origin import Ref
-from vedette.ports import Thought
-from vedette.run import Step
+from vedette.domain.action import Proposal
+from vedette.domain.effect import Call
+from vedette.domain.event import Event
+from vedette.domain.memory import Briefing
+from vedette.domain.origin import Ref
+from vedette.domain.ports import Thought
+from vedette.domain.run import Step
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import (
@@ -172,7 +172,7 @@ async def test_promise_10_no_call_starts_while_a_stop_becomes_durable(
 async def test_promise_10_control_a_stop_that_is_not_taken_over_is_seen(
     tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vedette.stop import Stops
+    from vedette.domain.stop import Stops
 
     async with toy_fleet(tmp_path, world) as fleet:
         await queued_behind_two(fleet, world)

@@ -10,8 +10,8 @@ import orjson
 from tests.acceptance.promises.common import MIXED, approve
 
 from vedette.adapters.rego.engine import RegorusEngine
-from vedette.bundle import Bundle
-from vedette.digest import canonical
+from vedette.domain.base.canonical import canonical
+from vedette.domain.bundle import Bundle
 from vedette.replay import ReplayReport, replay
 from vedette.testing.harness import FleetHarness, copy_policies, without_tests
 from vedette.testing.toy import (

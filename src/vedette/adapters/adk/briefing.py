@@ -6,8 +6,8 @@ import re
 import unicodedata
 from typing import Any
 
-from vedette.digest import canonical, tame
-from vedette.memory import Briefing
+from vedette.domain.base.canonical import canonical, tame
+from vedette.domain.memory import Briefing
 
 _RULES = """\
 One event woke you. Below is what you may know of it.

@@ -20,15 +20,15 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vedette.action import Proposal
 from vedette.adapters.adk.briefing import briefing_text
-from vedette.budget import INPUT, OUTPUT
-from vedette.errors import BadFleet, Permanent, Temporary
-from vedette.event import Event
+from vedette.domain.action import Proposal
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadFleet, Permanent, Temporary
+from vedette.domain.budget import INPUT, OUTPUT
+from vedette.domain.event import Event
+from vedette.domain.memory import Briefing
+from vedette.domain.ports import Thought
 from vedette.load.modules import import_aside, require_release
-from vedette.memory import Briefing
-from vedette.ports import Thought
-from vedette.quick_data import dataclass
 
 if TYPE_CHECKING:
     from google.adk.agents.llm_agent import LlmAgent

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from vedette.load.at_hand import (
-    AlertmanagerFile,
-    AlertmanagerPlan,
-    alertmanager_plan,
-    alertmanager_problems,
-)
-from vedette.ports.plugin import (
+from vedette.domain.ports.plugin import (
     PushedSource,
     SourceContext,
     SourcePlugin,
     TableContext,
     TableProblem,
 )
+from vedette.load.at_hand import (
+    AlertmanagerFile,
+    AlertmanagerPlan,
+    alertmanager_plan,
+    alertmanager_problems,
+)
 
 if TYPE_CHECKING:
-    from vedette.ports import Source
+    from vedette.domain.ports import Source
 
 
 class AlertmanagerPlugin(SourcePlugin):

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vedette.errors import BadFleet
+from vedette.domain.base.errors import BadFleet
 
 if TYPE_CHECKING:
     from google.cloud.bigquery import Client

@@ -10,7 +10,7 @@ import orjson
 
 from vedette.adapters.bigquery.tables import KINDS
 from vedette.adapters.bigquery.warehouse import Warehouse
-from vedette.digest import sha256_hex
+from vedette.domain.base.canonical import sha256_hex
 
 SHOWN = 20
 PAGE = 1000

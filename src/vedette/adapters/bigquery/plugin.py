@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext
 from vedette.load.edges import BigQueryPlan, bigquery_plan
 from vedette.load.edges_file import BigQueryFile
-from vedette.ports.plugin import SourceContext, SourcePlugin, TableContext
 
 if TYPE_CHECKING:
-    from vedette.ports import Source
+    from vedette.domain.ports import Source
 
 
 class BigQueryPlugin(SourcePlugin):

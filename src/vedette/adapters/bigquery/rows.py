@@ -10,10 +10,10 @@ from decimal import Decimal
 from typing import Any
 
 from vedette.adapters.bigquery.sql import AT, CHANGES, ROW
-from vedette.clock import iso
-from vedette.errors import BadEvent, BadFleet
-from vedette.event import Event, vouched_in_row
-from vedette.ports import Refused
+from vedette.domain.base.clock import iso
+from vedette.domain.base.errors import BadEvent, BadFleet
+from vedette.domain.event import Event, vouched_in_row
+from vedette.domain.ports import Refused
 
 RAW_CHARACTERS = 256  # how much of a refused row is kept
 

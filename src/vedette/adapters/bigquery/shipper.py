@@ -18,13 +18,13 @@ import orjson
 
 from vedette.adapters.bigquery.tables import KINDS, MOST_ROWS, Batch, Encoder
 from vedette.adapters.bigquery.warehouse import Warehouse
-from vedette.backoff import delay_us
-from vedette.clock import Clock
-from vedette.crashpoint import reach
-from vedette.digest import sha256_hex
-from vedette.errors import BadStore, Unavailable
-from vedette.ports import Metrics
-from vedette.quick_data import dataclass
+from vedette.domain.base.backoff import delay_us
+from vedette.domain.base.canonical import sha256_hex
+from vedette.domain.base.clock import Clock
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadStore, Unavailable
+from vedette.domain.base.failpoint import reach
+from vedette.domain.ports import Metrics
 
 FIRST_US, LAST_US = 1_000_000, 300_000_000  # backoff while BigQuery does not answer
 

@@ -18,11 +18,11 @@ from vedette.adapters.bigquery.clients import may_pass, query_client
 from vedette.adapters.bigquery.query import Parameter, Query, RunningError
 from vedette.adapters.bigquery.rows import Maker
 from vedette.adapters.bigquery.sql import AT, ROW, Place, query_text, table_name
-from vedette.backoff import delay_us
-from vedette.clock import Clock
-from vedette.errors import BadFleet, StoreFailed, VedetteError
-from vedette.event import Event
-from vedette.ports import Intake, Refused
+from vedette.domain.base.backoff import delay_us
+from vedette.domain.base.clock import Clock
+from vedette.domain.base.errors import BadFleet, StoreFailed, VedetteError
+from vedette.domain.event import Event
+from vedette.domain.ports import Intake, Refused
 
 if TYPE_CHECKING:
     from google.cloud.bigquery import Client

@@ -9,8 +9,8 @@ import re
 from string import Template
 from typing import TYPE_CHECKING
 
-from vedette.errors import BadFleet
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadFleet
 
 if TYPE_CHECKING:
     from vedette.load.edges import BigQueryPlan

@@ -15,8 +15,8 @@ from typing import Any
 
 import orjson
 
-from vedette.digest import sha256_hex
-from vedette.quick_data import dataclass
+from vedette.domain.base.canonical import sha256_hex
+from vedette.domain.base.dataclass import dataclass
 
 FOLDER = Path(__file__).parent
 

@@ -22,11 +22,11 @@ import orjson
 from vedette.adapters.bundle_file.key import PolicyKey
 from vedette.adapters.bundle_file.tar import read_tar, write_tar
 from vedette.adapters.bundle_file.token import read_token, token
-from vedette.bundle import Bundle
-from vedette.digest import canonical, sha256_hex
-from vedette.errors import BadPolicy
+from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadPolicy
+from vedette.domain.bundle import Bundle
 from vedette.load.policy_data import DATA_NAMES, mount
-from vedette.quick_data import dataclass
 
 MANIFEST = ".manifest"
 SIGNATURES = ".signatures.json"

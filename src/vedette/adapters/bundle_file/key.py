@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vedette import machine
-from vedette.digest import sha256_hex
-from vedette.disk_errors import told_of_disk
-from vedette.durable import create_whole
-from vedette.errors import BadPolicy, BadStore
-from vedette.quick_data import dataclass
+from vedette.domain.base import machine
+from vedette.domain.base.canonical import sha256_hex
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.disk_errors import told_of_disk
+from vedette.domain.base.errors import BadPolicy, BadStore
+from vedette.domain.base.fsync import create_whole
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import (

@@ -11,7 +11,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 
-from vedette.errors import BadPolicy
+from vedette.domain.base.errors import BadPolicy
 
 # RFC 1952: no name, no time, unknown system.
 _HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"

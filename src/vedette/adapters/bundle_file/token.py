@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 
 from vedette.adapters.bundle_file.key import PolicyKey, key_id, verified
-from vedette.digest import canonical
-from vedette.errors import BadPolicy
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.errors import BadPolicy
 
 _MEND = "fetch it again from whoever published it, or give the key it was signed with"
 

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 
-from vedette.errors import BadFleet, BadPolicy, Unavailable
+from vedette.domain.base.errors import BadFleet, BadPolicy, Unavailable
 
 HOST = "https://storage.googleapis.com"
 # Google's emulators and our tests: as its own clients do, without credentials.

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from vedette.crashpoint import reach
-from vedette.digest import sha256_hex
-from vedette.durable import sync
-from vedette.errors import BadPolicy, Unavailable
+from vedette.domain.base.canonical import sha256_hex
+from vedette.domain.base.errors import BadPolicy, Unavailable
+from vedette.domain.base.failpoint import reach
+from vedette.domain.base.fsync import sync
 
 LOCK = ".lock"
 # How long another writer is waited for; it holds the lock for as long as one file takes.

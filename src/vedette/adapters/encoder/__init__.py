@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vedette.errors import BadFleet
+from vedette.domain.base.errors import BadFleet
 
 __all__ = ["LAYERS", "WEIGHTS_SHA256", "WIDTH", "Encoder", "joined"]
 

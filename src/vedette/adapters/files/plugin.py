@@ -5,13 +5,13 @@ from __future__ import annotations
 from glob import glob
 from typing import TYPE_CHECKING
 
-from vedette.errors import BadFleet
+from vedette.domain.base.errors import BadFleet
+from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext
 from vedette.load.settings import CsvPlan, JsonlPlan
 from vedette.load.settings_file import CsvFile, JsonlFile
-from vedette.ports.plugin import SourceContext, SourcePlugin, TableContext
 
 if TYPE_CHECKING:
-    from vedette.ports import Source
+    from vedette.domain.ports import Source
 
 
 class _FilePlugin(SourcePlugin):

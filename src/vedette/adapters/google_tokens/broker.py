@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import orjson
 
-from vedette.errors import Unavailable
+from vedette.domain.base.errors import Unavailable
 
 IAM = "https://iamcredentials.googleapis.com"
 _METADATA = "metadata.google.internal"

@@ -16,11 +16,11 @@ from dataclasses import replace
 from typing import Any
 
 from vedette.adapters.google_tokens.broker import IamCredentials
-from vedette.effect import Call, Outcome, RowWrite
-from vedette.errors import Unavailable
-from vedette.hiding import Hiding
-from vedette.ports import Performer
-from vedette.tool import Tool
+from vedette.domain.base.errors import Unavailable
+from vedette.domain.effect import Call, Outcome, RowWrite
+from vedette.domain.ports import Performer
+from vedette.domain.redaction import Hiding
+from vedette.domain.tool import Tool
 
 # Of an access token, seconds.
 LIFE_S = 300

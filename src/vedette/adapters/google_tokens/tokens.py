@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 
 from vedette.adapters.google_tokens.broker import IamCredentials
-from vedette.errors import BadFleet
-from vedette.identity import Identity
-from vedette.ports.tokens import BadToken, Claims, Verifies
+from vedette.domain.base.errors import BadFleet
+from vedette.domain.identity import Identity
+from vedette.domain.ports.tokens import BadToken, Claims, Verifies
 
 GOOGLE = "https://accounts.google.com"
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vedette.clock import duration_us
+from vedette.domain.base.clock import duration_us
+from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext
 from vedette.load.settings import HostPlan
 from vedette.load.settings_file import HostFile
-from vedette.ports.plugin import SourceContext, SourcePlugin, TableContext
 
 if TYPE_CHECKING:
-    from vedette.ports import Source
+    from vedette.domain.ports import Source
 
 
 class HostPlugin(SourcePlugin):

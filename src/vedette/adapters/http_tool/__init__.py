@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vedette import machine
+from vedette.domain.base import machine
 
 if TYPE_CHECKING:
-    from vedette.agent import Fleet
-    from vedette.ports import Performer
+    from vedette.domain.agent import Fleet
+    from vedette.domain.ports import Performer
 
 __all__ = ["probe", "with_http"]
 
@@ -28,7 +28,7 @@ async def probe(target: Mapping[str, Any]) -> str:
     import asyncio
 
     from vedette.adapters.http_tool.send import NotSent, connected, place_of
-    from vedette.errors import Unavailable
+    from vedette.domain.base.errors import Unavailable
 
     def look() -> str:
         try:

@@ -14,7 +14,6 @@ from concurrent.futures import Future
 from dataclasses import field
 from typing import Any
 
-from vedette import crashpoint, machine
 from vedette.adapters.http_tool.outcomes import found_of, outcome_of
 from vedette.adapters.http_tool.send import (
     Answer,
@@ -24,12 +23,13 @@ from vedette.adapters.http_tool.send import (
     headers_of,
     place_of,
 )
-from vedette.effect import Call, Outcome, RowWrite
+from vedette.domain.base import failpoint, machine
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.effect import Call, Outcome, RowWrite
+from vedette.domain.ports import Performer
+from vedette.domain.tool import Tool
 from vedette.http_client import shut
 from vedette.load.http_template import BadArgument, Request, made
-from vedette.ports import Performer
-from vedette.quick_data import dataclass
-from vedette.tool import Tool
 
 THREADS = 16  # of one agent
 _GRACE_S = 1.0  # that a thread has, behind the end of its call, to come back
@@ -54,7 +54,7 @@ class _Attempt:
                 self.unwanted = True
                 return False
             self.line, self.sent = line, True
-        crashpoint.reach("call:before")
+        failpoint.reach("call:before")
         return True
 
     def give_up(self) -> bool:
@@ -155,7 +155,7 @@ class HttpHands:
                     place, request, headers, attempt.end,
                     lambda line: attempt.send(line, may_start),
                 )  # fmt: skip
-                crashpoint.reach("call:after")
+                failpoint.reach("call:after")
                 return answer
 
             running = asyncio.wrap_future(self._submit(call.agent, work))

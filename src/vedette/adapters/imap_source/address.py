@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 
-from vedette.digest import sha256_hex
-from vedette.quick_data import dataclass
+from vedette.domain.base.canonical import sha256_hex
+from vedette.domain.base.dataclass import dataclass
 
 BEGINNING = 4096  # bytes of a mail that its digest is made of
 _DIGEST = 24

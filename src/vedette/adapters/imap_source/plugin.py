@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext, TableProblem
 from vedette.load.imap import ImapFile, ImapPlan, imap_plan, imap_problems
-from vedette.ports.plugin import SourceContext, SourcePlugin, TableContext, TableProblem
 
 if TYPE_CHECKING:
-    from vedette.ports import Source
+    from vedette.domain.ports import Source
 
 
 class ImapPlugin(SourcePlugin):

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from vedette.adapters.imap_source.session import Session
-from vedette.digest import canonical, sha256_hex
-from vedette.errors import Temporary
+from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.base.errors import Temporary
 
 CONNECTIONS = 4  # at once to one mailbox; servers allow ten and more
 IDLE_S = 60.0

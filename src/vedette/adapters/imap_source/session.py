@@ -16,13 +16,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import field
 from typing import Any
 
-from vedette import crashpoint
 from vedette.adapters.imap_source.address import BEGINNING
 from vedette.adapters.imap_source.answers import Mail, mails_of, uid_set
 from vedette.adapters.imap_source.folder_name import listed, quoted
 from vedette.adapters.imap_source.wire import Wire
-from vedette.errors import Permanent, Temporary, VedetteError
-from vedette.quick_data import dataclass
+from vedette.domain.base import failpoint
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import Permanent, Temporary, VedetteError
 
 TIMEOUT_S = 8.0  # for one command; a tool's call has ten seconds and several of them
 MAX_MAIL = 32 * 1024 * 1024  # bytes of one mail with its attachments
@@ -183,9 +183,9 @@ class Session:
         Returns the flags that it has then; None if the server says nothing of them, as where the
         mail is gone: that is no error to it.
         """
-        crashpoint.reach("imap.store:before")
+        failpoint.reach("imap.store:before")
         told = self._uid("STORE", str(uid), ("+" if on else "-") + "FLAGS", _flags(flags))
-        crashpoint.reach("imap.store:after")
+        failpoint.reach("imap.store:after")
         found = mails_of(told).get(uid)
         return None if found is None else found.flags
 
@@ -195,20 +195,20 @@ class Session:
         Without MOVE a copy is made and the original expunged, by its UID alone: after a crash in
         between there are two. Raises NoFolder.
         """
-        crashpoint.reach("imap.move:before")
+        failpoint.reach("imap.move:before")
         if self.can("MOVE"):
             kind, told = self._try("MOVE", str(uid), _name(folder))
             self._there(kind, told, folder)
         elif self.can("UIDPLUS"):
             kind, told = self._try("COPY", str(uid), _name(folder))
             self._there(kind, told, folder)
-            crashpoint.reach("imap.copy:after")
+            failpoint.reach("imap.copy:after")
             self._remove(uid)
         else:
             # A plain EXPUNGE would remove what others marked too.
             mend = "use a server with MOVE or UIDPLUS"
             raise Permanent("the server can move no single mail", where=self.where, mend=mend)
-        crashpoint.reach("imap.move:after")
+        failpoint.reach("imap.move:after")
         copied = _COPIED.search(self._code("COPYUID"))
         return int(copied[1]) if copied else None
 
@@ -217,27 +217,27 @@ class Session:
         if not self.can("UIDPLUS"):
             mend = "use a server with UIDPLUS"
             raise Permanent("the server can remove no single mail", where=self.where, mend=mend)
-        crashpoint.reach("imap.remove:before")
+        failpoint.reach("imap.remove:before")
         self._remove(uid)
-        crashpoint.reach("imap.remove:after")
+        failpoint.reach("imap.remove:after")
 
     def append(self, folder: str, flags: Iterable[str], raw: bytes) -> None:
         """Put a new mail into a folder: all of it or nothing. Raises NoFolder."""
-        crashpoint.reach("imap.append:before")
+        failpoint.reach("imap.append:before")
         with self._asked():
             # The server sets the date: ours would need a clock.
             kind, told = self.wire.append(_name(folder), _flags(flags), "", raw)
         self._there(kind, told, folder)
-        crashpoint.reach("imap.append:after")
+        failpoint.reach("imap.append:after")
 
     def create(self, folder: str) -> None:
         """Make a folder, unless it is there."""
-        crashpoint.reach("imap.create:before")
+        failpoint.reach("imap.create:before")
         with self._asked():
             kind, told = self.wire.create(_name(folder))
             if kind == "OK":
                 self.wire.subscribe(_name(folder))
-        crashpoint.reach("imap.create:after")
+        failpoint.reach("imap.create:after")
         if kind != "OK" and b"ALREADYEXISTS" not in b" ".join(part for part in told if part):
             raise NoFolder(f"folder {folder!r} cannot be made: {_text(told)}", where=self.where)
 

@@ -22,14 +22,14 @@ import orjson
 from vedette.adapters.imap_source.address import Address, digest_of
 from vedette.adapters.imap_source.answers import Mail
 from vedette.adapters.imap_source.session import MAX_MAIL, Session
-from vedette.backoff import delay_us
-from vedette.clock import MICROS, Clock
-from vedette.digest import sha256_hex
-from vedette.errors import BadFleet, Permanent, StoreFailed, Temporary
-from vedette.event import Event
+from vedette.domain.base.backoff import delay_us
+from vedette.domain.base.canonical import sha256_hex
+from vedette.domain.base.clock import MICROS, Clock
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadFleet, Permanent, StoreFailed, Temporary
+from vedette.domain.event import Event
+from vedette.domain.ports import Intake, Refused
 from vedette.mail import mail_event
-from vedette.ports import Intake, Refused
-from vedette.quick_data import dataclass
 
 if TYPE_CHECKING:
     from vedette.load.imap import ImapPlan

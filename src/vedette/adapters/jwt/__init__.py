@@ -6,6 +6,6 @@ algorithm is ours to choose, never the token's).
 
 from vedette.adapters.jwt.jwks import Jwks
 from vedette.adapters.jwt.verifier import Verifier
-from vedette.ports.tokens import BadToken, Claims, Keys
+from vedette.domain.ports.tokens import BadToken, Claims, Keys
 
 __all__ = ["BadToken", "Claims", "Jwks", "Keys", "Verifier"]

@@ -14,7 +14,7 @@ import orjson
 
 from vedette.adapters.jwt.keys import fits, known_algorithm
 from vedette.adapters.jwt.preload import preload
-from vedette.ports.tokens import BadToken, Claims, Keys
+from vedette.domain.ports.tokens import BadToken, Claims, Keys
 
 # A longer one is no token of an agent or a person, whatever else it is.
 MOST_BYTES = 16_384

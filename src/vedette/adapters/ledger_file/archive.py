@@ -31,10 +31,10 @@ from vedette.adapters.ledger_file.files import (
 )
 from vedette.adapters.ledger_file.proofs import Grown
 from vedette.archived import Archived
-from vedette.crashpoint import reach
-from vedette.disk_errors import told_of_disk
-from vedette.errors import BadCommand, BadStore
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.disk_errors import told_of_disk
+from vedette.domain.base.errors import BadCommand, BadStore
+from vedette.domain.base.failpoint import reach
 
 _NAME = re.compile(r"([0-9]{12})-([0-9]{12})\Z")
 _PART = ".part"

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 import orjson
 
 from vedette.archived import NOTHING, Archived
-from vedette.durable import sync
-from vedette.errors import BadCommand, BadStore
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadCommand, BadStore
+from vedette.domain.base.fsync import sync
 from vedette.proof import Checkpoint, ProofError, parse_note, read_notes
-from vedette.quick_data import dataclass
 
 EXPORT = "vedette.export/1"
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from vedette.adapters.ledger_file.files import Walk, archived_of, read_object, size_of, snapshot
 from vedette.archived import Archived
-from vedette.errors import BadCommand
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadCommand
 from vedette.keychain import ROTATED, Handover, KeyChain, chain_of
 from vedette.proof import (
     Checkpoint,
@@ -22,7 +23,6 @@ from vedette.proof import (
     verify_inclusion,
     verify_note,
 )
-from vedette.quick_data import dataclass
 from vedette.tail import Tail
 
 PROOF = "vedette.proof/1"

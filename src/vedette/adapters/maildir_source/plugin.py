@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vedette.clock import duration_us
-from vedette.errors import BadFleet
+from vedette.domain.base.clock import duration_us
+from vedette.domain.base.errors import BadFleet
+from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext
 from vedette.load.settings import MaildirPlan
 from vedette.load.settings_file import MaildirFile
-from vedette.ports.plugin import SourceContext, SourcePlugin, TableContext
 
 if TYPE_CHECKING:
-    from vedette.ports import Source
+    from vedette.domain.ports import Source
 
 
 class MaildirPlugin(SourcePlugin):

@@ -14,13 +14,13 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from vedette.clock import MICROS, Clock
-from vedette.durable import sync
-from vedette.errors import BadFleet
-from vedette.event import Event
+from vedette.domain.base.clock import MICROS, Clock
+from vedette.domain.base.errors import BadFleet
+from vedette.domain.base.fsync import sync
+from vedette.domain.base.state_folder import FILE_MODE, FOLDER_MODE
+from vedette.domain.event import Event
+from vedette.domain.ports import Intake, Refused
 from vedette.mail import mail_event
-from vedette.ports import Intake, Refused
-from vedette.state_folder import FILE_MODE, FOLDER_MODE
 
 BATCH = 64  # mails read and handed over at once
 RAW_BYTES = 256  # how much of a refused mail is kept

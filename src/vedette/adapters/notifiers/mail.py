@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vedette.errors import Temporary
+from vedette.domain.base.errors import Temporary
+from vedette.domain.ports.plugin import (
+    Missed,
+    Notification,
+    NotifierPlugin,
+    TableContext,
+    TableProblem,
+)
 from vedette.load.notify_file import MailFile, MailPlan, mail_plan, mail_problems
-from vedette.ports.plugin import Missed, Notification, NotifierPlugin, TableContext, TableProblem
 
 
 class MailPlugin(NotifierPlugin):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from vedette import crashpoint
-from vedette.errors import Permanent, Temporary, Unsendable, VedetteError
+from vedette.domain.base import failpoint
+from vedette.domain.base.errors import Permanent, Temporary, Unsendable, VedetteError
 from vedette.http_client import NoAnswer, NotSent, request
 
 # For each answer of the network, and for the whole, as a server may trickle for ever.
@@ -35,7 +35,7 @@ def post(url: str, body: bytes, key: str, token: str | None) -> None:
             what = "a token is not sent over plain HTTP"
             raise Permanent(what, where=_bare(url), mend="use https")
         headers["Authorization"] = f"Bearer {token}"
-    crashpoint.reach("notice:before")
+    failpoint.reach("notice:before")
     try:
         status = request(
             "POST", url, headers, body,
@@ -52,7 +52,7 @@ def post(url: str, body: bytes, key: str, token: str | None) -> None:
         what = f"it cannot be asked: {type(error).__name__}"
         mend = "see that address and token are plain ASCII, the host a name of DNS"
         raise Permanent(what, where=_bare(url), mend=mend) from None
-    crashpoint.reach("notice:after")
+    failpoint.reach("notice:after")
     if 200 <= status < 300 or status == 409:
         return
     kind: type[VedetteError] = Permanent

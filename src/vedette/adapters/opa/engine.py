@@ -13,10 +13,10 @@ import threading
 import orjson
 
 from vedette.adapters.opa.link import NoAnswer, OpaLink, Why
-from vedette.bundle import Bundle
-from vedette.decision import read_decision
-from vedette.ports import Finding, Metrics, PolicyEngine, PolicyStage
-from vedette.question import Nobody
+from vedette.domain.bundle import Bundle
+from vedette.domain.decision import read_decision
+from vedette.domain.decision_request import Nobody
+from vedette.domain.ports import Finding, Metrics, PolicyEngine, PolicyStage
 
 
 class OpaEngine:

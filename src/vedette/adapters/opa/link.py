@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from vedette.ports import Metrics
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.ports import Metrics
 
 # How often a server that did not answer is tried again, apart from any decision.
 PROBE_S = 0.25

@@ -18,8 +18,8 @@ from types import TracebackType
 
 import orjson
 
-from vedette.bundle import ENTRYPOINT, Bundle
-from vedette.errors import BadPolicy, EngineFailed, Unavailable
+from vedette.domain.base.errors import BadPolicy, EngineFailed, Unavailable
+from vedette.domain.bundle import ENTRYPOINT, Bundle
 from vedette.load.policy_data import mount
 
 UP_S = 20.0

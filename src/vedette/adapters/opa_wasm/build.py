@@ -13,8 +13,8 @@ from pathlib import Path
 
 import orjson
 
-from vedette.bundle import ENTRYPOINT, Bundle
-from vedette.errors import BadFleet, BadPolicy
+from vedette.domain.base.errors import BadFleet, BadPolicy
+from vedette.domain.bundle import ENTRYPOINT, Bundle
 from vedette.load.policy_data import mount
 
 DEADLINE_S = 30.0

@@ -20,8 +20,8 @@ from functools import cache
 from typing import Any
 
 from vedette.adapters.opa_wasm.machine_code import MachineCode
-from vedette.digest import sha256_hex
-from vedette.errors import EngineFailed
+from vedette.domain.base.canonical import sha256_hex
+from vedette.domain.base.errors import EngineFailed
 
 PAGE = 1 << 16
 # What lies between the data and the heap of a decision: the longest question there may be.

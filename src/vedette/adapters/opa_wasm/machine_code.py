@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from vedette.digest import sha256_hex
+from vedette.domain.base.canonical import sha256_hex
 
 # Of each the newest: the live rules, those before them, and two of another wasmtime.
 _KEPT = 4

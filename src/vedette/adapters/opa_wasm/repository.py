@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import vedette
 from vedette.adapters.opa_wasm.build import build
-from vedette.bundle import Bundle
-from vedette.errors import BadPolicy
-from vedette.policy_wasm import PolicyWasm, WasmRecord, recorded_wasm
+from vedette.domain.base.errors import BadPolicy
+from vedette.domain.bundle import Bundle
+from vedette.domain.policy_wasm import PolicyWasm, WasmRecord, recorded_wasm
 
 # Made when the wheel is built and by `make setup` (tools/policy_wasm.py): the shipped rules.
 SHIPPED = Path(vedette.__file__).parent / "_wasm"

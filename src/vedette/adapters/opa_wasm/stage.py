@@ -10,11 +10,11 @@ import orjson
 from vedette.adapters.opa_wasm.engine import WasmEngine
 from vedette.adapters.opa_wasm.machine_code import MachineCode
 from vedette.adapters.opa_wasm.repository import WasmRepository, shipped_file
-from vedette.bundle import Bundle
-from vedette.decision import Decision, denied, read_decision
-from vedette.errors import BadPolicy
-from vedette.policy_wasm import PolicyWasm
-from vedette.ports import Comparing, Finding, PolicyEngine, PolicyStage
+from vedette.domain.base.errors import BadPolicy
+from vedette.domain.bundle import Bundle
+from vedette.domain.decision import Decision, denied, read_decision
+from vedette.domain.policy_wasm import PolicyWasm
+from vedette.domain.ports import Comparing, Finding, PolicyEngine, PolicyStage
 
 Questions = Callable[[Bundle], Sequence[tuple[str, object]]]
 

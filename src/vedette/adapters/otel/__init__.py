@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vedette.errors import BadFleet
+from vedette.domain.base.errors import BadFleet
 from vedette.timeline.trace import Span
 
 

@@ -20,20 +20,20 @@ from typing import Any
 
 import orjson
 
-from vedette import machine
 from vedette.adapters.postgres.database import PostgresDatabase, read_instance, told_of_server
 from vedette.adapters.postgres.lease import NEWS, Leases
 from vedette.adapters.postgres.own import OwnRuns
 from vedette.adapters.postgres.schema import check, has_schema, prepare
 from vedette.adapters.postgres.shares import shard_in
-from vedette.bundle import Bundle
-from vedette.crashpoint import reach
-from vedette.digest import canonical
-from vedette.entry import Draft
-from vedette.errors import BadStore
+from vedette.domain.base import machine
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.errors import BadStore
+from vedette.domain.base.failpoint import reach
+from vedette.domain.base.state_folder import secure
+from vedette.domain.bundle import Bundle
+from vedette.domain.entry import Draft
+from vedette.domain.run import Run, Step
 from vedette.proof import Checkpoint, SigningKey, parse_note, verifier_key
-from vedette.run import Run, Step
-from vedette.state_folder import secure
 from vedette.storage.database import Row
 from vedette.storage.lock import LOCK, own
 from vedette.storage.loss import holds_head, name_instance
@@ -64,7 +64,9 @@ class LeasedSteps(Steps):
 
 
 class PostgresStore(OwnRuns, SqlStore):
-    """One fleet's durable state in a database, as one of its workers. See `vedette.ports.Store`."""
+    """One fleet's durable state in a database, as one of its workers. See
+    `vedette.domain.ports.Store`.
+    """
 
     _write: PostgresDatabase
     _steps: LeasedSteps

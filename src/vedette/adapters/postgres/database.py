@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from vedette import machine
 from vedette.adapters.postgres.text import numbered, written
-from vedette.errors import BadFleet, BadStore, StoreFailed, Unavailable, VedetteError
+from vedette.domain.base import machine
+from vedette.domain.base.errors import BadFleet, BadStore, StoreFailed, Unavailable, VedetteError
 from vedette.storage.database import Row
 
 if TYPE_CHECKING:

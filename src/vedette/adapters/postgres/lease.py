@@ -15,12 +15,12 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from vedette import machine
 from vedette.adapters.postgres.database import LOOK, PostgresDatabase
 from vedette.adapters.postgres.schema import shard_of
 from vedette.adapters.postgres.shares import Peer, seen, shard_in, share, silent
-from vedette.crashpoint import reach
-from vedette.errors import BadStore
+from vedette.domain.base import machine
+from vedette.domain.base.errors import BadStore
+from vedette.domain.base.failpoint import reach
 
 POLL_S = 0.05
 NEWS = "vedette"

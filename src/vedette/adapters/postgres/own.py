@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from vedette.adapters.postgres.lease import Leases
 from vedette.adapters.postgres.schema import SHARDS
-from vedette.event import Event
-from vedette.run import Run
+from vedette.domain.event import Event
+from vedette.domain.run import Run
 from vedette.storage.reads import Reads, read_event
 from vedette.storage.rows import RUNS, to_run
 from vedette.storage.schema import tag

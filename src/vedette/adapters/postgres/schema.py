@@ -12,7 +12,7 @@ import re
 from typing import NoReturn
 
 from vedette.adapters.postgres.database import PostgresDatabase
-from vedette.errors import BadStore
+from vedette.domain.base.errors import BadStore
 from vedette.storage.schema import SCHEMA, TABLES, WAITING, refuse_newer
 
 SHARDS = 64

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from vedette.adapters.postgres.schema import SHARDS
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

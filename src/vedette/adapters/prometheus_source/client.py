@@ -13,8 +13,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from vedette import machine
-from vedette.errors import BadFleet, Temporary
+from vedette.domain.base import machine
+from vedette.domain.base.errors import BadFleet, Temporary
 from vedette.http_client import NoAnswer, NotSent, request
 from vedette.load.at_hand import PrometheusPlan
 

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from vedette.clock import MICROS, iso
-from vedette.digest import sha256_hex
-from vedette.errors import BadFleet
-from vedette.event import ENVELOPE, Event
+from vedette.domain.base.canonical import sha256_hex
+from vedette.domain.base.clock import MICROS, iso
+from vedette.domain.base.errors import BadFleet
+from vedette.domain.event import ENVELOPE, Event
 
 LONGEST = 500  # characters of a series' name
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})

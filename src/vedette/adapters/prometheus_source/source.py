@@ -14,11 +14,11 @@ import orjson
 
 from vedette.adapters.prometheus_source.client import AwayError, Client
 from vedette.adapters.prometheus_source.series import chosen, named, points, until
-from vedette.backoff import delay_us
-from vedette.clock import MICROS, Clock
-from vedette.errors import BadFleet, StoreFailed, Unavailable
+from vedette.domain.base.backoff import delay_us
+from vedette.domain.base.clock import MICROS, Clock
+from vedette.domain.base.errors import BadFleet, StoreFailed, Unavailable
+from vedette.domain.ports import Intake, Metrics
 from vedette.load.at_hand import PrometheusPlan, QueryPlan
-from vedette.ports import Intake, Metrics
 
 POINTS = 5_000  # of one asking, about
 STEPS = 1_000  # of one asking, at most

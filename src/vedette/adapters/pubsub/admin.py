@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vedette import crashpoint
 from vedette.adapters.pubsub.client import Connection, connect
 from vedette.adapters.pubsub.declared import Change, Declared, Fields, compare
-from vedette.errors import BadCommand, Unavailable, VedetteError
+from vedette.domain.base import failpoint
+from vedette.domain.base.errors import BadCommand, Unavailable, VedetteError
 
 TIMEOUT_S = 20.0
 
@@ -69,9 +69,9 @@ async def apply(wanted: Declared) -> list[Change]:
         changes = await _plan(connection, wanted)
         for change in changes:
             if change.action in ("create", "update"):
-                crashpoint.reach("pubsub_apply:before")
+                failpoint.reach("pubsub_apply:before")
                 await _carry_out(connection, change)
-                crashpoint.reach("pubsub_apply:after")
+                failpoint.reach("pubsub_apply:after")
         return changes
     finally:
         await connection.close()

@@ -17,8 +17,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from vedette.errors import Unavailable
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import Unavailable
 
 if TYPE_CHECKING:
     from google.pubsub_v1 import PublisherAsyncClient, SubscriberAsyncClient

@@ -22,9 +22,9 @@ from dataclasses import field
 from typing import Any, Literal
 
 from vedette.adapters.pubsub.client import subscription_path, topic_path
-from vedette.errors import BadFleet
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadFleet
 from vedette.load.edges import PubsubPlan, PushPlan
-from vedette.quick_data import dataclass
 
 Value = int | str | bool
 Fields = Mapping[str, Value]

@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from vedette import cloudevents
-from vedette.clock import iso
-from vedette.errors import BadEvent
-from vedette.event import HOPS, LINEAGE, READERS, VOUCHES, Event
+from vedette.domain import cloudevents
+from vedette.domain.base.clock import iso
+from vedette.domain.base.errors import BadEvent
+from vedette.domain.event import HOPS, LINEAGE, READERS, VOUCHES, Event
+from vedette.domain.ports import Refused
 from vedette.load.reserved import reserved
-from vedette.ports import Refused
 
 # Of a message that was refused this much is kept.
 RAW_BYTES = 4096

@@ -18,11 +18,11 @@ from typing import Any
 
 from vedette.adapters.pubsub.decode import Decoder
 from vedette.adapters.pubsub.inbox import Delivery, Inbox
-from vedette.clock import MICROS
-from vedette.errors import StoreFailed
-from vedette.event import Event
-from vedette.ports import Intake, Metrics, Receipt, Refused
-from vedette.quick_data import dataclass
+from vedette.domain.base.clock import MICROS
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import StoreFailed
+from vedette.domain.event import Event
+from vedette.domain.ports import Intake, Metrics, Receipt, Refused
 
 # What is handed over at once; the intake makes parts of it where others wait.
 BATCH = 256

@@ -15,9 +15,9 @@ from typing import Any
 from vedette.adapters.pubsub.client import Connection
 from vedette.adapters.pubsub.leases import Leases
 from vedette.adapters.pubsub.settle import IDS, Settler, attempt
-from vedette.clock import MICROS, Clock
-from vedette.ports import Metrics
-from vedette.quick_data import dataclass
+from vedette.domain.base.clock import MICROS, Clock
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.ports import Metrics
 
 # How often one extension is tried before the next round of them.
 _TRIES = 3

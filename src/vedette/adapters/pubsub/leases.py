@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import field
 
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 
 
 @dataclass(slots=True)

@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from vedette.domain.ports.plugin import (
+    Plan,
+    PushedSource,
+    SourceContext,
+    SourcePlugin,
+    TableContext,
+    TableProblem,
+)
 from vedette.load.edges import (
     PubsubPlan,
     PushPlan,
@@ -13,17 +21,9 @@ from vedette.load.edges import (
     push_plan,
 )
 from vedette.load.edges_file import PubsubFile, PushFile
-from vedette.ports.plugin import (
-    Plan,
-    PushedSource,
-    SourceContext,
-    SourcePlugin,
-    TableContext,
-    TableProblem,
-)
 
 if TYPE_CHECKING:
-    from vedette.ports import Source
+    from vedette.domain.ports import Source
 
 
 class _BrokerPlugin(SourcePlugin):

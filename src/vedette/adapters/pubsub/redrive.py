@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from vedette import crashpoint
 from vedette.adapters.pubsub.admin import patient
 from vedette.adapters.pubsub.client import Connection, connect, topic_path
 from vedette.adapters.pubsub.declared import dead_letter_subscription
 from vedette.adapters.pubsub.settle import PASSING
-from vedette.errors import BadCommand, Unavailable
+from vedette.domain.base import failpoint
+from vedette.domain.base.errors import BadCommand, Unavailable
 from vedette.load.edges import PubsubPlan, PushPlan
 
 MOST = 10_000
@@ -138,11 +138,11 @@ async def _again(
         connection.message(one.message.data, attributes_of(one.message), one.message.ordering_key)
         for one in batch
     ]
-    crashpoint.reach("redrive:before")
+    failpoint.reach("redrive:before")
     await connection.publish(topic, messages, timeout_s=_SENT_S)
-    crashpoint.reach("redrive:published")
+    failpoint.reach("redrive:published")
     await connection.acknowledge(subscription, [one.ack_id for one in batch], timeout_s=_SENT_S)
-    crashpoint.reach("redrive:after")
+    failpoint.reach("redrive:after")
 
 
 def attributes_of(message: Any) -> dict[str, str]:

@@ -3,8 +3,8 @@
 A message says which schedule (`vedette-schedule` among its attributes, or a JSON body
 `{"schedule_id": "AGENT/NAME"}`) and nothing else. Which instant is meant follows from the time at
 which the broker took it, a time no publisher can choose: the latest nominal tick up to then. Id,
-source, type and data are those of `vedette.tick`, so both schedulers may run at once: whichever
-comes first makes the run, and the other one is a duplicate.
+source, type and data are those of `vedette.domain.schedule`, so both schedulers may run at once:
+whichever comes first makes the run, and the other one is a duplicate.
 
 Whoever may publish to the topic can at most bring a tick forward that is due within SKEW_US, or
 repeat one that was; what the agent reads is its own schedule's data, never the message's.
@@ -15,15 +15,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from vedette.agent import Fleet
-from vedette.clock import MICROS, iso
-from vedette.cloudevents import load_json
-from vedette.errors import BadEvent, BadFleet
-from vedette.event import Event
-from vedette.ports import Refused
-from vedette.quick_data import dataclass
-from vedette.tick import ON_TIME_US, Calendar, NextWall, Tick, calendar_of, due
-from vedette.trigger import Schedule
+from vedette.domain.agent import Fleet
+from vedette.domain.base.clock import MICROS, iso
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadEvent, BadFleet
+from vedette.domain.cloudevents import load_json
+from vedette.domain.event import Event
+from vedette.domain.ports import Refused
+from vedette.domain.schedule import ON_TIME_US, Calendar, NextWall, Tick, calendar_of, due
+from vedette.domain.trigger import Schedule
 
 ATTRIBUTE = "vedette-schedule"
 BODY_KEY = "schedule_id"

@@ -14,8 +14,8 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from vedette.crashpoint import reach
-from vedette.ports import Metrics
+from vedette.domain.base.failpoint import reach
+from vedette.domain.ports import Metrics
 
 IDS = 1000
 

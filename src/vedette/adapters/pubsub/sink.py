@@ -22,10 +22,10 @@ from contextlib import contextmanager
 from dataclasses import field
 from typing import Any
 
-from vedette import crashpoint
 from vedette.adapters.pubsub.client import topic_path
-from vedette.effect import Call, Outcome
-from vedette.quick_data import dataclass
+from vedette.domain.base import failpoint
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.effect import Call, Outcome
 
 HOST_VARIABLE = "PUBSUB_EMULATOR_HOST"
 _HOST = "pubsub.googleapis.com:443"
@@ -128,14 +128,14 @@ def _send(call: Call, topic: str, message: Mapping[str, Any], end: float) -> Out
     if seconds <= 0:
         return Outcome("retry", error=f"{topic}: the call's time was over before it was sent")
     try:
-        crashpoint.reach("publish:before")
+        failpoint.reach("publish:before")
         answer = client.publish(
             request={"topic": topic, "messages": [message]},
             retry=None,  # the engine tries again, and counts
             timeout=seconds,
             metadata=metadata,
         )
-        crashpoint.reach("publish:after")
+        failpoint.reach("publish:after")
     except GoogleAPICallError as error:
         status = getattr(error.grpc_status_code, "name", "UNKNOWN")
         told = f"{topic}: {status}: {error.message}"[:500]

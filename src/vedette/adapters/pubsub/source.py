@@ -17,10 +17,10 @@ from vedette.adapters.pubsub.client import Connection, shared, subscription_path
 from vedette.adapters.pubsub.hand import Hand, Poison
 from vedette.adapters.pubsub.inbox import Inbox
 from vedette.adapters.pubsub.stream import Pauses, PullStream
-from vedette.clock import MICROS, Clock
-from vedette.errors import Unavailable
-from vedette.ports import Intake, Metrics
-from vedette.quick_data import dataclass
+from vedette.domain.base.clock import MICROS, Clock
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import Unavailable
+from vedette.domain.ports import Intake, Metrics
 
 if TYPE_CHECKING:
     from vedette.adapters.pubsub.decode import Decoder

@@ -17,7 +17,7 @@ from typing import Any
 from vedette.adapters.pubsub.client import Connection
 from vedette.adapters.pubsub.leases import Leases
 from vedette.adapters.pubsub.settle import passing
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 
 # The service closes a stream that hears nothing for about a minute.
 HEARTBEAT_S = 30.0

@@ -21,7 +21,7 @@ from pathlib import Path
 import orjson
 
 import vedette
-from vedette.bundle import Bundle
+from vedette.domain.bundle import Bundle
 
 # What the trial imports that is not in the standard library.
 _NEEDED = ("orjson", "regorus", "yaml")

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 import orjson
 
 from vedette.adapters.rego.shelf import borrow, discard
-from vedette.bundle import ENTRYPOINT, Bundle
-from vedette.digest import sha256_hex
-from vedette.errors import BadPolicy
-from vedette.errors import EngineFailed as EngineFailed
+from vedette.domain.base.canonical import sha256_hex
+from vedette.domain.base.errors import BadPolicy
+from vedette.domain.base.errors import EngineFailed as EngineFailed
+from vedette.domain.bundle import ENTRYPOINT, Bundle
 from vedette.load.policy_data import mount
 
 _T = TypeVar("_T")

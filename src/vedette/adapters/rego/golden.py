@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from vedette.decision import QUESTION
+from vedette.domain.decision import QUESTION
 
 NOW_US = 1_795_257_600_123_456
 _MOST = 500  # whatever the number of agents; the interpreter takes 1-3 ms for each

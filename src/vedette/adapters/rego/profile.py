@@ -15,7 +15,7 @@ from vedette.adapters.rego.kinds import BUILTINS
 from vedette.adapters.rego.syntax import Fault, Module, Ref, Rule, expand, gather, ref_of
 from vedette.adapters.rego.undefined import kept_undefined
 from vedette.adapters.rego.unread import unread
-from vedette.digest import SAFE_INTEGER
+from vedette.domain.base.canonical import SAFE_INTEGER
 
 Known = Mapping[tuple[str, ...], set[str]]
 At = Callable[..., Fault]

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from vedette.adapters.rego.attempt import Trial
-from vedette.bundle import Bundle
-from vedette.errors import BadPolicy, NoPolicy
+from vedette.domain.base.errors import BadPolicy, NoPolicy
+from vedette.domain.bundle import Bundle
 from vedette.load.policy_data import DATA_NAMES
 
 if TYPE_CHECKING:
-    from vedette.ports import Finding, PolicyEngine
+    from vedette.domain.ports import Finding, PolicyEngine
 
 MAX_FILE_BYTES = 1 << 20
 MAX_BYTES = 8 << 20
@@ -152,7 +152,7 @@ class SubprocessStage:
         # Imported here: a start begins its trial first of all, and what asks for it comes later.
         import asyncio
 
-        from vedette.ports import Finding
+        from vedette.domain.ports import Finding
 
         trial = self._begun.pop((bundle.digest, compare), None) or Trial(bundle, compare=compare)
         try:
@@ -181,7 +181,7 @@ class SubprocessStage:
 
 
 def _read_answer(code: int, answer: bytes, said: bytes) -> tuple[list[Finding], Any]:
-    from vedette.ports import Finding
+    from vedette.domain.ports import Finding
 
     lines = answer.splitlines()
     try:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any, NamedTuple
 
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 
 Node = Any
 

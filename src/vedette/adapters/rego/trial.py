@@ -26,13 +26,13 @@ from vedette.adapters.rego.engine import EngineFailed, PlainEngine, RegorusEngin
 from vedette.adapters.rego.golden import Named, golden, must_deny
 from vedette.adapters.rego.profile import check, check_readers
 from vedette.adapters.rego.syntax import Fault, Module, read_modules
-from vedette.bundle import ENTRYPOINT, Bundle
-from vedette.decision import Decision, denied, read_decision
-from vedette.errors import BadPolicy
+from vedette.domain.base.errors import BadPolicy
+from vedette.domain.bundle import ENTRYPOINT, Bundle
+from vedette.domain.decision import Decision, denied, read_decision
 from vedette.load.policy_data import mount
 
 if TYPE_CHECKING:
-    from vedette.ports import PolicyEngine
+    from vedette.domain.ports import PolicyEngine
 
 MEMORY_BYTES = 1 << 30
 CPU_SECONDS = 20

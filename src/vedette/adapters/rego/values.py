@@ -29,7 +29,7 @@ from vedette.adapters.rego.kinds import (
     set_of,
 )
 from vedette.adapters.rego.syntax import Fault, Module, Node, Rule, line_of, text_of, var_of
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 
 Path = tuple[str, ...]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vedette.adapters.secrets.manager import SecretManager
 
 if TYPE_CHECKING:
-    from vedette.ports import Performer
+    from vedette.domain.ports import Performer
 
 __all__ = ["SecretManager", "wire", "with_secrets"]
 

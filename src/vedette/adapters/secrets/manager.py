@@ -11,8 +11,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from vedette import machine
-from vedette.errors import BadFleet, Unavailable
+from vedette.domain.base import machine
+from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.load.part import is_here
 
 EMULATOR = "SECRET_MANAGER_EMULATOR_HOST"

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from vedette import crashpoint
-from vedette.errors import Permanent, Temporary, Unsendable, VedetteError
-from vedette.linger import deliver_unsent, drop_unsent
+from vedette.domain.base import failpoint
+from vedette.domain.base.errors import Permanent, Temporary, Unsendable, VedetteError
+from vedette.domain.base.linger import deliver_unsent, drop_unsent
 
 __all__ = ["Unanswered", "deliver", "deliver_some", "probe"]
 
@@ -107,7 +107,7 @@ def _hand_over(
         if missed and missed.keys() >= set(recipients):
             return
         _expect(smtp.docmd("DATA"), 354)
-        crashpoint.reach("smtp.data:before")
+        failpoint.reach("smtp.data:before")
         try:
             assert smtp.sock is not None
             drop_unsent(smtp.sock)
@@ -117,7 +117,7 @@ def _hand_over(
         except (OSError, smtplib.SMTPException) as error:
             told = f"lost when the mail was handed over: {_told(error)}"
             raise Unanswered(told, where=_where(server)) from error
-        crashpoint.reach("smtp.data:after")
+        failpoint.reach("smtp.data:after")
         _taken(answer, _where(server))
 
 

@@ -21,7 +21,7 @@ from vedette.adapters.sql_source.tables import (
     quoted,
     wanted,
 )
-from vedette.errors import BadFleet, Temporary
+from vedette.domain.base.errors import BadFleet, Temporary
 from vedette.load.at_hand import SqlPlan
 
 _CONNECT_S = 10

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from vedette import crashpoint
 from vedette.adapters.sql_source.marks import Value
 from vedette.adapters.sql_source.tables import (
     QUERY_S,
@@ -23,8 +22,9 @@ from vedette.adapters.sql_source.tables import (
     quoted,
     wanted,
 )
-from vedette.durable import sync
-from vedette.errors import BadFleet
+from vedette.domain.base import failpoint
+from vedette.domain.base.errors import BadFleet
+from vedette.domain.base.fsync import sync
 from vedette.load.at_hand import SqlPlan
 
 _LOCKED_S = 2.0
@@ -152,12 +152,12 @@ def create(path: Path, script: Path, where: str) -> None:
             file.executescript(text)
             file.commit()
         sync(made)
-        crashpoint.reach("sql.create:before")
+        failpoint.reach("sql.create:before")
         # Unlike a rename this leaves a file alone that somebody else made meanwhile.
         with suppress(FileExistsError):
             os.link(made, path)
         sync(path.parent)
-        crashpoint.reach("sql.create:after")
+        failpoint.reach("sql.create:after")
     except sqlite3.Error as error:
         raise BadFleet(f"{script}: {error}", where=where, mend="mend the script") from error
     finally:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any
 
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 
 # A number as the database orders it: text on PostgreSQL, what it is on SQLite.
 Value = int | float | str

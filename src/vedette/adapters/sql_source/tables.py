@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from vedette.adapters.sql_source.marks import Value
-from vedette.errors import BadFleet
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadFleet
 from vedette.load.at_hand import SqlPlan
 from vedette.load.problem import did_you_mean
-from vedette.quick_data import dataclass
 
 QUERY_S = 30.0  # how long one query may take
 

@@ -11,8 +11,8 @@ import shutil
 from pathlib import Path
 
 from vedette.adapters.sqlite.copy import copy_database
-from vedette.durable import sync
-from vedette.errors import StoreFailed
+from vedette.domain.base.errors import StoreFailed
+from vedette.domain.base.fsync import sync
 
 FOLDER = "before"
 # How many copies are kept: of the last two schemas that were left.

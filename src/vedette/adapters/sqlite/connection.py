@@ -6,8 +6,8 @@ from pathlib import Path
 
 from vedette.adapters.sqlite.database import BUSY_MS, SqliteDatabase
 from vedette.adapters.sqlite.migrate import bring_up, check_schema
-from vedette.errors import BadStore
-from vedette.state_folder import create_file, refuse_link
+from vedette.domain.base.errors import BadStore
+from vedette.domain.base.state_folder import create_file, refuse_link
 
 
 def open_database(

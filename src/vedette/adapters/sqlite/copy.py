@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from vedette.crashpoint import reach
-from vedette.disk_errors import disk_failed
-from vedette.durable import sync
-from vedette.errors import BadStore
+from vedette.domain.base.disk_errors import disk_failed
+from vedette.domain.base.errors import BadStore
+from vedette.domain.base.failpoint import reach
+from vedette.domain.base.fsync import sync
 
 
 def copy_database(source: Path, to: Path) -> None:

@@ -9,8 +9,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vedette.crashpoint import reach
-from vedette.disk_errors import disk_failed
+from vedette.domain.base.disk_errors import disk_failed
+from vedette.domain.base.failpoint import reach
 
 if TYPE_CHECKING:
     import apsw

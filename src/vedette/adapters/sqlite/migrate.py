@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from vedette.adapters.sqlite.before import keep_before
 from vedette.adapters.sqlite.database import SqliteDatabase
-from vedette.crashpoint import reach
-from vedette.errors import BadStore
+from vedette.domain.base.errors import BadStore
+from vedette.domain.base.failpoint import reach
 from vedette.storage.schema import SCHEMA, TABLES, WAITING, refuse_newer, tag
 from vedette.storage.views import Views
 

@@ -21,7 +21,6 @@ from typing import Any
 
 import apsw
 
-from vedette import crashpoint, machine
 from vedette.adapters.sqlite_bank.curated import Curated, is_older, migrate
 from vedette.adapters.sqlite_bank.sql import COUNT, FIELDS, FRESH, SCHEMA, ranking
 from vedette.adapters.sqlite_bank.terms import (
@@ -31,11 +30,12 @@ from vedette.adapters.sqlite_bank.terms import (
     stemmer_version,
     terms,
 )
-from vedette.disk_errors import disk_failed, told_of_disk
-from vedette.durable import sync
-from vedette.errors import BadStore, StoreFailed
-from vedette.memory import BankPlan, Memory
-from vedette.state_folder import create_file
+from vedette.domain.base import failpoint, machine
+from vedette.domain.base.disk_errors import disk_failed, told_of_disk
+from vedette.domain.base.errors import BadStore, StoreFailed
+from vedette.domain.base.fsync import sync
+from vedette.domain.base.state_folder import create_file
+from vedette.domain.memory import BankPlan, Memory
 
 _FORMAT = 2
 _SIZES = (4, 8, 16, 32, MAX_TERMS)  # queries are padded to these, so few statements are prepared
@@ -210,7 +210,7 @@ class SqliteBank(Curated):
         What a person promoted (trust `learned`) stands in no file and is left alone.
         """
         versions = {}
-        crashpoint.reach("bank:before")
+        failpoint.reach("bank:before")
         with self._lock, self._db:
             known = list(self._db.execute("SELECT name FROM bank"))
             for plan in plans:
@@ -219,7 +219,7 @@ class SqliteBank(Curated):
             for (name,) in known:
                 if name not in versions:
                     versions[name] = self._load(name, (), "")
-        crashpoint.reach("bank:after")
+        failpoint.reach("bank:after")
         self._versions = dict(versions)
         self._plans = {plan.name: plan for plan in plans}
         return versions

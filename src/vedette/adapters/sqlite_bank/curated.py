@@ -13,12 +13,12 @@ from typing import Any
 
 import apsw
 
-from vedette import crashpoint
-from vedette.clock import MICROS, iso
-from vedette.digest import canonical, sha256_hex
-from vedette.errors import Permanent
-from vedette.learned import Learned
-from vedette.memory import BankPlan, Candidate, Memory, unfit
+from vedette.domain.base import failpoint
+from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.base.clock import MICROS, iso
+from vedette.domain.base.errors import Permanent
+from vedette.domain.memory import BankPlan, Candidate, Memory, unfit
+from vedette.domain.memory_state import Learned
 
 _COLUMNS = "id, bank, scope, text, topics, agent, run, event, kind, label, evidence, replaces"
 _MIGRATION = {
@@ -122,7 +122,7 @@ class Curated:
             of.key, of.bank, of.scope, of.text, json.dumps(of.topics), of.agent, of.run, of.event,
             "candidate", now_us, of.kind, of.label, json.dumps(of.evidence), of.replaces,
         )  # fmt: skip
-        crashpoint.reach("candidate:before")
+        failpoint.reach("candidate:before")
         with self._lock:
             self._db.execute(
                 "INSERT INTO candidate (id, bank, scope, text, topics, agent, run, event, state,"
@@ -130,7 +130,7 @@ class Curated:
                 " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING",
                 values,
             )
-        crashpoint.reach("candidate:after")
+        failpoint.reach("candidate:after")
 
     def forget(self, events: Collection[str], kept: Collection[Candidate] = ()) -> int:
         """Delete what was learned of erased events, except what is `kept`; return how many.
@@ -138,7 +138,7 @@ class Curated:
         Promoted or not: what they said is overwritten in the file and cut out of its log.
         """
         keep = {candidate.key for candidate in kept}
-        crashpoint.reach("forget:before")
+        failpoint.reach("forget:before")
         with self._lock:
             with self._db:
                 held: list[Any] = [
@@ -151,9 +151,9 @@ class Curated:
                 gone = [(bank, id, was) for bank, id, was in held if id not in keep]
                 self._delete(gone)
             if gone:
-                crashpoint.reach("forget:mid")
+                failpoint.reach("forget:mid")
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        crashpoint.reach("forget:after")
+        failpoint.reach("forget:after")
         return len(gone)
 
     def _delete(self, gone: Sequence[tuple[str, str, str | None]]) -> None:
@@ -185,7 +185,7 @@ class Curated:
         for one in wanted:
             if one.candidate is not None:
                 self.propose(one.candidate, one.proposed_us)
-        crashpoint.reach("settle:before")
+        failpoint.reach("settle:before")
         before = dict(self._versions)
         with self._lock:
             try:
@@ -196,7 +196,7 @@ class Curated:
                 raise
             if erased:
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        crashpoint.reach("settle:after")
+        failpoint.reach("settle:after")
         return {bank for bank, number in self._versions.items() if number != before.get(bank)}
 
     def _settle(self, wanted: Sequence[Learned]) -> bool:

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from vedette import machine
-from vedette.memory import Memory
+from vedette.domain.base import machine
+from vedette.domain.memory import Memory
 
 MAX_TERMS = 60  # distinct terms of a query that are looked up
 

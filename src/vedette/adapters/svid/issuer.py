@@ -19,14 +19,14 @@ from typing import Any
 
 import orjson
 
-from vedette import crashpoint
 from vedette.adapters.svid.signer import Signer, identity_file
-from vedette.durable import sync
-from vedette.errors import BadCommand, BadFleet
-from vedette.identity import Identity, valid_name
-from vedette.ports.tokens import BadToken, Claims
-from vedette.quick_data import dataclass
-from vedette.state_folder import open_file
+from vedette.domain.base import failpoint
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadCommand, BadFleet
+from vedette.domain.base.fsync import sync
+from vedette.domain.base.state_folder import open_file
+from vedette.domain.identity import Identity, valid_name
+from vedette.domain.ports.tokens import BadToken, Claims
 
 FOLDER = "identities"
 MOST_LIFE_US = 300_000_000
@@ -368,7 +368,7 @@ def _read(path: Path, fleet: str) -> dict[str, Any]:
 
 def _write(path: Path, content: bytes, point: str) -> None:
     """Put a private file in its place: durable, and whole or not there."""
-    crashpoint.reach(f"{point}:before")
+    failpoint.reach(f"{point}:before")
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
@@ -376,4 +376,4 @@ def _write(path: Path, content: bytes, point: str) -> None:
         os.fsync(file.fileno())
     Path(name).replace(path)
     sync(path.parent)
-    crashpoint.reach(f"{point}:after")
+    failpoint.reach(f"{point}:after")

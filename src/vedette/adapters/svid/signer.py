@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from vedette.errors import BadFleet
-from vedette.identity import Identity
+from vedette.domain.base.errors import BadFleet
+from vedette.domain.identity import Identity
 
 FORMAT = "vedette-identity/1"
 _FIELDS = ("fleet", "agent", "audience", "key")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vedette.adapters.svid.issuer import Issuer
-from vedette.identity import Identity
-from vedette.ports.tokens import BadToken, Claims, Verifies
+from vedette.domain.identity import Identity
+from vedette.domain.ports.tokens import BadToken, Claims, Verifies
 
 
 class SvidTokens:

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vedette.clock import iso
-from vedette.errors import BadFleet, Unavailable
+from vedette.domain.base.clock import iso
+from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.timeline.audit import Item
 
 _HOST = "BIGQUERY_EMULATOR_HOST"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from vedette.clock import from_iso
-from vedette.errors import BadFleet, Unavailable
+from vedette.domain.base.clock import from_iso
+from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.timeline.audit import Item
 
 _LOCKED_S = 5.0

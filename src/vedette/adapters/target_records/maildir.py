@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vedette.errors import BadFleet, Unavailable
+from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.timeline.audit import INBOX, Mail
 
 _INFO = ":2,"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from vedette.errors import BadFleet, Unavailable
+from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.timeline.audit import Item
 
 _HOST = "PUBSUB_EMULATOR_HOST"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from vedette.clock import from_iso
-from vedette.errors import BadFleet, Unavailable
+from vedette.domain.base.clock import from_iso
+from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.load.part import is_here
 from vedette.load.secrets import read_secret
 from vedette.timeline.audit import Item

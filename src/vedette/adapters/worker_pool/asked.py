@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from vedette.errors import Temporary
+from vedette.domain.base.errors import Temporary
 
 
 class WorkerLost(Temporary):

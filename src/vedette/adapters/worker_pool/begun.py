@@ -15,7 +15,7 @@ from pathlib import Path
 
 from vedette.adapters.worker_pool.environment import without_secrets
 from vedette.adapters.worker_pool.zygote import send
-from vedette.state_folder import open_file
+from vedette.domain.base.state_folder import open_file
 
 COMMAND = (sys.executable, "-P", "-m", "vedette.worker")
 LOCK = "workers.lock"

@@ -21,7 +21,7 @@ from typing import Any
 import vedette
 from vedette.adapters.worker_pool import landlock, seccomp
 from vedette.adapters.worker_pool.protection import protection
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 
 # The exit code of a worker that could not enter its box. After `say_entered` it is one like any.
 NOT_ENTERED = 97

@@ -29,9 +29,9 @@ import orjson
 
 from vedette.adapters.worker_pool.confine import _NOTE
 from vedette.adapters.worker_pool.remote import Berth
-from vedette.connections import Connections
-from vedette.errors import BadFleet, Unavailable
-from vedette.ports.tokens import BadToken, Claims, Tokens
+from vedette.domain.base.connections import Connections
+from vedette.domain.base.errors import BadFleet, Unavailable
+from vedette.domain.ports.tokens import BadToken, Claims, Tokens
 
 if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from vedette.adapters.worker_pool.frames import BadFrame
 from vedette.adapters.worker_pool.plain import read_plain
-from vedette.errors import Temporary
+from vedette.domain.base.errors import Temporary
 
 
 class Raised(Exception):

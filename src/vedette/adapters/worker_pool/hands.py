@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from vedette import crashpoint
 from vedette.adapters.worker_pool import wire
 from vedette.adapters.worker_pool.asked import Asked, WorkerLost
 from vedette.adapters.worker_pool.birth import Pool
@@ -18,10 +17,11 @@ from vedette.adapters.worker_pool.errors import Raised, raised
 from vedette.adapters.worker_pool.frames import MOST, BadFrame, Frame, pack
 from vedette.adapters.worker_pool.plain import read_plain
 from vedette.adapters.worker_pool.seat import Seat
-from vedette.agent import Limits
-from vedette.effect import Call, Outcome, RowWrite
+from vedette.domain.agent import Limits
+from vedette.domain.base import failpoint
+from vedette.domain.effect import Call, Outcome, RowWrite
+from vedette.domain.tool import Tool
 from vedette.load.reach import Reach
-from vedette.tool import Tool
 
 # How long a transactional tool may keep the line: it is asked while the loop waits.
 ROWS_S = 1.0
@@ -234,7 +234,7 @@ class _HandsSeat(Seat):
             return
         self.done(asked)
         if isinstance(asked, _Calling) and asked.began:
-            crashpoint.reach("call:after")
+            failpoint.reach("call:after")
         try:
             if frame.kind == wire.FAILED:
                 error, kind = raised(frame.plain)
@@ -261,7 +261,7 @@ class _HandsSeat(Seat):
                 asked.fail(error)
         asked.began = time.monotonic() if yes else 0.0
         if yes:
-            crashpoint.reach("call:before")
+            failpoint.reach("call:before")
         self.send(pack(asked.number, wire.MAY, b"y" if yes else b"n"))
 
     def _settle(self, asked: Asked, outcome: Outcome | None) -> None:

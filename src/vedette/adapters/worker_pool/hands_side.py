@@ -20,8 +20,8 @@ from vedette.adapters.worker_pool.frames import ANY, Frame, Frames, pack
 from vedette.adapters.worker_pool.judge_side import bounded, failed
 from vedette.adapters.worker_pool.names import Names
 from vedette.adapters.worker_pool.plain import pack_plain
-from vedette.effect import Call, Outcome, RowWrite
-from vedette.tool import Tool
+from vedette.domain.effect import Call, Outcome, RowWrite
+from vedette.domain.tool import Tool
 
 # A permit older than this is asked for again: what it rests on may have changed while we slept.
 _FRESH_S = 0.25

@@ -12,11 +12,11 @@ from vedette.adapters.worker_pool import wire
 from vedette.adapters.worker_pool.confine import Note
 from vedette.adapters.worker_pool.frames import ANY, MOST, Frame, Frames, pack
 from vedette.adapters.worker_pool.plain import pack_plain
-from vedette.errors import Temporary
-from vedette.event import Event
+from vedette.domain.base.errors import Temporary
+from vedette.domain.event import Event
+from vedette.domain.memory import Briefing, Memory
+from vedette.domain.ports import Thought
 from vedette.judging import Judge
-from vedette.memory import Briefing, Memory
-from vedette.ports import Thought
 
 # Answers are gathered while more questions lie there, but not for longer than this.
 _GATHER_S = 0.002

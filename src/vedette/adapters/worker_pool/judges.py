@@ -18,11 +18,11 @@ from vedette.adapters.worker_pool.errors import Raised, raised
 from vedette.adapters.worker_pool.frames import BadFrame, Frame, pack
 from vedette.adapters.worker_pool.plain import read_plain
 from vedette.adapters.worker_pool.seat import Seat
-from vedette.agent import Limits
-from vedette.event import Event
-from vedette.memory import Briefing, Memory
-from vedette.ports import Thought
-from vedette.quick_data import dataclass
+from vedette.domain.agent import Limits
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.event import Event
+from vedette.domain.memory import Briefing, Memory
+from vedette.domain.ports import Thought
 
 _CHECKPOINT_EVERY = 256
 _SLOTS = 64

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from vedette.adapters.worker_pool.frames import BadFrame
-from vedette.origin import Ref
+from vedette.domain.origin import Ref
 
 _JSON, _SPELLED = b"j", b"s"
 _OPTIONS = (

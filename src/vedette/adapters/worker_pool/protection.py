@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from vedette.adapters.worker_pool import landlock, seccomp
-from vedette.quick_data import dataclass
+from vedette.domain.base.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,11 @@ from typing import Any, Protocol
 from vedette.adapters.worker_pool import wire
 from vedette.adapters.worker_pool.judges import Making, WorkerJudges, _JudgeSeat
 from vedette.adapters.worker_pool.seat import Seat
-from vedette.errors import Unavailable
-from vedette.event import Event
-from vedette.memory import Briefing
-from vedette.moved import Superseded
-from vedette.ports import Thought
+from vedette.domain.base.errors import Unavailable
+from vedette.domain.conflict import Superseded
+from vedette.domain.event import Event
+from vedette.domain.memory import Briefing
+from vedette.domain.ports import Thought
 
 # While no worker of an agent is there so many of its runs wait here, to begin in the moment one
 # comes; the others look again after a while, and take no handler from anybody meanwhile.

@@ -23,8 +23,8 @@ from vedette.adapters.worker_pool.frames import ANY, BadFrame, Frame, Frames, pa
 from vedette.adapters.worker_pool.judge_side import bounded, failed
 from vedette.adapters.worker_pool.plain import pack_plain, read_plain
 from vedette.adapters.worker_pool.seat import Seat
-from vedette.errors import BadFleet, VedetteError
-from vedette.safe_text import escape_text
+from vedette.domain.base.errors import BadFleet, VedetteError
+from vedette.domain.base.safe_text import escape_text
 
 # Imports ADK, which takes 100 MB by itself, and an agent.py.
 _MEMORY = 512 * 1024 * 1024

@@ -21,7 +21,7 @@ from vedette.adapters.worker_pool.asked import Asked, WorkerLost
 from vedette.adapters.worker_pool.confine import MOST_THREADS, read_note, resident, threads
 from vedette.adapters.worker_pool.errors import Raised
 from vedette.adapters.worker_pool.frames import MOST, BadFrame, Frame, Frames
-from vedette.errors import Unavailable
+from vedette.domain.base.errors import Unavailable
 
 _READ = 262144
 _LOOK_S = 0.05

@@ -12,16 +12,16 @@ import marshal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vedette.action import Proposal
 from vedette.adapters.worker_pool.frames import BadFrame
 from vedette.adapters.worker_pool.plain import pack_plain, read_plain
-from vedette.effect import Call, Outcome, RowWrite
-from vedette.event import Event
-from vedette.judge_state import is_name
-from vedette.memory import KINDS, Briefing, Candidate, Memory
-from vedette.origin import Ref
-from vedette.ports import Thought
-from vedette.tool import Tool
+from vedette.domain.action import Proposal
+from vedette.domain.effect import Call, Outcome, RowWrite
+from vedette.domain.event import Event
+from vedette.domain.judge_state import is_name
+from vedette.domain.memory import KINDS, Briefing, Candidate, Memory
+from vedette.domain.origin import Ref
+from vedette.domain.ports import Thought
+from vedette.domain.tool import Tool
 
 # What the engine asks of a worker.
 MAKE, REASON, RESTORE, FORGET, FOLD, MEMORIES, REGISTRY = range(1, 8)

@@ -1,0 +1,394 @@
+"""Budgets: what may be spent in a window of time, and the arithmetic of windows and reservations.
+
+Four units (actions, model calls, tokens, money in micro units of the fleet's currency) are counted
+for each agent and for the fleet, by calendar hour and day in UTC. What a turn may spend at worst is
+booked before it begins; what it did not use is given back to the windows it was taken from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, Literal
+
+from vedette.domain.base.dataclass import dataclass
+
+MINUTE_US = 60_000_000
+HOUR_US = 60 * MINUTE_US
+DAY_US = 24 * HOUR_US
+
+ACTIONS, MODEL_CALLS, TOKENS, MONEY = "actions", "model_calls", "tokens", "money_micros"
+UNITS = (ACTIONS, MODEL_CALLS, TOKENS, MONEY)
+# What a model's turn spends, and how a reasoner tells of a call's tokens.
+THINKING = (MODEL_CALLS, TOKENS, MONEY)
+INPUT, OUTPUT = "input_tokens", "output_tokens"
+
+Span = Literal["run", "hour", "day"]
+SPANS: tuple[Span, ...] = ("run", "hour", "day")
+LENGTHS: Mapping[str, int] = {"hour": HOUR_US, "day": DAY_US}
+# The fleet's own totals stand under the name that no agent can have.
+FLEET = ""
+ALERT_PERCENT = 80
+_MILLION = 1_000_000
+
+
+def window_start(now_us: int, length_us: int) -> int:
+    """Return the start of the window of `length_us` that contains `now_us`."""
+    return now_us - now_us % length_us
+
+
+def window_end(now_us: int, length_us: int) -> int:
+    """Return the first instant after the window of `length_us` that contains `now_us`."""
+    return window_start(now_us, length_us) + length_us
+
+
+# --- what is declared ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits that agent.yaml requests; policy may set lower ones. None means not requested.
+
+    A model's turn makes at most `model_calls_per_turn` calls; a call reads and writes at most
+    `input_tokens_per_call` and `output_tokens_per_call`: that is its worst case. `price` names an
+    entry of the fleet's price list; without one a turn costs no money that is known.
+    """
+
+    actions_per_hour: int | None = None
+    actions_per_day: int | None = None
+    actions_per_run: int = 16
+    model_calls_per_day: int = 0
+    model_calls_per_run: int = 8
+    model_calls_per_turn: int = 1
+    model_calls_per_hour: int | None = None
+    tokens_per_hour: int | None = None
+    tokens_per_day: int | None = None
+    tokens_per_run: int | None = None
+    money_micros_per_hour: int | None = None
+    money_micros_per_day: int | None = None
+    money_micros_per_run: int | None = None
+    input_tokens_per_call: int | None = None
+    output_tokens_per_call: int | None = None
+    price: str | None = None
+
+    def limit(self, unit: str, span: Span) -> int | None:
+        """Return the limit of a unit in a window; None if the agent asks for none."""
+        found: int | None = getattr(self, f"{unit}_per_{span}", None)
+        return found
+
+    @property
+    def bounded(self) -> bool:
+        """Say whether the tokens of a call have a worst case."""
+        return self.input_tokens_per_call is not None and self.output_tokens_per_call is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a million tokens cost, in micro units of the fleet's currency."""
+
+    input: int
+    output: int
+
+    def of(self, input_tokens: int, output_tokens: int) -> int:
+        """Return what tokens cost, rounded up to the micro unit."""
+        cost = input_tokens * self.input + output_tokens * self.output
+        return -(-cost // _MILLION)
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """A limit that a step may not pass. `used` is what counts beside the store's own total."""
+
+    scope: Literal["run", "agent", "fleet"]
+    unit: str
+    span: Span
+    limit: int
+    used: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Raise:
+    """More room, given by a person until an instant; `name` is the agent's, or FLEET."""
+
+    name: str
+    unit: str
+    span: Span
+    amount: int
+    until_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Why there is no room: which limit, how much of it is taken, what was asked.
+
+    `until_us` is when the window turns; 0 if only a person can make room (a run's own limit).
+    """
+
+    scope: str
+    unit: str
+    span: Span
+    limit: int
+    total: int
+    asked: int
+    until_us: int
+
+    @property
+    def rule(self) -> str:
+        """Return the name that entries and actions give the refusal."""
+        return f"budget.{self.scope}.{self.unit}.{self.span}"
+
+    def fields(self) -> dict[str, Any]:
+        """Return what an entry says of it."""
+        return {
+            "rule": self.rule, "wait": "budget", "scope": self.scope, "unit": self.unit,
+            "window": self.span, "limit": self.limit, "amount": self.asked,
+            "until": self.until_us or None,
+        }  # fmt: skip
+
+    @property
+    def room(self) -> int:
+        """Return how much may still be spent."""
+        return max(0, self.limit - self.total)
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """The worst case of a turn, booked: how much, when, and in which entry."""
+
+    spend: Mapping[str, int]
+    at_us: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A limit of which ALERT_PERCENT are taken; told once in a window."""
+
+    name: str
+    unit: str
+    span: Span
+    limit: int
+    total: int
+
+
+@dataclass(slots=True)
+class Places:
+    """The room for actions while a step is made: all there may be, or what `short` has left."""
+
+    short: Shortage | None = None
+    taken: int = 0
+    refused: int = 0
+
+    def take(self) -> Shortage | None:
+        """Take a place for one more action, or return the limit that has none."""
+        if self.short is None or self.taken < self.short.room:
+            self.taken += 1
+            return None
+        self.refused += 1
+        return self.short
+
+    def parts(self, permits: int, caps: tuple[Cap, ...]) -> dict[str, Any]:
+        """Return the parts of a `Step` that keep so many new permits to these limits."""
+        if not permits and not self.refused:
+            return {}
+        parts: dict[str, Any] = {"limits": caps}
+        if permits:
+            parts["spend"] = {ACTIONS: permits}
+        if self.refused:
+            parts["lacking"] = {ACTIONS: 1}
+        return parts
+
+
+# --- what the fleet's policy sets ------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """The limits in force: those of the fleet, and what policy grants an agent of its own.
+
+    `fleet` and each of `agents` map (unit, "hour" or "day") to a limit.
+    """
+
+    fleet: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    agents: Mapping[str, Mapping[tuple[str, str], int]] = field(default_factory=dict)
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    # With the budget that they were made of: another release may ask for another one.
+    _known: dict[tuple[str, tuple[str, ...]], tuple[Budget, tuple[Cap, ...]]] = field(
+        default_factory=dict
+    )
+
+    def caps(self, agent: str, budget: Budget, units: tuple[str, ...]) -> tuple[Cap, ...]:
+        """Return the limits by hour and day that spending these units has to keep."""
+        known = self._known.get((agent, units))
+        if known is None or known[0] is not budget:
+            granted = self.agents.get(agent, {})
+            caps = []
+            for unit in units:
+                for span in SPANS[1:]:
+                    limits = [budget.limit(unit, span), granted.get((unit, span))]
+                    own = [limit for limit in limits if limit is not None]
+                    if own:
+                        caps.append(Cap("agent", unit, span, min(own)))
+                    if (unit, span) in self.fleet:
+                        caps.append(Cap("fleet", unit, span, self.fleet[unit, span]))
+            known = self._known[agent, units] = budget, tuple(caps)
+        return known[1]
+
+    def price(self, budget: Budget) -> Price | None:
+        """Return what the agent's model costs, if its price is declared."""
+        return None if budget.price is None else self.prices.get(budget.price)
+
+    def gaps(self, agent: str, budget: Budget) -> str | None:
+        """Say what is missing for an agent's model turns to have a worst case in what is limited.
+
+        None if nothing is: a limit on what nobody can foresee would be no limit.
+        """
+        limited = {cap.unit for cap in self.caps(agent, budget, THINKING)}
+        limited |= {unit for unit in THINKING if budget.limit(unit, "run") is not None}
+        if limited & {TOKENS, MONEY} and not budget.bounded:
+            return "tokens or money are limited, and the agent does not say how many tokens a " \
+                "call has at most (input_tokens_per_call, output_tokens_per_call)"  # fmt: skip
+        if budget.price is not None and budget.price not in self.prices:
+            return f"its price {budget.price!r} is not in the price list"
+        if MONEY in limited and budget.price is None:
+            return "money is limited, and the agent names no price"
+        return None
+
+
+def read_budgets(raw: Any) -> Budgets:
+    """Read the policy data `budgets`. Raises ValueError that says where it is wrong.
+
+    Without any there are no limits but those that agents request.
+    """
+    if raw is None:
+        return Budgets()
+    given = _mapping(raw, "budgets")
+    _only(given, ("fleet", "agents", "prices", "complete"), "budgets")
+    agents = _mapping(given.get("agents", {}), "agents")
+    prices = _mapping(given.get("prices", {}), "prices")
+    return Budgets(
+        _limits(given.get("fleet", {}), "fleet"),
+        {name: _limits(value, f"agents.{name}") for name, value in agents.items()},
+        {name: _price(value, f"prices.{name}") for name, value in prices.items()},
+    )
+
+
+def _limits(raw: Any, at: str) -> dict[tuple[str, str], int]:
+    found = {}
+    units = _mapping(raw, at)
+    _only(units, UNITS, at)
+    for unit, spans in units.items():
+        _only(_mapping(spans, f"{at}.{unit}"), tuple(LENGTHS), f"{at}.{unit}")
+        for span, limit in spans.items():
+            found[unit, span] = _number(limit, f"{at}.{unit}.{span}")
+    return found
+
+
+def _price(raw: Any, at: str) -> Price:
+    given = _mapping(raw, at)
+    _only(given, ("input", "output"), at)
+    return Price(
+        _number(given.get("input"), f"{at}.input"), _number(given.get("output"), f"{at}.output")
+    )
+
+
+def _mapping(raw: Any, at: str) -> Mapping[str, Any]:
+    if not isinstance(raw, dict):
+        raise ValueError(f"{at} is no mapping")
+    return raw
+
+
+def _only(given: Mapping[str, Any], known: tuple[str, ...], at: str) -> None:
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{at} has no {name!r}; it may have {', '.join(known)}")
+
+
+def _number(raw: Any, at: str) -> int:
+    if isinstance(raw, bool) or not isinstance(raw, int) or raw < 0:
+        raise ValueError(f"{at} is no whole number of at least 0")
+    return raw
+
+
+# --- worst case and use ----------------------------------------------------------------------
+
+
+def worst_case(budget: Budget, price: Price | None) -> dict[str, int]:
+    """Return what one turn of a model spends at worst, in the units that have a worst case."""
+    calls = budget.model_calls_per_turn
+    return {MODEL_CALLS: calls, **_cost(budget, price, calls, None)}
+
+
+def used(
+    budget: Budget, price: Price | None, model_calls: int, spent: Mapping[str, int]
+) -> dict[str, int]:
+    """Return what a turn spent. Calls whose tokens nobody counted cost their worst case."""
+    return {MODEL_CALLS: model_calls, **_cost(budget, price, model_calls, spent)}
+
+
+def _cost(
+    budget: Budget, price: Price | None, calls: int, spent: Mapping[str, int] | None
+) -> dict[str, int]:
+    told = spent or {}
+    most = (budget.input_tokens_per_call, budget.output_tokens_per_call)
+    tokens = [
+        told[name] if name in told else None if each is None else calls * each
+        for name, each in zip((INPUT, OUTPUT), most, strict=True)
+    ]
+    read, written = tokens
+    if read is None or written is None:
+        return {}
+    cost = {TOKENS: read + written}
+    if price is not None:
+        cost[MONEY] = price.of(read, written)
+    return cost
+
+
+# --- counts that policy is asked with ----------------------------------------------------------
+class Counts:
+    """How much an agent spent, by minute: the sums a decision needs, in constant time.
+
+    `add` takes units spent at an instant, `give_back` returns them to it. Sums are over calendar
+    windows. The owner restores it from the store by adding what the store knows.
+    """
+
+    def __init__(self) -> None:
+        self._windows: dict[tuple[str, str, int], tuple[int, int]] = {}
+
+    def add(self, agent: str, unit: str, now_us: int, amount: int = 1) -> None:
+        """Count `amount` of `unit` for `agent` in the windows that contain `now_us`.
+
+        If the wall clock stepped back, what is counted goes into the latest window known: a limit
+        must not open because a clock was set.
+        """
+        for length in (MINUTE_US, HOUR_US, DAY_US):
+            start = window_start(now_us, length)
+            key = (agent, unit, length)
+            at, total = self._windows.get(key, (start, 0))
+            if at == start:
+                self._windows[key] = (start, total + amount)
+            elif at < start:
+                self._windows[key] = (start, amount)
+            else:
+                self._windows[key] = (at, total + amount)
+
+    def give_back(self, agent: str, unit: str, counted_us: int, amount: int = 1) -> None:
+        """Take back what was counted at `counted_us`, in the windows that are still those."""
+        for length in (MINUTE_US, HOUR_US, DAY_US):
+            key = (agent, unit, length)
+            at, total = self._windows.get(key, (0, 0))
+            if at == window_start(counted_us, length):
+                self._windows[key] = (at, total - amount)
+
+    def at_least(self, agent: str, unit: str, now_us: int, length_us: int, total: int) -> None:
+        """Raise the count of a window to what is known to have been spent in it, by anybody."""
+        missing = total - self.total(agent, unit, now_us, length_us)
+        if missing > 0:
+            key, start = (agent, unit, length_us), window_start(now_us, length_us)
+            at, counted = self._windows.get(key, (start, 0))
+            self._windows[key] = (at, counted + missing) if at >= start else (start, missing)
+
+    def total(self, agent: str, unit: str, now_us: int, length_us: int) -> int:
+        """Return what was counted in the window of `length_us` that contains `now_us`, or later."""
+        at, total = self._windows.get((agent, unit, length_us), (0, 0))
+        return total if at >= window_start(now_us, length_us) else 0

@@ -1,0 +1,179 @@
+"""Undo: an event of the engine's own that takes one effect back through its tool's inverse.
+
+A person chooses which effect; every value of the inverse comes from the record. So the event says
+of each where it was from when the effect was decided, and the inverse is decided on the same: what
+was trusted then is drawn from a place that the engine vouches for, what came out of content comes
+out of content again, and what was given by value is given by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from vedette.domain.action import Proposal
+from vedette.domain.agent import undo_source
+from vedette.domain.base.canonical import short_id
+from vedette.domain.base.clock import iso
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.event import ENVELOPE, PRINCIPAL, REASON, UNDONE, Event, subject_of
+from vedette.domain.labels import read_recorded, read_row
+from vedette.domain.origin import Ref, escape
+from vedette.domain.ports import Thought
+from vedette.domain.readers import meet
+from vedette.domain.run import ActionRow, Run, run_of
+from vedette.domain.tool import Tool
+from vedette.domain.trigger import UNDO_TYPE
+
+# What a tool found before it changed it. An inverse that declares an argument of this name is
+# given what the effect's outcome says of it, and never what the effect was called with.
+WAS = "was"
+
+
+def erased(action: str) -> BadCommand:
+    """Return what is said of an effect of which nothing is left to take it back by."""
+    return BadCommand(
+        f"the content of {action} was erased, and with it what to take back",
+        mend="take it back by hand",
+    )
+
+
+def is_undo(event: Event) -> bool:
+    """Say whether an event is the engine's own order to take an effect back."""
+    return event.type == UNDO_TYPE and UNDONE in event.vouched
+
+
+def cause_of(event: Event) -> int | None:
+    """Return the ledger entry that an accepted event follows from: of an undo, the effect's."""
+    return int(event.data["cause"]) if is_undo(event) else None
+
+
+def undo_ids(action: str) -> Iterator[str]:
+    """Yield the ids that undos of an action have, in order: one, until it came to nothing."""
+    yield action
+    number = 1
+    while True:
+        number += 1
+        yield f"{action}.{number}"
+
+
+def undo_run(fleet: str, agent: str, event_id: str) -> str:
+    """Return the id of the run that an undo makes."""
+    return run_of(short_id("evt", undo_source(fleet, agent), event_id), agent)
+
+
+def undo_event(
+    fleet: str,
+    row: ActionRow,
+    of: tuple[Run, Event],
+    tools: tuple[Tool, Tool],
+    *,
+    who: str,
+    reason: str,
+    id: str,
+    now_us: int,
+) -> Event:
+    """Return the event that takes back what an action did.
+
+    `of` is the run the action belongs to and its event, `tools` its tool and the inverse, as they
+    are declared now. Raises BadCommand if the record has no value for an argument of the inverse.
+    """
+    run, event = of
+    tool, inverse = tools
+    record = orjson.loads(row.record)
+    # Beside what stood in a row of the fleet is who may read it (`vedette.domain.labels`).
+    outcome, stood = read_row(orjson.loads(row.answer)["data"] if row.answer else {})
+    args, origins = _arguments(row, record, outcome, tool, inverse)
+    trusted = (place for place, origin in origins.items() if origin == "trusted")
+    vouched = {UNDONE, *(f"data/args/{place}" for place in trusted)}
+    data = {
+        "action": row.id,
+        "effect": "eff_" + row.id.removeprefix("act_"),
+        "run": run.id,
+        "key": run.key,
+        "cause": row.last,
+        "tool": tool.name,
+        "inverse": inverse.name,
+        "args": args,
+        "origins": origins,
+    }
+    return Event(
+        source=undo_source(fleet, row.agent),
+        id=id,
+        type=UNDO_TYPE,
+        # Who asks for all content under a subject to be erased means this, too.
+        subject=subject_of(event),
+        time=iso(now_us),
+        data=data,
+        vouched=(ENVELOPE - {"subject"}) | vouched | {PRINCIPAL, REASON},
+        extensions={PRINCIPAL: who, REASON: reason},
+        readers=meet(event.readers, tool.readers, stood, *read_recorded(record).values()),
+    )
+
+
+def _arguments(
+    row: ActionRow,
+    record: Mapping[str, Any],
+    outcome: Mapping[str, Any],
+    tool: Tool,
+    inverse: Tool,
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the inverse's arguments by name, and the origin of each and of its elements.
+
+    The latter by their places, which are JSON Pointers without the first slash.
+    """
+    told = "untrusted"
+    if tool.output == "trusted" and "label_output" not in row.obliges:
+        told = "trusted"
+    args: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for name, kind in inverse.args.items():
+        if name in record["args"] and name != WAS:
+            args[name] = record["args"][name]
+            for pointer, origin in record["origins"].items():
+                if pointer == f"/{escape(name)}" or pointer.startswith(f"/{escape(name)}/"):
+                    origins[pointer[1:]] = origin
+        elif name in outcome:
+            args[name], origins[name] = outcome[name], told
+        elif not kind.endswith("?"):
+            raise BadCommand(
+                f"{inverse.name} needs {name!r}, which the record of {row.id} does not have",
+                mend=f"let {tool.name} answer it in its outcome, or make {name} optional",
+            )
+    return args, origins
+
+
+def undo_thought(event: Event) -> Thought:
+    """Return the one proposal of an undo. A pure function of the event."""
+    data = event.data
+    args = {
+        name: _given_again(value, escape(name), data["origins"])
+        for name, value in data["args"].items()
+    }
+    why = f"{event.extensions.get(PRINCIPAL)} takes {data['effect']} back"
+    detail = {"undoes": data["effect"], "run": data["run"], "tool": data["tool"]}
+    return Thought(
+        label="undo",
+        # The record says what is to be taken back, and a person asks for it: nothing is guessed.
+        confidence=1.0,
+        proposals=(Proposal(data["inverse"], args, why),),
+        detail=detail,
+        observed=False,
+    )
+
+
+def _given_again(value: Any, place: str, origins: Mapping[str, str]) -> Any:
+    """Return an argument so that each part of it gets the origin that it had."""
+    below = {origin for at, origin in origins.items() if at.startswith(f"{place}/")}
+    if below - {origins.get(place)}:
+        if isinstance(value, Mapping):
+            return {
+                name: _given_again(item, f"{place}/{escape(name)}", origins)
+                for name, item in value.items()
+            }
+        return [_given_again(item, f"{place}/{at}", origins) for at, item in enumerate(value)]
+    if origins.get(place) in ("trusted", "untrusted"):
+        return Ref(f"/event/data/args/{place}")
+    return value

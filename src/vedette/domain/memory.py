@@ -1,0 +1,194 @@
+"""Memories, the banks that hold them, and the Briefing that a run is handed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import field
+from typing import Any, Literal
+
+from vedette.domain.base.canonical import short_id
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.event import Event
+from vedette.domain.readers import Readers
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """One curated memory at one revision.
+
+    `trust` is `reviewed` for what a person reviewed, `learned` for what an agent proposed and a
+    person promoted. `expires_us` is the instant after which it is no longer recalled (0: never).
+    """
+
+    id: str
+    bank: str
+    revision: int
+    scope: str
+    kind: Literal["fact", "procedure", "example"]
+    topics: tuple[str, ...]
+    text: str
+    digest: str
+    reviewed_by: str
+    reviewed_on: str
+    expires_us: int = 0
+    label: str | None = None
+    trust: Literal["reviewed", "learned"] = "reviewed"
+
+    def cite(self) -> str:
+        """Return how a briefing and the ledger cite this memory."""
+        return f"{self.bank}/{self.id}@{self.revision}"
+
+
+def reviewed_ids(memories: Iterable[Memory]) -> frozenset[str]:
+    """Return the ids of the memories that people reviewed as files, label and all.
+
+    What was proposed to the running fleet and promoted is none of these: an agent's label, as its
+    text, may be the words of whoever wrote what it read.
+    """
+    return frozenset(memory.id for memory in memories if memory.trust == "reviewed")
+
+
+def reviewed_cites(cited: Iterable[tuple[str, str]]) -> frozenset[str]:
+    """Return the ids of the memories, given as (cite, trust), that people reviewed as files."""
+    ids = (
+        cite.partition("/")[2].rpartition("@")[0] for cite, trust in cited if trust == "reviewed"
+    )
+    return frozenset(ids)
+
+
+@dataclass(frozen=True, slots=True)
+class BankPlan:
+    """A bank as declared in bank.yaml: who may read, or propose to, which scope; what it holds.
+
+    `permitted_readers` are, by scope, those to whom what is remembered there may be told.
+    """
+
+    name: str
+    purpose: str
+    scopes: Mapping[str, tuple[str, ...]]
+    topics: tuple[str, ...]
+    retention_days: int
+    memories: tuple[Memory, ...]
+    digest: str
+    writers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    permitted_readers: Mapping[str, Readers] = field(default_factory=dict)
+
+
+Kind = Literal["fact", "procedure", "example"]
+KINDS: tuple[Kind, ...] = ("fact", "procedure", "example")
+
+# Where a candidate stands: waits for a person, is recalled, was turned down, was taken back.
+State = Literal["candidate", "active", "rejected", "off"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What an agent, or a person, would like remembered. A person's promotion makes it a memory.
+
+    The engine sets id, agent, run and event, whatever the reasoner wrote there; without an agent a
+    person proposed it. `evidence` are ids of events and runs that it rests on; `replaces` names the
+    memory of the same bank that is not recalled while this one is. A memory keeps the id.
+    """
+
+    bank: str
+    scope: str
+    text: str
+    topics: tuple[str, ...] = ()
+    agent: str = ""
+    run: str = ""
+    event: str = ""
+    kind: Kind = "fact"
+    label: str | None = None
+    evidence: tuple[str, ...] = ()
+    replaces: str | None = None
+    id: str = field(default="", compare=False)
+
+    @property
+    def key(self) -> str:
+        """Return the id; of one from before candidates had ids, what it was known by."""
+        return self.id or short_id("cnd", self.bank, self.scope, self.agent, self.run, self.text)
+
+    def body(self) -> dict[str, Any]:
+        """Return what its entry's body holds: all that somebody wrote."""
+        told: dict[str, Any] = {
+            "scope": self.scope, "text": self.text, "topics": list(self.topics), "kind": self.kind,
+        }  # fmt: skip
+        if self.label is not None:
+            told["label"] = self.label
+        if self.evidence:
+            told["evidence"] = list(self.evidence)
+        if self.replaces is not None:
+            told["replaces"] = self.replaces
+        return told
+
+    @classmethod
+    def told(cls, entry: Mapping[str, Any], body: Mapping[str, Any]) -> Candidate:
+        """Return the candidate that a `memory.proposed` entry and its body tell of."""
+        return cls(
+            entry["memory"], body["scope"], body["text"], tuple(body["topics"]),
+            entry.get("agent", ""), entry.get("run", ""), entry.get("event", ""),
+            body.get("kind", "fact"), body.get("label"), tuple(body.get("evidence", ())),
+            body.get("replaces"), entry.get("what", ""),
+        )  # fmt: skip
+
+
+MOST_TEXT = 20_000  # characters, as of a reviewed file
+_MOST_NAME = 200  # characters of a label
+_MOST_EVIDENCE = 1000
+_EVIDENCE = re.compile(r"(?:evt|run)_[0-9a-f]{1,64}")
+
+
+def unfit(of: Candidate, topics: Collection[str]) -> str:
+    """Say why a candidate is not kept as it is written; "" if it is. `topics` are its bank's.
+
+    Whoever promotes it reads what stands there, so it must say what it is and nothing else.
+    """
+    if not isinstance(of.text, str) or not 0 < len(of.text.strip()) <= len(of.text) <= MOST_TEXT:
+        return f"a memory has 1 to {MOST_TEXT} characters"
+    if of.kind not in KINDS:
+        return f"{str(of.kind)[:40]!r} is no kind"
+    if of.label is not None and (why := unfit_label(of.label)):
+        return why
+    if of.kind == "example" and of.label is None:
+        return "an example needs a label"
+    for topic in of.topics:
+        if topic not in topics:
+            return f"bank {of.bank!r} has no topic {str(topic)[:40]!r}"
+    if len(of.evidence) > _MOST_EVIDENCE:
+        return f"a memory rests on {_MOST_EVIDENCE} events and runs at most"
+    for id in of.evidence:
+        if not isinstance(id, str) or _EVIDENCE.fullmatch(id) is None:
+            return f"{str(id)[:40]!r} is no id of an event or a run"
+    return ""
+
+
+def unfit_label(text: object) -> str:
+    """Say why a text cannot be a label; "" if it can."""
+    one_line = isinstance(text, str) and text.isprintable()
+    if one_line and 0 < len(str(text).strip()) <= len(str(text)) <= _MOST_NAME:
+        return ""
+    return f"a label is one printable line of 1 to {_MOST_NAME} characters"
+
+
+@dataclass(frozen=True, slots=True)
+class Briefing:
+    """All that a reasoner sees of a run: serialisable data, no handle to anything.
+
+    The event and the memories are data, never instructions. `row` is the agent's own row for the
+    key (an open incident, say). `turns` are the recorded turns with their outcomes, oldest first.
+    `position` orders the events of a key; `previous` is the position the judge's state must be at.
+    """
+
+    run: str
+    agent: str
+    key: str
+    position: int
+    previous: int
+    turn: int
+    event: Event
+    charter: Mapping[str, Any]
+    registry: Mapping[str, Any]
+    memories: tuple[Memory, ...] = ()
+    row: Mapping[str, Any] = field(default_factory=dict)
+    turns: tuple[Mapping[str, Any], ...] = ()

@@ -1,0 +1,368 @@
+"""Origins: where the value of an argument comes from, decided by the engine and never by a judge.
+
+A Proposal names a value by reference (a pointer that the engine resolves itself) or gives it
+bare. By reference the origin is that of the pointer's root; bare it is `derived`, or
+`registered` if it equals an entry of the charter or the registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
+from functools import lru_cache
+from typing import Any, Literal
+
+from vedette.domain.base.canonical import tame
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadProposal
+from vedette.domain.readers import PUBLIC, Labels, Readers, meet
+
+Origin = Literal["trusted", "registered", "derived", "untrusted"]
+
+# Best first. A list or an object has the worst of its elements' origins.
+RANK: Mapping[Origin, int] = {"trusted": 0, "registered": 1, "derived": 2, "untrusted": 3}
+
+# An argument of more values than this, or nested deeper, is labelled as a whole only.
+MOST_VALUES = 256
+MOST_DEPTH = 8
+
+# What the arguments of one proposal may come to, with all that their references stand for: one
+# that is named a thousand times is there a thousand times.
+MOST_DRAWN = 10_000  # values
+MOST_DRAWN_CHARACTERS = 4_000_000
+
+# A shorter number is in any charter by chance: a limit, a port, a year.
+LEAST_KNOWN_NUMBER = 100_000
+
+Known = frozenset[str | int]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A value named by where it is: `/event/data/from`, `/charter/folders/2`, `/outcome/1/id`."""
+
+    pointer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """Everything that one run may point at, with what is known of its origin.
+
+    `vouched` names envelope attributes that the source authenticated; `data` is among them only
+    for a tick, whose data the engine made of the agent's own schedule. Of an undo, which the engine
+    made of the record, it names the places in the data that were trusted there (`data/args/to`).
+    `trusted_memories` are the ids of memories that people reviewed as files: their
+    label is trusted, never the text. `trusted_outcomes` are the
+    numbers of outcomes whose tool is declared to answer trusted data. `known` is what
+    `known_values` says, where the caller knows it already. `labels` says who may read what stands
+    at which root; None where nothing of the run is secret.
+    """
+
+    event: Mapping[str, Any]
+    vouched: frozenset[str]
+    charter: Mapping[str, Any]
+    registry: Mapping[str, Any]
+    memory: Mapping[str, Mapping[str, Any]]
+    trusted_memories: frozenset[str]
+    outcome: Mapping[str, Any]
+    trusted_outcomes: frozenset[str]
+    row: Mapping[str, Any]
+    known: Known | None = None
+    labels: Labels | None = None
+
+
+@lru_cache(1024)
+def tokens(pointer: str) -> tuple[str, ...]:
+    """Split a JSON Pointer (RFC 6901). Raises BadProposal if it is not one.
+
+    Agents point at few places, over and over: the last thousand are kept.
+    """
+    if not pointer.startswith("/"):
+        raise BadProposal(f"{pointer!r} is not a JSON Pointer", mend="begin it with '/'")
+    parts = pointer[1:].split("/")
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in parts)
+
+
+def resolve(ref: Ref, roots: Roots) -> tuple[Any, Origin]:
+    """Return the value that `ref` names and the origin of its root.
+
+    Raises BadProposal if the pointer leads nowhere: a lost reference is never an empty value.
+    """
+    path = tokens(ref.pointer)
+    if len(path) < 2:
+        raise BadProposal(f"reference {ref.pointer!r} names a whole root", mend="point into it")
+    root = path[0]
+    if root not in ("event", "charter", "registry", "memory", "outcome", "row"):
+        raise BadProposal(
+            f"reference {ref.pointer!r} has no root {root!r}",
+            mend="use /event, /charter, /registry, /memory, /outcome or /row",
+        )
+    return walk(getattr(roots, root), path[1:]), _origin(path, roots)
+
+
+def walk(value: Any, path: Sequence[str]) -> Any:
+    """Return what stands at a path below `value`. Raises BadProposal if it leads nowhere."""
+    for token in path:
+        value = _step(value, token, path)
+    return value
+
+
+def _step(value: Any, token: str, path: Sequence[str]) -> Any:
+    if isinstance(value, Mapping) and token in value:
+        return value[token]
+    listed = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    # Python takes more for a number than RFC 6901 does, and a long one for an error of its own.
+    if listed and token.isascii() and token.isdecimal() and len(token) < 10:
+        index = int(token)
+        if index < len(value):
+            return value[index]
+    raise BadProposal(f"reference …/{'/'.join(path)} leads nowhere at {token!r}")
+
+
+def _origin(path: Sequence[str], roots: Roots) -> Origin:
+    root = path[0]
+    if root in ("charter", "registry"):
+        return "trusted"
+    if root == "event":
+        if path[1] in roots.vouched:
+            return "trusted"
+        # Escaped, or a key with a slash in it would pass for a place below another.
+        place = "/".join(map(escape, path[1:]))
+        return "trusted" if place in roots.vouched else "untrusted"
+    if root == "memory":
+        # Whoever reviewed it vouches for the label; the text may quote anybody.
+        reviewed = path[1] in roots.trusted_memories and path[2:] == ("label",)
+        return "trusted" if reviewed else "untrusted"
+    if root == "outcome":
+        return "trusted" if path[1] in roots.trusted_outcomes else "untrusted"
+    # The fleet's own rows hold what runs wrote there: known to us, chosen from what they read.
+    return "derived"
+
+
+def known_values(roots: Roots) -> Known:
+    """Return every text, and every number of six digits or more, of the charter and registry."""
+    if roots.known is not None:
+        return roots.known
+    return known_in(roots.charter, roots.registry)
+
+
+def known_in(*values: Any) -> Known:
+    """Return every text that is not empty and number of six digits or more in JSON values."""
+    return frozenset(item for value in values for item in _leaves(value) if _may_be_known(item))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from _leaves(item)
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def _may_be_known(value: Any) -> bool:
+    if isinstance(value, str):
+        return value != ""  # an empty entry makes nothing known
+    # Exactly an int: True is one too, and equals 1.
+    return type(value) is int and abs(value) >= LEAST_KNOWN_NUMBER
+
+
+def bare_origin(value: Any, known: Known) -> Origin:
+    """Return the origin of a value given bare: registered if it is known.
+
+    A list or an object has the worst of its elements, an object of its keys too; without any it
+    is derived.
+    """
+    if isinstance(value, str):
+        return "registered" if value in known else "derived"
+    if isinstance(value, Mapping):
+        return worst([*(bare_origin(k, known) for k in value),
+                      *(bare_origin(v, known) for v in value.values())])  # fmt: skip
+    if isinstance(value, list | tuple):
+        return worst([bare_origin(item, known) for item in value])
+    return "registered" if _may_be_known(value) and value in known else "derived"
+
+
+def worst(origins: Sequence[Origin]) -> Origin:
+    """Return the worst of some origins; of none `derived`, as nothing was drawn from anywhere."""
+    return max(origins, key=RANK.__getitem__, default="derived")
+
+
+def escape(name: str) -> str:
+    """Return a name as it stands in a JSON Pointer."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+@dataclass(slots=True)
+class Size:
+    """How many values and characters references have drawn into the arguments of one proposal."""
+
+    values: int = 0
+    characters: int = 0
+
+    def add(self, value: Any) -> None:
+        """Count what one reference stands for. Raises BadProposal beyond what may be."""
+        waiting = [value]
+        while waiting:
+            found = waiting.pop()
+            self.values += 1
+            if isinstance(found, str):
+                self.characters += len(found)
+            elif isinstance(found, Mapping):
+                self.characters += sum(len(str(name)) for name in found)
+                waiting += found.values()
+            elif isinstance(found, list | tuple):
+                waiting += found
+            if self.values > MOST_DRAWN or self.characters > MOST_DRAWN_CHARACTERS:
+                raise BadProposal(
+                    f"its references stand for more than {MOST_DRAWN:,} values or "
+                    f"{MOST_DRAWN_CHARACTERS:,} characters",
+                    mend="name each value once",
+                )
+
+
+@dataclass(slots=True)
+class Drawn:
+    """What the arguments of one proposal were drawn from, by JSON Pointer into them.
+
+    `origins` are those of every value, `sources` the references that drew some, `readers` who may
+    read an argument as a whole, where not everybody may. `known` is asked for once, and only if
+    something is given bare. `size` counts what was drawn.
+    """
+
+    roots: Roots
+    origins: dict[str, Origin] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    readers: dict[str, frozenset[str]] = field(default_factory=dict)
+    size: Size = field(default_factory=lambda: Size())
+    _known: Known | None = None
+
+    def draw(self, given: Any, pointer: str) -> Any:
+        """Return the value of an argument, each `Ref` in it resolved, and note its origins.
+
+        Raises BadProposal for a reference that leads nowhere, a value that is no JSON, and for
+        more values or characters than the arguments of one proposal may have.
+        """
+        if isinstance(given, str):
+            self.origins[pointer] = self._bare(given)
+            value, readers = given, self._read()
+        elif isinstance(given, Ref):
+            value, readers = self._resolve(given, pointer)
+        elif isinstance(given, Mapping | list | tuple):
+            value, readers = self._compose(given, pointer)
+        else:
+            value = _tame(given)
+            self.origins[pointer] = self._bare(value)
+            readers = self._read()
+        if readers is not None:
+            self.readers[pointer] = readers
+        return value
+
+    def _bare(self, value: Any) -> Origin:
+        if self._known is None:
+            self._known = known_values(self.roots)
+        return bare_origin(value, self._known)
+
+    def _read(self) -> Readers:
+        labels = self.roots.labels
+        return PUBLIC if labels is None else labels.run
+
+    def _resolve(self, ref: Ref, pointer: str) -> tuple[Any, Readers]:
+        found, origin = resolve(ref, self.roots)
+        self.size.add(found)
+        value = _tame(found)
+        self.sources[pointer] = ref.pointer
+        self.origins[pointer] = origin
+        if isinstance(value, dict | list):
+            # One root for all of it: the elements are named as far as they are few.
+            listed = dict.fromkeys(_pointers(value, pointer), origin)
+            if len(listed) <= MOST_VALUES:
+                self.origins |= listed
+        labels = self.roots.labels
+        return value, PUBLIC if labels is None else labels.at(tokens(ref.pointer))
+
+    def _compose(self, given: Any, pointer: str) -> tuple[Any, Readers]:
+        inner = Drawn(self.roots, size=self.size, _known=self._known)
+        readers: list[Readers] = [self._read()]
+        value = inner._element(given, pointer, readers, 0)
+        self._known = inner._known
+        if len(inner.origins) > MOST_VALUES + 1 or _depth(value) > MOST_DEPTH:
+            # What is not looked at one by one is no better than chosen by the agent.
+            self.origins[pointer] = worst([inner.origins[pointer], "derived"])
+        else:
+            self.origins |= inner.origins
+            self.sources |= inner.sources
+        return value, meet(*readers)
+
+    def _element(self, given: Any, pointer: str, readers: list[Readers], depth: int) -> Any:
+        if isinstance(given, Ref):
+            value, own = self._resolve(given, pointer)
+            readers.append(own)
+            return value
+        if depth > _TOO_DEEP:
+            raise BadProposal(f"the value at {pointer} is nested deeper than {_TOO_DEEP}")
+        if isinstance(given, Mapping):
+            value = {
+                str(name): self._element(item, f"{pointer}/{escape(str(name))}", readers, depth + 1)
+                for name, item in given.items()
+            }
+            if len(value) < len(given):
+                raise BadProposal(f"the object at {pointer} names a member twice")
+        elif isinstance(given, list | tuple):
+            value = [
+                self._element(item, f"{pointer}/{index}", readers, depth + 1)
+                for index, item in enumerate(given)
+            ]
+        else:
+            value = _tame(given)
+            self.origins[pointer] = self._bare(value)
+            return value
+        self.origins[pointer] = of_elements(value, pointer, self.origins, self._bare)
+        return value
+
+
+_TOO_DEEP = 64
+
+
+def of_elements(
+    value: Any, pointer: str, origins: Mapping[str, Origin], bare: Callable[[Any], Origin]
+) -> Origin:
+    """Return the origin of a list or an object whose elements' origins are known.
+
+    The keys of an object are values that whoever composed it chose.
+    """
+    if isinstance(value, Mapping):
+        keys = [bare(name) for name in value]
+        return worst([*keys, *(origins[f"{pointer}/{escape(name)}"] for name in value)])
+    return worst([origins[f"{pointer}/{index}"] for index in range(len(value))])
+
+
+def _pointers(value: Any, pointer: str) -> Iterator[str]:
+    """Yield the pointer of every element below a value, as far down as elements are labelled."""
+    waiting = [(value, pointer, 0)]
+    while waiting:
+        found, at, depth = waiting.pop()
+        if depth == MOST_DEPTH or not isinstance(found, dict | list):
+            continue
+        named = found.items() if isinstance(found, dict) else enumerate(found)
+        for name, item in named:
+            below = f"{at}/{escape(str(name))}"
+            yield below
+            waiting.append((item, below, depth + 1))
+
+
+def _depth(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + max(map(_depth, value.values()), default=0)
+    if isinstance(value, list):
+        return 1 + max(map(_depth, value), default=0)
+    return 0
+
+
+def _tame(value: Any) -> Any:
+    try:
+        return tame(value)
+    except ValueError as error:
+        raise BadProposal(f"a value has no canonical form: {error}") from error

@@ -1,0 +1,64 @@
+"""What a recorded action is worth today: its origins by the charter, registry and rules of now."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from vedette.domain.base.canonical import tame
+from vedette.domain.base.errors import BadProposal
+from vedette.domain.conflict import Superseded
+from vedette.domain.origin import Origin, bare_origin, escape, known_in, of_elements, tokens, walk
+
+
+def origins_today(
+    record: Mapping[str, Any],
+    charter: Mapping[str, Any],
+    registry: Mapping[str, Any],
+    reviewed: Collection[str] = (),
+) -> dict[str, Origin]:
+    """Return the origins of recorded arguments under today's charter and registry.
+
+    `reviewed` are the ids of the reviewed memories that the run was briefed with. Raises Superseded
+    if a value drawn from charter or registry by reference is not there any more, or if one that was
+    trusted was drawn from another memory: labels of promoted ones were trusted once.
+    """
+    roots = {"charter": charter, "registry": registry}
+    known = known_in(charter, registry)
+    sources: Mapping[str, str] = record["sources"]
+    origins: dict[str, Origin] = dict(record["origins"])
+    # Elements before what holds them: a list is worth what the worst of them is worth now.
+    for pointer in sorted(origins, key=lambda each: -each.count("/")):
+        value = walk(record["args"], tokens(pointer))
+        if pointer in sources:
+            path = tokens(sources[pointer])
+            if path[0] in roots:
+                _still_there(roots[path[0]], path, value, sources[pointer])
+            elif path[0] == "memory" and origins[pointer] == "trusted" and path[1] not in reviewed:
+                raise Superseded(f"{sources[pointer]} is trusted no more: nobody reviewed it")
+        elif origins[pointer] == "registered":
+            if _elements_known(value, pointer, origins):
+                origins[pointer] = of_elements(
+                    value, pointer, origins, lambda key: bare_origin(key, known)
+                )
+            else:
+                origins[pointer] = bare_origin(value, known)
+    return origins
+
+
+def _elements_known(value: Any, pointer: str, origins: Mapping[str, Origin]) -> bool:
+    """Say whether a value is a list or an object whose elements have origins of their own."""
+    if isinstance(value, Mapping):
+        return bool(value) and all(f"{pointer}/{escape(name)}" in origins for name in value)
+    if isinstance(value, list):
+        return bool(value) and all(f"{pointer}/{index}" in origins for index in range(len(value)))
+    return False
+
+
+def _still_there(root: Any, path: tuple[str, ...], value: Any, source: str) -> None:
+    try:
+        today = walk(root, path[1:])
+    except BadProposal as error:
+        raise Superseded(f"{source} is no longer there") from error
+    if tame(today) != value:
+        raise Superseded(f"{source} says something else now")

@@ -1,0 +1,83 @@
+"""PolicyWasm: the rules of a bundle as OPA compiled them, kept in the record by its own digest.
+
+It depends on the rules alone: bundles that differ in data or tests share it. Which one decides for
+a revision is said by that revision's `policy.published`, or by the `ledger.archived` that took it
+away: both are signed with the ledger. So bytes in the record that are not named there decide
+nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from typing import Protocol
+
+from vedette.domain.base.canonical import sha256_hex
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadPolicy
+from vedette.domain.bundle import Bundle
+
+NAME = "policy_wasm:"
+MAX_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyWasm:
+    """A Wasm module: `rules` is the digest of the rules it was compiled from, `digest` its own.
+
+    `origin` says where it was found, for people.
+    """
+
+    rules: str
+    raw: bytes
+    digest: str
+    origin: str
+
+    @classmethod
+    def of(cls, bundle: Bundle, raw: bytes, origin: str) -> PolicyWasm:
+        """Return the module of a bundle's rules with the digest of its bytes."""
+        return cls(bundle.rules_digest, raw, sha256_hex(raw), origin)
+
+    def marks(self) -> dict[str, str]:
+        """Return what the record keeps of it, under its name."""
+        return {NAME + self.digest: base64.b64encode(zlib.compress(self.raw)).decode("ascii")}
+
+
+def unpacked(kept: str) -> bytes:
+    """Return the bytes that the record keeps as text; none for a text that holds none."""
+    try:
+        packed = base64.b64decode(kept, validate=True)
+        return zlib.decompressobj().decompress(packed, MAX_BYTES)
+    except (binascii.Error, ValueError, zlib.error):
+        return b""
+
+
+class WasmRecord(Protocol):
+    """What of a store is needed here."""
+
+    def meta(self, name: str) -> str | None:
+        """Return a value kept under a name."""
+        ...
+
+    def published_wasm(self, digest: str) -> str | None:
+        """Return the digest of the Wasm that was published with a bundle, if any was."""
+        ...
+
+
+def recorded_wasm(record: WasmRecord, bundle: Bundle) -> tuple[str | None, PolicyWasm | None]:
+    """Return the digest of the Wasm that a bundle was published with, and the Wasm if it is there.
+
+    Raises BadPolicy for bytes that are not those that were published.
+    """
+    named = record.published_wasm(bundle.digest)
+    kept = record.meta(NAME + named) if named else None
+    if named is None or kept is None:
+        return named, None
+    found = PolicyWasm.of(bundle, unpacked(kept), "published with the revision")
+    if found.digest != named:
+        raise BadPolicy(
+            "the Wasm in the store is not the one that was published",
+            mend='restore the store from a backup, or start with engine = "embedded"',
+        )
+    return named, found

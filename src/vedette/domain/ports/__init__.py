@@ -1,0 +1,82 @@
+"""Ports: what the line asks of the world. Adapters need not import these; they only have to fit.
+
+No transaction object, no SQL and no vendor's type crosses a port. Names are imported when they are
+first used: who reads settings needs that of the plugins alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vedette.domain.ports.bundle_repository import Shelf
+    from vedette.domain.ports.memory_bank import BankStore
+    from vedette.domain.ports.policy_engine import (
+        Comparing,
+        Compiling,
+        Finding,
+        Gate,
+        PolicyEngine,
+        PolicyStage,
+        Warming,
+    )
+    from vedette.domain.ports.reasoner import InHand, Metrics, Performer, Reasoner, Thought
+    from vedette.domain.ports.sources import Intake, Receipt, Refused, Source
+    from vedette.domain.ports.store import Accepted, Arrival, Ended, Erased, History, Store, Survey
+
+__all__ = [
+    "Accepted",
+    "Arrival",
+    "BankStore",
+    "Comparing",
+    "Compiling",
+    "Ended",
+    "Erased",
+    "Finding",
+    "Gate",
+    "History",
+    "InHand",
+    "Intake",
+    "Metrics",
+    "Performer",
+    "PolicyEngine",
+    "PolicyStage",
+    "Reasoner",
+    "Receipt",
+    "Refused",
+    "Shelf",
+    "Source",
+    "Store",
+    "Survey",
+    "Thought",
+    "Warming",
+]
+
+_FROM = {
+    "agents": ("InHand", "Metrics", "Performer", "Reasoner", "Thought"),
+    "memory": ("BankStore",),
+    "policy": (
+        "Comparing",
+        "Compiling",
+        "Finding",
+        "Gate",
+        "PolicyEngine",
+        "PolicyStage",
+        "Warming",
+    ),
+    "shelf": ("Shelf",),
+    "sources": ("Intake", "Receipt", "Refused", "Source"),
+    "store": ("Accepted", "Arrival", "Ended", "Erased", "History", "Store", "Survey"),
+}
+_HOME = {name: module for module, names in _FROM.items() for name in names}
+
+
+if not TYPE_CHECKING:  # to a type checker a name that is not there is an error
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+        globals()[name] = found
+        return found

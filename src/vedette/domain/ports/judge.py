@@ -1,0 +1,65 @@
+"""Judges: local, deterministic models that settle the clear cases and say how sure they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+from vedette.domain.action import Proposal
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.event import Event
+from vedette.domain.memory import Briefing, Candidate, Memory
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a judge makes of one event.
+
+    `confidence` is calibrated: of the cases judged at 0.9, nine in ten are right. It is a number
+    from 0 to 1; a judgement that says anything else is refused, and its run a dead letter.
+    `detail` holds what `explain` shows (values drawn, nearest examples): JSON, floats allowed.
+    `candidates` are what the judge would like remembered; they change nothing before a person
+    promotes them.
+    """
+
+    label: str
+    confidence: float
+    proposals: tuple[Proposal, ...] = ()
+    score: float | None = None
+    threshold: float | None = None
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    candidates: tuple[Candidate, ...] = ()
+
+
+class Judge:
+    """Base of all judges: a judge without state overrides `judge` only.
+
+    State is kept per key (see `order_by` in agent.yaml). `observe` must be a function of the
+    state and the event alone, since after a crash the engine loads the last checkpoint and
+    observes again what came since. All opinion belongs into `judge`.
+    """
+
+    def __init__(self, charter: Mapping[str, Any], lessons: Sequence[Memory]) -> None:
+        self.charter = charter
+        self.lessons = lessons
+
+    def blank(self) -> Any:
+        """Return the state of a key that no event was seen of."""
+        return None
+
+    def observe(self, state: Any, event: Event) -> Any:
+        """Advance the state by one event and return what was seen of it."""
+        return None
+
+    def judge(self, seen: Any, briefing: Briefing) -> Judgement:
+        """Say what the event means and what should be done."""
+        raise NotImplementedError
+
+    def dump(self, state: Any) -> bytes:
+        """Return the state as bytes from which `load` makes an equal one."""
+        return b""
+
+    def load(self, blob: bytes) -> Any:
+        """Return the state that `dump` wrote."""
+        return self.blank()

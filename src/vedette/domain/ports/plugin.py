@@ -1,0 +1,179 @@
+"""What a plugin is to the engine: an object, named by an entry point, that brings one adapter.
+
+The entry point's name is the `kind` of the tables that the plugin is for, its group says what it
+brings: `vedette.sources` a `SourcePlugin`, `vedette.notifiers` a `NotifierPlugin`. One is imported
+when a settings file first names its kind, and for `vedette check` no more is wanted of it than its
+table: it imports its client where it builds or sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from vedette.domain.base.dataclass import dataclass
+
+if TYPE_CHECKING:  # settings are read by every verb, and read these only for their names
+    from vedette.domain.agent import Fleet
+    from vedette.domain.base.clock import Clock
+    from vedette.domain.base.errors import VedetteError
+    from vedette.domain.ports.reasoner import Metrics
+    from vedette.domain.ports.sources import Intake, Source
+
+SOURCES = "vedette.sources"
+NOTIFIERS = "vedette.notifiers"
+
+# A key of the table (with the keys inside it), what is wrong there, and the mend; () is the table.
+TableProblem = tuple[tuple[str | int, ...], str, str]
+
+
+class Plan(Protocol):
+    """What a table comes to: an immutable value with everything that building needs."""
+
+    @property
+    def kind(self) -> str:
+        """Return the plugin's name."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Return the name that the table gives it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableContext:
+    """What a table is read in.
+
+    `path` resolves a path of the file, `pattern` a glob pattern, both as vedette.toml means them:
+    relative to its folder, `@state/…` in the state folder. `serves_http` says that events can be
+    posted to this fleet, `targets` are the tables of `[targets.NAME]`, with absolute paths.
+    """
+
+    path: Callable[[str], Path]
+    pattern: Callable[[str], str]
+    serves_http: bool
+    targets: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceContext:
+    """What a source is built with.
+
+    With `watch` it goes on for ever; without, it ends when there is nothing more at once. `leads`
+    says whether this worker is the one that reads what only one may read. `max_event_bytes` bounds
+    the payload of one event. `is_known` says of an event's key whether it was handled; `cron_walls`
+    reads the calendar of an agent's schedule.
+    """
+
+    clock: Clock
+    metrics: Metrics
+    watch: bool
+    max_event_bytes: int
+    leads: Callable[[], bool]
+    fleet: Fleet
+    is_known: Callable[[str], bool]
+    cron_walls: Callable[..., Any]
+
+
+class SourcePlugin:
+    """Brings one kind of source. Derive from it, and name an instance in `vedette.sources`.
+
+    `table` is the shape of its `[[sources]]` tables: a class of `vedette.sdk.Table` with the fields
+    `kind`, a Literal of the entry point's name, and `name`. A source with `late` takes time to load
+    and has nothing to deliver at once: it is built after the others.
+    """
+
+    table: type[Any]
+    late = False
+
+    def problems(self, table: Any, context: TableContext) -> Iterable[TableProblem]:
+        """Yield what is wrong with a table whose shape fits; none of it is accepted then."""
+        return ()
+
+    def plan(self, table: Any, context: TableContext) -> Plan:
+        """Return what a sound table comes to. Opens, reads and connects nothing."""
+        raise NotImplementedError
+
+    def build(self, plan: Any, context: SourceContext) -> Source:
+        """Make the source. Raises BadFleet for what only shows now."""
+        raise NotImplementedError
+
+    def probe(self, plan: Any) -> Awaitable[str] | None:
+        """Look at the outside that a plan names and change nothing; None where nobody can.
+
+        The answer says in one sentence what was found. Raises VedetteError with a mend, OSError.
+        """
+        return None
+
+    def dead_letters(self, plans: Sequence[Plan]) -> Any:
+        """Return what publishes the dead letters of these sources' broker again; None without."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """One thing to tell people: of holds, dead letters, parked agents and the like.
+
+    `id` is the same each time it is tried. `facts` are its fields as JSON (schema
+    `vedette.notice/1`), `title` is it in one line, `text` in several. `recipients` are who still
+    misses what the others took; None where nobody has it yet.
+    """
+
+    id: str
+    facts: Mapping[str, Any]
+    title: str
+    text: str
+    recipients: tuple[str, ...] | None
+
+
+# The recipients that a notification did not come to, and why, where it came to others.
+Missed = Mapping[str, "VedetteError"]
+
+
+class NotifierPlugin:
+    """Brings one way to tell people. Derive from it, and name an instance in `vedette.notifiers`.
+
+    `table` is the shape of its `[[notify.to]]` tables: as a source's, but `name` has a default.
+    """
+
+    table: type[Any]
+
+    def problems(self, table: Any, context: TableContext) -> Iterable[TableProblem]:
+        """Yield what is wrong with a table whose shape fits; none of it is accepted then."""
+        return ()
+
+    def plan(self, table: Any, context: TableContext) -> Plan:
+        """Return what a sound table comes to. Opens, reads and connects nothing."""
+        raise NotImplementedError
+
+    def send(self, plan: Any, notification: Notification) -> Missed | None:
+        """Send one; return who was missed, if others were not. Blocks, in a thread of its own.
+
+        Raises Temporary or Permanent if nobody took it (it is tried again after either, as it is
+        the way that has to be mended), Unsendable if this one is never taken. It may be sent twice.
+        """
+        raise NotImplementedError
+
+    def probe(self, plan: Any) -> Awaitable[str] | None:
+        """Look at the outside that a plan names and send nothing; None where nobody can.
+
+        The answer says in one sentence what was found. Raises VedetteError with a mend, OSError.
+        """
+        return None
+
+
+class PushedSource:
+    """What is sent to us, as a source: it brings nothing itself, a route of `serve` takes it."""
+
+    finite = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def deliver(self, intake: Intake) -> None:
+        """Wait until cancelled."""
+        import asyncio
+
+        await asyncio.Event().wait()

@@ -1,0 +1,100 @@
+"""Policies: tried out, loaded, asked."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.bundle import Bundle
+from vedette.domain.decision_request import Decided, Situation
+from vedette.domain.policy_wasm import PolicyWasm
+
+
+class PolicyEngine(Protocol):
+    """Evaluates one bundle. A pure function of (bundle, question): it reads nothing else."""
+
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """Return which engine it is; where several may answer, the one that answered last."""
+        ...
+
+    def decide(self, question: bytes) -> object:
+        """Return what the entry point says of a canonical question; None if undefined.
+
+        May raise anything; whatever is not an exact decision becomes a deny in the gateway.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing wrong with a bundle: where (file, line), what, and the mend.
+
+    Without a `verdict` it says nothing of the bundle itself: another trial may admit it.
+    """
+
+    file: str
+    line: int
+    what: str
+    mend: str = ""
+    verdict: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.what}" + (f" ({self.mend})" if self.mend else "")
+
+
+class Gate(Protocol):
+    """What recall asks of the gateway."""
+
+    policy_rev: int
+
+    def may_read(self, situation: Situation, bank: str, scope: str) -> Decided:
+        """Decide whether an agent may read a memory scope."""
+        ...
+
+
+class PolicyStage(Protocol):
+    """Tries a bundle apart from the running fleet, where it cannot harm it."""
+
+    async def try_out(self, bundle: Bundle) -> list[Finding]:
+        """Return what is wrong with the bundle; an empty list admits it."""
+        ...
+
+    def load(self, bundle: Bundle) -> PolicyEngine:
+        """Make an engine of an admitted bundle. Raises BadPolicy."""
+        ...
+
+
+@runtime_checkable
+class Comparing(Protocol):
+    """A PolicyStage that compares two evaluators of its own as part of a trial."""
+
+    async def try_rules(self, bundle: Bundle) -> list[Finding]:
+        """Try a bundle as `try_out` does, but for that comparison.
+
+        For whoever then compares what `load` makes with the engine that is to decide.
+        """
+        ...
+
+
+@runtime_checkable
+class Compiling(Protocol):
+    """A PolicyStage that decides by what was compiled of a bundle's rules."""
+
+    def wasm(self, bundle: Bundle) -> PolicyWasm | None:
+        """Return what was compiled, None if nothing was. Raises BadPolicy."""
+        ...
+
+
+@runtime_checkable
+class Warming(Protocol):
+    """A PolicyStage whose `load` would wait for something: another program, a server."""
+
+    async def warm(self, bundle: Bundle) -> None:
+        """Wait for it beside the event loop, so that `load` of this bundle need not.
+
+        Raises BadPolicy.
+        """
+        ...

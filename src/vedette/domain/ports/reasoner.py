@@ -1,0 +1,116 @@
+"""Reasoning and performing, and what is counted of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from typing import Any, Protocol
+
+from vedette.domain.action import Proposal
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.effect import Call, Outcome, RowWrite
+from vedette.domain.event import Event
+from vedette.domain.memory import Briefing, Candidate
+from vedette.domain.tool import Tool
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """What a reasoner answers to a briefing.
+
+    `needs_state` asks for `restore` first: the reasoner's state for this key is not at
+    `briefing.previous`. `checkpoint` is due state to make durable with the decision; `state` names
+    the one that was judged from (`vedette.domain.judge_state`). `final` says that the run needs no
+    further turn whatever comes of the proposals. Without a `confidence` it is refused, whatever it
+    proposes. `spent` counts the tokens of its `model_calls` (`input_tokens`, `output_tokens`), as
+    far as the vendor tells.
+    """
+
+    label: str = ""
+    confidence: float | None = None
+    proposals: tuple[Proposal, ...] = ()
+    score: float | None = None
+    threshold: float | None = None
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    final: bool = True
+    observed: bool = True
+    checkpoint: bytes | None = None
+    needs_state: bool = False
+    model_calls: int = 0
+    spent: Mapping[str, int] = field(default_factory=dict)
+    candidates: tuple[Candidate, ...] = ()
+    state: str = ""
+
+
+class Reasoner(Protocol):
+    """Turns briefings into proposals. A process boundary: serialisable in, serialisable out."""
+
+    async def reason(self, briefing: Briefing) -> Thought: ...
+
+    def restore(
+        self,
+        agent: str,
+        key: str,
+        checkpoint: bytes | None,
+        at: int,
+        since: Sequence[tuple[int, Event]],
+    ) -> None:
+        """Bring the state of a key to the last of `since`, from a checkpoint at position `at`."""
+        ...
+
+    def forget(self, agent: str, key: str) -> None:
+        """Drop the state of a key: what it learned last was not committed."""
+        ...
+
+    def fold(
+        self, agent: str, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]
+    ) -> bytes | None:
+        """Return the checkpoint that stands for `checkpoint` and what came since; None: no state.
+
+        Touches no state that is held.
+        """
+        ...
+
+
+class Performer(Protocol):
+    """Performs tools. It holds the hands; it decides nothing."""
+
+    def rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
+        """Return what a transactional tool writes; pure. Raises what the tool raises."""
+        ...
+
+    async def perform(
+        self, tool: Tool, call: Call, may_start: Callable[[], bool]
+    ) -> Outcome | None:
+        """Call the tool once. Never raises for what the target did: that is an Outcome.
+
+        `may_start` is asked immediately before the call, wherever it runs; on no, the call is not
+        made and None is returned.
+        """
+        ...
+
+    async def ask(self, tool: Tool, call: Call) -> Outcome | None:
+        """Ask a queryable target what came of `call.key`; None if it knows nothing of it."""
+        ...
+
+
+class InHand(Protocol):
+    """Remembers, beyond the death of this process, which runs were in the hands of agents' code."""
+
+    def take(self, run: str) -> None: ...
+
+    def put_back(self, run: str) -> None: ...
+
+    def left_over(self) -> list[str]:
+        """Return the runs that were in hand when the process before this one died."""
+        ...
+
+
+class Metrics(Protocol):
+    """Counts and observes. Names are documented in docs/telemetry.md."""
+
+    def count(self, name: str, amount: int = 1, **labels: str) -> None: ...
+
+    def gauge(self, name: str, value: float, **labels: str) -> None: ...
+
+    def observe(self, name: str, value: float, **labels: str) -> None: ...

@@ -1,0 +1,92 @@
+"""Who says who a caller is: tokens, what is wrong with one, and who is taken for whom.
+
+A token is reused until it expires; its `jti` serves revocation, not single use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, Literal, Protocol
+
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import Forbidden
+from vedette.domain.identity import Identity
+
+Code = Literal[
+    "no-token",
+    "bad-signature",
+    "bad-algorithm",
+    "expired",
+    "not-yet",
+    "too-long",
+    "missing-claim",
+    "wrong-audience",
+    "wrong-issuer",
+    "unknown-key",
+    "revoked",
+    "wrong-subject",
+]
+
+
+class BadToken(Forbidden):
+    """A token that is not taken. `code` says which rule it breaks; the text never holds it."""
+
+    def __init__(self, code: Code, what: str) -> None:
+        super().__init__(what, where="token")
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a verified token says. Times are microseconds UTC; `key` is the id of its key.
+
+    `id` is its `jti`, empty if it has none. `all` is every claim as it was signed.
+    """
+
+    issuer: str
+    subject: str
+    audience: tuple[str, ...]
+    expires_us: int
+    issued_us: int
+    id: str
+    key: str
+    all: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+class Keys(Protocol):
+    """The public keys of one issuer."""
+
+    async def key(self, kid: str) -> Any:
+        """Return the key of an id, as the verifier's library has it.
+
+        Raises BadToken (unknown-key), and Unavailable if the issuer cannot be asked.
+        """
+        ...
+
+
+class Verifies(Protocol):
+    """Checks tokens of one issuer for one audience."""
+
+    async def verify(self, token: str) -> Claims:
+        """Return what a token says. Raises BadToken, and Unavailable if keys cannot be had."""
+        ...
+
+
+class Tokens(Protocol):
+    """Vouches for agents: makes their tokens and checks them."""
+
+    async def mint(self, agent: str) -> str:
+        """Return a token of an agent. Raises BadToken for one that is revoked or unknown."""
+        ...
+
+    async def verify(self, token: str, agent: str | None = None) -> tuple[Identity, Claims]:
+        """Return whose token it is; with `agent`, only if it is that agent's.
+
+        Raises BadToken, and Unavailable if the issuer's keys cannot be had.
+        """
+        ...
+
+    def revoked(self, claims: Claims) -> bool:
+        """Say whether a token that was taken before is no longer: asked while it is in use."""
+        ...

@@ -1,0 +1,104 @@
+"""Labels of secrecy: who may read a value. They only narrow on the way from source to sink.
+
+After the readers of the decentralized label model (Myers, Liskov, SOSP 1997): what is made of
+several values may be read by those alone who may read each of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from vedette.domain.base.dataclass import dataclass
+
+# Who may read a value: addresses, domains (`@harbour.example`), `resource:TYPE`, `target:NAME`.
+# None: everybody; the empty set: nobody.
+Readers = frozenset[str] | None
+
+PUBLIC: Readers = None
+
+# In an attribute of an event, which cannot be empty.
+_NOBODY = "-"
+_READER = re.compile(r"[!-+.-~]{1,256}\Z")  # printable ASCII without comma, blank and a lone dash
+MOST_READERS = 256
+
+
+def meet(*labels: Readers) -> Readers:
+    """Return who may read what was made of values with these labels."""
+    found: Readers = PUBLIC
+    for label in labels:
+        if label is not None:
+            found = label if found is None else found & label
+    return found
+
+
+def within(label: Readers, other: Readers) -> bool:
+    """Say whether all that `label` lets read may read what has the label `other`, too."""
+    return other is None or (label is not None and label <= other)
+
+
+def unfit_reader(text: object) -> str:
+    """Say why a text names no reader; "" if it does."""
+    if not isinstance(text, str) or not _READER.match(text) or text == _NOBODY:
+        return "a reader is 1 to 256 printable ASCII characters without blank and comma"
+    if text != text.lower() and "@" in text:
+        return "an address is written in lower case"
+    return ""
+
+
+def check_reader(text: str) -> str:
+    """Return a reader as a file of the fleet names it. Raises ValueError with what and mend."""
+    why = unfit_reader(text)
+    if why:
+        raise ValueError(f"{text!r} names no reader: {why} | write for example @harbour.example")
+    return text
+
+
+def write_readers(label: frozenset[str]) -> str:
+    """Return a label as the text of an event's attribute."""
+    return ",".join(sorted(label)) or _NOBODY
+
+
+def read_readers(text: str) -> frozenset[str]:
+    """Return the label that an attribute tells of. Raises ValueError."""
+    if text == _NOBODY:
+        return frozenset()
+    found = text.split(",")
+    if len(found) > MOST_READERS or any(map(unfit_reader, found)):
+        raise ValueError(f"is no list of at most {MOST_READERS} readers")
+    return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Which events have which label: by patterns (fnmatch, case kept) of source and type."""
+
+    source: str
+    type: str
+    readers: frozenset[str]
+
+
+def of_event(rules: Sequence[Rule], source: str, type: str, own: Readers) -> Readers:
+    """Return who may read an event: those whom its own label and every rule that matches permit."""
+    for rule in rules:
+        if fnmatchcase(source, rule.source) and fnmatchcase(type, rule.type):
+            own = meet(own, rule.readers)
+    return own
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Who may read what one run has before it.
+
+    `run` is the label of all that it has read, and so of what it gives bare. `places` has that of
+    a root by its path: `event`, `row`, `memory/ID`, `outcome/0`; what is not there is public.
+    """
+
+    run: Readers
+    places: Mapping[str, Readers]
+
+    def at(self, path: Sequence[str]) -> Readers:
+        """Return who may read what stands at a path below the roots."""
+        root = path[0]
+        return self.places.get(f"{root}/{path[1]}" if root in ("memory", "outcome") else root)

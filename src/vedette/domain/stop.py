@@ -1,0 +1,115 @@
+"""Stops: the whole fleet, one agent, or one tool; in force before they are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import field
+
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.entry import Draft
+
+Scope = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """One stop in force: (scope, name) with scope all, agent or tool, and the seq of its entry.
+
+    `until_us` is when it lifts itself, 0 for never.
+    """
+
+    scope: str
+    name: str
+    seq: int = 0
+    until_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unrecorded:
+    """A stop that holds in this process and could not be made durable: what is to be written.
+
+    `why` says what was in the way, `at_us` when it was ordered.
+    """
+
+    draft: Draft
+    command: str | None
+    why: str
+    at_us: int
+
+
+@dataclass(slots=True)
+class Stops:
+    """What is stopped. `epoch` grows with every change; older steps are refused.
+
+    `ends` are those that lift themselves. A stop that is on its way to the store is *coming*: no
+    call starts any more, and nothing is decided by it yet. `unrecorded` are on their way until the
+    store takes writes again. `heard` is the last entry that lifted a stop as far as this process
+    has heard.
+    """
+
+    epoch: int = 0
+    heard: int = 0
+    ends: list[Stop] = field(default_factory=list)
+    unrecorded: dict[Scope, Unrecorded] = field(default_factory=dict)
+    _set: set[Scope] = field(default_factory=set)
+    _paused: dict[str, set[str]] = field(default_factory=dict)
+    _coming: list[Scope] = field(default_factory=list)
+
+    def restore(self, epoch: int, stops: Iterable[Scope]) -> None:
+        """Take over what the store knows."""
+        self.epoch, self._set = epoch, set(stops)
+
+    def agent(self, agent: str) -> bool:
+        """Say whether an agent may not begin a run or a turn here."""
+        return agent in self._paused or self._stopped(agent)
+
+    def _stopped(self, agent: str) -> bool:
+        scopes = (("all", ""), ("agent", agent))
+        return any(scope in self._set or scope in self.unrecorded for scope in scopes)
+
+    def pause(self, agent: str, cause: str) -> None:
+        """Have an agent begin nothing in this process; what was begun is seen through.
+
+        It is no stop: nobody ordered it, no decision tells of it, and no other worker heeds it. It
+        lasts until each `cause` of it is gone.
+        """
+        self._paused.setdefault(agent, set()).add(cause)
+
+    def go_on(self, agent: str, cause: str) -> None:
+        """End a pause that has this cause."""
+        causes = self._paused.get(agent, set())
+        causes.discard(cause)
+        if not causes:
+            self._paused.pop(agent, None)
+
+    def tool(self, agent: str, tool: str) -> bool:
+        """Say whether an action of this agent with this tool may not start."""
+        one = ("tool", tool)
+        return self._stopped(agent) or one in self._set or one in self.unrecorded
+
+    def coming(self, agent: str, tool: str) -> bool:
+        """Say whether a stop that concerns such an action is on its way to the store."""
+        scopes = (("all", ""), ("agent", agent), ("tool", tool))
+        return bool(self._coming) and any(scope in self._coming for scope in scopes)
+
+    def announce(self, scope: Scope) -> None:
+        """Let no call start under a scope from now on; `settle` follows, whatever happens."""
+        self._coming.append(scope)
+
+    def settle(self, scope: Scope) -> None:
+        """Take back one announcement: the stop stands, or could not be made durable."""
+        self._coming.remove(scope)
+
+    def listed(self) -> list[Scope]:
+        """Return what is stopped, sorted; what could not be recorded yet, too."""
+        return sorted(self._set | self.unrecorded.keys())
+
+
+def scope_of(agent: str | None, tool: str | None, everything: bool) -> Scope:
+    """Return the (scope, name) a person means. Raises BadCommand unless it is exactly one."""
+    if sum((agent is not None, tool is not None, everything)) != 1:
+        raise BadCommand("say what to stop", mend="give an agent, or --tool NAME, or --all")
+    if everything:
+        return "all", ""
+    return ("agent", agent) if agent is not None else ("tool", tool or "")

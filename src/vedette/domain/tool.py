@@ -1,0 +1,86 @@
+"""A Tool as declared in agent.yaml: what it does to the world, and what is settled how.
+
+Declarations are data. The code that performs a tool lives in the agent's tools.py behind the
+Performer port and is never consulted about what the tool is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, Literal
+
+from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.readers import Readers
+
+# How an unknown outcome (call started, no answer recorded) is settled.
+Settles = Literal["transactional", "idempotent", "queryable", "none"]
+SETTLES: tuple[Settles, ...] = ("transactional", "idempotent", "queryable", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One tool of one agent.
+
+    `sinks` are the arguments (JSON Pointers into the arguments) that decide who, where or which.
+    `output` labels what the tool answers: untrusted unless the declaration proves otherwise.
+    `timeout_us` bounds one call; `attempts` bounds how often a failed call is tried. `verify`
+    names the function that asks the target, after the tool said *done*, whether it is there. With
+    `http` the engine makes that request itself, and no function is called. `readers` are those who
+    may read what the tool answers.
+    """
+
+    name: str
+    verb: str
+    resource: str
+    args: Mapping[str, str]
+    sinks: tuple[str, ...]
+    settles: Settles
+    function: str
+    query: str | None = None
+    inverse: str | None = None
+    target: str | None = None
+    output: Literal["trusted", "untrusted"] = "untrusted"
+    high_impact: bool = False
+    timeout_us: int = 10_000_000
+    attempts: int = 5
+    verify: str | None = None
+    http: Mapping[str, Any] | None = None
+    readers: Readers = None
+
+    # The digest of the declaration: asked for with every action, so made once.
+    digest: str = field(init=False, compare=False, default="")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digest", sha256_hex(canonical(self.facts())))
+
+    def facts(self) -> dict[str, object]:
+        """Return what policy and ledger see of the tool."""
+        # Only where it is declared, so that the digests of all others stay what they were.
+        more: dict[str, object] = {"verify": self.verify} if self.verify is not None else {}
+        if self.http is not None:
+            more["http"] = dict(self.http)
+        if self.readers is not None:
+            more["readers"] = sorted(self.readers)
+        return {
+            **more,
+            "name": self.name,
+            "verb": self.verb,
+            "resource": self.resource,
+            "args": dict(self.args),
+            "sinks": list(self.sinks),
+            "settles": self.settles,
+            "inverse": self.inverse,
+            "high_impact": self.high_impact,
+            "output": self.output,
+        }
+
+    @property
+    def verifiable(self) -> bool:
+        """Say whether it can be known from more than the tool's own word that it is done."""
+        return self.settles == "transactional" or bool(self.verify or self.query)
+
+    def verifier(self, obliged: bool) -> str | None:
+        """Return the function that verifies; where policy obliges to, what answers queries does."""
+        return self.verify or (self.query if obliged else None)
