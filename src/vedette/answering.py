@@ -18,8 +18,8 @@ from vedette.domain.entry import Body, Draft
 from vedette.domain.event import subject_of
 from vedette.domain.roles import require
 from vedette.domain.run import ActionRow
-from vedette.timeline.actions import history_of
-from vedette.timeline.entry_view import Claim, read_entry
+from vedette.ledger.history.action import history_of
+from vedette.ledger.history.entry_view import Claim, read_entry
 
 VERBS: Mapping[str, Mapping[str, type]] = {
     "approve": {"hold": str, "digest": str},

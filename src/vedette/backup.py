@@ -28,12 +28,12 @@ from vedette.domain.base.failpoint import reach
 from vedette.domain.base.fsync import replace_whole
 from vedette.domain.base.state_folder import secure
 from vedette.domain.identity import Principal
-from vedette.proof import ProofError, read_notes
+from vedette.ledger.merkle import ProofError, read_notes
 from vedette.storage.loss import Loss, ends_beyond, size_of
 
 if TYPE_CHECKING:
+    from vedette.ledger.merkle import SigningKey
     from vedette.load import Settings
-    from vedette.proof import SigningKey
 
 SCHEMA = "vedette.backup/1"
 MANIFEST = "backup.json"

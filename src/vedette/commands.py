@@ -35,7 +35,7 @@ from vedette.standing import set_stop
 from vedette.upkeep import Upkeep, keep_states
 
 if TYPE_CHECKING:
-    from vedette.timeline.record import Record
+    from vedette.ledger.history.reader import Record
 
 MOST_RAISED_US = 31 * DAY_US
 _COMMIT = re.compile(r"[0-9A-Za-z][0-9A-Za-z._/+-]{0,99}")
@@ -128,7 +128,7 @@ class Commands:
         """Approve exactly the action that is held. It is decided again before it is done.
 
         `digest` is the beginning, at least 8 digits, of the `shown_digest` that came with what the
-        person was shown (`vedette.timeline.hold_item`). Raises NotShown for any other.
+        person was shown (`vedette.ledger.history.hold_item`). Raises NotShown for any other.
         """
         return await self._answer(order, hold, "approved", digest)
 
@@ -139,8 +139,8 @@ class Commands:
     async def _answer(
         self, order: Order, hold: str, to: HoldState, digest: str | None
     ) -> dict[str, Any]:
-        from vedette.timeline.pages import hold_item
-        from vedette.timeline.review import refuse_erased, refuse_unseen
+        from vedette.ledger.history.lists import hold_item
+        from vedette.ledger.history.review import refuse_erased, refuse_unseen
 
         self._may(order, "approve" if to == "approved" else "deny")
         action = f"act_{hold.removeprefix('hold_').removeprefix('act_')}"
@@ -197,7 +197,7 @@ class Commands:
     async def _end(
         self, order: Order, kind: str, runs: Sequence[str], carry_out: EndDead
     ) -> dict[str, Any]:
-        from vedette.timeline.dead import AT_ONCE
+        from vedette.ledger.history.dead_letters import AT_ONCE
 
         self._may(order, "redrive" if kind == "run.redriven" else "drop")
         if not all(isinstance(run, str) for run in runs):

@@ -25,8 +25,8 @@ from vedette.domain.readers import meet
 from vedette.domain.roles import require
 from vedette.domain.run import Run
 from vedette.domain.trigger import CORRECTION_TYPE
+from vedette.ledger.history.reader import resolve
 from vedette.line import Line
-from vedette.timeline.record import resolve
 
 # What of the event a correction carries along: texts up to this, so that it stays an event.
 _LONGEST = 12_000  # characters

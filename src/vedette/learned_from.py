@@ -16,14 +16,14 @@ from vedette.domain.memory import Candidate
 from vedette.domain.memory_state import Learned
 
 if TYPE_CHECKING:
-    from vedette.timeline.record import Record
+    from vedette.ledger.history.reader import Record
 
 _CORRECTED = "run.corrected"
 _ANSWERED = ("hold.approved", "hold.denied")
 
 
 class Store(Protocol):
-    """What this asks of the store, beside what `vedette.timeline.resolve` does."""
+    """What this asks of the store, beside what `vedette.ledger.history.resolve` does."""
 
     def learned(self) -> dict[str, Learned]: ...
 
@@ -62,7 +62,7 @@ def _unknown(source: str) -> NotFound:
 
 def _led_to(store: Store, source: str) -> set[str]:
     """Return the ids under which a source counts: its own, its runs', its corrections'."""
-    from vedette.timeline import resolve  # what people read is not loaded to start a fleet
+    from vedette.ledger.history import resolve  # what people read is not loaded to start a fleet
 
     record: Record = store  # type: ignore[assignment]
     kind, name = resolve(record, source)

@@ -16,11 +16,11 @@ import orjson
 from vedette.domain.base import machine
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadStore, StoreFailed
-from vedette.timeline.trace import ENDS, sampled, spans
+from vedette.ledger.history.trace import ENDS, sampled, spans
 
 if TYPE_CHECKING:
     from vedette.app import App
-    from vedette.timeline.trace import Span
+    from vedette.ledger.history.trace import Span
 
 TRACED = "traces_at"
 _EVERY_US = 500_000

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Protocol
 
-from vedette.archived import Archived
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand
@@ -21,8 +20,9 @@ from vedette.domain.memory_state import ARCHIVING, Learned
 from vedette.domain.ports import Erased
 from vedette.domain.roles import require
 from vedette.domain.run import Run
+from vedette.ledger.merkle import ProofError, SigningKey
+from vedette.ledger.pruned_log import Archived
 from vedette.line import Line
-from vedette.proof import ProofError, SigningKey
 
 Found = tuple[Any, ...]
 

@@ -19,8 +19,8 @@ from tests.said import ROOT, environment
 
 from vedette.adapters.ledger_file import Exported, export
 from vedette.adapters.sqlite import OpenedStore
-from vedette.timeline.reconstruct import Reconstruction, reconstruct
-from vedette.timeline.window import Walked
+from vedette.ledger.history.reconstruction import Reconstruction, reconstruct
+from vedette.ledger.history.time_window import Walked
 
 EVENTS, KILLS, SEED = 10_000, 52, 1
 END_US = START_US + 2 * DAY_US

@@ -25,11 +25,11 @@ from tests.small import AGENT, small
 from vedette.adapters.imap_source import ImapSource
 from vedette.domain.base.clock import SystemClock
 from vedette.founding import found
+from vedette.ledger.history.report import report
 from vedette.load import load_settings
 from vedette.load.imap import ImapPlan
 from vedette.modes import GRANTS
 from vedette.testing.harness import FleetHarness, checkout
-from vedette.timeline.report import report
 
 NEW, FOLDER, ONE = "billing", "INBOX", "Invoices"
 _MESSAGE_ID = re.compile(rb"(?im)^Message-ID:.*(?:\r?\n[ \t].*)*\r?\n")

@@ -40,12 +40,12 @@ from tests.said import vedette
 from vedette.adapters.ledger_file import Exported
 from vedette.adapters.sqlite import OpenedStore
 from vedette.domain.base.canonical import canonical
+from vedette.ledger.history.reconstruction import reconstruct
+from vedette.ledger.history.report import report
+from vedette.ledger.history.target_match import match
+from vedette.ledger.history.time_window import Walked
 from vedette.replay import replay
 from vedette.testing.harness import TrustingStage
-from vedette.timeline.match import match
-from vedette.timeline.reconstruct import reconstruct
-from vedette.timeline.report import report
-from vedette.timeline.window import Walked
 
 OPEN = ("effect.intended", "effect.started", "effect.unknown")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]

@@ -26,11 +26,11 @@ import orjson
 from tests.bench.machine import described, percentile
 
 from vedette.domain.base.canonical import canonical
+from vedette.ledger.history.changes import changes, entries_page
 from vedette.storage.database import Database
 from vedette.storage.pending import RUN
 from vedette.storage.reads import Reads
 from vedette.storage.schema import tag
-from vedette.timeline.entries import changes, entries_page
 
 BAR_MS = 5.0
 PAGE = 100

@@ -20,13 +20,13 @@ from vedette.domain.identity import Principal
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports import Thought
+from vedette.ledger.history.hold_groups import group, groups
+from vedette.ledger.history.lists import hold_item
+from vedette.ledger.history.report import report
 from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.timeline.groups import group, groups
-from vedette.timeline.pages import hold_item
-from vedette.timeline.report import report
 
 ANN = Principal("person", "ann", frozenset({"approver"}))
 BOB = Principal("person", "bob", frozenset({"approver"}))
@@ -244,7 +244,7 @@ async def test_the_report_tells_who_answered_and_how_fast(
 
 async def test_a_group_does_not_join_what_differs_where_it_matters(fleet: FleetHarness) -> None:
     """Negative control: another folder, label or rule is another question."""
-    from vedette.timeline.groups import group_of
+    from vedette.ledger.history.hold_groups import group_of
 
     (row,) = fleet.actions(mail("i1"))
     item = hold_item(fleet.app.store, row, now(fleet))

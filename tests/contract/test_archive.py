@@ -30,18 +30,18 @@ from vedette.adapters.ledger_file import (
     verify_store,
 )
 from vedette.adapters.sqlite import OpenedStore, SqliteStore
-from vedette.archived import NOTHING, Archived
 from vedette.domain.base import failpoint
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.errors import BadCommand, BadStore
 from vedette.domain.entry import Body, Draft
+from vedette.ledger.merkle import Frontier
+from vedette.ledger.pruned_log import NOTHING, Archived
+from vedette.ledger.verify import Code, Report
 from vedette.load import Settings
-from vedette.proof import Frontier
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.steps import accepted, agents_of, closing, entry, event, held, step
 from vedette.testing.toy import World, job, send, toy_fleet
-from vedette.verify import Code, Report
 
 NAME = "vedette/harbour"
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

@@ -39,9 +39,17 @@ from vedette.cli.common import reading
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import BadCommand, BadFleet, Unavailable
 from vedette.domain.effect import Call
+from vedette.ledger.history.audit import (
+    Claim,
+    Item,
+    Ledger,
+    Mail,
+    audit_keys,
+    audit_mailbox,
+    read_ledger,
+)
 from vedette.load.settings import read_settings
 from vedette.testing.harness import FleetHarness, checkout
-from vedette.timeline.audit import Claim, Item, Ledger, Mail, audit_keys, audit_mailbox, read_ledger
 
 SCRIPT = checkout() / "samples" / "receiver" / "receiver.py"
 _spec = importlib.util.spec_from_file_location("audited_receiver", SCRIPT)

@@ -31,8 +31,9 @@ from vedette.domain.base.errors import BadCommand, BadStore, StoreBusy
 from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
 from vedette.domain.identity import Principal
+from vedette.ledger.merkle import Checkpoint, Frontier, leaf_hash, read_notes, sign_note
+from vedette.ledger.verify import Code, Report
 from vedette.load import Settings
-from vedette.proof import Checkpoint, Frontier, leaf_hash, read_notes, sign_note
 from vedette.quiet_time import QuietTimes
 from vedette.standing import lift_ended
 from vedette.testing.clock import ManualClock
@@ -48,7 +49,6 @@ from vedette.testing.toy import (
     until,
     write_policies,
 )
-from vedette.verify import Code, Report
 
 KIM = Principal.owner("kim")
 FORGER = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))

@@ -22,14 +22,14 @@ from vedette.domain.event import Event
 from vedette.domain.identity import Principal
 from vedette.domain.run import ActionRow, Committed, Run, Step
 from vedette.handle import bury
+from vedette.ledger.history.dead_letters import dead_named, dead_page, dead_show
+from vedette.ledger.history.explain import explain
+from vedette.ledger.history.projection import folded, told_of
 from vedette.load.settings import StorePlan
 from vedette.storage import dead as dead_orders
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import JUDGE_PY, World, denying, job, note, send, toy_fleet, write_policies
-from vedette.timeline.dead import dead_named, dead_page, dead_show
-from vedette.timeline.explain import explain
-from vedette.view import folded, told_of
 
 # What makes the judge fail.
 # More than a call of the toy fleet takes, and what is waited for beyond it.

@@ -23,6 +23,7 @@ from vedette.domain.bundle import Bundle
 from vedette.domain.effect import Outcome
 from vedette.domain.entry import Draft
 from vedette.domain.ports import Refused
+from vedette.ledger.verify import Report
 from vedette.load.settings import StorePlan
 from vedette.replay import replay
 from vedette.storage.audit import PROVED, UNTOLD, audit
@@ -30,7 +31,6 @@ from vedette.storage.schema import TABLES
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, TrustingStage
 from vedette.testing.toy import DENY_TOOL, World, job, note, send, toy_fleet
-from vedette.verify import Report
 
 # Of the schema itself, so that a new column is either found or listed.
 _TABLE = re.compile(r"CREATE TABLE (\w+)\((.*?)\n?\) STRICT", re.DOTALL)

@@ -19,11 +19,11 @@ from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
 from vedette.domain.tool import Tool
 from vedette.handle import bury
+from vedette.ledger.history.explain import explain
 from vedette.perform import make
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, denying, job, note, send, toy_fleet, until, write_policies
-from vedette.timeline.explain import explain
 from vedette.timeline.text import explain_text
 
 HOUR_US = 3_600_000_000

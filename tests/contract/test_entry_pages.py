@@ -16,8 +16,8 @@ import pytest
 from tests.bench.pages import filled_postgres, filled_sqlite, questions
 
 from vedette.domain.base.errors import BadCommand
+from vedette.ledger.history.changes import FILTERS, GAP, changes, entries_page
 from vedette.storage.reads import Reads
-from vedette.timeline.entries import FILTERS, GAP, changes, entries_page
 
 NUMBER = 3000
 

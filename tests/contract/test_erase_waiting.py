@@ -22,14 +22,14 @@ from vedette.adapters.ledger_file import verify_store
 from vedette.commands import Order
 from vedette.domain.base.errors import BadCommand, Forbidden, NotShown
 from vedette.domain.identity import Principal
+from vedette.ledger.history.explain import explain
+from vedette.ledger.history.reconstruction import reconstruct
 from vedette.load.settings import StorePlan
 from vedette.mail import mail_event
 from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, checkout
 from vedette.testing.toy import World, job, note, send
-from vedette.timeline.explain import explain
-from vedette.timeline.reconstruct import reconstruct
 
 WHO = "mallory"
 PHRASE = "a phrase that is said nowhere else"

@@ -27,8 +27,8 @@ from vedette.isolation import judges
 from vedette.judge_releases import open_judges
 from vedette.judge_replay import replay_judges
 from vedette.judge_report import ARCHIVED, CHANGED, ERASED, UNNAMED, JudgeReport
+from vedette.ledger.merkle import Checkpoint, parse_note
 from vedette.load import build_judge
-from vedette.proof import Checkpoint, parse_note
 from vedette.stores import open_reading
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import JUDGE_PY, World, before_commit, job, note, send, toy_fleet

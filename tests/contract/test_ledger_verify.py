@@ -29,10 +29,10 @@ from vedette.adapters.sqlite import OpenedStore, SqliteStore
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.errors import BadCommand, BadStore
 from vedette.domain.entry import Body, Draft
-from vedette.proof import Frontier, ProofError, leaf_hash, read_notes, verifier_key
+from vedette.ledger.merkle import Frontier, ProofError, leaf_hash, read_notes, verifier_key
+from vedette.ledger.verify import Code, Report
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, agents_of, closing, entry, event, held, step
-from vedette.verify import Code, Report
 
 NAME = "vedette/harbour"
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

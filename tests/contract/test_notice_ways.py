@@ -23,12 +23,12 @@ from tests.contract.test_notices import (
 from vedette.adapters import notify as webhook
 from vedette.adapters.smtp import deliver
 from vedette.domain.base.errors import Permanent, Temporary
+from vedette.ledger.history.lists import status
 from vedette.load.notify_file import MailPlan, NotifyPlan, WebhookPlan
 from vedette.notices import MOST, TRIED_US, Notice, Outbox, facts
 from vedette.notify import follow
 from vedette.outside import _bounded, _notices
 from vedette.testing.clock import ManualClock
-from vedette.timeline.pages import status
 
 __all__ = ["hook"]  # a fixture
 

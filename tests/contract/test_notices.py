@@ -25,6 +25,7 @@ from vedette.domain.action import Proposal
 from vedette.domain.base.errors import Permanent, Temporary, Unsendable
 from vedette.domain.origin import Ref
 from vedette.domain.ports import Thought
+from vedette.ledger.history.lists import status
 from vedette.load import read_settings
 from vedette.load.notify_file import MailPlan, NotifyPlan, WebhookPlan
 from vedette.notices import EVERY_US, KEPT, MOST, TRIED_US, Notice, Outbox, facts, letter, told_of
@@ -33,7 +34,6 @@ from vedette.tell import Reader
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.timeline.pages import status
 
 HOUR_US = 3_600_000_000
 SEND = Proposal(

@@ -16,7 +16,6 @@ import pytest
 from tests.oidc import Provider, find_node, new_key
 
 from vedette import answering, correcting, curating, modes, releasing, undoing
-from vedette.archived import Archived
 from vedette.commands import Order
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import Forbidden
@@ -24,6 +23,7 @@ from vedette.domain.event import Event
 from vedette.domain.identity import Principal
 from vedette.domain.ports.tokens import Claims
 from vedette.domain.roles import NEEDS, READS, ROLES, WRITES, may
+from vedette.ledger.pruned_log import Archived
 from vedette.load.edges import Edges, PeoplePlan
 from vedette.serve.http import serve_http
 from vedette.serve.operators import MAX_WAITING, person_of

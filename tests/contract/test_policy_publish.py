@@ -19,11 +19,11 @@ from vedette.commands import Order
 from vedette.domain.base.errors import AlreadyDone, BadCommand, BadPolicy, Outrun, Unavailable
 from vedette.domain.bundle import Bundle
 from vedette.domain.ports import Finding
+from vedette.ledger.history.policy_history import differences, history
 from vedette.load.edges import Edges, PolicyPlan
 from vedette.publishing import FolderSealer
 from vedette.shelving import Archive, Shelving, on_shelf
 from vedette.testing.harness import FleetHarness, copy_policies
-from vedette.timeline.policies import differences, history
 
 NAME = "harbour.tar.gz"
 EDITS = ("# looked at\n", "# looked at again\n", "# and a third time\n")

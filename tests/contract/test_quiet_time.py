@@ -19,12 +19,12 @@ from vedette.domain.base.dataclass import dataclass
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
+from vedette.ledger.history.explain import explain
 from vedette.load.settings import StorePlan
 from vedette.quiet_time import MARGIN_US, QuietTimes
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, denying, job, send, toy_fleet, until, write_policies
-from vedette.timeline.explain import explain
 from vedette.timeline.text import explain_text
 
 SECOND = 1_000_000

@@ -27,13 +27,13 @@ from vedette.domain.event import DATA, ENVELOPE, PRINCIPAL, REASON, Event
 from vedette.domain.identity import ENGINE, Principal
 from vedette.domain.schedule import Tick
 from vedette.domain.trigger import Schedule
+from vedette.ledger.history.explain import explain
 from vedette.runner import Running
 from vedette.serve import http
 from vedette.signals import Signals
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send, toy_fleet, until
-from vedette.timeline.explain import explain
 from vedette.timeline.text import explain_text
 
 

@@ -43,6 +43,8 @@ from vedette.domain.origin import Ref
 from vedette.domain.ports import Thought
 from vedette.domain.schedule import Tick
 from vedette.domain.trigger import Schedule
+from vedette.ledger.history.hold_groups import group_of
+from vedette.ledger.history.lists import hold_item
 from vedette.load import load_settings
 from vedette.load.at_hand import SqlPlan
 from vedette.load.settings_file import SourceFile
@@ -56,8 +58,6 @@ from vedette.testing.harness import FleetHarness
 from vedette.testing.intake import ListIntake
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import DESK, World, toy_fleet
-from vedette.timeline.groups import group_of
-from vedette.timeline.pages import hold_item
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "shown"
 AT_US = from_iso("2026-05-01T06:00:00Z")

@@ -17,11 +17,11 @@ from vedette.domain.display import DISPLAYS, Display
 from vedette.domain.effect import Outcome
 from vedette.domain.entry import Draft
 from vedette.domain.run import ActionRow
+from vedette.ledger.history.lists import hold_item
 from vedette.testing import toy
 from vedette.testing.harness import FleetHarness
 from vedette.testing.steps import accepted, decided, entry, event, held, step
 from vedette.testing.toy import World, job, send, toy_fleet, until
-from vedette.timeline.pages import hold_item
 
 LOST = Outcome("unknown", error="no answer")
 

@@ -18,13 +18,13 @@ from vedette.adapters.rego.stage import read_bundle
 from vedette.adapters.schedule_source import cron_walls
 from vedette.domain.agent import Fleet
 from vedette.domain.bundle import Bundle
+from vedette.ledger.history.observe_mode import lacking, wilson
 from vedette.load import load_fleet, load_settings
 from vedette.load.policy_data import mount
 from vedette.rights import Asked, rights
 from vedette.serve.orders import carry_out
 from vedette.stores import open_reading
 from vedette.testing.harness import FleetHarness, checkout
-from vedette.timeline.would import lacking, wilson
 
 MAILS = sorted((checkout() / "samples/mailbox/new").iterdir())[:6]
 ONLY = "impact: low, only: {/folder: [Invoices, Junk]}}"

@@ -16,7 +16,7 @@ from tests.small import small
 
 from vedette.domain.base.errors import BadStore, Unavailable
 from vedette.domain.base.state_folder import StateIdentity, open_file, secure
-from vedette.proof import Checkpoint
+from vedette.ledger.merkle import Checkpoint
 from vedette.runner import Running
 from vedette.storage.lock import own
 from vedette.storage.witness import Witness, last_shown, show

@@ -28,8 +28,8 @@ from vedette.domain.bundle import Bundle
 from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Draft
 from vedette.domain.run import Answer, Run
+from vedette.ledger.merkle import verifier_key
 from vedette.load import load_settings
-from vedette.proof import verifier_key
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, closing, event
 

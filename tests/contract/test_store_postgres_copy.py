@@ -24,8 +24,8 @@ from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import Principal
 from vedette.domain.memory import Candidate
 from vedette.domain.run import Answer
+from vedette.ledger.merkle import SigningKey
 from vedette.load import Settings
-from vedette.proof import SigningKey
 from vedette.store_copy import Copied, copy_store, tables
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, agents_of, closing, decided, entry, event, held, step

@@ -21,7 +21,7 @@ from vedette.domain.base.errors import StoreFailed
 from vedette.domain.bundle import Bundle
 from vedette.domain.entry import Body, Draft
 from vedette.domain.run import ActionRow, Answer, Run
-from vedette.proof import verifier_key
+from vedette.ledger.merkle import verifier_key
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, closing, entry, event, held, step
 

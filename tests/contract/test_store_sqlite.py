@@ -26,7 +26,7 @@ from vedette.domain.base.errors import BadStore, StoreBusy, StoreFailed
 from vedette.domain.bundle import Bundle
 from vedette.domain.entry import Draft
 from vedette.domain.run import Answer, Committed, Run, Step
-from vedette.proof import read_notes, verifier_key
+from vedette.ledger.merkle import read_notes, verifier_key
 from vedette.storage.witness import last_shown, show
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, closing, entry, event, step

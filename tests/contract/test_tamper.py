@@ -24,10 +24,10 @@ from vedette.adapters.ledger_file import Exported, export, verify_store
 from vedette.adapters.sqlite import OpenedStore, SqliteStore
 from vedette.domain.base.canonical import canonical, salted
 from vedette.domain.entry import Body, Draft
-from vedette.proof import Checkpoint, Frontier, leaf_hash, sign_note
+from vedette.ledger.merkle import Checkpoint, Frontier, leaf_hash, sign_note
+from vedette.ledger.verify import Code, Report, verify_ledger
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, agents_of, closing, entry, event, held, step
-from vedette.verify import Code, Report, verify_ledger
 
 NAME = "vedette/harbour"
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

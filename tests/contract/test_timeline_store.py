@@ -16,6 +16,9 @@ from vedette.domain.base.canonical import canonical
 from vedette.domain.decision import Decision
 from vedette.domain.entry import Body, Draft
 from vedette.domain.run import Run
+from vedette.ledger.history.explain import explain
+from vedette.ledger.history.lists import inbox, runs_page, status
+from vedette.ledger.history.reader import Record
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import (
     accepted,
@@ -29,9 +32,6 @@ from vedette.testing.steps import (
     held,
     step,
 )
-from vedette.timeline.explain import explain
-from vedette.timeline.pages import inbox, runs_page, status
-from vedette.timeline.record import Record
 from vedette.timeline.text import explain_text
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

@@ -19,12 +19,12 @@ from vedette import tell
 from vedette.adapters.otel import OtlpSpans
 from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
+from vedette.ledger.history.trace import Span
 from vedette.load.edges import TelemetryPlan
 from vedette.runner import Running
 from vedette.tell import TRACED, Sending, line_of, traces_after
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, do, job, send, toy_fleet, until
-from vedette.timeline.trace import Span
 
 SECRET = "the-owl-sleeps-at-noon"
 SENDER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

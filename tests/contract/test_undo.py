@@ -27,14 +27,14 @@ from vedette.domain.origin import Ref
 from vedette.domain.ports import Thought
 from vedette.domain.run import ActionRow
 from vedette.domain.trigger import UNDO_TYPE
+from vedette.ledger.history.explain import explain
+from vedette.ledger.history.lists import hold_item
+from vedette.ledger.history.series import plot
 from vedette.serve.orders import carry_out
 from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import until
-from vedette.timeline.explain import explain
-from vedette.timeline.pages import hold_item
-from vedette.timeline.plot import plot
 from vedette.timeline.text import explain_text
 
 NEW = "1772331742.M0001.harbour"

@@ -24,6 +24,16 @@ from vedette.domain.base.errors import BadCommand
 from vedette.domain.decision import Decision
 from vedette.domain.entry import Body, Draft
 from vedette.domain.run import Run
+from vedette.ledger.history.projection import (
+    KEEP_MINUTES,
+    MINUTE_US,
+    Key,
+    Row,
+    Told,
+    View,
+    bucket,
+    folded,
+)
 from vedette.storage.store import SqlStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import (
@@ -37,16 +47,6 @@ from vedette.testing.steps import (
     step,
 )
 from vedette.testing.toy import World, job, note, send, toy_fleet
-from vedette.view import (
-    KEEP_MINUTES,
-    MINUTE_US,
-    Key,
-    Row,
-    Told,
-    View,
-    bucket,
-    folded,
-)
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PERMIT = Decision("permit", "permit.small", ("p",))

@@ -26,11 +26,11 @@ from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import BadCommand, BadFleet, Unavailable
 from vedette.domain.effect import Call
 from vedette.domain.run import ActionRow
+from vedette.ledger.history.explain import explain
 from vedette.load.at_hand import SqlPlan
 from vedette.load.modules import load_module
 from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness
-from vedette.timeline.explain import explain
 from vedette.undoing import undo
 
 ROOT = Path(__file__).resolve().parents[2]

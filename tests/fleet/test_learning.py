@@ -25,12 +25,12 @@ from vedette.domain.event import Event
 from vedette.domain.memory import Candidate
 from vedette.domain.ports import Thought
 from vedette.domain.run import Run
+from vedette.ledger.history.explain import explain
 from vedette.serve.orders import carry_out
 from vedette.sourcing import gathering
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.timeline.explain import explain
 from vedette.timeline.text import explain_text
 
 ODD = "Could the mooring crew drop by pontoon B about the squeaking fender?"

@@ -24,7 +24,7 @@ from vedette.domain.base.errors import (
     Unavailable,
     VedetteError,
 )
-from vedette.timeline.pages import hold_item
+from vedette.ledger.history.lists import hold_item
 
 
 class People:

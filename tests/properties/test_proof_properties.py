@@ -7,13 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.merkle import head, path, subproof
 
-from vedette.proof import (
-    Frontier,
-    leaf_hash,
-    verify_consistency,
-    verify_inclusion,
-)
-from vedette.tail import Tail
+from vedette.ledger.merkle import Frontier, leaf_hash, verify_consistency, verify_inclusion
+from vedette.ledger.pruned_tree import Tail
 
 ALL_SIZES = 33  # past two powers of two: every shape of proof occurs
 LEAVES = [leaf_hash(b"%d" % number) for number in range(300)]

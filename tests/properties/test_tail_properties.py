@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.merkle import path, subproof
 
-from vedette.archived import NOTHING, Archived
-from vedette.keychain import KeyChain
-from vedette.proof import (
+from vedette.ledger.key_history import KeyChain
+from vedette.ledger.merkle import (
     Frontier,
     ProofError,
     read_notes,
     verify_consistency,
     verify_inclusion,
 )
-from vedette.tail import Tail, frontier_of
+from vedette.ledger.pruned_log import NOTHING, Archived
+from vedette.ledger.pruned_tree import Tail, frontier_of
 
 LEAVES = [sha256(bytes([number])).digest() for number in range(200)]
 

@@ -43,9 +43,9 @@ from tests.simulation.world import closed_world, collect_histories
 from vedette import commands as product
 from vedette.adapters.ledger_file import archive, archived_of, last_before
 from vedette.domain.base.errors import AlreadyDone, BadCommand, Temporary, VedetteError
+from vedette.ledger.history.lists import hold_item
 from vedette.storage import spare_space
 from vedette.testing.harness import TESTER
-from vedette.timeline.pages import hold_item
 
 # How long all may take to end after the last fault, and how long a history may last at all.
 BOUND_S = 60.0

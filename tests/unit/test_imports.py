@@ -115,9 +115,9 @@ LATER = frozenset(
         "vedette.mail",
         "vedette.outside",
         "vedette.serve.http",
-        "vedette.timeline",
+        "vedette.ledger.history",
         "vedette.trying",
-        "vedette.verify",
+        "vedette.ledger.verify",
     }
 )
 # Tells what is loaded when the tool is first called, and at each call after.
@@ -179,7 +179,7 @@ def test_a_start_loads_no_more_than_the_first_event_needs(tmp_path: Path) -> Non
     assert not first & LATER
     # The control: what is served with is loaded by then, and would have been seen.
     assert {"starlette", "uvicorn"} <= second
-    assert {"vedette.timeline", "vedette.serve.http", "http", "email"} <= second & LATER
+    assert {"vedette.ledger.history", "vedette.serve.http", "http", "email"} <= second & LATER
 
 
 def test_the_trial_of_a_policy_and_the_zygote_begin_before_the_event_loop_is_loaded() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vedette.proof import (
+from vedette.ledger.merkle import (
     EMPTY_ROOT,
     Checkpoint,
     Frontier,
@@ -21,7 +21,7 @@ from vedette.proof import (
     verify_inclusion,
     verify_note,
 )
-from vedette.tail import Tail
+from vedette.ledger.pruned_tree import Tail
 
 INPUTS = [
     bytes.fromhex(text)

@@ -10,12 +10,12 @@ import pytest
 
 from vedette.domain.base.canonical import SALT_BYTES, canonical, salted
 from vedette.domain.run import ActionRow
+from vedette.ledger.history.counts import Tally, rules_of
+from vedette.ledger.history.entry_view import read_entry
+from vedette.ledger.history.reconstruction import reconstruct
+from vedette.ledger.history.sample import Sample
+from vedette.ledger.history.time_window import Walked, fields_of, instant, window
 from vedette.testing.harness import checkout
-from vedette.timeline.entry_view import read_entry
-from vedette.timeline.reconstruct import reconstruct
-from vedette.timeline.sample import Sample
-from vedette.timeline.tally import Tally, rules_of
-from vedette.timeline.window import Walked, fields_of, instant, window
 
 RUN, ACTION = "run_1", "act_1"
 SALT = b"s" * SALT_BYTES

@@ -20,11 +20,11 @@ from vedette.domain.entry import Body, Draft, seal
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.hold import move
 from vedette.domain.run import ActionRow, Run, run_id
+from vedette.ledger.history.explain import explain
+from vedette.ledger.history.lists import inbox, runs_page, status
+from vedette.ledger.history.reader import Record, resolve
 from vedette.testing.steps import action, decided, entry, event, held
-from vedette.timeline.explain import explain
 from vedette.timeline.page import explain_page
-from vedette.timeline.pages import inbox, runs_page, status
-from vedette.timeline.record import Record, resolve
 from vedette.timeline.text import explain_text
 
 T0 = 1_750_000_000_000_000

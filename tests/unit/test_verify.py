@@ -14,7 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette.domain.base.canonical import canonical, salted
-from vedette.proof import (
+from vedette.ledger.merkle import (
     Checkpoint,
     Frontier,
     ProofError,
@@ -22,7 +22,7 @@ from vedette.proof import (
     sign_note,
     verifier_key,
 )
-from vedette.verify import Code, Report, verify_ledger
+from vedette.ledger.verify import Code, Report, verify_ledger
 
 NAME = "vedette/first"
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

@@ -15,17 +15,17 @@ def wr(p, s):
 
 import ast
 
-p = V + "timeline/__init__.py"
+p = V + "ledger/history/__init__.py"
 tree = ast.parse(rd(p))
 HOME = {}
 for n in tree.body:
-    if isinstance(n, ast.ImportFrom) and n.module.startswith("vedette.timeline."):
+    if isinstance(n, ast.ImportFrom) and n.module.startswith("vedette.ledger.history."):
         for a in n.names:
             HOME[a.asname or a.name] = (n.module.split(".")[-1], a.name)
 doc = ast.get_docstring(tree)
 wr(p, f'"""{doc}\n"""\n')
 files = subprocess.check_output(
-    "grep -rlE 'from vedette.timeline import' src tests tools agents", shell=True, text=True
+    "grep -rlE 'from vedette.ledger.history import' src tests tools agents", shell=True, text=True
 ).split()
 mods = {x.stem for x in pathlib.Path(V + "timeline").glob("*.py")}
 for f in files:
@@ -42,8 +42,10 @@ for f in files:
                 by.setdefault(HOME[real][0], []).append(n)
             else:
                 rest.append(n)
-        out = [f"{ind}from vedette.timeline import {', '.join(rest)}"] if rest else []
-        out += [f"{ind}from vedette.timeline.{m_} import {', '.join(ns)}" for m_, ns in by.items()]
+        out = [f"{ind}from vedette.ledger.history import {', '.join(rest)}"] if rest else []
+        out += [
+            f"{ind}from vedette.ledger.history.{m_} import {', '.join(ns)}" for m_, ns in by.items()
+        ]
         return "\n".join(out)
 
     wr(f, re.sub(r"^([ ]*)from vedette\.timeline import (\([^)]*\)|[^\n(]*)", one, s, flags=re.M))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from vedette.domain.base import failpoint, machine
 from vedette.domain.base.errors import BadStore
 from vedette.domain.base.fsync import create_whole, drop_parts, sync
-from vedette.proof import SigningKey, verifier_key
+from vedette.ledger.merkle import SigningKey, verifier_key
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

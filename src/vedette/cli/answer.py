@@ -80,7 +80,7 @@ def _one(ctx: click.Context, verb: str, given: Mapping[str, Any]) -> None:
 def found_hold(store: Reads, hold: str) -> dict[str, Any]:
     """Return all that is shown of a hold, by its id. Raises NotFound."""
     from vedette.domain.base.errors import NotFound
-    from vedette.timeline.pages import hold_item
+    from vedette.ledger.history.lists import hold_item
 
     row = store.action(f"act_{hold.removeprefix('hold_').removeprefix('act_')}")
     if row is None or row.hold is None:
@@ -118,7 +118,7 @@ def _asked(
 def in_group(found: Mapping[str, Any]) -> tuple[list[str], str]:
     """Return all that is shown of a group, of many holds the oldest, and the digest of that."""
     from vedette.answering import AT_ONCE
-    from vedette.timeline.groups import digest_of_group
+    from vedette.ledger.history.hold_groups import digest_of_group
 
     listed = dict(list(found["holds"].items())[:AT_ONCE])
     lines = group_lines(found, 0)
@@ -132,8 +132,8 @@ def in_group(found: Mapping[str, Any]) -> tuple[list[str], str]:
 
 def _group(ctx: click.Context, verb: str, given: Mapping[str, Any]) -> None:
     from vedette.answering import AT_ONCE
-    from vedette.timeline.groups import group
-    from vedette.timeline.review import refuse_unseen
+    from vedette.ledger.history.hold_groups import group
+    from vedette.ledger.history.review import refuse_unseen
 
     settings = settings_of(ctx)
     with reading(settings) as store:
@@ -161,7 +161,7 @@ def _not_touched(
     `left` were there when it was `shown`, and too many at once; `joined` were not, or are another
     action by now.
     """
-    from vedette.timeline.groups import groups
+    from vedette.ledger.history.hold_groups import groups
 
     open_now = groups(store, SystemClock().now_us())["items"]
     name, were = shown["group"], shown["holds"]

@@ -13,8 +13,8 @@ from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
+    from vedette.ledger.history.audit import Ledger
     from vedette.load import Settings
-    from vedette.timeline.audit import Ledger
 
 _SHOWN = 50
 # How far the clocks of several workers on one database may be apart.
@@ -53,7 +53,7 @@ def audit_targets(
 
 def _audit(settings: Settings, names: Sequence[str], since_us: int, now_us: int) -> dict[str, Any]:
     from vedette.adapters.target_records import keeps_record, read_record
-    from vedette.timeline.audit import AUDIT, read_ledger
+    from vedette.ledger.history.audit import AUDIT, read_ledger
 
     odd = sorted(set(names) - set(settings.targets))
     if odd:
@@ -115,7 +115,7 @@ def _one(
     names: frozenset[str],
     times: Mapping[str, int],
 ) -> dict[str, Any]:
-    from vedette.timeline.audit import audit_keys, audit_mailbox
+    from vedette.ledger.history.audit import audit_keys, audit_mailbox
 
     given: dict[str, Any] = {**times, "names": names}
     kept_us = 0 if record.keeps_us is None else over_us + _APART_US - record.keeps_us

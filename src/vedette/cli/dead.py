@@ -56,7 +56,7 @@ def _which(verb: Callable[..., Any]) -> Callable[..., Any]:
 @click.pass_context
 def list_(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     """List dead letters with their reasons, newest event first."""
-    from vedette.timeline.dead import dead_page
+    from vedette.ledger.history.dead_letters import dead_page
 
     with reading(settings_of(ctx)) as store:
         page = dead_page(store, SystemClock().now_us(), **given)
@@ -80,7 +80,7 @@ def list_(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
 @click.pass_context
 def show(ctx: click.Context, run: str, as_json: bool) -> None:
     """Show why RUN died, where, and what is not known of its effects."""
-    from vedette.timeline.dead import dead_show
+    from vedette.ledger.history.dead_letters import dead_show
 
     with reading(settings_of(ctx)) as store:
         found = dead_show(store, run)
@@ -146,8 +146,8 @@ def _order(ctx: click.Context, verb: str, given: dict[str, Any], done_as: str) -
 
 def _runs(settings: Settings, given: dict[str, Any]) -> tuple[list[str], bool]:
     """Return the ids of what is meant, and whether there are more than one command may name."""
-    from vedette.timeline.dead import dead_named, letter
-    from vedette.timeline.record import resolve
+    from vedette.ledger.history.dead_letters import dead_named, letter
+    from vedette.ledger.history.reader import resolve
 
     if (given["run"] is not None) == given["everything"]:
         raise BadCommand("say which", mend="give a run, or --all (with --agent or --error)")

@@ -45,7 +45,7 @@ def explain(ctx: click.Context, id_: str, page: Path | None, as_json: bool) -> N
     Event, memories, judgement, proposals with the origin of each argument, decisions with rule
     and revision, effects, outcomes.
     """
-    from vedette.timeline.explain import explain as story
+    from vedette.ledger.history.explain import explain as story
     from vedette.timeline.text import explain_text
 
     settings = settings_of(ctx)

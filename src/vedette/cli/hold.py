@@ -57,7 +57,7 @@ def hold_list(
 
     What stands behind a bar was written outside. `hold show` shows one whole, to answer it.
     """
-    from vedette.timeline.pages import inbox
+    from vedette.ledger.history.lists import inbox
 
     if by_group:
         _groups(ctx, None if waits == "all" else waits, as_json)
@@ -80,7 +80,7 @@ def hold_list(
 
 
 def _groups(ctx: click.Context, waits: str | None, as_json: bool) -> None:
-    from vedette.timeline.groups import groups
+    from vedette.ledger.history.hold_groups import groups
 
     with reading(settings_of(ctx)) as store:
         found = groups(store, SystemClock().now_us(), waits)
@@ -98,7 +98,7 @@ def _groups(ctx: click.Context, waits: str | None, as_json: bool) -> None:
 @click.pass_context
 def hold_show(ctx: click.Context, name: str, as_json: bool) -> None:
     """Show all of HOLD, or of a GROUP of them, and how to answer it."""
-    from vedette.timeline.groups import group
+    from vedette.ledger.history.hold_groups import group
 
     with reading(settings_of(ctx)) as store:
         if name.startswith("grp_"):

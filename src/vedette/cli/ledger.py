@@ -16,8 +16,8 @@ from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
     from vedette.adapters.ledger_file import Walk
+    from vedette.ledger.verify import Report
     from vedette.load import Settings
-    from vedette.verify import Report
 
 _SHOWN = 20
 
@@ -126,7 +126,7 @@ def _report(
     archive: Path | None,
 ) -> Report:
     from vedette.adapters.ledger_file import Exported, verify_store
-    from vedette.proof import ProofError
+    from vedette.ledger.merkle import ProofError
 
     try:
         if export is not None:
@@ -200,7 +200,7 @@ def _text(value: dict[str, Any]) -> str:
 
 def _verify_proof(file: Path, key: Path | None, as_json: bool) -> int:
     from vedette.adapters.ledger_file import CONSISTENCY, verify_growth, verify_proof
-    from vedette.proof import ProofError
+    from vedette.ledger.merkle import ProofError
 
     if key is None:
         raise BadCommand("a proof is worth what its key is", mend="give --key FILE")

@@ -52,8 +52,8 @@ def anomaly(
     SERIES is the subject of its events. The picture is one SVG file with nothing outside of it.
     --last counts from when events were recorded; --json prints the points instead.
     """
+    from vedette.ledger.history.series import plot as made
     from vedette.timeline.picture import picture, summary
-    from vedette.timeline.plot import plot as made
 
     from_us, to_us = since(last, until)
     settings = settings_of(ctx)

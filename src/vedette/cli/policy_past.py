@@ -23,7 +23,7 @@ LIVE, FOLDER = "live", "folder"
 @click.pass_context
 def policy_history(ctx: click.Context, limit: int, as_json: bool) -> None:
     """List the revisions, newest first: when, who, why, from which commit."""
-    from vedette.timeline.policies import history
+    from vedette.ledger.history.policy_history import history
 
     settings = settings_of(ctx)
     with reading(settings) as store:
@@ -65,7 +65,7 @@ def policy_diff(ctx: click.Context, old: str, new: str, as_json: bool) -> None:
 
     Without B the fleet's policy folder is compared, without both with what is live.
     """
-    from vedette.timeline.policies import differences
+    from vedette.ledger.history.policy_history import differences
 
     settings = settings_of(ctx)
     with reading(settings) as store:

@@ -24,7 +24,7 @@ from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
     from vedette.adapters.ledger_file import Walk
-    from vedette.timeline.match import Matched
+    from vedette.ledger.history.target_match import Matched
 
 
 @click.command("reconstruct")
@@ -61,8 +61,8 @@ def reconstruct(
     Exits with 1 if the entries do not agree with each other, or a target's record with them. What
     makes entries trustworthy is `ledger verify`.
     """
-    from vedette.timeline.match import match
-    from vedette.timeline.reconstruct import reconstruct as rebuilt
+    from vedette.ledger.history.reconstruction import reconstruct as rebuilt
+    from vedette.ledger.history.target_match import match
     from vedette.timeline.report_text import reconstruction_text
 
     from_us, to_us = since(last, until)

@@ -46,7 +46,7 @@ def report(
     with it, and what each lacks to earn act. Read from the ledger, beside a running fleet or with
     none. With --judges it ends with what `replay --judges` finds.
     """
-    from vedette.timeline.report import report as made
+    from vedette.ledger.history.report import report as made
     from vedette.timeline.report_text import report_text, would_lines
 
     from_us, to_us = since(last, until)

@@ -24,7 +24,7 @@ def runs(
     as_json: bool,
 ) -> None:
     """List runs, newest first."""
-    from vedette.timeline.pages import runs_page
+    from vedette.ledger.history.lists import runs_page
 
     with reading(settings_of(ctx)) as store:
         page = runs_page(

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 @click.pass_context
 def status(ctx: click.Context, as_json: bool) -> None:
     """Show what runs, waits, is stopped and is live; works with and without a running fleet."""
+    from vedette.ledger.history.lists import status as stand
     from vedette.serve.client import LocalClient
-    from vedette.timeline.pages import status as stand
 
     settings = settings_of(ctx)
     with reading(settings) as store:

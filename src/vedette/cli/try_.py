@@ -106,7 +106,7 @@ def _given(settings: Settings, text: str, store: Reads | None) -> _Given:
 
 def _recorded(store: Reads, text: str) -> _Given:
     from vedette.domain.compensation import is_undo
-    from vedette.timeline.record import resolve
+    from vedette.ledger.history.reader import resolve
 
     kind, name = resolve(store, text)
     if kind not in ("event", "run"):

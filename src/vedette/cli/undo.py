@@ -54,7 +54,7 @@ _TOLD: dict[str | None, str] = {
 
 def _effect(store: Reads, text: str) -> str:
     """Return the action that is meant. Raises BadCommand, NotFound."""
-    from vedette.timeline.record import action_of, resolve
+    from vedette.ledger.history.reader import action_of, resolve
 
     kind, name = resolve(store, text)
     if kind not in ("run", "event"):

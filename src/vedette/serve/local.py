@@ -118,7 +118,7 @@ class _Door:
 
     async def changes(self, request: Request) -> Response:
         async def look(request: Request) -> Mapping[str, Any]:
-            from vedette.timeline.entries import changes
+            from vedette.ledger.history.changes import changes
 
             asked = request.query_params
             after, topics = asked.get("after", ""), asked.get("topics")

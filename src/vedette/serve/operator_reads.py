@@ -18,7 +18,7 @@ _FILTERS = frozenset(
 
 def changes(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
     """Return what was touched after a place in the ledger (`after`, `topics`)."""
-    from vedette.timeline.entries import changes
+    from vedette.ledger.history.changes import changes
 
     _only(asked, "after", "topics")
     topics = asked.get("topics")
@@ -31,7 +31,7 @@ def changes(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
 
 def holds(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
     """Return a page of holds (`waits`, `after`, `limit`)."""
-    from vedette.timeline.pages import inbox
+    from vedette.ledger.history.lists import inbox
 
     _only(asked, "waits", "after", "limit")
     waits = asked.get("waits", "approval")
@@ -46,7 +46,7 @@ def holds(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
 
 def runs(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
     """Return a page of runs (`agent`, `state`, `before`, `after`, `limit`)."""
-    from vedette.timeline.pages import runs_page
+    from vedette.ledger.history.lists import runs_page
 
     _only(asked, "agent", "state", "before", "after", "limit")
     given: dict[str, Any] = {
@@ -57,7 +57,7 @@ def runs(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
 
 def entries(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
     """Return a page of entries (`at`, `before`, `after`, `limit`, and what an index finds by)."""
-    from vedette.timeline.entries import entries_page
+    from vedette.ledger.history.changes import entries_page
 
     _only(asked, "at", "before", "after", "limit", *_FILTERS)
     filters: dict[str, Any] = {name: asked[name] for name in asked if name in _FILTERS}
@@ -76,7 +76,7 @@ def entries(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
 
 def dead(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
     """Return a page of dead letters (`agent`, `error`, `before`, `limit`)."""
-    from vedette.timeline.dead import dead_page
+    from vedette.ledger.history.dead_letters import dead_page
 
     _only(asked, "agent", "error", "before", "limit")
     given: dict[str, Any] = {name: asked.get(name) for name in ("agent", "error", "before")}

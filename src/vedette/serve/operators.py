@@ -163,7 +163,7 @@ class Door:
             return await carry_out(self._commands, verb, order, given)
 
     async def _explain(self, request: Request, who: Principal) -> Any:
-        from vedette.timeline.explain import explain
+        from vedette.ledger.history.explain import explain
 
         require(who, who.roles, "explain")
         wanted = request.path_params["id"]

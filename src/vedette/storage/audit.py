@@ -78,7 +78,8 @@ UNTOLD: Mapping[tuple[str, str], str] = {
     **{("candidate", name): "a table of older stores; memories are read from the entries" for name
        in ("seq", "bank", "scope", "agent", "run", "event")},
 }  # fmt: skip
-# Proved by checkpoints, salted digests and the keys: `vedette.verify` and the ledger's columns.
+# Proved by checkpoints, salted digests and the keys: `vedette.ledger.verify` and the ledger's
+# columns.
 PROVED = frozenset({"entry", "body", "checkpoint"})
 
 

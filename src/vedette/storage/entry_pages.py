@@ -2,7 +2,7 @@
 
 Nothing here scans. A filter that no single index answers in order is merged from lanes, each of
 which one does: an agent's entries from those of its kinds, the runs closed from those of the
-agents. What has no index is not a filter (see `vedette.timeline.entries`).
+agents. What has no index is not a filter (see `vedette.ledger.history.changes`).
 """
 
 from __future__ import annotations

@@ -12,14 +12,14 @@ from typing import Any
 
 import orjson
 
-from vedette.archived import Archived
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import Draft
 from vedette.domain.memory_state import Learned
 from vedette.domain.policy_wasm import NAME
 from vedette.domain.ports import Erased
-from vedette.keychain import ROTATED
-from vedette.proof import Checkpoint, ProofError, SigningKey, parse_note
+from vedette.ledger.key_history import ROTATED
+from vedette.ledger.merkle import Checkpoint, ProofError, SigningKey, parse_note
+from vedette.ledger.pruned_log import Archived
 from vedette.storage import kept
 from vedette.storage.database import Database, Row
 from vedette.storage.erase import abouts_of, erase_memories, events_of, unname

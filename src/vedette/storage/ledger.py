@@ -16,7 +16,8 @@ from vedette.domain.base.canonical import SALT_BYTES, salted
 from vedette.domain.base.errors import BadCommand, BadStore
 from vedette.domain.base.failpoint import reach
 from vedette.domain.entry import Draft, seal
-from vedette.proof import (
+from vedette.ledger.history.projection import Told
+from vedette.ledger.merkle import (
     Checkpoint,
     Frontier,
     SigningKey,
@@ -30,7 +31,6 @@ from vedette.proof import (
 from vedette.storage.database import Database
 from vedette.storage.views import Views
 from vedette.storage.witness import Witness
-from vedette.view import Told
 
 _ENTRY = (
     "INSERT INTO entry(seq,at,kind,about,agent,outcome,rule,policy_rev,actor,cause,bytes) "

@@ -17,13 +17,13 @@ from typing import Any
 
 import orjson
 
-from vedette.archived import Archived
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.clock import iso
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand, BadStore
 from vedette.domain.entry import Body, Draft
-from vedette.proof import Checkpoint, ProofError, parse_note, read_notes, verify_note
+from vedette.ledger.merkle import Checkpoint, ProofError, parse_note, read_notes, verify_note
+from vedette.ledger.pruned_log import Archived
 from vedette.storage.database import Database, Row
 from vedette.storage.ledger import META, Ledger
 from vedette.storage.orders import Orders

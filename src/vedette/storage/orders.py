@@ -269,8 +269,8 @@ class Orders:
         Raises BadCommand; NotShown if the draft's `shown_digest` is not that of the hold as it is.
         """
         # Here: the first event needs none of it.
-        from vedette.timeline.pages import hold_item
-        from vedette.timeline.review import refuse_unseen
+        from vedette.ledger.history.lists import hold_item
+        from vedette.ledger.history.review import refuse_unseen
 
         fetch = self._database.rows
         position = find_position(self._database, action)

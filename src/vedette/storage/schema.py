@@ -113,7 +113,8 @@ CREATE TABLE bundle(digest TEXT PRIMARY KEY, files BLOB NOT NULL) STRICT, WITHOU
 CREATE TABLE policy(
   number INTEGER PRIMARY KEY, digest TEXT NOT NULL, seq INTEGER NOT NULL, at INTEGER NOT NULL
 ) STRICT;
--- What people look at: a function of the entries alone (vedette.view), written with them.
+-- What people look at: a function of the entries alone (vedette.ledger.history.projection), written
+-- with them.
 CREATE TABLE view(
   name TEXT NOT NULL, id TEXT NOT NULL, version INTEGER NOT NULL, sort INTEGER NOT NULL,
   data BLOB NOT NULL, PRIMARY KEY(name, id)

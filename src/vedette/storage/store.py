@@ -20,7 +20,7 @@ from vedette.domain.identity import ENGINE
 from vedette.domain.memory_state import Learned
 from vedette.domain.ports import Accepted, Arrival, Ended, Erased, History, Refused
 from vedette.domain.run import ActionRow, Committed, Run, Step
-from vedette.proof import SigningKey, verifier_key
+from vedette.ledger.merkle import SigningKey, verifier_key
 from vedette.storage.curated import correct, curate, propose, undo
 from vedette.storage.database import Database
 from vedette.storage.dead import drop, redrive

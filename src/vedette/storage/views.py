@@ -1,8 +1,8 @@
 """The read tables as they are kept: written at the end of a group, in the entries' transaction.
 
-What entries come to is `vedette.view`; here it is fetched, kept in memory between groups, written
-and made again. The rows in memory are forgotten whenever somebody else may have written, or what
-was written here may not stand.
+What entries come to is `vedette.ledger.history.projection`; here it is fetched, kept in memory
+between groups, written and made again. The rows in memory are forgotten whenever somebody else may
+have written, or what was written here may not stand.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import orjson
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.base.failpoint import reach
+from vedette.ledger.history.projection import Key, Row, Told, View, folded, told_of
 from vedette.storage.database import Database
-from vedette.view import Key, Row, Told, View, folded, told_of
 
 # Rows and runs kept in memory; beyond that all are forgotten and read again as they are needed.
 _KEPT = 16_384

@@ -14,7 +14,7 @@ from vedette.domain.base import machine
 from vedette.domain.base.errors import BadStore
 from vedette.domain.base.fsync import sync
 from vedette.domain.base.state_folder import open_file, refuse_link
-from vedette.proof import Checkpoint, ProofError, parse_note, read_notes
+from vedette.ledger.merkle import Checkpoint, ProofError, parse_note, read_notes
 
 FILE = "witness.log"
 

@@ -191,7 +191,7 @@ class FleetHarness:
 
     def shown_digest(self, row: ActionRow) -> str:
         """Return the digest of what a person is shown of a hold now."""
-        from vedette.timeline.pages import hold_item
+        from vedette.ledger.history.lists import hold_item
 
         found: str = hold_item(self.app.store, row, self.app.line.clock.now_us())["shown_digest"]
         return found

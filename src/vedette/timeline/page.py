@@ -16,7 +16,7 @@ from typing import Any
 from vedette.domain.display_text import INSIDE, OUTSIDE
 from vedette.domain.effect import OPEN
 from vedette.domain.event import DATA
-from vedette.timeline.actions import quiet_told, tries_told
+from vedette.ledger.history.action import quiet_told, tries_told
 from vedette.timeline.text import safe
 
 When = Callable[[int], str]

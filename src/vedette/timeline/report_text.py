@@ -12,11 +12,11 @@ from typing import Any
 from vedette.domain.base.clock import utc_second
 from vedette.domain.base.safe_text import BAR
 from vedette.domain.display_text import about_line
-from vedette.timeline.actions import ActionHistory
-from vedette.timeline.answered import answered_text
-from vedette.timeline.reconstruct import Reconstruction
+from vedette.ledger.history.action import ActionHistory
+from vedette.ledger.history.approval_times import answered_text
+from vedette.ledger.history.observe_mode import would_text
+from vedette.ledger.history.reconstruction import Reconstruction
 from vedette.timeline.text import safe
-from vedette.timeline.would import would_text
 
 When = Callable[[int], str]
 

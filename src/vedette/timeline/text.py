@@ -17,7 +17,7 @@ from vedette.domain.base.safe_text import escape_text, fold_line
 from vedette.domain.display_text import about_lines
 from vedette.domain.effect import OPEN
 from vedette.domain.event import DATA, PRINCIPAL, REASON, UNDONE
-from vedette.timeline.actions import quiet_told, tries_told
+from vedette.ledger.history.action import quiet_told, tries_told
 
 # title, head, text, dim, permit, hold, deny, done, failed: what a terminal may colour.
 Styled = tuple[str, str]

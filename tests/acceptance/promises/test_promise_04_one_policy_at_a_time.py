@@ -14,6 +14,7 @@ from vedette.domain.effect import Call
 from vedette.domain.event import Event
 from vedette.domain.run import Step
 from vedette.hold import DENIED_US
+from vedette.ledger.history.explain import explain
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import (
@@ -27,7 +28,6 @@ from vedette.testing.toy import (
     until,
     write_policies,
 )
-from vedette.timeline.explain import explain
 
 
 async def thousand_queued(fleet: FleetHarness, world: World) -> list[Event]:

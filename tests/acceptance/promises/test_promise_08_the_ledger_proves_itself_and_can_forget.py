@@ -14,7 +14,8 @@ from vedette.adapters.keys import ledger_key
 from vedette.adapters.ledger_file import verify_store
 from vedette.adapters.sqlite import OpenedStore
 from vedette.domain.event import Event
-from vedette.proof import key_id, sign_note, verifier_key
+from vedette.ledger.merkle import key_id, sign_note, verifier_key
+from vedette.ledger.verify import Code, verify_ledger
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import (
     World,
@@ -22,7 +23,6 @@ from vedette.testing.toy import (
     send,
     toy_fleet,
 )
-from vedette.verify import Code, verify_ledger
 
 
 def verified(folder: Path) -> Any:

@@ -30,11 +30,11 @@ from vedette.adapters.ledger_file.files import (
     sync_folder,
 )
 from vedette.adapters.ledger_file.proofs import Grown
-from vedette.archived import Archived
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.disk_errors import told_of_disk
 from vedette.domain.base.errors import BadCommand, BadStore
 from vedette.domain.base.failpoint import reach
+from vedette.ledger.pruned_log import Archived
 
 _NAME = re.compile(r"([0-9]{12})-([0-9]{12})\Z")
 _PART = ".part"

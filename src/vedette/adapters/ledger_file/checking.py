@@ -16,10 +16,10 @@ from vedette.adapters.ledger_file.files import (
     size_of,
     snapshot,
 )
-from vedette.proof import Frontier, ProofError
-from vedette.timeline.actions import MOVES, ActionHistory
-from vedette.timeline.entry_view import view_entry
-from vedette.verify import Code, Finding, Report, verify_ledger
+from vedette.ledger.history.action import MOVES, ActionHistory
+from vedette.ledger.history.entry_view import view_entry
+from vedette.ledger.merkle import Frontier, ProofError
+from vedette.ledger.verify import Code, Finding, Report, verify_ledger
 
 # The typed columns that a store keeps beside the bytes, in the order in which it yields them.
 COLUMNS = (

@@ -17,11 +17,11 @@ from typing import Any, Protocol
 
 import orjson
 
-from vedette.archived import NOTHING, Archived
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand, BadStore
 from vedette.domain.base.fsync import sync
-from vedette.proof import Checkpoint, ProofError, parse_note, read_notes
+from vedette.ledger.merkle import Checkpoint, ProofError, parse_note, read_notes
+from vedette.ledger.pruned_log import NOTHING, Archived
 
 EXPORT = "vedette.export/1"
 

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from vedette.adapters.ledger_file.files import Walk, archived_of, read_object, size_of, snapshot
-from vedette.archived import Archived
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand
-from vedette.keychain import ROTATED, Handover, KeyChain, chain_of
-from vedette.proof import (
+from vedette.ledger.key_history import ROTATED, Handover, KeyChain, chain_of
+from vedette.ledger.merkle import (
     Checkpoint,
     ProofError,
     leaf_hash,
@@ -23,7 +22,8 @@ from vedette.proof import (
     verify_inclusion,
     verify_note,
 )
-from vedette.tail import Tail
+from vedette.ledger.pruned_log import Archived
+from vedette.ledger.pruned_tree import Tail
 
 PROOF = "vedette.proof/1"
 CONSISTENCY = "vedette.consistency/1"

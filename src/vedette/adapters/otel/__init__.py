@@ -1,7 +1,7 @@
 """Sends spans to an OpenTelemetry collector, by OTLP over HTTP (extra `otlp`).
 
-The spans are made of the ledger (vedette.timeline.trace) with ids and times of their own, so the
-SDK's tracer, which gives both itself, is not used: its span type and the exporter are.
+The spans are made of the ledger (vedette.ledger.history.trace) with ids and times of their own, so
+the SDK's tracer, which gives both itself, is not used: its span type and the exporter are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vedette.domain.base.errors import BadFleet
-from vedette.timeline.trace import Span
+from vedette.ledger.history.trace import Span
 
 
 class OtlpSpans:

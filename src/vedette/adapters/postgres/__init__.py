@@ -33,7 +33,7 @@ from vedette.domain.base.state_folder import secure
 from vedette.domain.bundle import Bundle
 from vedette.domain.entry import Draft
 from vedette.domain.run import Run, Step
-from vedette.proof import Checkpoint, SigningKey, parse_note, verifier_key
+from vedette.ledger.merkle import Checkpoint, SigningKey, parse_note, verifier_key
 from vedette.storage.database import Row
 from vedette.storage.lock import LOCK, own
 from vedette.storage.loss import holds_head, name_instance

@@ -14,7 +14,7 @@ from vedette.adapters.sqlite.connection import open_database
 from vedette.adapters.sqlite.database import SqliteDatabase
 from vedette.domain.base.disk_errors import told_of_disk
 from vedette.domain.base.state_folder import secure
-from vedette.proof import SigningKey
+from vedette.ledger.merkle import SigningKey
 from vedette.storage.lock import LOCK, own
 from vedette.storage.reads import Reads
 from vedette.storage.schema import SCHEMA

@@ -10,7 +10,7 @@ from typing import Any
 
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
-from vedette.timeline.audit import Item, Mail
+from vedette.ledger.history.audit import Item, Mail
 
 
 @dataclass(frozen=True, slots=True)

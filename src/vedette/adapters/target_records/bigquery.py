@@ -13,7 +13,7 @@ from typing import Any
 
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadFleet, Unavailable
-from vedette.timeline.audit import Item
+from vedette.ledger.history.audit import Item
 
 _HOST = "BIGQUERY_EMULATOR_HOST"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,299}\Z")

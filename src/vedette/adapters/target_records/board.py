@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from vedette.domain.base.clock import from_iso
 from vedette.domain.base.errors import BadFleet, Unavailable
-from vedette.timeline.audit import Item
+from vedette.ledger.history.audit import Item
 
 _LOCKED_S = 5.0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vedette.domain.base.errors import BadFleet, Unavailable
-from vedette.timeline.audit import INBOX, Mail
+from vedette.ledger.history.audit import INBOX, Mail
 
 _INFO = ":2,"
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from vedette.domain.base.errors import BadFleet, Unavailable
-from vedette.timeline.audit import Item
+from vedette.ledger.history.audit import Item
 
 _HOST = "PUBSUB_EMULATOR_HOST"
 # Messages for one request; and how long one may stay ours, in seconds (the longest there is).

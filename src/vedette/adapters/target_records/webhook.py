@@ -16,9 +16,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from vedette.domain.base.clock import from_iso
 from vedette.domain.base.errors import BadFleet, Unavailable
+from vedette.ledger.history.audit import Item
 from vedette.load.part import is_here
 from vedette.load.secrets import read_secret
-from vedette.timeline.audit import Item
 
 MOST_BYTES = 256 << 20
 _TIMEOUT_S = 30.0

@@ -8,8 +8,8 @@ from dataclasses import field
 from typing import Any
 
 from vedette.domain.base.dataclass import dataclass
-from vedette.timeline.actions import ActionHistory
-from vedette.timeline.reconstruct import Reconstruction
+from vedette.ledger.history.action import ActionHistory
+from vedette.ledger.history.reconstruction import Reconstruction
 
 
 @dataclass(slots=True)

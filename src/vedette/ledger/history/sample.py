@@ -11,7 +11,7 @@ import heapq
 from typing import Any
 
 from vedette.domain.base.canonical import sha256_hex
-from vedette.timeline.entry_view import Decision, EntryView, Withdrawal
+from vedette.ledger.history.entry_view import Decision, EntryView, Withdrawal
 
 
 class Sample:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import field
 
 from vedette.domain.base.dataclass import dataclass
-from vedette.proof import Frontier, ProofError, node_hash
+from vedette.ledger.merkle import Frontier, ProofError, node_hash
 
 
 @dataclass(slots=True)

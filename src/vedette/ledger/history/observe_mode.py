@@ -16,7 +16,7 @@ from dataclasses import field
 from typing import Any
 
 from vedette.domain.base.dataclass import dataclass
-from vedette.timeline.entry_view import (
+from vedette.ledger.history.entry_view import (
     Acceptance,
     Answer,
     Correction,

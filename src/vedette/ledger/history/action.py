@@ -17,7 +17,7 @@ from vedette.domain.effect import OPEN, EffectState
 from vedette.domain.entry import ANSWERS, EFFECT_KINDS
 from vedette.domain.origin import escape
 from vedette.domain.run import ActionRow
-from vedette.timeline.entry_view import (
+from vedette.ledger.history.entry_view import (
     Answer,
     Claim,
     Decision,

@@ -11,14 +11,14 @@ from collections import Counter
 from typing import Any, Protocol, cast
 
 from vedette.domain.base.clock import ago, iso
-from vedette.timeline.answered import Answered
-from vedette.timeline.entry_view import read_entry
-from vedette.timeline.record import Record
-from vedette.timeline.review import about_run
-from vedette.timeline.sample import Sample
-from vedette.timeline.tally import Tally, rules_of
-from vedette.timeline.window import Walk, fields_of, window
-from vedette.timeline.would import Would
+from vedette.ledger.history.approval_times import Answered
+from vedette.ledger.history.counts import Tally, rules_of
+from vedette.ledger.history.entry_view import read_entry
+from vedette.ledger.history.observe_mode import Would
+from vedette.ledger.history.reader import Record
+from vedette.ledger.history.review import about_run
+from vedette.ledger.history.sample import Sample
+from vedette.ledger.history.time_window import Walk, fields_of, window
 
 REPORT = "vedette.report/1"
 SAMPLED = 20

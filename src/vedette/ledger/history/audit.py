@@ -15,8 +15,8 @@ from typing import Any
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.effect import OPEN
 from vedette.domain.entry import EFFECT_KINDS
-from vedette.timeline.entry_view import Decision, EffectChange, view_entry
-from vedette.timeline.window import Walk, fields_of
+from vedette.ledger.history.entry_view import Decision, EffectChange, view_entry
+from vedette.ledger.history.time_window import Walk, fields_of
 
 AUDIT = "vedette.audit/1"
 

@@ -16,9 +16,17 @@ import orjson
 
 from vedette.domain.base.canonical import SALT_BYTES, salted
 from vedette.domain.base.dataclass import dataclass
-from vedette.timeline.actions import ActionHistory, Finding, effect_states, finding
-from vedette.timeline.entry_view import Acceptance, Answer, EntryView, typed_view
-from vedette.timeline.window import Walk, Walked, Window, begun_before, earlier, fields_of, window
+from vedette.ledger.history.action import ActionHistory, Finding, effect_states, finding
+from vedette.ledger.history.entry_view import Acceptance, Answer, EntryView, typed_view
+from vedette.ledger.history.time_window import (
+    Walk,
+    Walked,
+    Window,
+    begun_before,
+    earlier,
+    fields_of,
+    window,
+)
 
 RECONSTRUCTION = "vedette.reconstruct/1"
 

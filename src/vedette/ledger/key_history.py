@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from vedette.domain.base.dataclass import dataclass
-from vedette.proof import (
+from vedette.ledger.merkle import (
     Checkpoint,
     ProofError,
     leaf_hash,

@@ -11,8 +11,9 @@ from typing import Any
 
 from vedette.domain.identity import Identity
 from vedette.domain.run import ActionRow, Run
-from vedette.timeline.actions import action_object
-from vedette.timeline.entry_view import (
+from vedette.ledger.history.action import action_object
+from vedette.ledger.history.compensations import undone_object
+from vedette.ledger.history.entry_view import (
     Acceptance,
     Candidate,
     Correction,
@@ -20,10 +21,9 @@ from vedette.timeline.entry_view import (
     Judgement,
     Recall,
 )
-from vedette.timeline.record import Record, action_of, resolve
-from vedette.timeline.review import about_event, acceptance
-from vedette.timeline.run import RunHistory, read_run
-from vedette.timeline.undone import undone_object
+from vedette.ledger.history.reader import Record, action_of, resolve
+from vedette.ledger.history.review import about_event, acceptance
+from vedette.ledger.history.run import RunHistory, read_run
 
 EXPLAIN = "vedette.explain/1"
 

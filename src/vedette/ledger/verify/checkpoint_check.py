@@ -1,8 +1,8 @@
 """Signed checkpoints against the entries, and against each other.
 
 A note is believed once the key in force at its size has signed it; which key that was, the
-entries say (`vedette.keychain`). A checkpoint that differs from the entries is a fork, a cut or a
-rewriting, unless an authenticated `store.restored` accounts for it: see `_account`.
+entries say (`vedette.ledger.key_history`). A checkpoint that differs from the entries is a fork, a
+cut or a rewriting, unless an authenticated `store.restored` accounts for it: see `_account`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,17 @@ from dataclasses import field
 from itertools import pairwise
 from typing import Any
 
-from vedette.archived import Archived
 from vedette.domain.base.dataclass import dataclass
-from vedette.keychain import KeyChain, named_key
-from vedette.proof import Checkpoint, ProofError, parse_note, parse_verifier_key, verify_note
-from vedette.verify.finding import Code, Findings, Restored, shown
+from vedette.ledger.key_history import KeyChain, named_key
+from vedette.ledger.merkle import (
+    Checkpoint,
+    ProofError,
+    parse_note,
+    parse_verifier_key,
+    verify_note,
+)
+from vedette.ledger.pruned_log import Archived
+from vedette.ledger.verify.finding import Code, Findings, Restored, shown
 
 STORE = "store"
 WITNESS = "witness"

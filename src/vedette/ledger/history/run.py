@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol, TypeVar
 
 from vedette.domain.base.dataclass import dataclass
-from vedette.timeline.actions import ActionHistory, history_of
-from vedette.timeline.entry_view import Death, EntryView, Judgement, Withdrawal, read_entry
+from vedette.ledger.history.action import ActionHistory, history_of
+from vedette.ledger.history.entry_view import Death, EntryView, Judgement, Withdrawal, read_entry
 
 # As many entries of a run are read; of longer ones the first.
 ENTRIES = 1000

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import orjson
 
 from vedette.domain.base.canonical import SALT_BYTES, checked, salted
-from vedette.keychain import ROTATED
-from vedette.verify.finding import Code, Findings, shown
+from vedette.ledger.key_history import ROTATED
+from vedette.ledger.verify.finding import Code, Findings, shown
 
 ERASURE = "body.erased"
 RESTORE = "store.restored"

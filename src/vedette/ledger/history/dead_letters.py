@@ -7,10 +7,10 @@ from typing import Any
 
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.run import ActionRow, Run
-from vedette.timeline.entry_view import Death
-from vedette.timeline.pages import MOST
-from vedette.timeline.record import Record, resolve
-from vedette.timeline.run import RunHistory, read_run
+from vedette.ledger.history.entry_view import Death
+from vedette.ledger.history.lists import MOST
+from vedette.ledger.history.reader import Record, resolve
+from vedette.ledger.history.run import RunHistory, read_run
 
 DEAD = "vedette.dead/1"
 # How many a command may name: all are moved in one transaction.

@@ -14,8 +14,8 @@ import orjson
 
 from vedette.domain.base.canonical import canonical, sha256_hex
 from vedette.domain.base.errors import NotFound
-from vedette.timeline.pages import MOST, hold_item
-from vedette.timeline.record import Record
+from vedette.ledger.history.lists import MOST, hold_item
+from vedette.ledger.history.reader import Record
 
 # How many holds are looked at, and how many of an argument's different values are told.
 LOOKED_AT = 2000

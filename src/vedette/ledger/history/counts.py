@@ -14,9 +14,9 @@ from typing import Any
 
 from vedette.domain.effect import OPEN
 from vedette.domain.run import ActionRow
-from vedette.timeline.actions import AGAIN, times
-from vedette.timeline.entry_view import Decision, EffectChange, EntryView
-from vedette.timeline.sample import Sample
+from vedette.ledger.history.action import AGAIN, times
+from vedette.ledger.history.entry_view import Decision, EffectChange, EntryView
+from vedette.ledger.history.sample import Sample
 
 # A verb of a person, or of the engine itself, that changed what holds.
 _CHANGES = frozenset(

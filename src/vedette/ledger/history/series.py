@@ -21,7 +21,7 @@ from vedette.domain.base.clock import from_iso
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.event import metric_value
-from vedette.timeline.entry_view import (
+from vedette.ledger.history.entry_view import (
     Acceptance,
     Answer,
     Correction,
@@ -31,7 +31,7 @@ from vedette.timeline.entry_view import (
     Judgement,
     view_entry,
 )
-from vedette.timeline.window import Walk, instant, window
+from vedette.ledger.history.time_window import Walk, instant, window
 
 PLOT = "vedette.plot/1"
 

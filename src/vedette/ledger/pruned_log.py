@@ -12,9 +12,9 @@ from typing import Any
 import orjson
 
 from vedette.domain.base.dataclass import dataclass
-from vedette.keychain import Handover, KeyChain
-from vedette.proof import Frontier, ProofError
-from vedette.tail import frontier_of
+from vedette.ledger.key_history import Handover, KeyChain
+from vedette.ledger.merkle import Frontier, ProofError
+from vedette.ledger.pruned_tree import frontier_of
 
 SCHEMA = "vedette.archived/1"
 

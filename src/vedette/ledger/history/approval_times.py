@@ -12,7 +12,7 @@ from statistics import median_low
 from typing import Any
 
 from vedette.domain.base.dataclass import dataclass
-from vedette.timeline.entry_view import Answer, Decision, EntryView, read_entry
+from vedette.ledger.history.entry_view import Answer, Decision, EntryView, read_entry
 
 # Nobody reads an action in less (microseconds).
 FAST_US = 3_000_000

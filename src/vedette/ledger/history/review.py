@@ -17,9 +17,9 @@ from vedette.domain.base.canonical import DIGEST_PREFIX, canonical, sha256_hex
 from vedette.domain.base.errors import NotShown
 from vedette.domain.display import DISPLAYS, Display, display_of, read_displays, show_event
 from vedette.domain.run import ActionRow
-from vedette.timeline.actions import ActionHistory
-from vedette.timeline.entry_view import Acceptance, EntryView, Judgement, read_entry
-from vedette.timeline.record import Record
+from vedette.ledger.history.action import ActionHistory
+from vedette.ledger.history.entry_view import Acceptance, EntryView, Judgement, read_entry
+from vedette.ledger.history.reader import Record
 
 SHOWN = "vedette.shown/2"
 

@@ -13,11 +13,11 @@ import orjson
 
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.run import ActionRow, Run, RunState
-from vedette.timeline.actions import action_object, history_of, notes_object
-from vedette.timeline.entry_view import read_entry
-from vedette.timeline.record import Record
-from vedette.timeline.review import about_event, event_of, shown_digest
-from vedette.timeline.run import read_run
+from vedette.ledger.history.action import action_object, history_of, notes_object
+from vedette.ledger.history.entry_view import read_entry
+from vedette.ledger.history.reader import Record
+from vedette.ledger.history.review import about_event, event_of, shown_digest
+from vedette.ledger.history.run import read_run
 
 MOST = 200
 

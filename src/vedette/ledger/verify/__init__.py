@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from vedette.archived import NOTHING, Archived
-from vedette.proof import Frontier, ProofError, leaf_hash, parse_verifier_key
-from vedette.verify.entries import BodyLookup, Entries
-from vedette.verify.finding import Code, Finding, Findings, Report, Restored
-from vedette.verify.heads import STORE, WITNESS, Heads
+from vedette.ledger.merkle import Frontier, ProofError, leaf_hash, parse_verifier_key
+from vedette.ledger.pruned_log import NOTHING, Archived
+from vedette.ledger.verify.checkpoint_check import STORE, WITNESS, Heads
+from vedette.ledger.verify.entry_check import BodyLookup, Entries
+from vedette.ledger.verify.finding import Code, Finding, Findings, Report, Restored
 
 
 def verify_ledger(

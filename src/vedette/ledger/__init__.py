@@ -1,0 +1,1 @@
+"""The record: how it is proved, checked by anybody (`verify`) and read by people (`history`)."""
