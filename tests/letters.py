@@ -14,8 +14,8 @@ from vedette.adapters.pubsub.admin import apply
 from vedette.adapters.pubsub.client import Connection, connect
 from vedette.adapters.pubsub.declared import declared
 from vedette.adapters.pubsub.decode import Decoder
+from vedette.config.deployment import PubsubPlan
 from vedette.domain.event import Event
-from vedette.load.edges import PubsubPlan
 
 
 def pull_plan(**more: Any) -> PubsubPlan:

@@ -22,10 +22,10 @@ from vedette.adapters.worker_pool.judges import Making
 from vedette.adapters.worker_pool.pool import WorkerPool
 from vedette.adapters.worker_pool.relay import Relay
 from vedette.adapters.worker_pool.remote import RemoteJudges, RemotePool
+from vedette.config.agent_folder import release_digest
+from vedette.config.snapshot import Snapshot, keep_snapshot
 from vedette.domain.agent import Limits
 from vedette.domain.ports.tokens import Tokens
-from vedette.load.folder import release_digest
-from vedette.load.snapshot import Snapshot, keep_snapshot
 
 FLEET = "harbour"
 VEDETTE = (sys.executable, "-m", "vedette")

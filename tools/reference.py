@@ -1,7 +1,7 @@
 """Writes docs/reference/ out of the schemas and the catalogue of errors.
 
 `UPDATE=1 pytest tests/acceptance/test_reference_docs.py` writes it; without UPDATE the test
-compares. What is told of a key stands beside its declaration in src/vedette/load.
+compares. What is told of a key stands beside its declaration in src/vedette/config.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vedette.cli.error_codes import LESSONS
-from vedette.load import agent_schema, bank_schema, settings_schema
+from vedette.config import agent_schema, bank_schema, settings_schema
 
 _WRITTEN = "Written by `UPDATE=1 pytest tests/acceptance/test_reference_docs.py`; a test compares."
 

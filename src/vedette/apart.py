@@ -22,7 +22,7 @@ from vedette.lessons import Lessons
 if TYPE_CHECKING:
     from vedette.adapters.svid import Issuer
     from vedette.adapters.worker_pool.remote import RemoteJudges, RemotePool
-    from vedette.load import Settings
+    from vedette.config import Settings
 
 _GOOGLE_LIFE_US = 3_600_000_000
 

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.adapters.worker_pool.begun import Begun
     from vedette.adapters.worker_pool.pool import WorkerPool
-    from vedette.load import Loaded, Settings
+    from vedette.config import Loaded, Settings
     from vedette.storage.store import SqlStore
 
 
@@ -165,7 +165,7 @@ async def _open_app(
     from vedette.adapters.prometheus import PrometheusMetrics
     from vedette.adapters.secrets import wire, with_secrets
     from vedette.adapters.sqlite_bank import SqliteBank
-    from vedette.load import load_fleet
+    from vedette.config import load_fleet
 
     wire()
     time = FleetClock(clock, settings.state / FILE)
@@ -282,8 +282,8 @@ async def _commands(
 
 def _letters(settings: Settings) -> Letters | None:
     """Return what publishes a broker's dead letters again; nothing is loaded without a broker."""
+    from vedette.config.plugins import plugins
     from vedette.domain.ports.plugin import SOURCES
-    from vedette.load.plugins import plugins
 
     found = (plugins(SOURCES).get(plan.kind) for plan in settings.sources)
     letters = (plugin.dead_letters(settings.sources) for plugin in found)

@@ -32,8 +32,8 @@ from vedette.ledger.merkle import ProofError, read_notes
 from vedette.storage.loss import Loss, ends_beyond, size_of
 
 if TYPE_CHECKING:
+    from vedette.config import Settings
     from vedette.ledger.merkle import SigningKey
-    from vedette.load import Settings
 
 SCHEMA = "vedette.backup/1"
 MANIFEST = "backup.json"

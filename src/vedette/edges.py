@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from vedette.adapters.bigquery.shipper import Marks, Shipper
     from vedette.adapters.bigquery.warehouse import Warehouse
     from vedette.app import App
-    from vedette.load import Settings
+    from vedette.config import Settings
 
 
 def followers(
@@ -22,7 +22,7 @@ def followers(
 
     `trouble` takes what a person should see of it.
     """
-    from vedette.load.edges import TelemetryPlan
+    from vedette.config.deployment import TelemetryPlan
 
     found: list[tuple[str, Coroutine[Any, Any, None]]] = []
     if app.settings.edges.telemetry != TelemetryPlan():

@@ -10,9 +10,9 @@ from vedette.domain.ports import Metrics, PolicyEngine, PolicyStage
 
 if TYPE_CHECKING:
     from vedette.adapters.opa_wasm import WasmRepository
+    from vedette.config import Settings
     from vedette.domain.bundle import Bundle
     from vedette.domain.policy_wasm import WasmRecord
-    from vedette.load import Settings
 
 
 def policy_stage(
@@ -29,7 +29,7 @@ def policy_stage(
     plan = settings.edges.policy
     if plan.engine == "opa":
         from vedette.adapters.opa import OpaLink, OpaStage
-        from vedette.load import read_secret
+        from vedette.config import read_secret
 
         table = {"token_env": plan.opa_token_env, "token_file": plan.opa_token_file}
         table["token_secret"] = plan.opa_token_secret

@@ -26,7 +26,7 @@ from vedette.domain.base.fsync import sync
 from vedette.modes import GRANTS, write_file
 
 if TYPE_CHECKING:
-    from vedette.load import Problem, Settings
+    from vedette.config import Problem, Settings
 
 LIMITS, BUDGETS = "limits/data.yaml", "budgets/data.yaml"
 # Where other data files speak of one agent by name: file, and the path to the names.
@@ -83,9 +83,9 @@ def found(
 
 
 def _plan(settings: Settings, name: str, like: str, title: str | None, owner: str | None) -> Plan:
-    from vedette.load import load_fleet
-    from vedette.load.folder import name_problems
-    from vedette.load.problem import did_you_mean
+    from vedette.config import load_fleet
+    from vedette.config.agent_folder import name_problems
+    from vedette.config.problem import did_you_mean
 
     agents = load_fleet(settings.root, settings).fleet.agents
     if like not in agents:
@@ -120,7 +120,7 @@ def _not_hidden(folder: str, names: list[str]) -> set[str]:
 
 
 def _write_agent(plan: Plan, folder: Path) -> None:
-    from vedette.load.edit_yaml import NotPlain, set_line
+    from vedette.config.yaml_edit import NotPlain, set_line
 
     shutil.copytree(plan.like.folder, folder, ignore=_LEFT_OUT)
     path = folder / "agent.yaml"
@@ -140,7 +140,7 @@ def _write_agent(plan: Plan, folder: Path) -> None:
 
 def _rename_code(plan: Plan, folder: Path) -> None:
     """Give the code its own name and collection; note where the old words stand still."""
-    from vedette.load.rename_code import left, renamed
+    from vedette.config.code_rename import left, renamed
 
     names = {plan.like.name: plan.name}
     rows = {} if plan.like.collection is None else {plan.like.collection: plan.name}
@@ -161,7 +161,7 @@ def _quoted(text: str) -> str:
 
 def _edit_policy(plan: Plan, settings: Settings, beside: Settings) -> None:
     """Grant it what the other is granted, in observe, and give it the other's limits."""
-    from vedette.load.edit_yaml import NotPlain, copy_block, set_line, set_value
+    from vedette.config.yaml_edit import NotPlain, copy_block, set_line, set_value
     from vedette.load.policy_data import mount
 
     like, name = plan.like.name, plan.name
@@ -215,7 +215,7 @@ def _refuse_other(names: Mapping[str, Any], name: str, wanted: Any, file: str) -
 
 
 def _edit_banks(plan: Plan, settings: Settings, beside: Settings) -> None:
-    from vedette.load.edit_yaml import add_beside
+    from vedette.config.yaml_edit import add_beside
 
     for path in sorted(beside.memory.glob("*/bank.yaml")):
         text = path.read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from vedette.config.reach import Reach, reach_of
 from vedette.domain.agent import Agent, Fleet, Limits
 from vedette.domain.base.clock import Clock
 from vedette.domain.base.dataclass import dataclass
@@ -17,15 +18,14 @@ from vedette.domain.judge_state import made_of
 from vedette.domain.memory import Memory
 from vedette.domain.ports import InHand, Metrics, Performer, Reasoner
 from vedette.lessons import Lessons
-from vedette.load.reach import Reach, reach_of
 
 if TYPE_CHECKING:
     from vedette.adapters.adk.reasoner import Describe
     from vedette.adapters.worker_pool.begun import Begun
     from vedette.adapters.worker_pool.pool import WorkerPool
     from vedette.adapters.worker_pool.protection import Protection
+    from vedette.config import Settings
     from vedette.judging import Judge
-    from vedette.load import Settings
 
 # What an agent's code imports of the judging kit.
 _KIT = re.compile(rb"^from vedette\.judging\.([a-z_]+) import ", re.MULTILINE)
@@ -131,7 +131,7 @@ def _code_performer(
     """Return what calls the functions of agents' tools.py."""
     if pool is None:
         from vedette.adapters.local_hands import LocalHands
-        from vedette.load import load_module
+        from vedette.config import load_module
 
         def tools_of(name: str) -> ModuleType:
             agent = fleet.agents[name]
@@ -172,7 +172,7 @@ def judges(
 
     if pool is None:
         from vedette.adapters.local_judges import LocalJudges
-        from vedette.load import build_judge
+        from vedette.config import build_judge
 
         made: dict[str, str] = {}
 
@@ -242,8 +242,8 @@ async def try_judge(judges: Any, agent: Agent, taught: Sequence[Memory]) -> None
     from vedette.adapters.local_judges import LocalJudges
 
     if isinstance(judges, LocalJudges):
-        from vedette.load import build_judge
-        from vedette.load.modules import import_aside
+        from vedette.config import build_judge
+        from vedette.config.agent_loader import import_aside
 
         import_aside(agent.name, lambda: build_judge(agent, taught))
         return

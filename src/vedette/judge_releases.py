@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from vedette.config.snapshot import FOLDER, find_snapshot
 from vedette.domain.agent import Agent
 from vedette.domain.base.clock import Clock
 from vedette.domain.judge_state import made_of
 from vedette.domain.ports import Reasoner
 from vedette.judge_replay import Made, replay_judges
 from vedette.judge_report import JudgeReport
-from vedette.load.snapshot import FOLDER, find_snapshot
 
 if TYPE_CHECKING:
+    from vedette.config import Settings
+    from vedette.config.fleet import Read
     from vedette.domain.memory import BankPlan, Memory
-    from vedette.load import Settings
-    from vedette.load.fleet import Read
     from vedette.storage.reads import Reads
 
 # So that no judge makes a checkpoint by itself: those of the record are made again.
@@ -55,7 +55,7 @@ def open_judges(
     settings: Settings, store: Reads, clock: Clock, read: Read | None = None
 ) -> Iterator[JudgeReleases]:
     """Yield the judges that are at hand; their workers are ended after it."""
-    from vedette.load import read_fleet
+    from vedette.config import read_fleet
 
     agents, banks, _ = read or read_fleet(settings.root, settings, now_us=clock.now_us())
     with ExitStack() as stack:
@@ -140,7 +140,7 @@ class JudgeReleases:
 
     def _release(self, name: str, release: str) -> Agent | None:
         """Return a release of an agent as its snapshot declares it; None if it is not kept."""
-        from vedette.load import read_fleet
+        from vedette.config import read_fleet
 
         present = self._agents.get(name)
         if present is not None and present.release == release:
@@ -175,7 +175,7 @@ class JudgeReleases:
         agent = made.agent
         if not self._pools:
             from vedette.adapters.local_judges import LocalJudges
-            from vedette.load import build_judge
+            from vedette.config import build_judge
 
             return LocalJudges(lambda _: build_judge(agent, made.lessons), checkpoint_every=_NEVER)
         from vedette.adapters.worker_pool.judges import Making, WorkerJudges

@@ -25,10 +25,10 @@ from vedette.domain.base.errors import VedetteError
 from vedette.rights import next_ticks
 
 if TYPE_CHECKING:
+    from vedette.config import Settings
     from vedette.domain.agent import Agent
     from vedette.domain.bundle import Bundle
     from vedette.domain.ports import PolicyEngine
-    from vedette.load import Settings
 
 State = Literal["ok", "warn", "fail", "untested"]
 

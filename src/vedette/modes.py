@@ -135,7 +135,7 @@ def in_force(requested: str, given: str) -> str:
 
 def with_mode(files: Mapping[str, bytes], agent: str, mode: str) -> Bundle:
     """Return a bundle in which nothing but the agent's mode is another. Raises BadCommand."""
-    from vedette.load.edit_yaml import NotPlain, set_value
+    from vedette.config.yaml_edit import NotPlain, set_value
 
     before: Any = mount(files)
     if not isinstance(before.get("grants", {}).get(agent), dict):

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from vedette.config.notify import NotifyPlan
+from vedette.config.plugins import plugins
 from vedette.domain.base import machine
 from vedette.domain.base.backoff import delay_us
 from vedette.domain.base.errors import BadStore, StoreFailed, Temporary, Unsendable, VedetteError
 from vedette.domain.ports.plugin import NOTIFIERS, Missed, Notification, Plan
 from vedette.domain.run import ActionRow
 from vedette.ledger.history.review import about_id
-from vedette.load.notify_file import NotifyPlan
-from vedette.load.plugins import plugins
 from vedette.notices import NAMED, Notice, Outbox, facts, letter, title
 from vedette.tell import Reader, opened_at
 

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from vedette.config.plugins import plugins
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import VedetteError
 from vedette.domain.ports.plugin import NOTIFIERS, SOURCES, Plan
 from vedette.live import Seen
-from vedette.load.plugins import plugins
 
 if TYPE_CHECKING:
-    from vedette.load import Settings
+    from vedette.config import Settings
 
 WAIT_S = 5.0
 
@@ -35,7 +35,7 @@ PROBES: Mapping[str, str] = {
 
 def secrets(settings: Settings) -> Iterator[Seen]:
     """Resolve every reference to a secret; none is shown."""
-    from vedette.load.secrets import read_secret, references
+    from vedette.config.secret_reference import read_secret, references
 
     tables = [(f"[targets.{name}]", table) for name, table in settings.targets.items()]
     tables += [

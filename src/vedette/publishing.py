@@ -12,8 +12,8 @@ from vedette.shelving import Shelving
 
 if TYPE_CHECKING:
     from vedette.adapters.bundle_file import PolicyKey
+    from vedette.config import Settings
     from vedette.domain.ports import Shelf
-    from vedette.load import Settings
     from vedette.shelving import Record
 
 

@@ -1,6 +1,6 @@
 """Releasing: an agent's folder, as it is now, becomes the release that runs, between two turns.
 
-What runs is a snapshot in the state folder (`vedette.load.snapshot`). `agent release` checks the
+What runs is a snapshot in the state folder (`vedette.config.snapshot`). `agent release` checks the
 folder's present content, keeps it, tries its code where it would run, lets the agent come to rest,
 records who wanted it and why, and puts the new release in the place of the old one. With several
 workers on one store the record decides which release the fleet runs: each takes up that one, or
@@ -20,6 +20,7 @@ import orjson
 
 from vedette.apart import Apart
 from vedette.commands import Commands, Order
+from vedette.config.snapshot import drop_unfinished, find_snapshot, keep_snapshot, marks_of
 from vedette.dispatch import Dispatcher
 from vedette.domain.agent import Agent
 from vedette.domain.base.dataclass import dataclass
@@ -37,12 +38,11 @@ from vedette.domain.roles import require
 from vedette.isolation import try_judge
 from vedette.lessons import Lessons, Readable
 from vedette.line import Line
-from vedette.load.snapshot import drop_unfinished, find_snapshot, keep_snapshot, marks_of
 from vedette.reserve import gap_of, pause_unbounded, refuse_unbounded
 from vedette.rollout import Rollout
 
 if TYPE_CHECKING:
-    from vedette.load import Loaded, Settings
+    from vedette.config import Loaded, Settings
 
 VERBS: Mapping[str, Mapping[str, type]] = {"agent_release": {"agent": str}}
 NEEDED = {"agent_release": "agent"}
@@ -130,7 +130,7 @@ class Releases:
 
     def _read(self, name: str) -> Agent:
         """Return the agent that the folder holds now, as a snapshot. Raises BadCommand."""
-        from vedette.load import read_fleet
+        from vedette.config import read_fleet
 
         settings = self.settings
         now_us = self.line.clock.now_us()
@@ -378,7 +378,7 @@ class Releases:
 
         Raises BadCommand.
         """
-        from vedette.load import read_fleet
+        from vedette.config import read_fleet
 
         settings = self.settings
         kept_here = find_snapshot(settings.state, release, name)
@@ -403,7 +403,7 @@ class Releases:
 
         A folder that cannot be read has the digest "".
         """
-        from vedette.load.folder import release_digest
+        from vedette.config.agent_folder import release_digest
 
         found = []
         for name, agent in list(self.line.fleet.agents.items()):

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from vedette.adapters.imap_source.session import Session as MailSession
     from vedette.adapters.smtp import Unanswered
     from vedette.adapters.smtp import deliver as send_mail
+    from vedette.config.field import Field
+    from vedette.config.part import Duration
+    from vedette.config.part import Part as Table
+    from vedette.config.secret_reference import read_secret
     from vedette.domain.base.clock import Clock, duration_us
     from vedette.domain.base.errors import (
         BadFleet,
@@ -50,10 +54,6 @@ if TYPE_CHECKING:
         TableContext,
     )
     from vedette.domain.ports.sources import Intake, Receipt, Refused, Source
-    from vedette.load.field import Field
-    from vedette.load.part import Duration
-    from vedette.load.part import Part as Table
-    from vedette.load.secrets import read_secret
 
 __all__ = [
     "MAX_MAIL",
@@ -117,9 +117,9 @@ _HOMES = {
         "VedetteError",
     ),
     "vedette.event": ("Event",),
-    "vedette.load.field": ("Field",),
-    "vedette.load.part": ("Duration", "Table:Part"),
-    "vedette.load.secrets": ("read_secret",),
+    "vedette.config.field": ("Field",),
+    "vedette.config.part": ("Duration", "Table:Part"),
+    "vedette.config.secret_reference": ("read_secret",),
     "vedette.domain.ports.plugin": (
         "NotifierPlugin",
         "Notification",

@@ -17,7 +17,7 @@ def make_sources(app: App, *, until_idle: bool) -> tuple[list[Source], list[Sour
 
     Those that need time to be loaded and have nothing to deliver at once come second.
     """
-    from vedette.load.plugins import plugins
+    from vedette.config.plugins import plugins
 
     first: list[Source] = []
     later: list[Source] = []
@@ -65,7 +65,7 @@ def gathering(app: App) -> Callable[[str, int, int], Awaitable[dict[str, Any] | 
 
 def make_source(plan: Plan, app: App, *, until_idle: bool) -> Source:
     """Make one source of its plan. Raises BadFleet, which names the plugin's wheel."""
-    from vedette.load.plugins import plugins
+    from vedette.config.plugins import plugins
 
     found = plugins(SOURCES)
     with found.blame(plan.kind):

@@ -22,7 +22,7 @@ from vedette.storage.schema import TABLES
 
 if TYPE_CHECKING:
     from vedette.adapters.postgres.database import PostgresDatabase
-    from vedette.load import Settings
+    from vedette.config import Settings
     from vedette.storage.database import Database
 
 _BATCH = 2000

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from vedette.config import Settings
     from vedette.ledger.merkle import SigningKey
-    from vedette.load import Settings
     from vedette.storage.reads import Reads
     from vedette.storage.store import SqlStore
 

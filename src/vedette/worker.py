@@ -23,10 +23,10 @@ from vedette.adapters.worker_pool.hands_side import Hands, serve_hands
 from vedette.adapters.worker_pool.judge_side import Judges, serve_judge
 from vedette.adapters.worker_pool.root_agents import serve_root_agent
 from vedette.adapters.worker_pool.zygote import run_zygote, say_entered
+from vedette.config.agent_loader import judge_of, load_module
 from vedette.domain.judge_state import made_of
 from vedette.domain.memory import Memory
 from vedette.judging import Judge
-from vedette.load.modules import judge_of, load_module
 
 
 def make_judges(

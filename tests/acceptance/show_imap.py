@@ -23,11 +23,11 @@ from tests.imap import Kept, Mailbox, server
 from tests.small import AGENT, small
 
 from vedette.adapters.imap_source import ImapSource
+from vedette.config import load_settings
+from vedette.config.mail_servers import ImapPlan
 from vedette.domain.base.clock import SystemClock
 from vedette.founding import found
 from vedette.ledger.history.report import report
-from vedette.load import load_settings
-from vedette.load.imap import ImapPlan
 from vedette.modes import GRANTS
 from vedette.testing.harness import FleetHarness, checkout
 

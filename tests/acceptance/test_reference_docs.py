@@ -22,7 +22,7 @@ def test_the_reference_is_what_the_schemas_say(name: str) -> None:
 
 def test_no_key_of_the_settings_is_left_out() -> None:
     page = reference.pages()["vedette-toml.md"]
-    from vedette.load.settings_file import SettingsFile
+    from vedette.config.settings_file import SettingsFile
 
     assert all(f"| `{key}` |" in page for key in SettingsFile.fields())
     assert "| `not_a_key` |" not in page

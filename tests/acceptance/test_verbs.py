@@ -27,8 +27,8 @@ from tests.said import START, environment, vedette
 from tests.said import said as look
 
 from vedette.cli.fresh import wipe
+from vedette.config import Settings
 from vedette.domain.base.errors import BadCommand, StoreBusy
-from vedette.load import Settings
 from vedette.serve.endpoint import socket_of
 
 # The first test waits for a whole run of the samples.

@@ -25,8 +25,8 @@ from vedette.adapters.bigquery.shipper import Shipper
 from vedette.adapters.bigquery.source import BigQuerySource
 from vedette.adapters.bigquery.tables import Encoder
 from vedette.adapters.bigquery.warehouse import Warehouse
+from vedette.config.deployment import BigQueryPlan
 from vedette.domain.base.canonical import canonical
-from vedette.load.edges import BigQueryPlan
 from vedette.testing.clock import ManualClock
 from vedette.testing.intake import ListIntake
 from vedette.testing.toy import World, job, send, toy_fleet

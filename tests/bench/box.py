@@ -25,8 +25,8 @@ from vedette.adapters.worker_pool.box import Box, enter, prepare
 from vedette.adapters.worker_pool.judges import Making, WorkerJudges
 from vedette.adapters.worker_pool.pool import WorkerPool
 from vedette.adapters.worker_pool.protection import protection
+from vedette.config import parse_yaml
 from vedette.domain.memory import Briefing
-from vedette.load import parse_yaml
 
 ROUNDS, BIRTHS, ENTRIES = 6, 10, 50
 

@@ -12,8 +12,8 @@ import pytest
 from tests import pg
 
 from vedette.app import App
+from vedette.config.settings import StorePlan
 from vedette.follow import catch_up, follow
-from vedette.load.settings import StorePlan
 
 _SYNCS = "SELECT current_setting('fsync'), current_setting('full_page_writes')"
 

@@ -28,9 +28,9 @@ from tests.pubsub import HOST_VARIABLE, server
 from tests.push import ACCOUNT, AUDIENCE, ce, issuing, serving, wrapped
 
 from vedette.adapters.pubsub.redrive import DeadLetters
+from vedette.config.deployment import PushPlan
 from vedette.domain.effect import Call
 from vedette.domain.event import ENVELOPE, Event
-from vedette.load.edges import PushPlan
 from vedette.sdk import publish
 from vedette.serve.push import push_routes
 from vedette.testing.harness import FleetHarness

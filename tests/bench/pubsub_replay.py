@@ -171,7 +171,7 @@ async def redrive(laid: Laid) -> int:
     From here, as the fleet runs here: of a process that it started it would take no command.
     """
     from vedette.cli.common import obey
-    from vedette.load import load_settings
+    from vedette.config import load_settings
 
     why, args = "the source says now what bare data is", {"source": f"s{POISONED}", "most": 1000}
     told = await asyncio.to_thread(
@@ -192,7 +192,7 @@ async def receive(
     `beside` is done once, while the fleet runs.
     """
     from vedette.app import open_app
-    from vedette.load import load_settings
+    from vedette.config import load_settings
     from vedette.runner import Running, summary
 
     app = await open_app(load_settings(laid.config))

@@ -24,11 +24,11 @@ from vedette.adapters.local_judges import LocalJudges
 from vedette.adapters.worker_pool.asked import WorkerLost
 from vedette.adapters.worker_pool.judges import Making, WorkerJudges
 from vedette.adapters.worker_pool.pool import WorkerPool
+from vedette.config import parse_yaml
+from vedette.config.agent_loader import judge_of
 from vedette.domain.agent import Limits
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
-from vedette.load import parse_yaml
-from vedette.load.modules import judge_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "agents" / "anomaly_detection"

@@ -18,8 +18,8 @@ from contextlib import suppress
 
 from vedette.adapters import smtp
 from vedette.adapters.http_tool.send import NoAnswer, exchange, place_of
+from vedette.config.http_template import Request
 from vedette.domain.base import failpoint
-from vedette.load.http_template import Request
 
 TIME_S, CUT_S, LATER_S = 0.3, 1.0, 4.0
 _SIOCSIFFLAGS, _UP = 0x8914, 0x1

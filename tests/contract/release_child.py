@@ -20,7 +20,7 @@ from tests.contract.policy_publish_child import FromHere
 from tests.faults.scenario import BANK, BANK_YAML
 from tests.faults.warming import keep
 
-from vedette.load.folder import release_digest
+from vedette.config.agent_folder import release_digest
 from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, toy_fleet

@@ -18,11 +18,11 @@ import pytest
 from vedette.adapters.adk.briefing import briefing_text, fence_json
 from vedette.adapters.adk.reasoner import AdkReasoner
 from vedette.adapters.adk.tools import DeclaredTool, declared_tools
+from vedette.config.agent_folder import release_digest
 from vedette.domain.base.errors import BadFleet, Permanent, Temporary
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
-from vedette.load.folder import release_digest
 from vedette.testing.scripted import Asked, Calls, Hang, Line, ScriptedModel
 
 if TYPE_CHECKING:
@@ -345,7 +345,7 @@ from google.adk.tools import FunctionTool, google_search
 from google.adk.tools.agent_tool import AgentTool
 from google.adk.tools.base_toolset import BaseToolset
 from vedette.adapters.adk.tools import DeclaredTool, declared_tools
-from vedette.load.agent_file import ToolFile
+from vedette.config.agent_file import ToolFile
 
 HERE = Path(__file__).parent
 

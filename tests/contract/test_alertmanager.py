@@ -18,10 +18,10 @@ import uvicorn
 from starlette.applications import Starlette
 from tests.prometheus import Alertmanager
 
+from vedette.config import load_settings
+from vedette.config.source_tables import AlertmanagerPlan
 from vedette.domain.base.errors import BadFleet, StoreFailed
 from vedette.domain.event import ENVELOPE
-from vedette.load import load_settings
-from vedette.load.at_hand import AlertmanagerPlan
 from vedette.serve.alertmanager import AlertDoor, AlertLimits, routes
 from vedette.testing.intake import ListIntake
 

@@ -18,10 +18,10 @@ from tests.remote import Host, connect_as, now_us
 from vedette.adapters.svid import Issuer
 from vedette.apart import Apart, apart, as_gateway, issuer_of, tokens_of, with_tokens
 from vedette.cli import cli
+from vedette.config import Settings, load_settings
+from vedette.config.deployment import Edges, GatewayPlan, TokensPlan
 from vedette.domain.base.errors import BadCommand, BadFleet, StoreFailed
 from vedette.domain.ports.tokens import BadToken
-from vedette.load import Settings, load_settings
-from vedette.load.edges import Edges, GatewayPlan, TokensPlan
 from vedette.serve import workers
 from vedette.serve.workers import serve_workers, socket_path
 from vedette.storage.store import SqlStore
@@ -401,10 +401,10 @@ def test_a_worker_reads_neither_settings_nor_store() -> None:
         "import sys, vedette.cli.worker;"
         "import vedette.adapters.worker_pool.relay;"
         "import vedette.adapters.svid;"
-        "import vedette.load.folder;"
+        "import vedette.config.agent_folder;"
         "import vedette.adapters.worker_pool.pool;"
         "print([m for m in sys.modules if m.startswith(("
-        "'vedette.load.settings', 'vedette.app.',"
+        "'vedette.config.settings', 'vedette.app.',"
         " 'vedette.storage', 'vedette.adapters.sqlite',"
         " 'vedette.adapters.secrets', 'apsw'))"
         " or m == 'vedette.app'])"

@@ -12,10 +12,10 @@ import pytest
 from tests.contract.test_dead import view_agrees
 from tests.pg import server
 
+from vedette.config.settings import StorePlan
 from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
-from vedette.load.settings import StorePlan
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, denying, do, job, send, toy_fleet, write_policies

@@ -30,6 +30,7 @@ from vedette.adapters.ledger_file import (
     verify_store,
 )
 from vedette.adapters.sqlite import OpenedStore, SqliteStore
+from vedette.config import Settings
 from vedette.domain.base import failpoint
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.errors import BadCommand, BadStore
@@ -37,7 +38,6 @@ from vedette.domain.entry import Body, Draft
 from vedette.ledger.merkle import Frontier
 from vedette.ledger.pruned_log import NOTHING, Archived
 from vedette.ledger.verify import Code, Report
-from vedette.load import Settings
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.steps import accepted, agents_of, closing, entry, event, held, step

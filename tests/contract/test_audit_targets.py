@@ -36,6 +36,7 @@ from vedette.adapters.target_records import (
 from vedette.adapters.target_records.bigquery import statement
 from vedette.cli import cli
 from vedette.cli.common import reading
+from vedette.config.settings import read_settings
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import BadCommand, BadFleet, Unavailable
 from vedette.domain.effect import Call
@@ -48,7 +49,6 @@ from vedette.ledger.history.audit import (
     audit_mailbox,
     read_ledger,
 )
-from vedette.load.settings import read_settings
 from vedette.testing.harness import FleetHarness, checkout
 
 SCRIPT = checkout() / "samples" / "receiver" / "receiver.py"

@@ -25,6 +25,7 @@ from vedette.adapters.keys import read_key
 from vedette.adapters.ledger_file import verify_store
 from vedette.adapters.sqlite import OpenedStore
 from vedette.backup import back_up, restore
+from vedette.config import Settings
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.clock import SystemClock, iso
 from vedette.domain.base.errors import BadCommand, BadStore, StoreBusy
@@ -33,7 +34,6 @@ from vedette.domain.event import Event
 from vedette.domain.identity import Principal
 from vedette.ledger.merkle import Checkpoint, Frontier, leaf_hash, read_notes, sign_note
 from vedette.ledger.verify import Code, Report
-from vedette.load import Settings
 from vedette.quiet_time import QuietTimes
 from vedette.standing import lift_ended
 from vedette.testing.clock import ManualClock
@@ -695,7 +695,7 @@ from pathlib import Path
 from vedette.domain.base import failpoint as crashpoint
 from vedette.backup import restore
 from vedette.domain.identity import Principal
-from vedette.load import Settings
+from vedette.config import Settings
 
 folder, point, left = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 

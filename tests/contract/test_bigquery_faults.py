@@ -35,12 +35,12 @@ from vedette.adapters.bigquery.tables import KINDS
 from vedette.adapters.bigquery.warehouse import Warehouse
 from vedette.adapters.prometheus import PrometheusMetrics
 from vedette.cli import ship
+from vedette.config import load_settings
+from vedette.config.deployment import AuditPlan, BigQueryPlan, Edges
 from vedette.domain.base.canonical import canonical, sha256_hex
 from vedette.domain.base.errors import BadFleet, StoreFailed
 from vedette.domain.event import ENVELOPE
 from vedette.domain.origin import Ref, Roots, resolve
-from vedette.load import load_settings
-from vedette.load.edges import AuditPlan, BigQueryPlan, Edges
 from vedette.runner import Running
 from vedette.sourcing import make_source
 from vedette.testing.clock import ManualClock

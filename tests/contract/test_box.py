@@ -26,14 +26,14 @@ from vedette.adapters.worker_pool.asked import WorkerLost
 from vedette.adapters.worker_pool.hands import WorkerHands
 from vedette.adapters.worker_pool.judges import Making
 from vedette.adapters.worker_pool.protection import Protection
+from vedette.config import Isolation, Settings
+from vedette.config.reach import reach_of
+from vedette.config.settings import read_settings
 from vedette.domain.agent import Limits
 from vedette.domain.base.errors import BadFleet, Forbidden
 from vedette.domain.effect import Call
 from vedette.domain.tool import Tool
 from vedette.isolation import Containment, containment, require_box
-from vedette.load import Isolation, Settings
-from vedette.load.reach import reach_of
-from vedette.load.settings import read_settings
 from vedette.serve.ancestry import descends
 from vedette.serve.client import LocalClient
 from vedette.serve.local import serve_local

@@ -17,10 +17,10 @@ from tests.remote import Host, now_us
 
 from vedette.adapters.adk.reasoner import AdkReasoner
 from vedette.apart import issuer_of
+from vedette.config.deployment import Edges, GatewayPlan
 from vedette.domain.base.errors import BadConfidence
 from vedette.domain.confidence import check_confidence, proposal_confidence
 from vedette.domain.event import Event
-from vedette.load.edges import Edges, GatewayPlan
 from vedette.serve.workers import serve_workers
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import Calls, ScriptedModel

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tests.pg import server
 
+from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import AlreadyDone, BadCommand, Forbidden, StoreFailed
 from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
@@ -25,7 +26,6 @@ from vedette.handle import bury
 from vedette.ledger.history.dead_letters import dead_named, dead_page, dead_show
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.projection import folded, told_of
-from vedette.load.settings import StorePlan
 from vedette.storage import dead as dead_orders
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness

@@ -18,13 +18,13 @@ from tests.contract.test_reconstruct_stores import plan as plan
 
 from vedette.adapters.ledger_file import verify_store
 from vedette.adapters.sqlite import OpenedStore
+from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
 from vedette.domain.effect import Outcome
 from vedette.domain.entry import Draft
 from vedette.domain.ports import Refused
 from vedette.ledger.verify import Report
-from vedette.load.settings import StorePlan
 from vedette.replay import replay
 from vedette.storage.audit import PROVED, UNTOLD, audit
 from vedette.storage.schema import TABLES

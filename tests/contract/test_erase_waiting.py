@@ -20,11 +20,11 @@ from tests.small import small
 
 from vedette.adapters.ledger_file import verify_store
 from vedette.commands import Order
+from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand, Forbidden, NotShown
 from vedette.domain.identity import Principal
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.reconstruction import reconstruct
-from vedette.load.settings import StorePlan
 from vedette.mail import mail_event
 from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock

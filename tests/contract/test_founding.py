@@ -12,13 +12,13 @@ import pytest
 from tests.said import said
 from tests.small import AGENT, cases, small
 
+from vedette.config import Problem, Settings, load_fleet, load_settings
+from vedette.config.code_rename import renamed
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.event import Event
 from vedette.founding import found
-from vedette.load import Problem, Settings, load_fleet, load_settings
 from vedette.load.policy_data import mount
-from vedette.load.rename_code import renamed
 from vedette.testing.harness import FleetHarness, checkout
 
 NEW = "billing"
@@ -262,7 +262,7 @@ def test_after_a_crash_before_the_folder_the_same_order_completes_it(root: Path)
 
 def test_the_shipped_agents_can_all_be_copied(tmp_path: Path) -> None:
     """The template's own files stay plain enough to be edited by lines."""
-    from vedette.load.edit_yaml import copy_block, set_value
+    from vedette.config.yaml_edit import copy_block, set_value
 
     text = (checkout() / "policies/grants/data.yaml").read_text(encoding="utf-8")
     for folder in sorted((checkout() / "agents").glob("*/agent.yaml")):

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from vedette.load import read_settings
+from vedette.config import read_settings
 from vedette.serve.hosts import Hosts
 from vedette.serve.http import application
 from vedette.testing.harness import FleetHarness

@@ -29,13 +29,13 @@ from vedette.adapters.http_tool.outcomes import retry_after_us
 from vedette.adapters.http_tool.send import Answer, forbidden
 from vedette.adapters.secrets import with_secrets
 from vedette.cli.check import code_problems
+from vedette.config import load_settings
+from vedette.config.http_template import BadArgument, made
 from vedette.domain.agent import Fleet
 from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.readers import Readers
 from vedette.domain.tool import Settles, Tool
-from vedette.load import load_settings
-from vedette.load.http_template import BadArgument, made
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send, toy_fleet, until

@@ -11,11 +11,11 @@ from tests import imap
 
 from vedette.adapters.imap_source import ImapSource
 from vedette.adapters.imap_source.pool import close_all
+from vedette.config.mail_servers import ImapPlan
 from vedette.domain.action import Proposal
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.origin import Ref
 from vedette.domain.ports import Thought
-from vedette.load.imap import ImapPlan
 from vedette.serve.orders import carry_out
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner

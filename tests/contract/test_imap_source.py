@@ -19,13 +19,13 @@ from tests import imap
 from vedette.adapters.imap_source import ImapSource, Session, probe, read_address
 from vedette.adapters.imap_source.answers import mails_of
 from vedette.adapters.imap_source.source import AwayError
+from vedette.config import load_settings
+from vedette.config.mail_servers import ImapPlan
+from vedette.config.settings import read_settings
 from vedette.domain.base.clock import MICROS, SystemClock
 from vedette.domain.base.errors import BadFleet, Permanent, StoreFailed, Temporary
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.ports import Receipt, Refused
-from vedette.load import load_settings
-from vedette.load.imap import ImapPlan
-from vedette.load.settings import read_settings
 
 
 def raw(number: int) -> bytes:

@@ -14,12 +14,12 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
+from vedette.config.reserved import SOURCE_PREFIXES, source_kinds
+from vedette.config.settings_file import settings_schema
 from vedette.domain.base.errors import BadFleet, StoreFailed
 from vedette.domain.cloudevents import BATCH, STRUCTURED
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.ports import Receipt, Refused
-from vedette.load.reserved import SOURCE_PREFIXES, source_kinds
-from vedette.load.settings_file import settings_schema
 from vedette.serve.ingest import IngestLimits, Sender, routes
 from vedette.testing.intake import ListIntake
 

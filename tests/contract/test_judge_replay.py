@@ -19,6 +19,7 @@ from vedette.adapters.ledger_file import archive
 from vedette.adapters.local_judges import LocalJudges
 from vedette.adapters.sqlite import OpenedStore
 from vedette.app import App
+from vedette.config import build_judge
 from vedette.domain.event import Event
 from vedette.domain.judge_state import made_of
 from vedette.domain.run import Lease, Step
@@ -28,7 +29,6 @@ from vedette.judge_releases import open_judges
 from vedette.judge_replay import replay_judges
 from vedette.judge_report import ARCHIVED, CHANGED, ERASED, UNNAMED, JudgeReport
 from vedette.ledger.merkle import Checkpoint, parse_note
-from vedette.load import build_judge
 from vedette.stores import open_reading
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import JUDGE_PY, World, before_commit, job, note, send, toy_fleet

@@ -22,14 +22,14 @@ from tests.pg import server
 
 from vedette.adapters.local_judges import LocalJudges
 from vedette.adapters.postgres.schema import shard_of
+from vedette.config import build_judge
+from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand, Permanent
 from vedette.domain.event import Event
 from vedette.domain.judge_state import made_of
 from vedette.domain.memory import Briefing
 from vedette.domain.ports import Thought
 from vedette.domain.run import Answer, Run, Step
-from vedette.load import build_judge
-from vedette.load.settings import StorePlan
 from vedette.testing.harness import FleetHarness
 from vedette.testing.steps import accepted, closing, entry, event, step
 from vedette.testing.toy import World, job, toy_fleet, until, write_policies

@@ -15,10 +15,10 @@ from tests.broken_disk import broken_disk
 from tests.fleet.test_learning import desk, learned, order, taught
 from tests.pg import server
 
+from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import Event
 from vedette.follow import follow
-from vedette.load.settings import StorePlan
 from vedette.runner import feeding
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner

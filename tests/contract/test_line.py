@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from vedette.adapters.local_judges import LocalJudges
+from vedette.config import build_judge
 from vedette.domain.base.errors import BadCommand, StoreFailed
 from vedette.domain.budget import DAY_US, MINUTE_US
 from vedette.domain.effect import Call, Outcome
@@ -23,7 +24,6 @@ from vedette.domain.origin import Ref
 from vedette.domain.ports import Thought
 from vedette.domain.run import ActionRow, Step
 from vedette.hold import EXPIRES_US, STOPPED_AGAIN_US, STOPPED_AT_MOST_US
-from vedette.load import build_judge
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner

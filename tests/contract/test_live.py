@@ -19,10 +19,10 @@ from tests.small import small
 
 from vedette import live, outside
 from vedette.adapters.notifiers import webhook
+from vedette.config import MaildirPlan, Sender, Settings, load_fleet, load_settings
+from vedette.config.mail_servers import ImapPlan
+from vedette.config.settings import CsvPlan
 from vedette.domain.agent import Agent
-from vedette.load import MaildirPlan, Sender, Settings, load_fleet, load_settings
-from vedette.load.imap import ImapPlan
-from vedette.load.settings import CsvPlan
 from vedette.storage.lock import LOCK, own
 
 

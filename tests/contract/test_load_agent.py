@@ -15,10 +15,7 @@ from typing import Any
 
 import pytest
 
-from vedette.domain.base.errors import BadFleet
-from vedette.domain.event import Event
-from vedette.domain.schedule import Tick
-from vedette.load import (
+from vedette.config import (
     Loaded,
     Problem,
     Settings,
@@ -28,8 +25,11 @@ from vedette.load import (
     load_fleet,
     load_module,
 )
+from vedette.config.agent_loader import judge_of
+from vedette.domain.base.errors import BadFleet
+from vedette.domain.event import Event
+from vedette.domain.schedule import Tick
 from vedette.load.eval_file import read_evals
-from vedette.load.modules import judge_of
 
 AGENT = """\
 version: 1

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from vedette.config import bank_schema
+from vedette.config.bank import read_bank
+from vedette.config.problem import Problem
 from vedette.domain.base.clock import from_iso
 from vedette.domain.memory import BankPlan
-from vedette.load import bank_schema
-from vedette.load.bank_file import read_bank
-from vedette.load.problem import Problem
 
 BANK = """\
 bank: inbox

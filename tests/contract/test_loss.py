@@ -23,13 +23,13 @@ from vedette.adapters.sqlite import SqliteStore
 from vedette.backup import back_up, restore
 from vedette.cli.common import obey
 from vedette.commands import Order
+from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand, BadStore, Unavailable
 from vedette.domain.entry import Draft
 from vedette.domain.event import Event
 from vedette.domain.loss_window import Doubt
 from vedette.domain.run import ActionRow
 from vedette.follow import follow
-from vedette.load.settings import StorePlan
 from vedette.runner import Running
 from vedette.storage.witness import last_shown
 from vedette.testing.clock import ManualClock

@@ -14,8 +14,8 @@ from tests import imap
 from vedette.adapters.imap_source import Address
 from vedette.adapters.imap_source.address import digest_of
 from vedette.adapters.imap_source.pool import close_all
+from vedette.config.agent_loader import load_module
 from vedette.domain.effect import Call, Outcome
-from vedette.load.modules import load_module
 
 AGENT = Path(__file__).parents[2] / "agents/inbox_triage"
 KEY = "k4x7abcdefghijklmnopqrstuv"

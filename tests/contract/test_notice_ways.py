@@ -22,9 +22,9 @@ from tests.contract.test_notices import (
 
 from vedette.adapters import notify as webhook
 from vedette.adapters.smtp import deliver
+from vedette.config.notify import MailPlan, NotifyPlan, WebhookPlan
 from vedette.domain.base.errors import Permanent, Temporary
 from vedette.ledger.history.lists import status
-from vedette.load.notify_file import MailPlan, NotifyPlan, WebhookPlan
 from vedette.notices import MOST, TRIED_US, Notice, Outbox, facts
 from vedette.notify import follow
 from vedette.outside import _bounded, _notices

@@ -21,13 +21,13 @@ import pytest
 from tests.contract.test_undo import NEW, content, lay, mail
 
 from vedette.adapters.notify import post
+from vedette.config import read_settings
+from vedette.config.notify import MailPlan, NotifyPlan, WebhookPlan
 from vedette.domain.action import Proposal
 from vedette.domain.base.errors import Permanent, Temporary, Unsendable
 from vedette.domain.origin import Ref
 from vedette.domain.ports import Thought
 from vedette.ledger.history.lists import status
-from vedette.load import read_settings
-from vedette.load.notify_file import MailPlan, NotifyPlan, WebhookPlan
 from vedette.notices import EVERY_US, KEPT, MOST, TRIED_US, Notice, Outbox, facts, letter, told_of
 from vedette.notify import NOTICES, Telling
 from vedette.tell import Reader

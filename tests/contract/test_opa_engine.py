@@ -20,6 +20,8 @@ from vedette.adapters.opa.link import PROBE_S
 from vedette.adapters.rego.engine import RegorusEngine
 from vedette.adapters.rego.golden import golden
 from vedette.adapters.rego.stage import read_bundle
+from vedette.config import read_settings
+from vedette.config.policy_table import bad_server
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.domain.bundle import Bundle
@@ -27,9 +29,7 @@ from vedette.domain.decision import denied
 from vedette.domain.decision_request import Nobody, ask
 from vedette.domain.ports import Finding, PolicyEngine
 from vedette.engines import close_stage, policy_stage
-from vedette.load import read_settings
 from vedette.load.policy_data import mount
-from vedette.load.policy_table import bad_server
 
 BUNDLE = read_bundle(Path(__file__).parents[2] / "policies")
 ASKED = canonical(golden(mount(BUNDLE.files))[0][1])

@@ -17,6 +17,7 @@ from tests.oidc import Provider, find_node, new_key
 
 from vedette import answering, correcting, curating, modes, releasing, undoing
 from vedette.commands import Order
+from vedette.config.deployment import Edges, PeoplePlan
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import Forbidden
 from vedette.domain.event import Event
@@ -24,7 +25,6 @@ from vedette.domain.identity import Principal
 from vedette.domain.ports.tokens import Claims
 from vedette.domain.roles import NEEDS, READS, ROLES, WRITES, may
 from vedette.ledger.pruned_log import Archived
-from vedette.load.edges import Edges, PeoplePlan
 from vedette.serve.http import serve_http
 from vedette.serve.operators import MAX_WAITING, person_of
 from vedette.serve.orders import VERBS

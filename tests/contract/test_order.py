@@ -20,9 +20,9 @@ from vedette.adapters.postgres import PostgresStore
 from vedette.adapters.postgres.database import PostgresDatabase
 from vedette.adapters.postgres.lease import Leases
 from vedette.adapters.postgres.schema import prepare, shard_of
+from vedette.config.settings import StorePlan
 from vedette.domain.base import failpoint
 from vedette.domain.run import Run
-from vedette.load.settings import StorePlan
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, note, toy_fleet, until
 

@@ -17,8 +17,8 @@ from tests.gcs import Gcs, serving
 from vedette.adapters.bundle_shelf import open_shelf
 from vedette.adapters.bundle_shelf.bucket import EMULATOR
 from vedette.adapters.rego.stage import read_bundle
+from vedette.config.deployment import Edges, PolicyPlan
 from vedette.domain.bundle import Bundle
-from vedette.load.edges import Edges, PolicyPlan
 from vedette.publishing import FolderSealer
 from vedette.sealing import ARCHIVE, KEY
 from vedette.shelving import Archive, Shelving

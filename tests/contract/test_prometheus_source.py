@@ -21,11 +21,11 @@ from vedette.adapters.prometheus_source import source as module
 from vedette.adapters.prometheus_source.client import AwayError
 from vedette.adapters.prometheus_source.series import LONGEST, chosen, series_name
 from vedette.adapters.prometheus_source.source import PrometheusSource, probe
+from vedette.config import load_settings
+from vedette.config.source_tables import PrometheusPlan, QueryPlan
 from vedette.domain.base.clock import MICROS, SystemClock, from_iso
 from vedette.domain.base.errors import BadFleet, StoreFailed, Unavailable
 from vedette.domain.event import ENVELOPE, Event
-from vedette.load import load_settings
-from vedette.load.at_hand import PrometheusPlan, QueryPlan
 from vedette.testing.clock import ManualClock
 from vedette.testing.intake import ListIntake
 

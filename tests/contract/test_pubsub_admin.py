@@ -18,8 +18,8 @@ from vedette.adapters.pubsub.admin import exit_code
 from vedette.adapters.pubsub.client import Connection, connect
 from vedette.adapters.pubsub.declared import Change, compare, declared
 from vedette.cli import main
+from vedette.config.settings import read_settings
 from vedette.domain.base.errors import BadFleet
-from vedette.load.settings import read_settings
 
 SOURCES = """
 [[sources]]

@@ -16,9 +16,9 @@ from vedette.adapters.pubsub.decode import Decoder
 from vedette.adapters.pubsub.hand import Hand, Poison
 from vedette.adapters.pubsub.inbox import Inbox
 from vedette.adapters.pubsub.source import HANDS, Limits, PubsubSource
+from vedette.config.deployment import PubsubPlan
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import StoreFailed
-from vedette.load.edges import PubsubPlan
 from vedette.testing.intake import ListIntake
 
 RESPONSE = pubsub.StreamingPullResponse.pb()

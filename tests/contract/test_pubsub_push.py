@@ -25,10 +25,10 @@ from vedette.adapters.jwt import Jwks, Verifier
 from vedette.adapters.prometheus import PrometheusMetrics
 from vedette.adapters.pubsub.client import connect
 from vedette.adapters.pubsub.decode import Decoder
+from vedette.config.deployment import PushPlan
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import ENVELOPE
 from vedette.domain.ports.tokens import Claims
-from vedette.load.edges import PushPlan
 from vedette.serve.http import application
 from vedette.serve.push import Door, PushLimits, push_routes, routes
 from vedette.testing.intake import ListIntake

@@ -20,10 +20,10 @@ from vedette.adapters.pubsub.inbox import Delivery
 from vedette.adapters.pubsub.settle import Settler
 from vedette.adapters.pubsub.source import Limits, PubsubSource
 from vedette.adapters.pubsub.stream import Pauses
+from vedette.config.deployment import PubsubPlan
 from vedette.domain.base.clock import MICROS, SystemClock
 from vedette.domain.base.errors import StoreFailed, Unavailable
 from vedette.domain.event import Event
-from vedette.load.edges import PubsubPlan
 from vedette.testing.intake import ListIntake
 
 QUICK = Limits(drain_s=1.0, pauses=Pauses(first_s=0.02, last_s=0.1, refused_s=0.05))

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from tests.pg import server
 
+from vedette.config.settings import StorePlan
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
 from vedette.ledger.history.explain import explain
-from vedette.load.settings import StorePlan
 from vedette.quiet_time import MARGIN_US, QuietTimes
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness

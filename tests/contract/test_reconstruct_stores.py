@@ -11,12 +11,12 @@ import pytest
 from tests.pg import server
 
 from vedette.adapters.ledger_file import Archive, Exported, Joined, archive, export, last_before
+from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.effect import Call, Outcome
 from vedette.ledger.history.reconstruction import reconstruct
 from vedette.ledger.history.report import report
 from vedette.ledger.history.target_match import match
-from vedette.load.settings import StorePlan
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, do, job, note, send, toy_fleet

@@ -16,14 +16,14 @@ from tests.faults.scenario import BANK, BANK_YAML
 from tests.pg import server
 
 from vedette.adapters.rego.stage import read_bundle
+from vedette.config.settings import StorePlan
+from vedette.config.snapshot import keep_snapshot
 from vedette.domain.base.errors import BadCommand, BadFleet, StoreFailed, VedetteError
 from vedette.domain.entry import Draft
 from vedette.domain.memory import Briefing
 from vedette.domain.ports import Thought
 from vedette.domain.run import Step
 from vedette.follow import follow
-from vedette.load.settings import StorePlan
-from vedette.load.snapshot import keep_snapshot
 from vedette.rollout import Wish
 from vedette.storage.store import SqlStore
 from vedette.testing.harness import FleetHarness

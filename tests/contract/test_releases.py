@@ -20,15 +20,15 @@ from tests.remote import Host, now_us
 from tests.said import ROOT
 
 from vedette.apart import issuer_of
+from vedette.config.agent_folder import release_digest
+from vedette.config.deployment import Edges, GatewayPlan
+from vedette.config.settings import StorePlan
+from vedette.config.snapshot import find_snapshot, keep_snapshot, snapshot_folder
 from vedette.domain.base.errors import AlreadyDone, BadCommand, BadFleet, Forbidden, NotFound
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.entry import Draft
 from vedette.domain.event import Event
 from vedette.follow import follow
-from vedette.load.edges import Edges, GatewayPlan
-from vedette.load.folder import release_digest
-from vedette.load.settings import StorePlan
-from vedette.load.snapshot import find_snapshot, keep_snapshot, snapshot_folder
 from vedette.releasing import Releases
 from vedette.serve.workers import serve_workers
 from vedette.testing.harness import FleetHarness

@@ -20,9 +20,9 @@ from websockets.sync.client import unix_connect as connect_here
 from vedette.adapters.worker_pool import judges, remote
 from vedette.adapters.worker_pool.door import Door
 from vedette.adapters.worker_pool.remote import KEPT
+from vedette.config.agent_folder import release_digest
 from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.domain.conflict import Superseded
-from vedette.load.folder import release_digest
 
 LOST = ("worker", "judge", "lost its connection")
 WAITING = """\

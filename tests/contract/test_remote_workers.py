@@ -28,10 +28,10 @@ from vedette.adapters.worker_pool import door, remote
 from vedette.adapters.worker_pool.asked import WorkerLost
 from vedette.adapters.worker_pool.relay import gateway_address
 from vedette.adapters.worker_pool.remote import KEPT
+from vedette.config.agent_folder import release_digest
+from vedette.config.agent_loader import judge_of
 from vedette.domain.base.errors import BadCommand, Unavailable
 from vedette.domain.conflict import Superseded
-from vedette.load.folder import release_digest
-from vedette.load.modules import judge_of
 
 
 async def test_what_is_thought_crosses_the_network_unchanged(tmp_path: Path) -> None:

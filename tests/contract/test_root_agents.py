@@ -20,11 +20,11 @@ from vedette.adapters.adk.tools import read_declared
 from vedette.adapters.worker_pool import pool
 from vedette.adapters.worker_pool.protection import protection
 from vedette.adapters.worker_pool.root_agents import describe_in_worker
+from vedette.config import Isolation, Settings
+from vedette.config.agent_folder import release_digest
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.event import Event
 from vedette.isolation import Containment, root_agents
-from vedette.load import Isolation, Settings
-from vedette.load.folder import release_digest
 from vedette.testing.harness import checkout
 from vedette.testing.toy import World, toy_fleet
 
@@ -268,7 +268,7 @@ async def test_a_worker_s_zygote_that_does_not_end_keeps_nobody(
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_root_agent_is_made_again(name: str) -> None:
-    from vedette.load.modules import load_module
+    from vedette.config.agent_loader import load_module
 
     folder = checkout() / "agents" / name
     theirs: Any = load_module(folder, "agent").root_agent
@@ -278,7 +278,7 @@ def test_a_shipped_root_agent_is_made_again(name: str) -> None:
 
 def test_all_that_a_root_agent_may_say_is_made_again(tmp_path: Path) -> None:
     folder = write(tmp_path, AGENT_PY + RICH)
-    from vedette.load.modules import load_module
+    from vedette.config.agent_loader import load_module
 
     theirs: Any = load_module(folder, "agent").root_agent
     said = told(folder)

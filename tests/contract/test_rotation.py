@@ -37,6 +37,7 @@ from vedette.adapters.ledger_file import (
     verify_store,
 )
 from vedette.adapters.sqlite import OpenedStore, SqliteStore
+from vedette.config import Settings
 from vedette.domain.base import failpoint
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.errors import AlreadyDone, BadCommand, BadStore, StoreBusy, StoreFailed
@@ -44,7 +45,6 @@ from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import Principal
 from vedette.ledger.merkle import Checkpoint, Frontier, ProofError, leaf_hash, parse_note, sign_note
 from vedette.ledger.verify import Code, Report, verify_ledger
-from vedette.load import Settings
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.steps import accepted, closing, event

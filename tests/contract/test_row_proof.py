@@ -13,10 +13,10 @@ from tests.contract.test_edited_rows import edit, verified
 from tests.contract.test_reconstruct_stores import START, opened
 from tests.contract.test_reconstruct_stores import plan as plan
 
+from vedette.config.settings import StorePlan
 from vedette.domain.effect import Outcome
 from vedette.domain.row_proof import Told, is_approved
 from vedette.domain.run import ActionRow
-from vedette.load.settings import StorePlan
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send, toy_fleet

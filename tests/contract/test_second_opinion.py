@@ -23,6 +23,8 @@ from vedette.adapters import opa_wasm
 from vedette.adapters.opa import OwnServer
 from vedette.adapters.opa_wasm import repository
 from vedette.adapters.prometheus import PrometheusMetrics
+from vedette.config import Settings
+from vedette.config.deployment import Edges, PolicyPlan
 from vedette.domain.agent import Scope
 from vedette.domain.base.errors import BadPolicy, StoreFailed
 from vedette.domain.bundle import Bundle
@@ -31,8 +33,6 @@ from vedette.domain.decision_request import Decided, Situation, difference
 from vedette.domain.entry import Draft
 from vedette.domain.ports import PolicyEngine
 from vedette.engines import close_stage, policy_stage, second_maker
-from vedette.load import Settings
-from vedette.load.edges import Edges, PolicyPlan
 from vedette.recall import read_drafts
 from vedette.replay import ReplayReport, replay
 from vedette.runner import Running

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from vedette.config.settings import read_settings
 from vedette.domain.action import Proposal
 from vedette.domain.event import Event
 from vedette.domain.origin import Ref
 from vedette.domain.ports import Thought
 from vedette.domain.readers import Readers, Rule
 from vedette.intake import LineIntake
-from vedette.load.settings import read_settings
 from vedette.serve.orders import carry_out
 from vedette.testing import toy
 from vedette.testing.harness import FleetHarness

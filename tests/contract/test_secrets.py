@@ -19,11 +19,11 @@ from tests.alarm import sound
 from vedette.adapters.local_hands import LocalHands
 from vedette.adapters.secrets import SecretManager, wire, with_secrets
 from vedette.adapters.secrets.manager import EMULATOR, _crc32c
+from vedette.config.secret_reference import is_literal, is_version, read_secret, references
+from vedette.config.settings import StorePlan, read_settings
 from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.tool import Tool
-from vedette.load.secrets import is_literal, is_version, read_secret, references
-from vedette.load.settings import StorePlan, read_settings
 from vedette.testing.harness import FleetHarness
 
 VERSION = "projects/harbour/secrets/oncall/versions/latest"

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from tests.pg import Server, find_bin
 
+from vedette.config.settings import StorePlan
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import StoreFailed, Unavailable
 from vedette.domain.effect import Call
 from vedette.domain.run import Committed, Step
-from vedette.load.settings import StorePlan
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send, toy_fleet, until
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vedette.domain.base.errors import BadFleet
-from vedette.load import (
+from vedette.config import (
     CsvPlan,
     HostPlan,
     JsonlPlan,
@@ -17,6 +16,7 @@ from vedette.load import (
     read_secret,
     read_settings,
 )
+from vedette.domain.base.errors import BadFleet
 
 TOML = """\
 fleet = "harbour"

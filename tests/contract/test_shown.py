@@ -31,6 +31,9 @@ from vedette.adapters.maildir_source import MaildirSource
 from vedette.adapters.prometheus_source.series import points
 from vedette.adapters.pubsub.decode import Decoder
 from vedette.adapters.sql_source.source import SqlSource
+from vedette.config import load_settings
+from vedette.config.settings_file import SourceFile
+from vedette.config.source_tables import SqlPlan
 from vedette.domain import cloudevents
 from vedette.domain.action import Proposal
 from vedette.domain.base.clock import from_iso
@@ -45,9 +48,6 @@ from vedette.domain.schedule import Tick
 from vedette.domain.trigger import Schedule
 from vedette.ledger.history.hold_groups import group_of
 from vedette.ledger.history.lists import hold_item
-from vedette.load import load_settings
-from vedette.load.at_hand import SqlPlan
-from vedette.load.settings_file import SourceFile
 from vedette.mail import mail_event
 from vedette.notices import Notice, facts, letter
 from vedette.serve.alertmanager import routes

@@ -21,10 +21,10 @@ from vedette.adapters.imap_source import NoFolder
 from vedette.adapters.imap_source import probe as look
 from vedette.adapters.imap_source.pool import close_all
 from vedette.adapters.smtp import Unanswered, deliver, deliver_some, probe
+from vedette.config.mail_servers import with_relays
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import Permanent, Temporary, Unsendable
 from vedette.domain.effect import Call, Outcome
-from vedette.load.imap import with_relays
 
 MAIL = b"Subject: x\n\n.a line that begins with a dot\r.\nend"
 

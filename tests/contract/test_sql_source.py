@@ -26,11 +26,11 @@ from vedette.adapters.sql_source.marks import Marks
 from vedette.adapters.sql_source.rows import instant
 from vedette.adapters.sql_source.source import SqlSource, open_table, probe
 from vedette.adapters.sql_source.tables import AwayError
+from vedette.config import load_settings
+from vedette.config.source_tables import SqlPlan
 from vedette.domain.base.clock import MICROS
 from vedette.domain.base.errors import BadEvent, BadFleet, StoreFailed, Unavailable
 from vedette.domain.base.fsync import sync
-from vedette.load import load_settings
-from vedette.load.at_hand import SqlPlan
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.intake import ListIntake

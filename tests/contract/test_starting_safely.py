@@ -16,10 +16,10 @@ from tests.small import AGENT, small
 from vedette.adapters.rego.engine import RegorusEngine
 from vedette.adapters.rego.stage import read_bundle
 from vedette.adapters.schedule_source import cron_walls
+from vedette.config import load_fleet, load_settings
 from vedette.domain.agent import Fleet
 from vedette.domain.bundle import Bundle
 from vedette.ledger.history.observe_mode import lacking, wilson
-from vedette.load import load_fleet, load_settings
 from vedette.load.policy_data import mount
 from vedette.rights import Asked, rights
 from vedette.serve.orders import carry_out

@@ -22,6 +22,7 @@ from vedette.adapters.postgres.database import PostgresDatabase
 from vedette.adapters.postgres.schema import SHARDS, shard_of
 from vedette.adapters.postgres.shares import Peer, seen, share, silent
 from vedette.adapters.postgres.text import literal
+from vedette.config import load_settings
 from vedette.domain.base.errors import BadFleet, BadStore, Outrun, StoreFailed, Unavailable
 from vedette.domain.budget import Cap
 from vedette.domain.bundle import Bundle
@@ -29,7 +30,6 @@ from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Draft
 from vedette.domain.run import Answer, Run
 from vedette.ledger.merkle import verifier_key
-from vedette.load import load_settings
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, closing, event
 

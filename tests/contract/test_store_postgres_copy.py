@@ -14,6 +14,7 @@ from vedette.adapters.ledger_file import verify_store
 from vedette.adapters.postgres import OpenedPostgres, PostgresStore, has_store
 from vedette.adapters.postgres.database import PostgresDatabase
 from vedette.adapters.sqlite import OpenedStore, SqliteStore
+from vedette.config import Settings
 from vedette.domain.base import failpoint
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.errors import BadCommand, BadStore, StoreBusy
@@ -25,7 +26,6 @@ from vedette.domain.identity import Principal
 from vedette.domain.memory import Candidate
 from vedette.domain.run import Answer
 from vedette.ledger.merkle import SigningKey
-from vedette.load import Settings
 from vedette.store_copy import Copied, copy_store, tables
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, agents_of, closing, decided, entry, event, held, step

@@ -19,13 +19,13 @@ from tests.pg import server
 
 from vedette.adapters.postgres import PostgresStore
 from vedette.adapters.postgres.schema import shard_of
+from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
 from vedette.follow import follow
 from vedette.line import Line
-from vedette.load.settings import StorePlan
 from vedette.runner import Running
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, note, send, toy_fleet, until

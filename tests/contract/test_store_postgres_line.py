@@ -13,11 +13,11 @@ import pytest
 from tests.pg import server
 
 from vedette.adapters.postgres import PostgresStore
+from vedette.config.settings import StorePlan
 from vedette.curating import feed
 from vedette.domain.budget import ACTIONS, HOUR_US
 from vedette.domain.effect import Call, Outcome
 from vedette.follow import catch_up, count_others, follow
-from vedette.load.settings import StorePlan
 from vedette.standing import erred
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import DENY_TOOL, World, job, note, send, toy_fleet, until

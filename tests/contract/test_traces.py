@@ -17,10 +17,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from vedette import tell
 from vedette.adapters.otel import OtlpSpans
+from vedette.config.deployment import TelemetryPlan
 from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
 from vedette.ledger.history.trace import Span
-from vedette.load.edges import TelemetryPlan
 from vedette.runner import Running
 from vedette.tell import TRACED, Sending, line_of, traces_after
 from vedette.testing.harness import FleetHarness

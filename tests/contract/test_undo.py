@@ -164,7 +164,7 @@ async def test_a_flag_that_a_person_had_set_stays_when_the_agent_s_is_taken_back
 
 async def test_the_inverse_alone_would_not_restore(fleet: FleetHarness) -> None:
     """Negative control: without what the effect found, unflagging takes the person's flag too."""
-    from vedette.load.modules import load_module
+    from vedette.config.agent_loader import load_module
 
     tools = load_module(fleet.content / "agents" / "inbox_triage", "tools")
     box = fleet.folder / "mail"

@@ -23,13 +23,13 @@ from vedette.adapters.opa_wasm import WasmEngine, WasmRepository, WasmStage, bui
 from vedette.adapters.rego.engine import RegorusEngine
 from vedette.adapters.rego.golden import golden, must_deny
 from vedette.adapters.sqlite import OpenedStore
+from vedette.config.deployment import Edges, PolicyPlan
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
 from vedette.domain.policy_wasm import PolicyWasm
 from vedette.domain.ports import Finding, PolicyEngine, PolicyStage
 from vedette.engines import other_engine, policy_stage, reason_of, wasm_maker
-from vedette.load.edges import Edges, PolicyPlan
 from vedette.load.policy_data import mount
 from vedette.replay import replay
 from vedette.storage import keeping
@@ -135,7 +135,7 @@ def test_the_settings_name_the_engine(
     engine: str, kind: type, tmp_path: Path, with_opa: str
 ) -> None:
     harness = FleetHarness(tmp_path)
-    from vedette.load import Settings
+    from vedette.config import Settings
 
     settings = Settings.of(harness.content, "harbour")
     assert settings.edges.policy.engine == "auto"
@@ -149,7 +149,7 @@ async def test_wasm_that_lacks_an_added_rule_is_found_before_it_decides(
     tmp_path: Path, opa: str, nowhere: Path
 ) -> None:
     """The question that shows it is drawn from the rule: no grant speaks of it."""
-    from vedette.load import Settings
+    from vedette.config import Settings
 
     deny = b'package vedette.denies\n\ndeny contains "denies.night" if input.now == 7\n'
     added = Bundle.of({**BUNDLE.files, "vedette/denies/night.rego": deny})
@@ -494,7 +494,7 @@ async def test_wasm_that_permits_what_must_be_denied_is_not_loaded(
     opa: str, nowhere: Path, tmp_path: Path, rules: str
 ) -> None:
     """Under the shipped rules' own name, where no record and no trial would find it."""
-    from vedette.load import Settings
+    from vedette.config import Settings
 
     settings = _with(Settings.of(FleetHarness(tmp_path).content, "harbour"), "wasm")
     shipped = nowhere / f"{BUNDLE.rules_digest}.wasm"

@@ -22,10 +22,10 @@ from tests.workers import alive, until
 from vedette.adapters.worker_pool.asked import WorkerLost
 from vedette.adapters.worker_pool.hands import HUNG, WorkerHands
 from vedette.adapters.worker_pool.pool import WorkerPool
+from vedette.config.reach import Reach
 from vedette.domain.agent import Limits
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.tool import Settles, Tool
-from vedette.load.reach import Reach
 
 TOOLS_PY = """\
 import asyncio

@@ -35,13 +35,13 @@ from vedette.adapters.local_judges import LocalJudges
 from vedette.adapters.worker_pool.asked import WorkerLost
 from vedette.adapters.worker_pool.begun import COMMAND
 from vedette.adapters.worker_pool.errors import Raised
+from vedette.config.agent_loader import judge_of
 from vedette.domain.agent import Limits
 from vedette.domain.base.errors import Temporary, Unavailable
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Memory
 from vedette.domain.origin import Ref
 from vedette.domain.ports import Thought
-from vedette.load.modules import judge_of
 
 LOST = [
     ("loop", "took longer than 1 s"),

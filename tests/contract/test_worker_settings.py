@@ -12,9 +12,9 @@ import pytest
 from tests.workers import alive, until
 
 from vedette.adapters.worker_pool.confine import resident
+from vedette.config import Isolation, Settings, load_fleet, load_settings
 from vedette.domain.agent import Limits
 from vedette.domain.base.errors import BadFleet
-from vedette.load import Isolation, Settings, load_fleet, load_settings
 from vedette.testing.toy import World, toy_fleet
 
 

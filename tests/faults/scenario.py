@@ -20,6 +20,9 @@ from tests.faults.auditor import Plan, Wanted
 from tests.faults.world import FileWorld
 
 from vedette.commands import Commands, Order
+from vedette.config import Isolation, Settings, read_fleet
+from vedette.config.fleet import Read
+from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import AlreadyDone
 from vedette.domain.budget import DAY_US
 from vedette.domain.effect import Call, Outcome
@@ -27,9 +30,6 @@ from vedette.domain.event import Event
 from vedette.domain.run import Step
 from vedette.domain.tool import Tool
 from vedette.follow import follow
-from vedette.load import Isolation, Settings, read_fleet
-from vedette.load.fleet import Read
-from vedette.load.settings import StorePlan
 from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness

@@ -30,11 +30,11 @@ from vedette.adapters.worker_pool.asked import WorkerLost
 from vedette.adapters.worker_pool.hands import WorkerHands
 from vedette.adapters.worker_pool.protection import protection
 from vedette.adapters.worker_pool.root_agents import describe_in_worker
+from vedette.config.reach import reach_of
 from vedette.domain.agent import Limits
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.tool import Tool
-from vedette.load.reach import reach_of
 
 MISSING = protection().lacks()
 if platform.machine() != "x86_64":

@@ -38,7 +38,7 @@ def keep_content() -> None:
     These are: the loaded fleet, the policy folders, the data that a bundle carries, and where two
     engines differ on the questions that its rules make.
     """
-    keep("vedette.load", "load_fleet", lambda root, settings, **_: root, again)
+    keep("vedette.config", "load_fleet", lambda root, settings, **_: root, again)
     keep("vedette.load.policy_data", "mount", lambda files: frozenset(files.items()))
     keep("vedette.adapters.rego.stage", "read_bundle", lambda folder: folder)
     stage = import_module("vedette.adapters.opa_wasm.stage").WasmStage

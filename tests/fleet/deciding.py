@@ -17,6 +17,8 @@ from ruamel.yaml import YAML
 
 from vedette.adapters.rego.engine import RegorusEngine
 from vedette.adapters.rego.stage import read_bundle
+from vedette.config.agent import Around, read_agent
+from vedette.config.bank import read_bank
 from vedette.domain.action import Action, bind_declared
 from vedette.domain.agent import Agent
 from vedette.domain.decision import Decision
@@ -26,8 +28,6 @@ from vedette.domain.memory import Briefing, Memory
 from vedette.evaluate import first_roots
 from vedette.gateway import Gateway
 from vedette.judging import Judge, Judgement
-from vedette.load.agent_check import Around, read_agent
-from vedette.load.bank_file import read_bank
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICIES = ROOT / "policies"

@@ -21,14 +21,14 @@ import pytest
 
 from vedette.adapters.sql_source.source import SqlSource
 from vedette.adapters.target_records import read_record
+from vedette.config.agent_loader import load_module
+from vedette.config.source_tables import SqlPlan
 from vedette.domain.base import failpoint
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import BadCommand, BadFleet, Unavailable
 from vedette.domain.effect import Call
 from vedette.domain.run import ActionRow
 from vedette.ledger.history.explain import explain
-from vedette.load.at_hand import SqlPlan
-from vedette.load.modules import load_module
 from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness
 from vedette.undoing import undo

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from tests.fleet.deciding import NOW_US, REGISTRY, ROOT, Outcome, decided, engine, shipped, yaml
 
+from vedette.config.agent_loader import build_judge, load_module
 from vedette.domain.action import bind
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.decision_request import Situation
@@ -26,7 +27,6 @@ from vedette.domain.origin import Roots
 from vedette.gateway import Gateway
 from vedette.judging import Judge, lexicon
 from vedette.judging.text import fold
-from vedette.load.modules import build_judge, load_module
 
 FOLDER = ROOT / "agents" / "content_moderation"
 LABELS: dict[str, dict[str, str]] = json.loads(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vedette.load import Loaded, build_judge, check_fleet, load_fleet, load_settings
+from vedette.config import Loaded, build_judge, check_fleet, load_fleet, load_settings
 from vedette.load.eval_file import read_evals
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.fleet.test_inbox_triage import LABELS, agent, decide, lessons, mail, outcomes
 
-from vedette.load.modules import build_judge
+from vedette.config.agent_loader import build_judge
 
 
 def test_no_reviewed_kind_of_mail_is_lost_to_junk() -> None:

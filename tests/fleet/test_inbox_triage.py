@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tests.fleet.deciding import REGISTRY, ROOT, Outcome, decided, shipped, yaml
 
+from vedette.config.agent_loader import build_judge
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Memory
 from vedette.judging import Judge
-from vedette.load.modules import build_judge
 from vedette.mail.parse import parse_mail
 
 FOLDER = ROOT / "agents" / "inbox_triage"

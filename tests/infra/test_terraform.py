@@ -20,8 +20,8 @@ from vedette.adapters.bigquery.tables import CLUSTERED, VIEWS
 from vedette.adapters.google_tokens import GoogleTokens, IamCredentials, Metadata
 from vedette.adapters.worker_pool.door import PATH
 from vedette.cli import cli
-from vedette.load import load_settings
-from vedette.load.edges import PubsubPlan
+from vedette.config import load_settings
+from vedette.config.deployment import PubsubPlan
 from vedette.serve.operators import BELOW
 
 MODULES = sorted(path.name for path in (ROOT / "infra/terraform/modules").iterdir())

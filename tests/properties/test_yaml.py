@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from vedette.config.yaml import Document, parse_yaml
 from vedette.domain.base.errors import BadPolicy
 from vedette.load.policy_data import read_data
-from vedette.load.yaml import Document, parse_yaml
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FILES = sorted(

@@ -16,9 +16,9 @@ from tests.simulation.server import Server
 
 from vedette.adapters.ledger_file import Archive
 from vedette.backup import back_up, restore
+from vedette.config import Settings
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.identity import Principal
-from vedette.load import Settings
 
 
 class Durable:

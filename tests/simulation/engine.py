@@ -21,16 +21,17 @@ from tests.simulation.agent_process import AgentProcesses
 from tests.simulation.clock import SimClock
 from tests.simulation.loop import OWNER, Owner, SimLoop
 
-from vedette import load
+from vedette import config
 from vedette.adapters.rego import stage
 from vedette.adapters.rego.engine import RegorusEngine
 from vedette.app import App, open_app
+from vedette.config import Isolation, Settings, agent_loader
+from vedette.config.fleet import Loaded
+from vedette.config.settings import StorePlan
 from vedette.domain.agent import Fleet
 from vedette.domain.bundle import Bundle
 from vedette.follow import catch_up, follow
-from vedette.load import Isolation, Settings, modules, policy_data
-from vedette.load.fleet import Loaded
-from vedette.load.settings import StorePlan
+from vedette.load import policy_data
 from vedette.runner import feeding
 from vedette.testing.harness import TrustingStage
 
@@ -202,9 +203,9 @@ _CODE: dict[tuple[str, bytes], CodeType] = {}
 _BUNDLES: dict[Path, Bundle] = {}
 _FILES: dict[Path, dict[str, bytes]] = {}
 _ANSWERS: dict[tuple[str, bytes], bytes] = {}
-_really_load, _really_read = load.load_fleet, policy_data.read_data
-_MODULES: Any = modules
-_CODE_LOADER: Any = modules._Source
+_really_load, _really_read = config.load_fleet, policy_data.read_data
+_MODULES: Any = agent_loader
+_CODE_LOADER: Any = agent_loader._Source
 _ENGINE: Any = RegorusEngine
 _really_compile = _CODE_LOADER.source_to_code
 _really_decide = RegorusEngine.decide
@@ -220,14 +221,14 @@ def read_once() -> None:
     _ANSWERS.clear()
     _ENGINE.decide = _decide
     stage.read_bundle, _MODULES.read_files = _read_bundle, _read_files
-    load.load_fleet = _load_fleet
+    config.load_fleet = _load_fleet
     policy_data.read_data = _read_data
     _CODE_LOADER.source_to_code = _compile
 
 
 def read_anew() -> None:
     """Let lives read for themselves again."""
-    load.load_fleet, policy_data.read_data = _really_load, _really_read
+    config.load_fleet, policy_data.read_data = _really_load, _really_read
     _CODE_LOADER.source_to_code = _really_compile
     _ENGINE.decide = _really_decide
     stage.read_bundle, _MODULES.read_files = _really_read_bundle, _really_read_files

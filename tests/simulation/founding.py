@@ -16,7 +16,7 @@ from tests.simulation.loop import BOOT_S, SimLoop
 from tests.simulation.server import Server, in_place
 from tests.simulation.world import closed_world
 
-from vedette.load.settings import StorePlan
+from vedette.config.settings import StorePlan
 
 LEASE_US = 2_000_000
 # So long before a history its fleet is founded, and within this time, in seconds.

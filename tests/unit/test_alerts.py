@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vedette.adapters.prometheus import METRICS, PrometheusMetrics
-from vedette.load.yaml import parse_yaml
+from vedette.config.yaml import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "infra" / "grafana" / "vedette.json"

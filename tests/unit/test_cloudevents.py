@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vedette.config.reserved import reserved
 from vedette.domain.base.errors import BadEvent
 from vedette.domain.cloudevents import (
     BATCH,
@@ -20,7 +21,6 @@ from vedette.domain.cloudevents import (
     parse,
 )
 from vedette.domain.event import ENVELOPE, Event, check_event
-from vedette.load.reserved import reserved
 
 Headers = list[tuple[str, str]]
 

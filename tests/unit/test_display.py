@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vedette.config.settings import read_settings
 from vedette.domain.base.safe_text import escape_text, fold_line, fold_text, is_seen, text_width
 from vedette.domain.display import (
     MOST_FIELDS,
@@ -24,7 +25,6 @@ from vedette.domain.display import (
 from vedette.domain.display_text import about_line, about_lines, defang
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.trigger import CORRECTION_TYPE
-from vedette.load.settings import read_settings
 
 
 def body(type: str, data: Any, *, subject: str | None = "s", vouched: bool = False) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vedette.load.edit_yaml import NotPlain, add_beside, copy_block, set_line, set_value
+from vedette.config.yaml_edit import NotPlain, add_beside, copy_block, set_line, set_value
 
 TEXT = """\
 # Who may do what.

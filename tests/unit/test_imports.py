@@ -185,8 +185,8 @@ def test_a_start_loads_no_more_than_the_first_event_needs(tmp_path: Path) -> Non
 def test_the_trial_of_a_policy_and_the_zygote_begin_before_the_event_loop_is_loaded() -> None:
     """What another process works on meanwhile is begun before what this one needs itself."""
     begins = """
-import vedette.cli.run, vedette.load
-vedette.load.load_settings
+import vedette.cli.run, vedette.config
+vedette.config.load_settings
 from vedette.adapters.rego.stage import SubprocessStage
 from vedette.adapters.worker_pool.begun import Begun
 """

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from vedette.config.agent_loader import load_module
 from vedette.domain.effect import Call, Outcome
-from vedette.load.modules import load_module
 from vedette.mail import mail_event
 
 TOOLS = load_module(Path(__file__).resolve().parents[2] / "agents" / "inbox_triage", "tools")

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from vedette.load.field import AfterValidator, BeforeValidator, Field, Shape, json_schema
-from vedette.load.kinds import Errors
-from vedette.load.shape import fit
-from vedette.load.yaml import parse_yaml
+from vedette.config.field import AfterValidator, BeforeValidator, Field, Shape, json_schema
+from vedette.config.kinds import Errors
+from vedette.config.shape import fit
+from vedette.config.yaml import parse_yaml
 
 
 def _filled(text: str) -> str:

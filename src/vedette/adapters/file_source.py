@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from vedette.config.reserved import ENGINE_ATTRIBUTES, reserved
 from vedette.domain import cloudevents
 from vedette.domain.base.clock import MICROS, Clock
 from vedette.domain.base.errors import BadEvent, BadFleet
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.ports import Intake, Receipt, Refused
-from vedette.load.reserved import ENGINE_ATTRIBUTES, reserved
 
 BATCH = 512  # events handed over at once, over all files
 OPEN_FILES = 64  # files read in turns at a time

@@ -21,8 +21,8 @@ from vedette.cli.common import (
 from vedette.domain.base.errors import NotFound
 
 if TYPE_CHECKING:
+    from vedette.config import Settings
     from vedette.domain.agent import Agent
-    from vedette.load import Settings
     from vedette.rights import Asked
 
 
@@ -75,7 +75,7 @@ def agent_show(ctx: click.Context, name: str, as_json: bool) -> None:
     settings = settings_of(ctx)
     agents, files, revision, stops = _read(settings)
     if name not in agents:
-        from vedette.load.problem import did_you_mean
+        from vedette.config.problem import did_you_mean
 
         raise NotFound(f"there is no agent {name!r}", mend=did_you_mean(name, list(agents)))
     from vedette.domain.agent import Fleet
@@ -116,8 +116,8 @@ _Read = tuple[
 
 def _read(settings: Settings) -> _Read:
     from vedette.adapters.rego.stage import read_bundle
+    from vedette.config import load_fleet
     from vedette.domain.base.clock import SystemClock
-    from vedette.load import load_fleet
     from vedette.stores import is_there
 
     agents = load_fleet(settings.root, settings, now_us=SystemClock().now_us()).fleet.agents

@@ -13,7 +13,7 @@ from vedette.domain.base.clock import SystemClock, ago, duration_us
 from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
-    from vedette.load import Settings
+    from vedette.config import Settings
 
 
 @click.command("archive")

@@ -13,8 +13,8 @@ from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
+    from vedette.config import Settings
     from vedette.ledger.history.audit import Ledger
-    from vedette.load import Settings
 
 _SHOWN = 50
 # How far the clocks of several workers on one database may be apart.
@@ -143,7 +143,7 @@ def _targets(settings: Settings) -> Callable[[str, str], str | None]:
     known: dict[tuple[str, str], str | None] = {}
 
     def load() -> Mapping[tuple[str, str], str | None]:
-        from vedette.load import load_fleet
+        from vedette.config import load_fleet
 
         agents = load_fleet(settings.root, settings, now_us=SystemClock().now_us()).fleet.agents
         return {(a.name, t.name): t.target for a in agents.values() for t in a.tools.values()}

@@ -18,7 +18,7 @@ from vedette.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from vedette.load import Settings
+    from vedette.config import Settings
 
 _UNITS = ("actions", "model_calls", "tokens", "money_micros")
 _WINDOWS = ("run", "hour", "day")
@@ -79,11 +79,11 @@ def raise_(ctx: click.Context, /, **given: Any) -> None:
 
 def _found(settings: Settings, only: str | None) -> dict[str, Any]:
     from vedette.app import budgets
+    from vedette.config import load_fleet
     from vedette.domain.base.clock import SystemClock
     from vedette.domain.base.errors import BadCommand
     from vedette.domain.budget import ACTIONS, FLEET, LENGTHS, UNITS, window_end
     from vedette.domain.spend import Total
-    from vedette.load import load_fleet
 
     now = SystemClock().now_us()
     fleet = load_fleet(settings.root, settings, now_us=now).fleet

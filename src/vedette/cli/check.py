@@ -18,11 +18,11 @@ from vedette.cli.common import as_json_option, config_file, problem_json, say, s
 from vedette.domain.base.errors import BadFleet, BadPolicy
 
 if TYPE_CHECKING:
+    from vedette.config import Problem, Settings
+    from vedette.config.fleet import Read
     from vedette.domain.agent import Agent
     from vedette.domain.bundle import Bundle
     from vedette.domain.ports import Finding
-    from vedette.load import Problem, Settings
-    from vedette.load.fleet import Read
 
 
 # What vedette.grant reads of the grant of a tool.
@@ -71,8 +71,8 @@ def check(ctx: click.Context, verbose: bool, live: bool, as_json: bool) -> int:
 
 
 def _problems(path: Path) -> list[dict[str, Any]]:
+    from vedette.config import check_fleet, read_fleet, read_settings
     from vedette.domain.base.clock import SystemClock
-    from vedette.load import check_fleet, read_fleet, read_settings
     from vedette.load.eval_file import read_evals
 
     settings, found = read_settings(path)
@@ -102,7 +102,7 @@ def folder_warnings(settings: Settings, shown: str) -> list[dict[str, Any]]:
     """Return a warning where the policy folder says something else than the live policy."""
     from vedette.cli.common import reading
     from vedette.cli.folder_state import folder_state
-    from vedette.load import Problem
+    from vedette.config import Problem
     from vedette.stores import is_there
 
     if not is_there(settings):
@@ -125,9 +125,9 @@ def grant_warnings(
 
     And one for every key of a grant that no rule reads: by it each call waits for a person.
     """
-    from vedette.load import Problem
+    from vedette.config import Problem
+    from vedette.config.problem import did_you_mean
     from vedette.load.policy_data import mount
-    from vedette.load.problem import did_you_mean
 
     try:
         grants = mount(bundle.files).get("grants")
@@ -165,7 +165,7 @@ def sink_warnings(bundle: Bundle, shown: str, agents: Mapping[str, Agent]) -> li
 
     A sink that no policy names takes what is trusted and nothing else.
     """
-    from vedette.load import Problem
+    from vedette.config import Problem
     from vedette.load.policy_data import mount
 
     try:
@@ -193,7 +193,7 @@ def sink_warnings(bundle: Bundle, shown: str, agents: Mapping[str, Agent]) -> li
 
 def row_warnings(settings: Settings, shown: str) -> list[dict[str, Any]]:
     """Return a warning for every source of rows whose columns are all trusted in the envelope."""
-    from vedette.load import Problem
+    from vedette.config import Problem
 
     return [
         dict(
@@ -241,7 +241,7 @@ def code_problems(
     more. Whatever the code prints goes to standard error.
     """
     from vedette.adapters.sqlite_bank import SqliteBank
-    from vedette.load import build_judge, load_module, read_fleet
+    from vedette.config import build_judge, load_module, read_fleet
 
     agents, plans, _ = read or read_fleet(root, settings, now_us=now_us)
     banks = SqliteBank(":memory:")
@@ -263,7 +263,7 @@ def code_problems(
 
 def _tried(shown: Path, name: str, do: Callable[[], Any]) -> list[Problem]:
     """Return what keeps `do` from being done, by the line of the agent's own code."""
-    from vedette.load import Problem
+    from vedette.config import Problem
 
     try:
         do()
@@ -279,7 +279,7 @@ def _tried(shown: Path, name: str, do: Callable[[], Any]) -> list[Problem]:
 
 def _no_functions(agent: Agent, module: ModuleType, shown: Path) -> list[Problem]:
     """Say which declared functions are none once tools.py is imported."""
-    from vedette.load import read_yaml
+    from vedette.config import read_yaml
 
     document, _ = read_yaml(Path(agent.folder) / "agent.yaml", f"{shown.as_posix()}/agent.yaml")
     return [
@@ -352,7 +352,7 @@ def effective(path: Path) -> list[dict[str, Any]]:
     """Return every plain setting with its value and where it comes from; [] if none can be read."""
     import tomllib
 
-    from vedette.load.settings_file import ENV, read_shape, toml_lines
+    from vedette.config.settings_file import ENV, read_shape, toml_lines
 
     try:
         text = path.read_text(encoding="utf-8")

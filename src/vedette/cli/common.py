@@ -19,7 +19,7 @@ from vedette.domain.base.errors import BadCommand, BadStore, NoFleetHere, StoreB
 from vedette.domain.base.safe_text import is_seen
 
 if TYPE_CHECKING:
-    from vedette.load import Settings
+    from vedette.config import Settings
     from vedette.storage.reads import Reads
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -69,7 +69,7 @@ def config_file(given: Path | None) -> Path:
 def settings_of(ctx: click.Context) -> Settings:
     """Return the fleet's settings. Raises BadFleet."""
     from vedette.adapters.secrets import wire
-    from vedette.load import load_settings
+    from vedette.config import load_settings
 
     wire()
     return load_settings(config_file(ctx.find_root().obj))
@@ -109,8 +109,8 @@ def refuse_unknown_agent(settings: Settings, store: Reads, name: str) -> None:
     """
     import orjson
 
+    from vedette.config.problem import did_you_mean
     from vedette.domain.base.errors import NotFound
-    from vedette.load.problem import did_you_mean
 
     if store.entries_page({"agent": name}, before=None, after=None, limit=1):
         return

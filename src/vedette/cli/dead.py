@@ -23,7 +23,7 @@ from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
-    from vedette.load import Settings
+    from vedette.config import Settings
 
 _WIDE = 60
 

@@ -13,7 +13,7 @@ from vedette.cli.showing import DIGITS, safe_line
 from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
-    from vedette.load import Settings
+    from vedette.config import Settings
 
 _SHOWN = 5
 

@@ -13,13 +13,13 @@ from vedette.cli.common import as_json_option, say, settings_of
 from vedette.domain.base.errors import BadCommand, BadPolicy
 
 if TYPE_CHECKING:
+    from vedette.config import Loaded, Settings
     from vedette.domain.agent import Agent
     from vedette.domain.bundle import Bundle
     from vedette.domain.event import Event
     from vedette.domain.memory import Memory
     from vedette.evaluate import EvalResult, Trial
     from vedette.gateway import Gateway
-    from vedette.load import Loaded, Settings
 
 
 @click.command("eval")
@@ -62,10 +62,10 @@ def _results(
     settings: Settings, only: str | None
 ) -> tuple[list[EvalResult], list[tuple[str, str]]]:
     from vedette.adapters.rego.stage import SubprocessStage, read_bundle
+    from vedette.config import load_fleet
+    from vedette.config.problem import refuse
     from vedette.domain.base.clock import SystemClock
-    from vedette.load import load_fleet
     from vedette.load.eval_file import read_evals
-    from vedette.load.problem import refuse
 
     now_us = SystemClock().now_us()
     loaded = load_fleet(settings.root, settings, now_us=now_us)
@@ -107,10 +107,10 @@ def _trials(
     from vedette.adapters.local_hands import LocalHands
     from vedette.adapters.rego.engine import RegorusEngine
     from vedette.adapters.sqlite_bank import SqliteBank
+    from vedette.config import build_judge, load_module
     from vedette.evaluate import Trial
     from vedette.gateway import Gateway
     from vedette.lessons import Lessons
-    from vedette.load import build_judge, load_module
     from vedette.load.policy_data import mount
     from vedette.recall import Recall
 

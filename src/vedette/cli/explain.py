@@ -13,7 +13,7 @@ import click
 from vedette.cli.common import as_json_option, dumps, reading, say, settings_of, whens, write_out
 
 if TYPE_CHECKING:
-    from vedette.load import Settings
+    from vedette.config import Settings
 
 _STYLES: dict[str, dict[str, Any]] = {
     "title": {"bold": True},
@@ -66,7 +66,7 @@ def explain(ctx: click.Context, id_: str, page: Path | None, as_json: bool) -> N
 
 def _find_code(settings: Settings, told: dict[str, Any]) -> None:
     """Add to each run where the files of its release lie; None where they are not here."""
-    from vedette.load.snapshot import find_snapshot
+    from vedette.config.snapshot import find_snapshot
 
     for run in told["runs"]:
         found = None

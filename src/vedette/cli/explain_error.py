@@ -33,7 +33,7 @@ def explain_error(code: str | None, as_json: bool) -> None:
         return
     lesson = LESSONS.get(code.strip().strip("[]"))
     if lesson is None:
-        from vedette.load.problem import did_you_mean
+        from vedette.config.problem import did_you_mean
 
         raise NotFound(f"there is no error code {code!r}", mend=did_you_mean(code, list(LESSONS)))
     say(as_json, _object(code, lesson), _page(code, lesson))

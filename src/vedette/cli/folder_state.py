@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from vedette.domain.base.errors import BadPolicy
 
 if TYPE_CHECKING:
-    from vedette.load import Settings
+    from vedette.config import Settings
     from vedette.storage.reads import Reads
 
 

@@ -46,8 +46,8 @@ def _refuse_unknown(ctx: click.Context, issuer: Issuer, name: str, told: str, me
     """
     if issuer.knows(name):
         return
+    from vedette.config.fleet import read_fleet
     from vedette.domain.base.errors import BadCommand
-    from vedette.load.fleet import read_fleet
 
     settings = settings_of(ctx)
     agents, _, _ = read_fleet(settings.root, settings)
@@ -109,8 +109,8 @@ def issue(ctx: click.Context, agent: str, out: Path, reason: str, as_json: bool)
 
     Whoever has the file is the agent: only its owner may read it.
     """
+    from vedette.config import load_fleet
     from vedette.domain.base.errors import BadCommand
-    from vedette.load import load_fleet
 
     settings = settings_of(ctx)
     from vedette.domain.base.clock import SystemClock

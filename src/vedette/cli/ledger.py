@@ -16,8 +16,8 @@ from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
     from vedette.adapters.ledger_file import Walk
+    from vedette.config import Settings
     from vedette.ledger.verify import Report
-    from vedette.load import Settings
 
 _SHOWN = 20
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from vedette.cli.common import plain, reading
 
 if TYPE_CHECKING:
+    from vedette.config import Settings
     from vedette.live import Seen
-    from vedette.load import Settings
 
 _MARKS = {"ok": "ok  ", "warn": "WARN", "fail": "FAIL", "untested": "-   "}
 _WIDE = 78
@@ -23,10 +23,10 @@ def look(settings: Settings) -> list[Seen]:
     from vedette import live, outside
     from vedette.adapters.rego.stage import read_bundle
     from vedette.adapters.secrets import wire
+    from vedette.config import read_fleet
     from vedette.domain.base.clock import SystemClock
     from vedette.domain.base.errors import VedetteError
     from vedette.domain.bundle import Bundle
-    from vedette.load import read_fleet
     from vedette.serve.client import LocalClient
     from vedette.stores import is_there
 

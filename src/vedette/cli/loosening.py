@@ -12,7 +12,7 @@ from vedette.cli.common import for_reader, obey, plain
 from vedette.domain.base.errors import Unconfirmed
 
 if TYPE_CHECKING:
-    from vedette.load import Settings
+    from vedette.config import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 

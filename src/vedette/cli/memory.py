@@ -24,7 +24,7 @@ from vedette.cli.common import (
 from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
-    from vedette.load import Settings
+    from vedette.config import Settings
 
 _WIDE = 34
 _STATES = ("active", "candidate", "off", "rejected")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from vedette.cli.common import reading
 
 if TYPE_CHECKING:
+    from vedette.config import Settings
     from vedette.domain.event import Event
-    from vedette.load import Settings
 
 
 def would_flip(
@@ -22,10 +22,10 @@ def would_flip(
     The judge is made twice here, of what the fleet makes it of (`taught`: folder, charter and
     lessons); nothing of it is stored.
     """
+    from vedette.config import load_module
+    from vedette.config.agent_loader import judge_of
     from vedette.curate import flips, keeps_state, taught_with
     from vedette.domain.memory import Memory
-    from vedette.load import load_module
-    from vedette.load.modules import judge_of
 
     found: dict[str, Any] = {"agent": agent, "events": 0, "flips": [], "why_not": None}
     if candidate["kind"] != "example" or not candidate["label"]:

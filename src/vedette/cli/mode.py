@@ -11,7 +11,7 @@ from vedette.cli.loosening import obey_confirmed, yes_option
 from vedette.domain.base.errors import BadCommand, BadPolicy, NotFound
 
 if TYPE_CHECKING:
-    from vedette.load import Settings
+    from vedette.config import Settings
 
 _MODES = ("observe", "ask", "act")
 _MEANING = {
@@ -73,8 +73,8 @@ def mode_of(settings: Settings, agent: str) -> dict[str, Any]:
     From the live policy if there is a store; else from the folder. Raises BadCommand.
     """
     from vedette.adapters.rego.stage import read_bundle
+    from vedette.config import load_fleet
     from vedette.domain.base.clock import SystemClock
-    from vedette.load import load_fleet
     from vedette.modes import granted, in_force
     from vedette.stores import is_there
 

@@ -11,8 +11,8 @@ from vedette.cli.common import as_json_option, plain, prefix, reading, say, sett
 from vedette.domain.base.errors import BadCommand, BadPolicy
 
 if TYPE_CHECKING:
+    from vedette.config import Problem, Settings
     from vedette.founding import Plan
-    from vedette.load import Problem, Settings
 
 
 @click.group()
@@ -71,8 +71,8 @@ def _refuse_what_was_taken_back(settings: Settings) -> None:
 
 def problems_of(settings: Settings) -> list[Problem]:
     """Return what `vedette check` would say of a fleet's agents, memory and policy."""
+    from vedette.config import Problem, check_fleet, read_fleet
     from vedette.domain.base.clock import SystemClock
-    from vedette.load import Problem, check_fleet, read_fleet
     from vedette.load.eval_file import read_evals
 
     now_us = SystemClock().now_us()

@@ -27,7 +27,7 @@ from vedette.domain.base.errors import BadPolicy, Unavailable
 from vedette.policy_check import check_live, told_check
 
 if TYPE_CHECKING:
-    from vedette.load import Settings
+    from vedette.config import Settings
     from vedette.storage.reads import Reads
 
 _folder = click.argument("folder", required=False, type=click.Path(path_type=Path))

@@ -11,7 +11,7 @@ from vedette.cli.folder_state import folder_note, folder_state
 from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
-    from vedette.load import Settings
+    from vedette.config import Settings
     from vedette.storage.reads import Reads
 
 LIVE, FOLDER = "live", "folder"

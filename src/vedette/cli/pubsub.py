@@ -10,7 +10,7 @@ from vedette.cli.common import as_json_option, human_verb, obey, plain, say, set
 
 if TYPE_CHECKING:
     from vedette.adapters.pubsub.declared import Change
-    from vedette.load import Settings
+    from vedette.config import Settings
 
 _SIGNS = {"create": "+", "update": "~", "fixed": "!", "missing": "!", "extra": "?", "same": " "}
 
@@ -103,7 +103,7 @@ def _tell(ctx: click.Context, as_json: bool, *, applied: bool) -> None:
 def _notes(settings: Settings) -> list[str]:
     """Return what has to be seen to elsewhere: the broker's own rights to dead letters."""
     from vedette.adapters.pubsub.declared import dead_letter_subscription
-    from vedette.load.edges import PubsubPlan, PushPlan
+    from vedette.config.deployment import PubsubPlan, PushPlan
 
     return [
         f"source {plan.name}: the project's Pub/Sub service agent must be a publisher of "

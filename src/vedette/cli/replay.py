@@ -12,9 +12,9 @@ from vedette.cli.common import as_json_option, dumps, plain, reading, say, setti
 from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
+    from vedette.config import Settings
     from vedette.domain.bundle import Bundle
     from vedette.domain.ports import PolicyEngine
-    from vedette.load import Settings
     from vedette.storage.reads import Reads
 
 _ENGINES = ("regorus", "wasm", "opa")

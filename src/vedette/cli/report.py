@@ -19,7 +19,7 @@ from vedette.cli.common import (
 from vedette.cli.replay import judge_lines
 
 if TYPE_CHECKING:
-    from vedette.load import Settings
+    from vedette.config import Settings
     from vedette.storage.reads import Reads
 
 

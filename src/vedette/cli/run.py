@@ -19,7 +19,7 @@ from vedette.domain.base.errors import BadPolicy
 
 if TYPE_CHECKING:
     from vedette.adapters.worker_pool.begun import Begun
-    from vedette.load import Settings
+    from vedette.config import Settings
     from vedette.signals import Signals
 
 # How long calls that are on their way may take to come back when the fleet has ended.
@@ -84,8 +84,8 @@ def with_only(settings: Settings, names: tuple[str, ...]) -> Settings:
     """Return settings with those sources alone; schedules stay. Raises NotFound."""
     from dataclasses import replace
 
+    from vedette.config.problem import did_you_mean
     from vedette.domain.base.errors import NotFound
-    from vedette.load.problem import did_you_mean
 
     known = [source.name for source in settings.sources]
     for name in names:

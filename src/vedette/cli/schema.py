@@ -18,7 +18,7 @@ def schema(what: str, as_json: bool) -> None:
       vedette schema agent > agent.schema.json
       # yaml-language-server: $schema=../../agent.schema.json
     """
-    from vedette.load import agent_schema, bank_schema, settings_schema
+    from vedette.config import agent_schema, bank_schema, settings_schema
 
     made = {"agent": agent_schema, "bank": bank_schema, "settings": settings_schema}
     click.echo(dumps(made[what]()))

@@ -14,8 +14,8 @@ from vedette.cli.common import as_json_option, obey, plain, say, settings_of
 from vedette.domain.base.errors import BadEvent
 
 if TYPE_CHECKING:
+    from vedette.config import Settings
     from vedette.domain.event import Event
-    from vedette.load import Settings
 
 
 @click.command()
@@ -124,8 +124,8 @@ def _bytes(path: Path) -> bytes:
 
 
 def _dry_run(settings: Settings, events: list[Any], as_json: bool) -> int:
+    from vedette.config import load_fleet
     from vedette.domain.event import check_event
-    from vedette.load import load_fleet
     from vedette.serve.orders import event_of
 
     fleet = load_fleet(settings.root, settings).fleet

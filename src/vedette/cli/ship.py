@@ -10,7 +10,7 @@ from vedette.cli.common import as_json_option, reading, say, settings_of
 from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
-    from vedette.load import Settings
+    from vedette.config import Settings
     from vedette.storage.store import SqlStore
 
 

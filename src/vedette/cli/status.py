@@ -21,7 +21,7 @@ from vedette.domain.base.clock import SystemClock
 from vedette.policy_check import read_check, told_check
 
 if TYPE_CHECKING:
-    from vedette.load import Settings
+    from vedette.config import Settings
     from vedette.storage.reads import Reads
 
 
@@ -58,8 +58,8 @@ def status(ctx: click.Context, as_json: bool) -> None:
 
 def _box(settings: Settings) -> dict[str, Any]:
     """Return how tightly a fleet that starts here now would close agents' code in."""
+    from vedette.config import read_fleet
     from vedette.isolation import containment
-    from vedette.load import read_fleet
 
     agents, _, _ = read_fleet(settings.root, settings, now_us=SystemClock().now_us())
     return dict(containment(settings, agents).to_json())

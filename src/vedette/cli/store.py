@@ -10,7 +10,7 @@ from vedette.cli.common import as_json_option, human_verb, plain, reading, say, 
 from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
-    from vedette.load import Settings
+    from vedette.config import Settings
 
 
 @click.group()

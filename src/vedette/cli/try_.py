@@ -16,9 +16,9 @@ from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand, BadEvent, NotFound
 
 if TYPE_CHECKING:
+    from vedette.config import Settings
     from vedette.domain.agent import Agent
     from vedette.domain.event import Event
-    from vedette.load import Settings
     from vedette.storage.reads import Reads
     from vedette.trying import Before, Trial
 
@@ -56,9 +56,9 @@ class _Given:
 
 
 def _tried(settings: Settings, name: str, text: str) -> dict[str, Any]:
+    from vedette.config import load_fleet
+    from vedette.config.problem import did_you_mean
     from vedette.domain.base.clock import SystemClock
-    from vedette.load import load_fleet
-    from vedette.load.problem import did_you_mean
     from vedette.stores import is_there
     from vedette.trying import Before
 
@@ -135,7 +135,7 @@ def _read(settings: Settings, path: Path) -> Event:
                 raise BadEvent(f"holds {len(value)} events", where=str(path), mend="give one")
             value = value[0]
         return event_of(value)
-    from vedette.load import MaildirPlan
+    from vedette.config import MaildirPlan
     from vedette.mail import mail_event
 
     plans = [plan for plan in settings.sources if isinstance(plan, MaildirPlan)]
@@ -149,8 +149,8 @@ def _csv_row(settings: Settings, path: Path, row: int) -> _Given:
     from glob import glob
 
     from vedette.adapters.file_source import CsvSource
+    from vedette.config import CsvPlan
     from vedette.domain.base.clock import SystemClock
-    from vedette.load import CsvPlan
 
     here = str(path.resolve())
     names = [
@@ -186,12 +186,12 @@ def _trial(
     from vedette.adapters.rego.engine import RegorusEngine
     from vedette.adapters.rego.stage import read_bundle
     from vedette.adapters.sqlite_bank import SqliteBank
+    from vedette.config import build_judge
     from vedette.curating import feed
     from vedette.domain.budget import DAY_US, MINUTE_US, window_start
     from vedette.domain.bundle import Bundle
     from vedette.gateway import Gateway
     from vedette.lessons import Lessons
-    from vedette.load import build_judge
     from vedette.load.policy_data import mount
     from vedette.recall import Recall
     from vedette.trying import Trial

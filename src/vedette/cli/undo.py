@@ -11,7 +11,7 @@ from vedette.cli.common import human_verb, obey, plain, prefix, reading, say, se
 from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
-    from vedette.load import Settings
+    from vedette.config import Settings
     from vedette.storage.reads import Reads
 
 # How long a running fleet is waited for; what takes longer is told by `explain`.

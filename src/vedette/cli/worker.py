@@ -103,7 +103,7 @@ async def _work(
 
     from vedette.adapters.worker_pool.pool import WorkerPool
     from vedette.adapters.worker_pool.relay import Relay
-    from vedette.load.snapshot import keep_snapshot
+    from vedette.config.snapshot import keep_snapshot
 
     def told(words: str) -> None:
         line = f"worker {agent}: {plain(words)}"

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from vedette.config.field import Field, Shape
+from vedette.config.problem import Problem, did_you_mean
+from vedette.config.shape import fit
+from vedette.config.yaml import Document, read_yaml
 from vedette.domain.agent import Agent
 from vedette.domain.base.clock import MICROS, from_iso, iso
 from vedette.domain.event import ENVELOPE, Event
 from vedette.evaluate import OUTCOMES, EvalCase
 from vedette.judging.series import generate
-from vedette.load.field import Field, Shape
-from vedette.load.problem import Problem, did_you_mean
-from vedette.load.shape import fit
-from vedette.load.yaml import Document, read_yaml
 
 # The clock of cases that name no time: a Monday.
 _START = "2026-01-05T09:00:00.000000Z"

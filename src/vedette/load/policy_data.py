@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from vedette.config.yaml import Document, KeyPath, parse_yaml
 from vedette.domain.base.canonical import SAFE_INTEGER
 from vedette.domain.base.errors import BadPolicy
-from vedette.load.yaml import Document, KeyPath, parse_yaml
 
 DATA_NAMES = ("data.yaml", "data.json")
 _DEPTH = 32

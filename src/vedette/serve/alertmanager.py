@@ -76,7 +76,7 @@ def alert_routes(app: App) -> list[Route]:
 
     Raises BadFleet if a token is not there.
     """
-    from vedette.load.at_hand import AlertmanagerPlan
+    from vedette.config.source_tables import AlertmanagerPlan
 
     plans = [plan for plan in app.settings.sources if isinstance(plan, AlertmanagerPlan)]
     doors = [AlertDoor.of(plan.name, plan.token(), plan.vouches) for plan in plans]

@@ -85,7 +85,7 @@ def is_loopback(host: str) -> bool:
 
 def bundle_routes(app: App) -> list[Route]:
     """Return the route of the fleet's bundle. Raises BadFleet for a token that is not there."""
-    from vedette.load import read_secret
+    from vedette.config import read_secret
     from vedette.publishing import bundle_name
 
     shelving = app.rollout.shelving

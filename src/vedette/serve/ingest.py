@@ -8,13 +8,13 @@ from dataclasses import asdict
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any
 
+from vedette.config.reserved import ENGINE_ATTRIBUTES, reserved
 from vedette.domain import cloudevents
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadEvent, BadFleet, Temporary
 from vedette.domain.event import VOUCHES, Event, check_event
 from vedette.domain.ports import Intake
-from vedette.load.reserved import ENGINE_ATTRIBUTES, reserved
 from vedette.serve.hosts import MEND, WHAT, WRONG_HOST, Hosts
 from vedette.serve.leftover import discard
 

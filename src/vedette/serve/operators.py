@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from vedette.adapters.jwt import Claims, Verifier
     from vedette.app import App
-    from vedette.load.edges import PeoplePlan
+    from vedette.config.deployment import PeoplePlan
 
 BELOW = "/v1/operator"
 # What an issuer of people may sign with; a shared secret is not among it.

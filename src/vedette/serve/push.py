@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
     from vedette.app import App
-    from vedette.load.edges import PushPlan
+    from vedette.config.deployment import PushPlan
 
 # How many refused messages are remembered, so that each is recorded once.
 _REMEMBERED = 4096
@@ -103,7 +103,7 @@ class _Refusal(Exception):
 
 def push_routes(app: App) -> list[Route]:
     """Return the routes of a fleet's push subscriptions; none if it declares none."""
-    from vedette.load.edges import PushPlan
+    from vedette.config.deployment import PushPlan
 
     plans = [plan for plan in app.settings.sources if isinstance(plan, PushPlan)]
     return routes(app.intake, [_door(plan, app) for plan in plans], app.metrics) if plans else []

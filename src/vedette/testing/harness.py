@@ -30,9 +30,9 @@ from vedette.domain.run import ActionRow, Run
 
 if TYPE_CHECKING:
     from vedette.app import App
+    from vedette.config.deployment import Edges
+    from vedette.config.settings import StorePlan
     from vedette.domain.display import Display
-    from vedette.load.edges import Edges
-    from vedette.load.settings import StorePlan
 
 TESTER = Principal.owner("tester")
 
@@ -132,9 +132,9 @@ class FleetHarness:
         from dataclasses import replace
 
         from vedette.app import open_app
-        from vedette.load import Isolation, Settings
-        from vedette.load.edges import Edges
-        from vedette.load.settings import StorePlan
+        from vedette.config import Isolation, Settings
+        from vedette.config.deployment import Edges
+        from vedette.config.settings import StorePlan
 
         settings = replace(
             Settings.of(self.content, "harbour"),

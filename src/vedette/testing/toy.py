@@ -21,6 +21,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from vedette.config.deployment import Edges
 from vedette.domain.base.clock import MachineClock
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.effect import Call, Outcome
@@ -29,7 +30,6 @@ from vedette.domain.origin import Ref
 from vedette.domain.ports import Reasoner
 from vedette.domain.run import Committed, Step
 from vedette.domain.tool import Tool
-from vedette.load.edges import Edges
 from vedette.testing.harness import FleetHarness, copy_policies, without_tests
 
 DESK = Ref("/charter/desk")

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vedette.adapters.adk.briefing import briefing_text
+from vedette.config.agent_loader import import_aside, require_release
 from vedette.domain.action import Proposal
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet, Permanent, Temporary
@@ -28,7 +29,6 @@ from vedette.domain.budget import INPUT, OUTPUT
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.ports import Thought
-from vedette.load.modules import import_aside, require_release
 
 if TYPE_CHECKING:
     from google.adk.agents.llm_agent import LlmAgent

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from vedette.adapters.adk.tools import DeclaredTool, check_root_agent, read_declared
+from vedette.config.agent_loader import load_module
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.base.safe_text import escape_text
-from vedette.load.modules import load_module
 
 if TYPE_CHECKING:
     from google.adk.agents.llm_agent import LlmAgent

@@ -24,14 +24,14 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
+from vedette.config.agent_file import ARG_KINDS, AgentFile, ToolFile
+from vedette.config.agent_folder import read_code
+from vedette.config.problem import refuse
+from vedette.config.shape import fit
+from vedette.config.yaml import read_yaml
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet, Permanent
 from vedette.domain.origin import Ref
-from vedette.load.agent_file import ARG_KINDS, AgentFile, ToolFile
-from vedette.load.folder import read_code
-from vedette.load.problem import refuse
-from vedette.load.shape import fit
-from vedette.load.yaml import read_yaml
 
 # How a model writes a reference: this, then a JSON Pointer without its first slash.
 REF = "ref:/"

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from vedette.config.source_tables import (
+    AlertmanagerFile,
+    AlertmanagerPlan,
+    alertmanager_plan,
+    alertmanager_problems,
+)
 from vedette.domain.ports.plugin import (
     PushedSource,
     SourceContext,
     SourcePlugin,
     TableContext,
     TableProblem,
-)
-from vedette.load.at_hand import (
-    AlertmanagerFile,
-    AlertmanagerPlan,
-    alertmanager_plan,
-    alertmanager_problems,
 )
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vedette.config.deployment import BigQueryPlan, bigquery_plan
+from vedette.config.deployment_tables import BigQueryFile
 from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext
-from vedette.load.edges import BigQueryPlan, bigquery_plan
-from vedette.load.edges_file import BigQueryFile
 
 if TYPE_CHECKING:
     from vedette.domain.ports import Source

@@ -27,7 +27,7 @@ from vedette.domain.ports import Intake, Refused
 if TYPE_CHECKING:
     from google.cloud.bigquery import Client
 
-    from vedette.load.edges import BigQueryPlan
+    from vedette.config.deployment import BigQueryPlan
 
 PAGE = 500  # rows handed over at once
 LIMIT = 20_000  # rows of one query; there may be more, asked for by the next

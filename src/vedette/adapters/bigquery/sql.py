@@ -13,7 +13,7 @@ from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 
 if TYPE_CHECKING:
-    from vedette.load.edges import BigQueryPlan
+    from vedette.config.deployment import BigQueryPlan
 
 # What the query adds to a row: its instant, in microseconds, and what tells it from others.
 AT, ROW = "vedette__at_us", "vedette__row"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from glob import glob
 from typing import TYPE_CHECKING
 
+from vedette.config.settings import CsvPlan, JsonlPlan
+from vedette.config.settings_file import CsvFile, JsonlFile
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext
-from vedette.load.settings import CsvPlan, JsonlPlan
-from vedette.load.settings_file import CsvFile, JsonlFile
 
 if TYPE_CHECKING:
     from vedette.domain.ports import Source

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vedette.config.settings import HostPlan
+from vedette.config.settings_file import HostFile
 from vedette.domain.base.clock import duration_us
 from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext
-from vedette.load.settings import HostPlan
-from vedette.load.settings_file import HostFile
 
 if TYPE_CHECKING:
     from vedette.domain.ports import Source

@@ -23,13 +23,13 @@ from vedette.adapters.http_tool.send import (
     headers_of,
     place_of,
 )
+from vedette.config.http_template import BadArgument, Request, made
 from vedette.domain.base import failpoint, machine
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.ports import Performer
 from vedette.domain.tool import Tool
 from vedette.http_client import shut
-from vedette.load.http_template import BadArgument, Request, made
 
 THREADS = 16  # of one agent
 _GRACE_S = 1.0  # that a thread has, behind the end of its call, to come back

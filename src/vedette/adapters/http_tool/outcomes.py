@@ -13,12 +13,12 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from vedette.adapters.http_tool.send import Answer
+from vedette.config.http_template import SEE_OTHER, filled_text
 from vedette.domain.base.clock import MICROS
 from vedette.domain.base.errors import BadEvent
 from vedette.domain.cloudevents import load_json
 from vedette.domain.effect import Outcome
 from vedette.domain.tool import Tool
-from vedette.load.http_template import SEE_OTHER, filled_text
 
 LONGEST_US = 3_600 * MICROS  # that a target may ask us to wait
 

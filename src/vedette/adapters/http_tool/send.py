@@ -16,9 +16,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vedette import http_client
+from vedette.config.http_template import Request
 from vedette.domain.base.dataclass import dataclass
 from vedette.http_client import Answer, IpAddress, NoAnswer, NotSent
-from vedette.load.http_template import Request
 
 __all__ = [
     "Answer",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vedette.adapters.imap_source.session import NoFolder, Session
 
 if TYPE_CHECKING:
-    from vedette.load.imap import ImapPlan
+    from vedette.config.mail_servers import ImapPlan
 
 
 async def probe(plan: ImapPlan | Mapping[str, Any]) -> str:

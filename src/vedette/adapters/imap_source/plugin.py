@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from vedette.config.mail_servers import ImapFile, ImapPlan, imap_plan, imap_problems
 from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext, TableProblem
-from vedette.load.imap import ImapFile, ImapPlan, imap_plan, imap_problems
 
 if TYPE_CHECKING:
     from vedette.domain.ports import Source

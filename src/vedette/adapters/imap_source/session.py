@@ -294,7 +294,7 @@ class Session:
     def _password(self) -> str:
         given = self.server.get("password")
         if given is None:
-            from vedette.load.secrets import read_secret
+            from vedette.config.secret_reference import read_secret
 
             given = read_secret(self.server, "password", where=self.where)
         if given is None:

@@ -32,7 +32,7 @@ from vedette.domain.ports import Intake, Refused
 from vedette.mail import mail_event
 
 if TYPE_CHECKING:
-    from vedette.load.imap import ImapPlan
+    from vedette.config.mail_servers import ImapPlan
 
 BATCH = 64  # mails handed over at once
 BATCH_BYTES = 4 * 1024 * 1024  # and fetched at once, but for a single larger one

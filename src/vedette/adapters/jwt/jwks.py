@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 import orjson
 
 from vedette.adapters.jwt.keys import read_key
+from vedette.config.part import is_here
 from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.domain.ports.tokens import BadToken
-from vedette.load.part import is_here
 
 DISCOVERY = "/.well-known/openid-configuration"
 MOST_BYTES = 1_048_576

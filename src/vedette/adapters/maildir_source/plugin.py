@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vedette.config.settings import MaildirPlan
+from vedette.config.settings_file import MaildirFile
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext
-from vedette.load.settings import MaildirPlan
-from vedette.load.settings_file import MaildirFile
 
 if TYPE_CHECKING:
     from vedette.domain.ports import Source

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from vedette.config.notify import MailFile, MailPlan, mail_plan, mail_problems
 from vedette.domain.base.errors import Temporary
 from vedette.domain.ports.plugin import (
     Missed,
@@ -12,7 +13,6 @@ from vedette.domain.ports.plugin import (
     TableContext,
     TableProblem,
 )
-from vedette.load.notify_file import MailFile, MailPlan, mail_plan, mail_problems
 
 
 class MailPlugin(NotifierPlugin):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from vedette.config.notify import WebhookFile, WebhookPlan, webhook_plan, webhook_problems
 from vedette.domain.ports.plugin import Notification, NotifierPlugin, TableContext, TableProblem
-from vedette.load.notify_file import WebhookFile, WebhookPlan, webhook_plan, webhook_problems
 
 
 class WebhookPlugin(NotifierPlugin):

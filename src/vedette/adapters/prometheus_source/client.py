@@ -13,10 +13,10 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+from vedette.config.source_tables import PrometheusPlan
 from vedette.domain.base import machine
 from vedette.domain.base.errors import BadFleet, Temporary
 from vedette.http_client import NoAnswer, NotSent, request
-from vedette.load.at_hand import PrometheusPlan
 
 TIMEOUT_S = 30.0
 MOST_BYTES = 32 << 20  # of one answer

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext, TableProblem
-from vedette.load.at_hand import (
+from vedette.config.source_tables import (
     PrometheusFile,
     PrometheusPlan,
     prometheus_plan,
     prometheus_problems,
 )
+from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext, TableProblem
 
 if TYPE_CHECKING:
     from vedette.domain.ports import Source

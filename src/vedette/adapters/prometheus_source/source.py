@@ -14,11 +14,11 @@ import orjson
 
 from vedette.adapters.prometheus_source.client import AwayError, Client
 from vedette.adapters.prometheus_source.series import chosen, named, points, until
+from vedette.config.source_tables import PrometheusPlan, QueryPlan
 from vedette.domain.base.backoff import delay_us
 from vedette.domain.base.clock import MICROS, Clock
 from vedette.domain.base.errors import BadFleet, StoreFailed, Unavailable
 from vedette.domain.ports import Intake, Metrics
-from vedette.load.at_hand import PrometheusPlan, QueryPlan
 
 POINTS = 5_000  # of one asking, about
 STEPS = 1_000  # of one asking, at most

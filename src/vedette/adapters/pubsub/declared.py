@@ -22,9 +22,9 @@ from dataclasses import field
 from typing import Any, Literal
 
 from vedette.adapters.pubsub.client import subscription_path, topic_path
+from vedette.config.deployment import PubsubPlan, PushPlan
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
-from vedette.load.edges import PubsubPlan, PushPlan
 
 Value = int | str | bool
 Fields = Mapping[str, Value]

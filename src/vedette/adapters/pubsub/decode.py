@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from vedette.config.reserved import reserved
 from vedette.domain import cloudevents
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadEvent
 from vedette.domain.event import HOPS, LINEAGE, READERS, VOUCHES, Event
 from vedette.domain.ports import Refused
-from vedette.load.reserved import reserved
 
 # Of a message that was refused this much is kept.
 RAW_BYTES = 4096

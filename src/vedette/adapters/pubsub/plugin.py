@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from vedette.config.deployment import PubsubPlan, PushPlan, pubsub_plan, pubsub_problems, push_plan
+from vedette.config.deployment_tables import PubsubFile, PushFile
 from vedette.domain.ports.plugin import (
     Plan,
     PushedSource,
@@ -13,14 +15,6 @@ from vedette.domain.ports.plugin import (
     TableContext,
     TableProblem,
 )
-from vedette.load.edges import (
-    PubsubPlan,
-    PushPlan,
-    pubsub_plan,
-    pubsub_problems,
-    push_plan,
-)
-from vedette.load.edges_file import PubsubFile, PushFile
 
 if TYPE_CHECKING:
     from vedette.domain.ports import Source

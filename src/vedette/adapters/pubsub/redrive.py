@@ -16,9 +16,9 @@ from vedette.adapters.pubsub.admin import patient
 from vedette.adapters.pubsub.client import Connection, connect, topic_path
 from vedette.adapters.pubsub.declared import dead_letter_subscription
 from vedette.adapters.pubsub.settle import PASSING
+from vedette.config.deployment import PubsubPlan, PushPlan
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import BadCommand, Unavailable
-from vedette.load.edges import PubsubPlan, PushPlan
 
 MOST = 10_000
 MOST_BYTES = 64 << 20

@@ -24,7 +24,7 @@ from vedette.domain.ports import Intake, Metrics
 
 if TYPE_CHECKING:
     from vedette.adapters.pubsub.decode import Decoder
-    from vedette.load.edges import PubsubPlan
+    from vedette.config.deployment import PubsubPlan
 
 # Batches on their way into the store at a time, where no order has to be kept.
 HANDS = 4

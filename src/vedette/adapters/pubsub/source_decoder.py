@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from vedette.adapters.pubsub.decode import Decoder
 
 if TYPE_CHECKING:
+    from vedette.config.deployment import PubsubPlan, PushPlan
     from vedette.domain.ports.plugin import SourceContext
-    from vedette.load.edges import PubsubPlan, PushPlan
 
 
 def decoder(plan: PubsubPlan | PushPlan, context: SourceContext) -> Decoder:

@@ -15,14 +15,14 @@ __all__ = ["SecretManager", "wire", "with_secrets"]
 
 def wire() -> None:
     """Have `read_secret` read `NAME_secret`. Nothing is loaded or asked before one is read."""
-    from vedette.load.secrets import read_with
+    from vedette.config.secret_reference import read_with
 
     read_with(SecretManager().read)
 
 
 def with_secrets(hands: Performer, targets: Mapping[str, Mapping[str, Any]]) -> Performer:
     """Return hands that are given the secrets that targets refer to; the same if none does."""
-    from vedette.load.secrets import references
+    from vedette.config.secret_reference import references
 
     if not any(references(table) for table in targets.values()):
         return hands

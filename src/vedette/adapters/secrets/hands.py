@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from vedette.config.secret_reference import read_secret, references
 from vedette.domain.base.errors import VedetteError
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.ports import Performer
 from vedette.domain.redaction import Hiding
 from vedette.domain.tool import Tool
-from vedette.load.secrets import read_secret, references
 
 
 class SecretHands:

@@ -11,9 +11,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from vedette.config.part import is_here
 from vedette.domain.base import machine
 from vedette.domain.base.errors import BadFleet, Unavailable
-from vedette.load.part import is_here
 
 EMULATOR = "SECRET_MANAGER_EMULATOR_HOST"
 

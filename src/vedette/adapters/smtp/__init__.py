@@ -198,7 +198,7 @@ def _greet(smtp: smtplib.SMTP, server: Mapping[str, Any], context: ssl.SSLContex
 def _password(server: Mapping[str, Any]) -> str:
     given = server.get("password")
     if given is None:
-        from vedette.load.secrets import read_secret
+        from vedette.config.secret_reference import read_secret
 
         given = read_secret(server, "password", where=_where(server))
     if given is None:

@@ -21,8 +21,8 @@ from vedette.adapters.sql_source.tables import (
     quoted,
     wanted,
 )
+from vedette.config.source_tables import SqlPlan
 from vedette.domain.base.errors import BadFleet, Temporary
-from vedette.load.at_hand import SqlPlan
 
 _CONNECT_S = 10
 _ANSWER_S = QUERY_S + 15.0  # the server ends a query itself, unless nobody is there any more

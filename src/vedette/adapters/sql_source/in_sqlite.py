@@ -22,10 +22,10 @@ from vedette.adapters.sql_source.tables import (
     quoted,
     wanted,
 )
+from vedette.config.source_tables import SqlPlan
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.base.fsync import sync
-from vedette.load.at_hand import SqlPlan
 
 _LOCKED_S = 2.0
 # How many steps of SQLite's machine lie between two looks at the clock.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from vedette.config.source_tables import SqlFile, SqlPlan, sql_plan, sql_problems
 from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext, TableProblem
-from vedette.load.at_hand import SqlFile, SqlPlan, sql_plan, sql_problems
 
 if TYPE_CHECKING:
     from vedette.domain.ports import Source

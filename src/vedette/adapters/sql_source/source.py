@@ -17,12 +17,12 @@ from vedette.adapters.sql_source.in_sqlite import SqliteTable, create
 from vedette.adapters.sql_source.marks import Marks, Value
 from vedette.adapters.sql_source.rows import Maker
 from vedette.adapters.sql_source.tables import AwayError, Found, Table
+from vedette.config.source_tables import SqlPlan
 from vedette.domain.base.backoff import delay_us
 from vedette.domain.base.clock import Clock
 from vedette.domain.base.errors import BadFleet, StoreFailed, Unavailable
 from vedette.domain.event import Event
 from vedette.domain.ports import Intake, Refused
-from vedette.load.at_hand import SqlPlan
 
 PAGE = 500  # rows read and handed over at once
 REFUSED = 1000  # refused rows that are remembered over a restart

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from vedette.adapters.sql_source.marks import Value
+from vedette.config.problem import did_you_mean
+from vedette.config.source_tables import SqlPlan
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
-from vedette.load.at_hand import SqlPlan
-from vedette.load.problem import did_you_mean
 
 QUERY_S = 30.0  # how long one query may take
 

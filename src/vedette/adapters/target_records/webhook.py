@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from vedette.config.part import is_here
+from vedette.config.secret_reference import read_secret
 from vedette.domain.base.clock import from_iso
 from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.ledger.history.audit import Item
-from vedette.load.part import is_here
-from vedette.load.secrets import read_secret
 
 MOST_BYTES = 256 << 20
 _TIMEOUT_S = 30.0

@@ -17,11 +17,11 @@ from vedette.adapters.worker_pool.errors import Raised, raised
 from vedette.adapters.worker_pool.frames import MOST, BadFrame, Frame, pack
 from vedette.adapters.worker_pool.plain import read_plain
 from vedette.adapters.worker_pool.seat import Seat
+from vedette.config.reach import Reach
 from vedette.domain.agent import Limits
 from vedette.domain.base import failpoint
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.tool import Tool
-from vedette.load.reach import Reach
 
 # How long a transactional tool may keep the line: it is asked while the loop waits.
 ROWS_S = 1.0

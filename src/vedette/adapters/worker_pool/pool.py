@@ -20,8 +20,8 @@ from vedette.adapters.worker_pool.confine import MOST_THREADS, threads
 from vedette.adapters.worker_pool.scratch import Scratch
 from vedette.adapters.worker_pool.seat import Seat
 from vedette.adapters.worker_pool.zygote import receive, send
+from vedette.config.reach import separate
 from vedette.domain.base.errors import BadFleet, Unavailable
-from vedette.load.reach import separate
 
 # How long a worker may have nothing to do before it is let go, and how many may sit idle at once.
 IDLE_S = 300.0

@@ -26,9 +26,9 @@ from vedette.adapters.worker_pool.confine import read_note
 from vedette.adapters.worker_pool.door import CHUNK, PATH, RELEASE, TOKEN, VERSION, quiet
 from vedette.adapters.worker_pool.frames import ANY, HEAD, Frames, pack
 from vedette.adapters.worker_pool.pool import WorkerPool
+from vedette.config.part import is_here
+from vedette.config.snapshot import Snapshot
 from vedette.domain.base.errors import BadCommand, VedetteError
-from vedette.load.part import is_here
-from vedette.load.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection

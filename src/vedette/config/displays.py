@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from vedette.config.field import AfterValidator, Field
+from vedette.config.part import Part
+from vedette.config.problem import Problem
+from vedette.config.yaml import Document, KeyPath
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.display import MOST_FIELDS, Display
 from vedette.domain.origin import tokens
-from vedette.load.field import AfterValidator, Field
-from vedette.load.part import Part
-from vedette.load.problem import Problem
-from vedette.load.yaml import Document, KeyPath
 
 _ROOTS = ("data", "subject", "source", "id", "type", "time", "extensions")
 _NAME = 24

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
+from vedette.config import deployment_tables as file
+from vedette.config.part import is_here
+from vedette.config.policy_table import policy_problems
+from vedette.config.problem import Problem
+from vedette.config.yaml import Document, KeyPath
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.ports.plugin import TableContext, TableProblem
-from vedette.load import edges_file as file
-from vedette.load.part import is_here
-from vedette.load.policy_table import policy_problems
-from vedette.load.problem import Problem
-from vedette.load.yaml import Document, KeyPath
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,14 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from vedette.config.field import AfterValidator, Field, Shape, json_schema
+from vedette.config.problem import Problem, did_you_mean
+from vedette.config.shape import fit
+from vedette.config.yaml import Document, parse_yaml, read_text, read_yaml
 from vedette.domain.base.canonical import canonical, sha256_hex
 from vedette.domain.base.clock import from_iso
 from vedette.domain.memory import BankPlan, Memory
 from vedette.domain.readers import check_reader
-from vedette.load.field import AfterValidator, Field, Shape, json_schema
-from vedette.load.problem import Problem, did_you_mean
-from vedette.load.shape import fit
-from vedette.load.yaml import Document, parse_yaml, read_text, read_yaml
 
 MAX_TEXT = 20_000  # characters; a memory that is longer belongs into a document it points to
 

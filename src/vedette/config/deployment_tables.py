@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from vedette.load.field import Field
-from vedette.load.part import NAME, Address, Duration, Number, Part, Whole
-from vedette.load.secrets import VERSION
+from vedette.config.field import Field
+from vedette.config.part import NAME, Address, Duration, Number, Part, Whole
+from vedette.config.secret_reference import VERSION
 
 # What BigQuery calls its things by; nothing else goes into a query as a name.
 PROJECT = r"^[a-z0-9][a-z0-9.:-]{0,62}$"

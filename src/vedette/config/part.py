@@ -5,8 +5,8 @@ from __future__ import annotations
 from ipaddress import ip_address
 from typing import Annotated, Any, ClassVar
 
+from vedette.config.field import AfterValidator, BeforeValidator, Shape
 from vedette.domain.base.clock import duration_us
-from vedette.load.field import AfterValidator, BeforeValidator, Shape
 
 NAME = r"^[a-z][a-z0-9_-]{0,62}$"
 

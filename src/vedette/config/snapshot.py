@@ -14,9 +14,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from vedette.config.agent_folder import digest_of, folder_files, read_files
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
-from vedette.load.folder import digest_of, folder_files, read_files
 
 FOLDER = "releases"
 _NEW = ".new-"

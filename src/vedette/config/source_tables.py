@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
+from vedette.config.field import AfterValidator, Field
+from vedette.config.part import NAME, Duration, Part, Whole, is_here
+from vedette.config.secret_reference import VERSION, read_secret
+from vedette.config.yaml import KeyPath
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.ports.plugin import TableContext, TableProblem
-from vedette.load.field import AfterValidator, Field
-from vedette.load.part import NAME, Duration, Part, Whole, is_here
-from vedette.load.secrets import VERSION, read_secret
-from vedette.load.yaml import KeyPath
 
 _KINDS = ("env", "file", "secret")
 

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from vedette.config.field import Shape, Table
+from vedette.config.kinds import OneOf
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet, VedetteError
 from vedette.domain.ports.plugin import (
@@ -28,8 +30,6 @@ from vedette.domain.ports.plugin import (
     TableContext,
     TableProblem,
 )
-from vedette.load.field import Shape, Table
-from vedette.load.kinds import OneOf
 
 _INFO = (".dist-info", ".egg-info")
 _BASES: Mapping[str, type[Any]] = {SOURCES: SourcePlugin, NOTIFIERS: NotifierPlugin}

@@ -6,9 +6,9 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
+from vedette.config.problem import Problem
+from vedette.config.yaml import Document
 from vedette.domain.base.clock import duration_us
-from vedette.load.problem import Problem
-from vedette.load.yaml import Document
 
 
 def policy_problems(policy: Any, document: Document) -> list[Problem]:

@@ -1,7 +1,7 @@
 """Kinds of values that a field of a file may hold: each checks a value and describes itself.
 
 An error is a mapping: `type` (what is wrong), `loc` (where, as a path), `input` (what was found),
-`ctx` and `msg`. `vedette.load.shape` turns it into the words that a person reads.
+`ctx` and `msg`. `vedette.config.shape` turns it into the words that a person reads.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vedette.config.problem import Problem, field_path
 from vedette.domain.base.dataclass import dataclass
-from vedette.load.problem import Problem, field_path
 
 if TYPE_CHECKING:
     from yaml import MarkedYAMLError

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from vedette.domain.base.canonical import checked
-from vedette.load.agent_file import HttpFile, ToolFile
-from vedette.load.http_template import (
+from vedette.config.agent_file import HttpFile, ToolFile
+from vedette.config.http_template import (
     SEE_OTHER,
     BadTemplate,
     body_names,
@@ -16,10 +15,11 @@ from vedette.load.http_template import (
     header_problem,
     names,
 )
-from vedette.load.part import is_here
-from vedette.load.problem import Problem, did_you_mean
-from vedette.load.secrets import references
-from vedette.load.yaml import Document, KeyPath
+from vedette.config.part import is_here
+from vedette.config.problem import Problem, did_you_mean
+from vedette.config.secret_reference import references
+from vedette.config.yaml import Document, KeyPath
+from vedette.domain.base.canonical import checked
 
 # What stands for a function of tools.py where the engine itself calls and asks.
 BY_ENGINE = "http"

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any, ClassVar, Literal
 
+from vedette.config.field import Field
+from vedette.config.part import NAME, Duration, Part, Whole
+from vedette.config.problem import Problem
+from vedette.config.secret_reference import VERSION
+from vedette.config.yaml import Document, KeyPath
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.ports.plugin import TableContext, TableProblem
-from vedette.load.field import Field
-from vedette.load.part import NAME, Duration, Part, Whole
-from vedette.load.problem import Problem
-from vedette.load.secrets import VERSION
-from vedette.load.yaml import Document, KeyPath
 
 _LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|::1")
 _TLS = ("implicit", "starttls", "none")

@@ -8,10 +8,10 @@ trusted for what the adapter vouches for.
 
 from __future__ import annotations
 
+from vedette.config.plugins import REINSTALL, plugins
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.event import PRINCIPAL, REASON, Event
 from vedette.domain.ports.plugin import SOURCES
-from vedette.load.plugins import REINSTALL, plugins
 
 # A person's name and reason come with the person's own order, over the local socket.
 ENGINE_ATTRIBUTES = frozenset({PRINCIPAL, REASON})

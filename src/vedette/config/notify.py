@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
+from vedette.config.field import AfterValidator, Field, Tagged
+from vedette.config.part import NAME, Duration, Part, is_here
+from vedette.config.plugins import Tables, plugins
+from vedette.config.problem import Problem
+from vedette.config.secret_reference import VERSION, read_secret
+from vedette.config.yaml import Document, KeyPath
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.ports.plugin import NOTIFIERS, Plan, TableContext, TableProblem
-from vedette.load.field import AfterValidator, Field, Tagged
-from vedette.load.part import NAME, Duration, Part, is_here
-from vedette.load.plugins import Tables, plugins
-from vedette.load.problem import Problem
-from vedette.load.secrets import VERSION, read_secret
-from vedette.load.yaml import Document, KeyPath
 
 _ADDRESS = re.compile(r"[!-;=?A-~]{1,64}@[!-;=?A-~]{1,255}")
 

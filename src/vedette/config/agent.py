@@ -6,6 +6,21 @@ import ast
 from collections.abc import Mapping
 from pathlib import Path
 
+from vedette.config.agent_file import ARG_KINDS, AgentFile, ToolFile, memory_bytes
+from vedette.config.agent_folder import (
+    Code,
+    empty_problems,
+    eval_problems,
+    links,
+    name_problems,
+    read_code,
+    release_digest,
+)
+from vedette.config.http_tool import BY_ENGINE, http_facts, http_problems
+from vedette.config.problem import Problem, did_you_mean
+from vedette.config.shape import fit
+from vedette.config.trigger_table import read_triggers
+from vedette.config.yaml import Document, KeyPath, read_text, read_yaml
 from vedette.domain.agent import Agent, Limits, Scope
 from vedette.domain.base.canonical import checked, tame
 from vedette.domain.base.clock import duration_us
@@ -15,21 +30,6 @@ from vedette.domain.identity import Identity
 from vedette.domain.memory import BankPlan
 from vedette.domain.rate_limit import Ceilings
 from vedette.domain.tool import Tool
-from vedette.load.agent_file import ARG_KINDS, AgentFile, ToolFile, memory_bytes
-from vedette.load.folder import (
-    Code,
-    empty_problems,
-    eval_problems,
-    links,
-    name_problems,
-    read_code,
-    release_digest,
-)
-from vedette.load.http_file import BY_ENGINE, http_facts, http_problems
-from vedette.load.problem import Problem, did_you_mean
-from vedette.load.shape import fit
-from vedette.load.triggers import read_triggers
-from vedette.load.yaml import Document, KeyPath, read_text, read_yaml
 
 
 @dataclass(frozen=True, slots=True)

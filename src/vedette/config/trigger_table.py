@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
+from vedette.config.agent_file import AgentFile, TriggerFile
+from vedette.config.problem import Problem
+from vedette.config.yaml import Document, KeyPath
 from vedette.domain.base.canonical import checked, tame
 from vedette.domain.base.clock import duration_us
 from vedette.domain.trigger import TICK_TYPE, UNDO_TRIGGER, Schedule, Subscription
-from vedette.load.agent_file import AgentFile, TriggerFile
-from vedette.load.problem import Problem
-from vedette.load.yaml import Document, KeyPath
 
 _KINDS = ("on", "every", "cron", "daily")
 _DAILY = re.compile(r"([01]\d|2[0-3]):[0-5]\d\Z")

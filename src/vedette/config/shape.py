@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from vedette.load.field import Shape, Table, Tagged
-from vedette.load.kinds import Errors, Kind
-from vedette.load.problem import Problem, did_you_mean, near
-from vedette.load.yaml import Document, KeyPath
+from vedette.config.field import Shape, Table, Tagged
+from vedette.config.kinds import Errors, Kind
+from vedette.config.problem import Problem, did_you_mean, near
+from vedette.config.yaml import Document, KeyPath
 
 __all__ = ["Shape", "describe", "fit", "problem_of", "sentence"]
 

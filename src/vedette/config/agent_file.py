@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+from vedette.config.field import AfterValidator, Field, Shape, json_schema
 from vedette.domain.base.clock import duration_us
 from vedette.domain.readers import check_reader
-from vedette.load.field import AfterValidator, Field, Shape, json_schema
 
 SETTLES_MEND = "say how an unknown outcome is settled: transactional, idempotent, queryable or none"
 ARG_KINDS = ("string", "integer", "boolean", "strings", "list", "object")

@@ -13,12 +13,12 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from vedette.config.problem import Problem, did_you_mean
+from vedette.config.yaml import Document, read_text, read_yaml
 from vedette.domain.base.canonical import canonical, sha256_hex
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.identity import valid_name
-from vedette.load.problem import Problem, did_you_mean
-from vedette.load.yaml import Document, read_text, read_yaml
 
 # What tools leave behind in a folder; none of it is part of the agent.
 _DEBRIS = frozenset({"__pycache__", ".adk", ".DS_Store", ".mypy_cache", ".ruff_cache"})

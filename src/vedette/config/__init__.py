@@ -13,13 +13,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vedette.load.agent_file import agent_schema
-    from vedette.load.bank_file import bank_schema
-    from vedette.load.fleet import Loaded, check_fleet, load_fleet, read_fleet
-    from vedette.load.modules import build_judge, load_module
-    from vedette.load.problem import Problem
-    from vedette.load.secrets import read_secret
-    from vedette.load.settings import (
+    from vedette.config.agent_file import agent_schema
+    from vedette.config.agent_loader import build_judge, load_module
+    from vedette.config.bank import bank_schema
+    from vedette.config.fleet import Loaded, check_fleet, load_fleet, read_fleet
+    from vedette.config.problem import Problem
+    from vedette.config.secret_reference import read_secret
+    from vedette.config.settings import (
         CsvPlan,
         HostPlan,
         Isolation,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
         load_settings,
         read_settings,
     )
-    from vedette.load.settings_file import settings_schema
-    from vedette.load.yaml import Document, parse_yaml, read_yaml
+    from vedette.config.settings_file import settings_schema
+    from vedette.config.yaml import Document, parse_yaml, read_yaml
 
 _FROM = {
     "agent_file": ("agent_schema",),

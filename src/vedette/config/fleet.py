@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from vedette.config.agent import Around, read_agent
+from vedette.config.agent_folder import agent_folders
+from vedette.config.bank import read_bank
+from vedette.config.problem import Problem, in_order, refuse
+from vedette.config.settings import Settings
+from vedette.config.yaml import read_yaml
 from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.memory import BankPlan
-from vedette.load.agent_check import Around, read_agent
-from vedette.load.bank_file import read_bank
-from vedette.load.folder import agent_folders
-from vedette.load.problem import Problem, in_order, refuse
-from vedette.load.settings import Settings
-from vedette.load.yaml import read_yaml
 
 Read = tuple[Mapping[str, Agent], tuple[BankPlan, ...], list[Problem]]
 

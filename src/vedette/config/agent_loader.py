@@ -20,13 +20,13 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
+from vedette.config.agent_folder import digest_of, read_files
 from vedette.domain.agent import Agent
 from vedette.domain.base import machine
 from vedette.domain.base.disk_errors import told_of_disk
 from vedette.domain.base.errors import BadFleet, StoreFailed
 from vedette.domain.memory import Memory
 from vedette.domain.ports.judge import Judge
-from vedette.load.folder import digest_of, read_files
 
 PARENT = "vedette_fleet"
 

@@ -17,29 +17,24 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
+from vedette.config.deployment import Edges, edge_problems, edges
+from vedette.config.displays import display_problems, displays_of
+from vedette.config.http_tool import http_target_problems
+from vedette.config.mail_servers import mail_target_problems, with_relays
+from vedette.config.notify import NotifyPlan, notify_plan, notify_problems
+from vedette.config.plugins import plugins
+from vedette.config.problem import Problem, in_order, refuse
+from vedette.config.reach import address, folder_of, separate
+from vedette.config.secret_reference import is_literal, read_secret, references
+from vedette.config.settings_file import ENV, SettingsFile, read_shape, toml_lines
+from vedette.config.shape import problem_of, sentence
+from vedette.config.yaml import Document, KeyPath, read_text
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.display import Display
 from vedette.domain.ports.plugin import SOURCES, Plan, TableContext
 from vedette.domain.readers import Rule
-from vedette.load.display_file import display_problems, displays_of
-from vedette.load.edges import Edges, edge_problems, edges
-from vedette.load.http_file import http_target_problems
-from vedette.load.imap import mail_target_problems, with_relays
-from vedette.load.notify_file import NotifyPlan, notify_plan, notify_problems
-from vedette.load.plugins import plugins
-from vedette.load.problem import Problem, in_order, refuse
-from vedette.load.reach import address, folder_of, separate
-from vedette.load.secrets import is_literal, read_secret, references
-from vedette.load.settings_file import (
-    ENV,
-    SettingsFile,
-    read_shape,
-    toml_lines,
-)
-from vedette.load.shape import problem_of, sentence
-from vedette.load.yaml import Document, KeyPath, read_text
 
 _TARGET = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?\Z")

@@ -7,10 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from vedette.domain.ports.plugin import SOURCES
-from vedette.domain.readers import check_reader
-from vedette.load.display_file import DisplayFile
-from vedette.load.edges_file import (
+from vedette.config.deployment_tables import (
     AuditFile,
     GatewayFile,
     PeopleFile,
@@ -18,13 +15,16 @@ from vedette.load.edges_file import (
     TelemetryFile,
     TokensFile,
 )
-from vedette.load.field import AfterValidator, Field, Tagged, json_schema
-from vedette.load.kinds import Errors
-from vedette.load.notify_file import NotifyFile
-from vedette.load.part import NAME, Address, Duration, Number, Part, Whole
-from vedette.load.plugins import Tables
-from vedette.load.secrets import VERSION
-from vedette.load.yaml import KeyPath
+from vedette.config.displays import DisplayFile
+from vedette.config.field import AfterValidator, Field, Tagged, json_schema
+from vedette.config.kinds import Errors
+from vedette.config.notify import NotifyFile
+from vedette.config.part import NAME, Address, Duration, Number, Part, Whole
+from vedette.config.plugins import Tables
+from vedette.config.secret_reference import VERSION
+from vedette.config.yaml import KeyPath
+from vedette.domain.ports.plugin import SOURCES
+from vedette.domain.readers import check_reader
 
 ENV = "VEDETTE_"
 

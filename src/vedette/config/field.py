@@ -17,9 +17,7 @@ import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, Literal, Self, Union
 
-from vedette.domain.base.dataclass import dataclass
-from vedette.domain.base.errors import BadFleet
-from vedette.load.kinds import (
+from vedette.config.kinds import (
     Anything,
     Checked,
     Either,
@@ -35,6 +33,8 @@ from vedette.load.kinds import (
     Whole,
     error,
 )
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadFleet
 
 _NOT_GIVEN: Any = object()
 
