@@ -9,7 +9,7 @@ from typing import Any
 from vedette.judging import Briefing, Event, Judgement, Memory, Proposal, Ref, metric_value
 from vedette.judging import Judge as Base
 from vedette.judging.calibration import Curve
-from vedette.judging.ranks import CALM_ROWS, PAUSE, VIEWS, WARM_UP, Ranks, Reading, hour_of
+from vedette.judging.rank_anomaly import CALM_ROWS, PAUSE, VIEWS, WARM_UP, Ranks, Reading, hour_of
 
 SERIES = Ref("/event/subject")
 AT = Ref("/event/time")

@@ -16,10 +16,10 @@ from vedette.judging.examples import (
     ExampleBank,
     Near,
 )
-from vedette.judging.extra import Extra
 from vedette.judging.features import TEXT_LIMIT
 from vedette.judging.lexicon import vocabulary
 from vedette.judging.normalise import Normaliser
+from vedette.judging.side_features import Extra
 from vedette.judging.text import fold
 
 from .reading import Reading, read

@@ -8,7 +8,7 @@ from typing import Any
 
 from vedette.judging import Briefing, Judgement, Memory, Proposal, Ref
 from vedette.judging import Judge as BaseJudge
-from vedette.judging.binary import Chance
+from vedette.judging.binary_classifier import Chance
 from vedette.judging.examples import Example, ExampleBank, Prediction
 from vedette.judging.features import Lexicon
 from vedette.judging.spam import SPAM, SpamBank, mail_words

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vedette.domain.judge_state import is_name, made_of, name_state, see, seen_from
-from vedette.judging.ranks import Ranks
+from vedette.judging.rank_anomaly import Ranks
 
 TIMES = 20_000
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tools.eval_real.nab_score import Series, read
 
 from vedette.judging.calibration import Curve, expected_error, fit_curve
-from vedette.judging.ranks import CALM_ROWS, PAUSE, WARM_UP, Ranks, Reading, hour_of
+from vedette.judging.rank_anomaly import CALM_ROWS, PAUSE, WARM_UP, Ranks, Reading, hour_of
 
 CALM_BELOW = 2.5
 

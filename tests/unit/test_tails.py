@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vedette.judging.tails import HORIZON, KEPT, Both, Tail, Upper, pack, unpack
+from vedette.judging.extreme_values import HORIZON, KEPT, Both, Tail, Upper, pack, unpack
 
 
 def counted(values: list[float], row: int) -> int:

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 
-from vedette.judging.lookalikes import LOOKALIKES
+from vedette.judging.confusables import LOOKALIKES
 
 _WORD = re.compile(r"[A-Za-z]{3,}")
 _LEET = {"a": "4@", "e": "3", "i": "1!", "o": "0", "s": "5$", "t": "7", "b": "8", "g": "9"}

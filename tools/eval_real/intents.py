@@ -15,10 +15,10 @@ from tools.eval_real.measures import below_curve, coverage, interval
 from tools.eval_real.run_baseline import run_baseline
 from tools.eval_real.sources import Intents, Pairs, banking, clinc
 
-from vedette.adapters.encoder import WEIGHTS_SHA256
 from vedette.judging.calibration import expected_error
+from vedette.judging.encoder import WEIGHTS_SHA256
 from vedette.judging.examples import LAMBDA, Example, ExampleBank, Prediction
-from vedette.judging.extra import Dense
+from vedette.judging.side_features import Dense
 
 Floats = npt.NDArray[np.float64]
 

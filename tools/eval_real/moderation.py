@@ -13,11 +13,11 @@ from tools.eval_real.measures import average_precision, coverage, interval
 from tools.eval_real.run_baseline import run_baseline
 from tools.eval_real.sources import moderation
 
-from vedette.judging.binary import NO, YES, Binary
+from vedette.judging.binary_classifier import NO, YES, Binary
 from vedette.judging.calibration import expected_error
 from vedette.judging.examples import Example
-from vedette.judging.extra import Extra
 from vedette.judging.lexicon import features
+from vedette.judging.side_features import Extra
 
 Floats = npt.NDArray[np.float64]
 _CATEGORIES = ("S", "H", "V", "HR")

@@ -34,7 +34,7 @@ from tools.eval_real.nab_score import (
 )
 
 from vedette.domain.event import Event
-from vedette.judging.alarms import FORGET, RAISE, WARM_UP
+from vedette.judging.alarm_policy import FORGET, RAISE, WARM_UP
 
 AGENT = Path(__file__).resolve().parents[2] / "agents" / "anomaly_detection"
 

@@ -12,8 +12,8 @@ from tools.eval_real.attacks import ATTACKS, disguise, hidden_half
 from tools.eval_real.run_baseline import run_baseline
 from tools.eval_real.sources import tweets
 
+from vedette.judging.confusables import LOOKALIKES
 from vedette.judging.examples import Example, ExampleBank
-from vedette.judging.lookalikes import LOOKALIKES
 from vedette.judging.normalise import Normaliser
 from vedette.judging.text import fold
 

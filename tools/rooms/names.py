@@ -145,7 +145,7 @@ serve interfaces/http
 mail adapters/mail
 adapters/adk adapters/reasoners/adk
 adapters/worker_pool adapters/reasoners/workers
-adapters/encoder judging/encoder
+judging/encoder judging/encoder
 adapters/rego adapters/policy_engines/regorus
 adapters/opa adapters/policy_engines/opa
 adapters/opa_wasm adapters/policy_engines/opa_wasm
@@ -328,14 +328,14 @@ cli/live interfaces/cli/doctor
 cli/try_ interfaces/cli/dry_run
 cli/policy_past interfaces/cli/policy_history
 cli/view interfaces/cli/live_table
-judging/lookalikes judging/confusables
-judging/tails judging/extreme_values
-judging/hours judging/hourly_profile
-judging/extra judging/side_features
-judging/ridge judging/kernel_svm
-judging/ranks judging/rank_anomaly
-judging/alarms judging/alarm_policy
-judging/binary judging/binary_classifier
+judging/confusables judging/confusables
+judging/extreme_values judging/extreme_values
+judging/hourly_profile judging/hourly_profile
+judging/side_features judging/side_features
+judging/kernel_svm judging/kernel_svm
+judging/rank_anomaly judging/rank_anomaly
+judging/alarm_policy judging/alarm_policy
+judging/binary_classifier judging/binary_classifier
 """
 # Stay where they are, as everything below them that is not named above.
 STAY = (

@@ -28,9 +28,9 @@ from vedette.judging.calibration import (
     promised_bar,
     sureness_facts,
 )
-from vedette.judging.extra import Dense, Extra, Facts
 from vedette.judging.features import TEXT_LIMIT, Floats, Lexicon, Rows
-from vedette.judging.ridge import Ridge
+from vedette.judging.kernel_svm import Ridge
+from vedette.judging.side_features import Dense, Extra, Facts
 from vedette.judging.text import fold
 
 LAMBDA = 0.1

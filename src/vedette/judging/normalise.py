@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice, product
 
-from vedette.judging.lookalikes import latin
+from vedette.judging.confusables import latin
 from vedette.judging.text import clean
 from vedette.judging.words import COMMON
 

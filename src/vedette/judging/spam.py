@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from vedette.judging.binary import NO, YES, Binary, Chance
+from vedette.judging.binary_classifier import NO, YES, Binary, Chance
 from vedette.judging.examples import Example
-from vedette.judging.extra import Extra
 from vedette.judging.features import Lexicon
 from vedette.judging.mail_features import mail_features
+from vedette.judging.side_features import Extra
 
 SPAM = "spam"
 _WEIGHT = 0.25  # of equal make in the kernel, where equal words count 1

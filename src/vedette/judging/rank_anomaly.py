@@ -26,9 +26,8 @@ import struct
 from array import array
 from typing import NamedTuple
 
-from vedette.judging.alarms import PAUSE, WARM_UP, Patience
-from vedette.judging.hours import HOURS, Hours, hour_of
-from vedette.judging.tails import (
+from vedette.judging.alarm_policy import PAUSE, WARM_UP, Patience
+from vedette.judging.extreme_values import (
     HORIZON,
     KEPT,
     Both,
@@ -39,6 +38,7 @@ from vedette.judging.tails import (
     unpack,
     unpack_array,
 )
+from vedette.judging.hourly_profile import HOURS, Hours, hour_of
 
 __all__ = [
     "CALM_ROWS",

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vedette.judging.examples import Example, ExampleBank
-from vedette.judging.extra import Extra
 from vedette.judging.features import Lexicon
+from vedette.judging.side_features import Extra
 from vedette.judging.text import fold
 
 YES, NO = "yes", "no"
