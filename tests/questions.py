@@ -16,7 +16,7 @@ from vedette.adapters.rego.stage import read_bundle
 from vedette.domain.base.errors import EngineFailed
 from vedette.domain.decision import Decision, denied, read_decision
 from vedette.domain.ports import PolicyEngine
-from vedette.load.policy_data import mount
+from vedette.policy.bundle_data import mount
 
 BUNDLE = read_bundle(Path(__file__).parents[1] / "policies")
 SEED = 20260304

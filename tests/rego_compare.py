@@ -1,10 +1,10 @@
 """Modules of Rego decided by a real OPA server, by OPA's Wasm and by regorus' compiled program.
 
-A module is a package `vedette.gateway` with a rule `decision`, over the data of `rego_grammar`. The
-server and the Wasm get a hundred at a time, each under a package of its own name; the compiled
-program gets each for itself. What a module answers a question is a value, UNDEFINED or FAILED;
-lists under a key that begins with `bag` are compared as what they are, without their order
-(`read_decision` sorts what it takes from such lists).
+A module is a package `vedette.policy.gateway` with a rule `decision`, over the data of
+`rego_grammar`. The server and the Wasm get a hundred at a time, each under a package of its own
+name; the compiled program gets each for itself. What a module answers a question is a value,
+UNDEFINED or FAILED; lists under a key that begins with `bag` are compared as what they are, without
+their order (`read_decision` sorts what it takes from such lists).
 """
 
 from __future__ import annotations

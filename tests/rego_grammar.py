@@ -1,9 +1,9 @@
 """Modules of Rego made at random: of the forms that are admitted and, now and then, of others.
 
-One module is a package `vedette.gateway` whose rule `decision` stands on two to six helpers. What a
-module holds is known while it is made (which names are bound, which were asked for their type), so
-that most are admitted; `SLIP` is how often one forgets to ask, and is refused or, where nothing
-hangs on it, equal. Seeded: the same seed makes the same modules.
+One module is a package `vedette.policy.gateway` whose rule `decision` stands on two to six helpers.
+What a module holds is known while it is made (which names are bound, which were asked for their
+type), so that most are admitted; `SLIP` is how often one forgets to ask, and is refused or, where
+nothing hangs on it, equal. Seeded: the same seed makes the same modules.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ again.
 
 [`bind`](../src/vedette/domain/action.py) makes exact actions of the proposals, and
 [`origin.resolve`](../src/vedette/domain/origin.py) gives every argument its origin.
-[`Gateway.decide`](../src/vedette/gateway.py) puts one question for each action; the policy sees
+[`Gateway.decide`](../src/vedette/policy/gateway.py) puts one question for each action; the policy sees
 this and nothing else:
 
 ```json

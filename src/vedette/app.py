@@ -35,7 +35,6 @@ from vedette.domain.identity import ENGINE
 from vedette.domain.ports import Finding, Performer, PolicyEngine, PolicyStage, Reasoner
 from vedette.domain.stop import Stops
 from vedette.engines import close_stage, policy_stage, reason_of, second_maker, trouble_of
-from vedette.gateway import Gateway
 from vedette.intake import LineIntake
 from vedette.isolation import (
     Containment,
@@ -49,14 +48,15 @@ from vedette.isolation import (
 )
 from vedette.lessons import Lessons, Readable
 from vedette.line import Line
-from vedette.loosening import Loosening, loosened_decisions, loosening
-from vedette.policy_folder import offer_folder, remember_folder
+from vedette.policy.folder import offer_folder, remember_folder
+from vedette.policy.gateway import Gateway
+from vedette.policy.loosening import Loosening, loosened_decisions, loosening
+from vedette.policy.rollout import Rollout, Wish
+from vedette.policy.second_opinion import SecondOpinion, SecondOpinions
 from vedette.publishing import shelving
 from vedette.recall import Recall
 from vedette.releasing import Releases, keep_all, record_start
 from vedette.reserve import gap_of, pause_unbounded
-from vedette.rollout import Rollout, Wish
-from vedette.second_opinion import SecondOpinion, SecondOpinions
 from vedette.standing import jump_entry, take_over
 from vedette.stores import is_there, open_reading, open_store
 from vedette.upkeep import Letters, Upkeep
@@ -396,7 +396,7 @@ async def _roll_out(
     Returns the troubles there were beside it.
     """
     from vedette.adapters.rego.stage import SubprocessStage
-    from vedette.load.policy_data import mount
+    from vedette.policy.bundle_data import mount
 
     embedded = given or SubprocessStage()
     stage = policy_stage(settings, embedded, line.metrics, store)
@@ -514,7 +514,7 @@ async def _offer(settings: Settings, store: SqlStore, rollout: Rollout) -> list[
 
 def loosened(store: SqlStore, bundle: Bundle) -> Loosening:
     """Return what a bundle loosens against the live one; nothing is loosened by the first."""
-    from vedette.load.policy_data import mount
+    from vedette.policy.bundle_data import mount
 
     number, digest = store.revision()
     if not number:
@@ -551,7 +551,7 @@ def key_in_force(settings: Settings) -> str | None:
 
 def carried(store: SqlStore, digest: str) -> tuple[dict[str, Any], Budgets]:
     """Return what an admitted bundle carries for the engine: the registry, and the budgets."""
-    from vedette.load.policy_data import mount
+    from vedette.policy.bundle_data import mount
 
     data = mount(store.bundle(digest) or {})
     found = data.get("registry")
@@ -562,7 +562,7 @@ def budgets(
     files: Mapping[str, bytes], agents: Mapping[str, Agent]
 ) -> tuple[Budgets, list[Finding]]:
     """Return the limits and prices of a bundle (policies/budgets/data.yaml), and what is wrong."""
-    from vedette.load.policy_data import mount
+    from vedette.policy.bundle_data import mount
 
     file = "budgets/data.yaml"
     try:

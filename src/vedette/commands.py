@@ -29,8 +29,8 @@ from vedette.domain.roles import require
 from vedette.domain.stop import scope_of
 from vedette.hold import EXPIRES_US
 from vedette.line import Line
-from vedette.policy_folder import Remembers, remember_folder
-from vedette.rollout import Published, Rollout, Wish
+from vedette.policy.folder import Remembers, remember_folder
+from vedette.policy.rollout import Published, Rollout, Wish
 from vedette.standing import set_stop
 from vedette.upkeep import Upkeep, keep_states
 

@@ -163,7 +163,7 @@ def _repository(settings: Settings, record: WasmRecord | None) -> WasmRepository
 
 def _granted(bundle: Bundle) -> list[tuple[str, object]]:
     from vedette.adapters.rego.golden import golden
-    from vedette.load.policy_data import mount
+    from vedette.policy.bundle_data import mount
 
     return golden(mount(bundle.files))
 
@@ -174,7 +174,7 @@ def _branches(bundle: Bundle) -> list[tuple[str, object]]:
     from vedette.adapters.rego.engine import PlainEngine
     from vedette.adapters.rego.golden import golden
     from vedette.adapters.rego.syntax import read_modules
-    from vedette.load.policy_data import mount
+    from vedette.policy.bundle_data import mount
 
     data = mount(bundle.files)
     modules = read_modules(PlainEngine(bundle, data).syntax())
@@ -184,6 +184,6 @@ def _branches(bundle: Bundle) -> list[tuple[str, object]]:
 def _must_deny(bundle: Bundle) -> list[tuple[str, object]]:
     """Return what every engine must deny, whatever the bundle says."""
     from vedette.adapters.rego.golden import must_deny
-    from vedette.load.policy_data import mount
+    from vedette.policy.bundle_data import mount
 
     return must_deny(mount(bundle.files))

@@ -28,9 +28,9 @@ from vedette.domain.origin import Roots
 from vedette.domain.ports import Performer
 from vedette.domain.readers import Readers
 from vedette.domain.run import run_id
-from vedette.gateway import Gateway
 from vedette.judging import Judge, Judgement
 from vedette.perform import call_of
+from vedette.policy.gateway import Gateway
 
 OUTCOMES = {"permit": "permitted", "hold": "held", "deny": "denied"}
 

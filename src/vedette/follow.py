@@ -15,7 +15,7 @@ from vedette.domain.base.disk_errors import told_of_disk
 from vedette.domain.base.errors import VedetteError
 from vedette.domain.budget import DAY_US, FLEET, HOUR_US, MINUTE_US
 from vedette.line import Line
-from vedette.rollout import Rollout
+from vedette.policy.rollout import Rollout
 from vedette.standing import take_over
 
 # How often it is looked without anything having been committed: a call may have kept us.

@@ -162,7 +162,7 @@ def _quoted(text: str) -> str:
 def _edit_policy(plan: Plan, settings: Settings, beside: Settings) -> None:
     """Grant it what the other is granted, in observe, and give it the other's limits."""
     from vedette.config.yaml_edit import NotPlain, copy_block, set_line, set_value
-    from vedette.load.policy_data import mount
+    from vedette.policy.bundle_data import mount
 
     like, name = plan.like.name, plan.name
     texts: dict[str, str] = {}

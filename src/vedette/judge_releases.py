@@ -187,7 +187,7 @@ class JudgeReleases:
 
     def registry(self, bundle: str) -> Mapping[str, Any]:
         """Return the registry of a recorded bundle. Raises BadPolicy for a row that was changed."""
-        from vedette.load.policy_data import mount
+        from vedette.policy.bundle_data import mount
 
         found = mount(self._store.bundle(bundle) or {}).get("registry")
         return found if isinstance(found, dict) else {}

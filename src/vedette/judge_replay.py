@@ -37,7 +37,7 @@ from vedette.judge_report import (
     Difference,
     JudgeReport,
 )
-from vedette.replay import Walk, erasures
+from vedette.policy.replay import Walk, erasures
 from vedette.told import judged
 from vedette.turn import turn_body
 

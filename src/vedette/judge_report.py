@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import Any
 
 from vedette.domain.base.dataclass import dataclass
-from vedette.replay import KEPT
+from vedette.policy.replay import KEPT
 
 # Why a judgement is not made again. What follows from an order that a person gave is no fault.
 ERASED, ARCHIVED, MISSING = "erased", "archived", "missing"

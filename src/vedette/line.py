@@ -23,9 +23,9 @@ from vedette.domain.readers import Readers
 from vedette.domain.run import ActionRow, Run
 from vedette.domain.stop import Stops
 from vedette.domain.tool import Tool
-from vedette.gateway import Gateway
 from vedette.name_locks import NameLocks
 from vedette.parking import Parking
+from vedette.policy.gateway import Gateway
 from vedette.quiet_time import QuietTimes
 from vedette.recall import Recall
 

@@ -23,9 +23,9 @@ from vedette.domain.base.errors import BadCommand, BadPolicy, NotFound, Outrun
 from vedette.domain.base.fsync import sync
 from vedette.domain.bundle import Bundle
 from vedette.domain.roles import require
-from vedette.load.policy_data import mount
-from vedette.policy_folder import Remembers, remember_folder
-from vedette.rollout import Wish
+from vedette.policy.bundle_data import mount
+from vedette.policy.folder import Remembers, remember_folder
+from vedette.policy.rollout import Wish
 
 MODES: tuple[str, ...] = get_args(Mode)
 GRANTS = "grants/data.yaml"

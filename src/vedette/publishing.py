@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
-from vedette.shelving import Shelving
+from vedette.policy.distribution import Shelving
 
 if TYPE_CHECKING:
     from vedette.adapters.bundle_file import PolicyKey
     from vedette.config import Settings
     from vedette.domain.ports import Shelf
-    from vedette.shelving import Record
+    from vedette.policy.distribution import Record
 
 
 class FolderSealer:

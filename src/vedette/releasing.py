@@ -38,8 +38,8 @@ from vedette.domain.roles import require
 from vedette.isolation import try_judge
 from vedette.lessons import Lessons, Readable
 from vedette.line import Line
+from vedette.policy.rollout import Rollout
 from vedette.reserve import gap_of, pause_unbounded, refuse_unbounded
-from vedette.rollout import Rollout
 
 if TYPE_CHECKING:
     from vedette.config import Loaded, Settings

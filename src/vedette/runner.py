@@ -20,9 +20,9 @@ from vedette.domain.bundle import Revision
 from vedette.domain.identity import ENGINE
 from vedette.domain.ports import Source
 from vedette.follow import catch_up, follow
-from vedette.policy_check import CHECKED, check_live, checked_mark, read_check, told_check
-from vedette.policy_folder import offer_folder, waiting, waits
-from vedette.rollout import Wish
+from vedette.policy.compatibility import CHECKED, check_live, checked_mark, read_check, told_check
+from vedette.policy.folder import offer_folder, waiting, waits
+from vedette.policy.rollout import Wish
 from vedette.signals import Signals
 from vedette.sourcing import make_sources
 

@@ -27,8 +27,8 @@ from vedette.domain.ports import History, Thought
 from vedette.domain.readers import Readers, Rule, of_event
 from vedette.domain.run import ActionRow, Run
 from vedette.evaluate import as_stored, first_briefing, first_roots
-from vedette.gateway import Gateway
 from vedette.judging import Judge
+from vedette.policy.gateway import Gateway
 from vedette.recall import Recall
 
 TRY = "vedette.try/1"

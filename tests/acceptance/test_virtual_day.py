@@ -44,7 +44,7 @@ from vedette.ledger.history.reconstruction import reconstruct
 from vedette.ledger.history.report import report
 from vedette.ledger.history.target_match import match
 from vedette.ledger.history.time_window import Walked
-from vedette.replay import replay
+from vedette.policy.replay import replay
 from vedette.testing.harness import TrustingStage
 
 OPEN = ("effect.intended", "effect.started", "effect.unknown")

@@ -50,9 +50,9 @@ from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Briefing
 from vedette.domain.ports import PolicyEngine
 from vedette.evaluate import first_roots
-from vedette.gateway import Gateway
 from vedette.judging import Proposal, Ref
-from vedette.load.policy_data import mount
+from vedette.policy.bundle_data import mount
+from vedette.policy.gateway import Gateway
 
 WARM, ROUND = 100, 250
 

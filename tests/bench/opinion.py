@@ -29,8 +29,8 @@ from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports import PolicyEngine
 from vedette.evaluate import first_roots
-from vedette.gateway import Gateway
-from vedette.second_opinion import ONE_IN, Samples, SecondOpinion
+from vedette.policy.gateway import Gateway
+from vedette.policy.second_opinion import ONE_IN, Samples, SecondOpinion
 
 AGENT, BANK, TOOL = "inbox_triage", "inbox", "mail.flag"
 ROUND, WARM = 200, 100

@@ -21,8 +21,8 @@ from tests.faults.warming import keep
 from vedette.adapters.bundle_shelf import open_shelf
 from vedette.config.deployment import Edges, PolicyPlan
 from vedette.domain.base import failpoint
+from vedette.policy.distribution import Archive, on_shelf
 from vedette.publishing import FolderSealer
-from vedette.shelving import Archive, on_shelf
 from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness, copy_policies
 
@@ -85,7 +85,7 @@ class FromHere:
 def warm(folder: Path, edited: Path) -> None:
     """Load once, in the parent, what every child would load again."""
     keep("vedette.config", "load_fleet", lambda root, settings, **_: root)
-    keep("vedette.load.policy_data", "mount", lambda files: frozenset(files.items()))
+    keep("vedette.policy.bundle_data", "mount", lambda files: frozenset(files.items()))
     keep("vedette.adapters.rego.stage", "read_bundle", lambda folder: folder)
     app: Any = import_module("vedette.app")
     app.Dispatcher = partial(app.Dispatcher, handlers=8)

@@ -25,7 +25,7 @@ from vedette.domain.effect import Outcome
 from vedette.domain.entry import Draft
 from vedette.domain.ports import Refused
 from vedette.ledger.verify import Report
-from vedette.replay import replay
+from vedette.policy.replay import replay
 from vedette.storage.audit import PROVED, UNTOLD, audit
 from vedette.storage.schema import TABLES
 from vedette.testing.clock import ManualClock

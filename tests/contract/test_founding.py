@@ -18,7 +18,7 @@ from vedette.domain.base import failpoint
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.event import Event
 from vedette.founding import found
-from vedette.load.policy_data import mount
+from vedette.policy.bundle_data import mount
 from vedette.testing.harness import FleetHarness, checkout
 
 NEW = "billing"

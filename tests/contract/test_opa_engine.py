@@ -29,7 +29,7 @@ from vedette.domain.decision import denied
 from vedette.domain.decision_request import Nobody, ask
 from vedette.domain.ports import Finding, PolicyEngine
 from vedette.engines import close_stage, policy_stage
-from vedette.load.policy_data import mount
+from vedette.policy.bundle_data import mount
 
 BUNDLE = read_bundle(Path(__file__).parents[2] / "policies")
 ASKED = canonical(golden(mount(BUNDLE.files))[0][1])

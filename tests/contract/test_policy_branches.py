@@ -17,7 +17,7 @@ from vedette.adapters.rego.trial import differences
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import read_decision
 from vedette.domain.ports import PolicyEngine
-from vedette.load.policy_data import mount
+from vedette.policy.bundle_data import mount
 
 SHIPPED = read_bundle(Path(__file__).parents[2] / "policies")
 DENIES = "vedette/denies/denies.rego"

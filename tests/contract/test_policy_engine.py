@@ -21,7 +21,7 @@ from vedette.adapters.rego.stage import read_bundle
 from vedette.domain.bundle import ENTRYPOINT, Bundle
 from vedette.domain.decision import Decision, read_decision
 from vedette.domain.ports import PolicyEngine
-from vedette.load.policy_data import mount
+from vedette.policy.bundle_data import mount
 
 ROOT = Path(__file__).parents[2]
 POLICIES = ROOT / "policies"

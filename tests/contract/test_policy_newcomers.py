@@ -15,7 +15,7 @@ from vedette.adapters.rego.profile import check, check_readers
 from vedette.adapters.rego.stage import SubprocessStage, read_bundle
 from vedette.adapters.rego.syntax import Fault, read_modules
 from vedette.domain.bundle import Bundle
-from vedette.load.policy_data import mount
+from vedette.policy.bundle_data import mount
 
 SHIPPED = read_bundle(Path(__file__).parents[2] / "policies")
 DATA = mount(SHIPPED.files)

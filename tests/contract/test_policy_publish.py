@@ -21,8 +21,8 @@ from vedette.domain.base.errors import AlreadyDone, BadCommand, BadPolicy, Outru
 from vedette.domain.bundle import Bundle
 from vedette.domain.ports import Finding
 from vedette.ledger.history.policy_history import differences, history
+from vedette.policy.distribution import Archive, Shelving, on_shelf
 from vedette.publishing import FolderSealer
-from vedette.shelving import Archive, Shelving, on_shelf
 from vedette.testing.harness import FleetHarness, copy_policies
 
 NAME = "harbour.tar.gz"
@@ -163,7 +163,7 @@ async def test_a_publication_does_not_wait_for_a_shelf_that_is_away(
 ) -> None:
     with serving("policies") as gcs:
         monkeypatch.setenv(EMULATOR, gcs.url)
-        monkeypatch.setattr("vedette.shelving.RETRY_S", 0.01)
+        monkeypatch.setattr("vedette.policy.distribution.RETRY_S", 0.01)
         async with harness(tmp_path / "fleet", "gs://policies") as fleet:
             gcs.failing = 503
             done = await apply(fleet, edited(tmp_path, 0))

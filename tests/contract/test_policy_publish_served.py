@@ -24,8 +24,8 @@ from vedette.adapters.bundle_file import PUBLIC_FILE, revision_text, unpack
 from vedette.adapters.bundle_file.tar import read_tar, write_tar
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.bundle import Bundle
+from vedette.policy.distribution import Archive, Shelving
 from vedette.serve.bundles import CONTENT_TYPE, MOST_WAIT_S, PLAIN_TYPE, Readers, _asked, routes
-from vedette.shelving import Archive, Shelving
 from vedette.testing.harness import FleetHarness, copy_policies
 
 NAME = "harbour.tar.gz"

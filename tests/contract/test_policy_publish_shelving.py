@@ -19,9 +19,9 @@ from vedette.adapters.bundle_shelf.bucket import EMULATOR
 from vedette.adapters.rego.stage import read_bundle
 from vedette.config.deployment import Edges, PolicyPlan
 from vedette.domain.bundle import Bundle
+from vedette.policy.distribution import Archive, Shelving
+from vedette.policy.signed_archive import ARCHIVE, KEY
 from vedette.publishing import FolderSealer
-from vedette.sealing import ARCHIVE, KEY
-from vedette.shelving import Archive, Shelving
 from vedette.testing.harness import FleetHarness, checkout, copy_policies
 
 NAME = "harbour.tar.gz"
@@ -180,8 +180,8 @@ async def test_a_worker_that_does_not_lead_shows_what_the_leader_signed(
     store: Any, bundle: Bundle, keys: dict[str, FolderSealer], monkeypatch: pytest.MonkeyPatch,
     led: bool,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("vedette.shelving.LEAD_S", 0.01)
-    monkeypatch.setattr("vedette.shelving.RETRY_S", 0.02)
+    monkeypatch.setattr("vedette.policy.distribution.LEAD_S", 0.01)
+    monkeypatch.setattr("vedette.policy.distribution.RETRY_S", 0.02)
     await store.publish(bundle, [])
     # Who led before, without the fleet's key, could not sign it.
     await store.remember(KEY, keys["a"].key_id(make=False))
@@ -229,7 +229,7 @@ async def test_a_bucket_that_breaks_off_is_tried_again_and_loses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """A part of an archive is not one of ours that somebody changed, and does not end the fleet."""
-    monkeypatch.setattr("vedette.shelving.RETRY_S", 0.01)
+    monkeypatch.setattr("vedette.policy.distribution.RETRY_S", 0.01)
     live, newer = (archive_of(bundle, number, keys["a"]) for number in (1, 2))
     await publish(store, bundle, live)
     open_shelf("gs://policies").replace(NAME, newer.raw, None)
@@ -288,7 +288,7 @@ async def test_who_is_told_to_publish_again_may_do_so_in_another_process(
     store: Any, bundle: Bundle, keys: dict[str, FolderSealer], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("vedette.shelving.LOOK_S", 0)  # as with a shelf that is slow
+    monkeypatch.setattr("vedette.policy.distribution.LOOK_S", 0)  # as with a shelf that is slow
     where = tmp_path / "shelf"
     live = archive_of(bundle, 1, keys["a"])
     await publish(store, bundle, live)

@@ -18,7 +18,7 @@ from vedette.adapters.rego.engine import EngineFailed, PlainEngine, RegorusEngin
 from vedette.adapters.rego.stage import read_bundle
 from vedette.domain.bundle import Bundle
 from vedette.domain.ports import PolicyEngine
-from vedette.load.policy_data import mount
+from vedette.policy.bundle_data import mount
 
 BUNDLE = read_bundle(Path(__file__).parents[2] / "policies")
 DATA = mount(BUNDLE.files)

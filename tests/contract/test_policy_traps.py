@@ -22,7 +22,7 @@ from vedette.adapters.rego.syntax import read_modules
 from vedette.domain.base.canonical import SAFE_INTEGER
 from vedette.domain.base.errors import EngineFailed
 from vedette.domain.bundle import Bundle
-from vedette.load.policy_data import mount
+from vedette.policy.bundle_data import mount
 
 POLICIES = Path(__file__).parents[2] / "policies"
 DENIES = "vedette/denies/denies.rego"

@@ -24,7 +24,7 @@ from vedette.domain.memory import Briefing
 from vedette.domain.ports import Thought
 from vedette.domain.run import Step
 from vedette.follow import follow
-from vedette.rollout import Wish
+from vedette.policy.rollout import Wish
 from vedette.storage.store import SqlStore
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner

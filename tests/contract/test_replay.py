@@ -27,8 +27,8 @@ from vedette.domain.identity import Identity
 from vedette.domain.origin import Ref, Roots
 from vedette.domain.ports import Arrival, PolicyEngine
 from vedette.domain.tool import Tool
-from vedette.gateway import Gateway
-from vedette.replay import Difference, replay
+from vedette.policy.gateway import Gateway
+from vedette.policy.replay import Difference, replay
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import agents_of, event
 

@@ -33,10 +33,16 @@ from vedette.domain.decision_request import Decided, Situation, difference
 from vedette.domain.entry import Draft
 from vedette.domain.ports import PolicyEngine
 from vedette.engines import close_stage, policy_stage, second_maker
+from vedette.policy.replay import ReplayReport, replay
+from vedette.policy.second_opinion import (
+    AGAIN_US,
+    Samples,
+    SecondOpinion,
+    SecondOpinions,
+    inward_tools,
+)
 from vedette.recall import read_drafts
-from vedette.replay import ReplayReport, replay
 from vedette.runner import Running
-from vedette.second_opinion import AGAIN_US, Samples, SecondOpinion, SecondOpinions, inward_tools
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, TrustingStage
 from vedette.testing.toy import DENY_TOOL, DESK, World, do, job, toy_fleet

@@ -23,7 +23,7 @@ from vedette.adapters.sqlite_bank import SqliteBank
 from vedette.cli import main
 from vedette.domain.bundle import Bundle
 from vedette.domain.ports import Finding
-from vedette.policy_check import CHECKED, read_check
+from vedette.policy.compatibility import CHECKED, read_check
 from vedette.runner import Running
 from vedette.storage.schema import SCHEMA
 from vedette.testing.harness import FleetHarness

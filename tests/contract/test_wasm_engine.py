@@ -19,7 +19,7 @@ from vedette.adapters.rego.engine import RegorusEngine
 from vedette.adapters.rego.golden import golden
 from vedette.domain.base.errors import BadFleet, BadPolicy, EngineFailed
 from vedette.domain.bundle import Bundle
-from vedette.load.policy_data import mount
+from vedette.policy.bundle_data import mount
 
 GATEWAY = "vedette/gateway/decide.rego"
 GOLDEN = [orjson.dumps(asked) for _, asked in golden(mount(BUNDLE.files))]

@@ -30,8 +30,8 @@ from vedette.domain.bundle import Bundle
 from vedette.domain.policy_wasm import PolicyWasm
 from vedette.domain.ports import Finding, PolicyEngine, PolicyStage
 from vedette.engines import other_engine, policy_stage, reason_of, wasm_maker
-from vedette.load.policy_data import mount
-from vedette.replay import replay
+from vedette.policy.bundle_data import mount
+from vedette.policy.replay import replay
 from vedette.storage import keeping
 from vedette.testing.harness import TESTER, FleetHarness, TrustingStage, copy_policies
 from vedette.testing.toy import World, job, send, toy_fleet, until

@@ -14,7 +14,7 @@ from vedette.adapters.rego.engine import RegorusEngine
 from vedette.adapters.rego.stage import read_bundle
 from vedette.config.deployment import Edges, PolicyPlan
 from vedette.domain.decision_request import Nobody
-from vedette.replay import replay
+from vedette.policy.replay import replay
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send, toy_fleet
 

@@ -243,7 +243,7 @@ def live_revision(state: Path) -> int:
 def folder_waits(state: Path) -> bool:
     from vedette.adapters.sqlite import OpenedStore
     from vedette.domain.bundle import Revision
-    from vedette.policy_folder import waits
+    from vedette.policy.folder import waits
 
     store = OpenedStore(state)
     found = waits(store, Revision(*store.revision()))

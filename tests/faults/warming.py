@@ -39,7 +39,7 @@ def keep_content() -> None:
     engines differ on the questions that its rules make.
     """
     keep("vedette.config", "load_fleet", lambda root, settings, **_: root, again)
-    keep("vedette.load.policy_data", "mount", lambda files: frozenset(files.items()))
+    keep("vedette.policy.bundle_data", "mount", lambda files: frozenset(files.items()))
     keep("vedette.adapters.rego.stage", "read_bundle", lambda folder: folder)
     stage = import_module("vedette.adapters.opa_wasm.stage").WasmStage
     keep(stage, "_compared", lambda _, bundle: bundle.digest)

@@ -26,8 +26,8 @@ from vedette.domain.decision_request import Situation
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Memory
 from vedette.evaluate import first_roots
-from vedette.gateway import Gateway
 from vedette.judging import Judge, Judgement
+from vedette.policy.gateway import Gateway
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICIES = ROOT / "policies"

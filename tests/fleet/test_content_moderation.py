@@ -24,9 +24,9 @@ from vedette.domain.decision_request import Situation
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Memory
 from vedette.domain.origin import Roots
-from vedette.gateway import Gateway
 from vedette.judging import Judge, lexicon
 from vedette.judging.text import fold
+from vedette.policy.gateway import Gateway
 
 FOLDER = ROOT / "agents" / "content_moderation"
 LABELS: dict[str, dict[str, str]] = json.loads(

@@ -16,7 +16,7 @@ from vedette.adapters.rego.stage import SubprocessStage, read_bundle
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
 from vedette.domain.ports import Finding
-from vedette.load.policy_data import mount, read_data
+from vedette.policy.bundle_data import mount, read_data
 
 ROOT = Path(__file__).parents[2]
 POLICIES = ROOT / "policies"

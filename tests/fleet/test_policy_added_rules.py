@@ -19,7 +19,7 @@ from vedette.adapters.rego.golden import question, reading
 from vedette.adapters.rego.stage import SubprocessStage, read_bundle
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import Decision, read_decision
-from vedette.load.policy_data import mount
+from vedette.policy.bundle_data import mount
 
 POLICIES = Path(__file__).parents[2] / "policies"
 SHIPPED = read_bundle(POLICIES)

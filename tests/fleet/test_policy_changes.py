@@ -22,7 +22,7 @@ from vedette.adapters.rego.stage import SubprocessStage, read_bundle
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import Decision, read_decision
 from vedette.domain.ports import PolicyEngine
-from vedette.load.policy_data import mount
+from vedette.policy.bundle_data import mount
 
 POLICIES = Path(__file__).parents[2] / "policies"
 DATA = mount(read_bundle(POLICIES).files)

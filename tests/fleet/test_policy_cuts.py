@@ -22,7 +22,7 @@ from vedette.adapters.rego.stage import SubprocessStage, read_bundle
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import read_decision
-from vedette.load.policy_data import is_data, mount
+from vedette.policy.bundle_data import is_data, mount
 
 POLICIES = Path(__file__).parents[2] / "policies"
 Question = dict[str, Any]

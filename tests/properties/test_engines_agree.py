@@ -20,7 +20,7 @@ from tests.rego_compare import by_regorus, refusals, server
 from vedette.adapters.rego.engine import RegorusEngine
 from vedette.adapters.rego.golden import golden, must_deny
 from vedette.domain.bundle import Bundle
-from vedette.load.policy_data import mount
+from vedette.policy.bundle_data import mount
 
 MANY = 800
 

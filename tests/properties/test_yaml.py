@@ -16,7 +16,7 @@ from ruamel.yaml.error import YAMLError
 
 from vedette.config.yaml import Document, parse_yaml
 from vedette.domain.base.errors import BadPolicy
-from vedette.load.policy_data import read_data
+from vedette.policy.bundle_data import read_data
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FILES = sorted(

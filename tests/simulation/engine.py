@@ -31,7 +31,7 @@ from vedette.config.settings import StorePlan
 from vedette.domain.agent import Fleet
 from vedette.domain.bundle import Bundle
 from vedette.follow import catch_up, follow
-from vedette.load import policy_data
+from vedette.policy import bundle_data
 from vedette.runner import feeding
 from vedette.testing.harness import TrustingStage
 
@@ -203,7 +203,7 @@ _CODE: dict[tuple[str, bytes], CodeType] = {}
 _BUNDLES: dict[Path, Bundle] = {}
 _FILES: dict[Path, dict[str, bytes]] = {}
 _ANSWERS: dict[tuple[str, bytes], bytes] = {}
-_really_load, _really_read = config.load_fleet, policy_data.read_data
+_really_load, _really_read = config.load_fleet, bundle_data.read_data
 _MODULES: Any = agent_loader
 _CODE_LOADER: Any = agent_loader._Source
 _ENGINE: Any = RegorusEngine
@@ -222,13 +222,13 @@ def read_once() -> None:
     _ENGINE.decide = _decide
     stage.read_bundle, _MODULES.read_files = _read_bundle, _read_files
     config.load_fleet = _load_fleet
-    policy_data.read_data = _read_data
+    bundle_data.read_data = _read_data
     _CODE_LOADER.source_to_code = _compile
 
 
 def read_anew() -> None:
     """Let lives read for themselves again."""
-    config.load_fleet, policy_data.read_data = _really_load, _really_read
+    config.load_fleet, bundle_data.read_data = _really_load, _really_read
     _CODE_LOADER.source_to_code = _really_compile
     _ENGINE.decide = _really_decide
     stage.read_bundle, _MODULES.read_files = _really_read_bundle, _really_read_files

@@ -16,7 +16,7 @@ from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.identity import Identity
 from vedette.domain.origin import Ref, Roots
 from vedette.domain.tool import Tool
-from vedette.gateway import Gateway
+from vedette.policy.gateway import Gateway
 
 NOW = 1_780_000_000_000_000
 NONE: dict[str, Any] = {}

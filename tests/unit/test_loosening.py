@@ -10,7 +10,7 @@ import pytest
 
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import DECISION
-from vedette.loosening import loosened_decisions, loosening
+from vedette.policy.loosening import loosened_decisions, loosening
 
 Data = dict[str, Any]
 Edit = Callable[[Data], None]

@@ -280,7 +280,7 @@ config/agent config/agent
 config/agent_file config/agent_file
 config/agent_folder config/agent_folder
 config/agent_loader config/agent_loader
-load/policy_data policy/bundle_data
+policy/bundle_data policy/bundle_data
 config/settings_file config/settings_file
 config/displays config/displays
 config/yaml_edit config/yaml_edit

@@ -136,8 +136,8 @@ def _asked(
     from vedette.adapters.schedule_source import cron_walls
     from vedette.domain.base.clock import SystemClock
     from vedette.domain.bundle import Bundle
-    from vedette.load.policy_data import mount
     from vedette.modes import granted, in_force, with_mode
+    from vedette.policy.bundle_data import mount
     from vedette.rights import Asked
 
     stopped = frozenset(

@@ -127,7 +127,7 @@ def grant_warnings(
     """
     from vedette.config import Problem
     from vedette.config.problem import did_you_mean
-    from vedette.load.policy_data import mount
+    from vedette.policy.bundle_data import mount
 
     try:
         grants = mount(bundle.files).get("grants")
@@ -166,7 +166,7 @@ def sink_warnings(bundle: Bundle, shown: str, agents: Mapping[str, Agent]) -> li
     A sink that no policy names takes what is trusted and nothing else.
     """
     from vedette.config import Problem
-    from vedette.load.policy_data import mount
+    from vedette.policy.bundle_data import mount
 
     try:
         told = mount(bundle.files).get("sinks")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vedette.domain.event import Event
     from vedette.domain.memory import Memory
     from vedette.evaluate import EvalResult, Trial
-    from vedette.gateway import Gateway
+    from vedette.policy.gateway import Gateway
 
 
 @click.command("eval")
@@ -109,9 +109,9 @@ def _trials(
     from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.config import build_judge, load_module
     from vedette.evaluate import Trial
-    from vedette.gateway import Gateway
     from vedette.lessons import Lessons
-    from vedette.load.policy_data import mount
+    from vedette.policy.bundle_data import mount
+    from vedette.policy.gateway import Gateway
     from vedette.recall import Recall
 
     engine = RegorusEngine(bundle)

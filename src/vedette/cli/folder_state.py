@@ -15,7 +15,7 @@ def folder_state(settings: Settings, store: Reads) -> dict[str, Any]:
     """Return whether the folder differs from what is live, whether it waits, and that in words."""
     from vedette.adapters.rego.stage import read_bundle
     from vedette.domain.bundle import Revision
-    from vedette.policy_folder import POLICY_FOLDER, POLICY_REFUSED, waiting, waits
+    from vedette.policy.folder import POLICY_FOLDER, POLICY_REFUSED, waiting, waits
 
     live = Revision(*store.revision())
     state: dict[str, Any] = {"path": str(settings.policies), "digest": None, "differs": True}

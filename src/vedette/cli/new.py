@@ -52,7 +52,7 @@ def _refuse_what_was_taken_back(settings: Settings) -> None:
     publish all of it: what somebody had taken back would be in force again.
     """
     from vedette.adapters.rego.stage import read_bundle
-    from vedette.policy_folder import POLICY_FOLDER
+    from vedette.policy.folder import POLICY_FOLDER
     from vedette.stores import is_there
 
     if not is_there(settings):

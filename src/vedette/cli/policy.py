@@ -24,7 +24,7 @@ from vedette.cli.folder_state import folder_state
 from vedette.cli.loosening import obey_confirmed, yes_option
 from vedette.cli.policy_past import policy_diff, policy_history
 from vedette.domain.base.errors import BadPolicy, Unavailable
-from vedette.policy_check import check_live, told_check
+from vedette.policy.compatibility import check_live, told_check
 
 if TYPE_CHECKING:
     from vedette.config import Settings
@@ -247,8 +247,8 @@ def _last(store: Reads, kind: str, number: int) -> list[tuple[dict[str, Any], An
 
 def _shelf_state(settings: Settings, number: int, digest: str) -> dict[str, Any] | None:
     """Say what lies on the fleet's shelf, verified; None if it has none."""
+    from vedette.policy.distribution import on_shelf
     from vedette.publishing import FolderSealer, bundle_name, shelf_of
-    from vedette.shelving import on_shelf
 
     shelf = shelf_of(settings)
     if shelf is None:

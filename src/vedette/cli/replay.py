@@ -86,7 +86,7 @@ def replay(ctx: click.Context, engine: str, judges: bool, as_json: bool) -> int:
 
 def decide_again(settings: Settings, store: Reads, engine: str = _ENGINES[0]) -> dict[str, Any]:
     """Return the report of a replay of all decisions."""
-    from vedette.replay import replay as again
+    from vedette.policy.replay import replay as again
 
     with _engine_for(settings, store, engine) as load:
         return again(store, load).to_json()

@@ -18,7 +18,7 @@ from vedette.cli.common import (
 )
 from vedette.cli.folder_state import folder_note, folder_state
 from vedette.domain.base.clock import SystemClock
-from vedette.policy_check import read_check, told_check
+from vedette.policy.compatibility import read_check, told_check
 
 if TYPE_CHECKING:
     from vedette.config import Settings

@@ -190,9 +190,9 @@ def _trial(
     from vedette.curating import feed
     from vedette.domain.budget import DAY_US, MINUTE_US, window_start
     from vedette.domain.bundle import Bundle
-    from vedette.gateway import Gateway
     from vedette.lessons import Lessons
-    from vedette.load.policy_data import mount
+    from vedette.policy.bundle_data import mount
+    from vedette.policy.gateway import Gateway
     from vedette.recall import Recall
     from vedette.trying import Trial
 

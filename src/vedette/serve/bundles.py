@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
-from vedette.shelving import Shelving
+from vedette.policy.distribution import Shelving
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -17,7 +17,7 @@ from vedette.domain.memory import Briefing, Candidate
 from vedette.domain.memory_state import MOVES
 from vedette.domain.ports import Thought
 from vedette.lessons import Lessons
-from vedette.replay import replay
+from vedette.policy.replay import replay
 from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, copy_policies, without_tests

@@ -12,7 +12,7 @@ from tests.acceptance.promises.common import MIXED, approve
 from vedette.adapters.rego.engine import RegorusEngine
 from vedette.domain.base.canonical import canonical
 from vedette.domain.bundle import Bundle
-from vedette.replay import ReplayReport, replay
+from vedette.policy.replay import ReplayReport, replay
 from vedette.testing.harness import FleetHarness, copy_policies, without_tests
 from vedette.testing.toy import (
     World,

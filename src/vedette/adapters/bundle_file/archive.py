@@ -26,7 +26,7 @@ from vedette.domain.base.canonical import canonical, sha256_hex
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
-from vedette.load.policy_data import DATA_NAMES, mount
+from vedette.policy.bundle_data import DATA_NAMES, mount
 
 MANIFEST = ".manifest"
 SIGNATURES = ".signatures.json"

@@ -20,7 +20,7 @@ import orjson
 
 from vedette.domain.base.errors import BadPolicy, EngineFailed, Unavailable
 from vedette.domain.bundle import ENTRYPOINT, Bundle
-from vedette.load.policy_data import mount
+from vedette.policy.bundle_data import mount
 
 UP_S = 20.0
 ANSWER_S = 10.0

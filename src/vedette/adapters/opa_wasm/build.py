@@ -15,7 +15,7 @@ import orjson
 
 from vedette.domain.base.errors import BadFleet, BadPolicy
 from vedette.domain.bundle import ENTRYPOINT, Bundle
-from vedette.load.policy_data import mount
+from vedette.policy.bundle_data import mount
 
 DEADLINE_S = 30.0
 # What a program needs to start; no secret of this process is among it.

@@ -17,7 +17,7 @@ from vedette.adapters.opa_wasm.machine import Instance, compiled
 from vedette.adapters.opa_wasm.machine_code import MachineCode
 from vedette.domain.base.errors import BadPolicy, EngineFailed
 from vedette.domain.bundle import ENTRYPOINT, Bundle
-from vedette.load.policy_data import mount
+from vedette.policy.bundle_data import mount
 
 MEMORY_PAGES = 4096  # of 64 KiB: 256 MiB, of which only what is used is taken
 # Steps of one decision. The shipped policies burn 0.4 million at most (tests/contract); a hundred

@@ -22,7 +22,7 @@ from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.base.errors import EngineFailed as EngineFailed
 from vedette.domain.bundle import ENTRYPOINT, Bundle
-from vedette.load.policy_data import mount
+from vedette.policy.bundle_data import mount
 
 _T = TypeVar("_T")
 _UNDEFINED = '"<undefined>"'

@@ -13,7 +13,7 @@ import orjson
 from vedette.adapters.rego.attempt import Trial
 from vedette.domain.base.errors import BadPolicy, NoPolicy
 from vedette.domain.bundle import Bundle
-from vedette.load.policy_data import DATA_NAMES
+from vedette.policy.bundle_data import DATA_NAMES
 
 if TYPE_CHECKING:
     from vedette.domain.ports import Finding, PolicyEngine

@@ -29,7 +29,7 @@ from vedette.adapters.rego.syntax import Fault, Module, read_modules
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import ENTRYPOINT, Bundle
 from vedette.domain.decision import Decision, denied, read_decision
-from vedette.load.policy_data import mount
+from vedette.policy.bundle_data import mount
 
 if TYPE_CHECKING:
     from vedette.domain.ports import PolicyEngine

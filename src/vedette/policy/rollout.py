@@ -31,10 +31,10 @@ from vedette.domain.ports import (
     Store,
     Warming,
 )
-from vedette.loosening import Loosening
-from vedette.policy_check import checked_mark
-from vedette.second_opinion import SecondOpinion, SecondOpinions
-from vedette.shelving import TRIES, WAIT_S, Archive, Shelving
+from vedette.policy.compatibility import checked_mark
+from vedette.policy.distribution import TRIES, WAIT_S, Archive, Shelving
+from vedette.policy.loosening import Loosening
+from vedette.policy.second_opinion import SecondOpinion, SecondOpinions
 
 _DRAIN_US = 2_000_000
 # A worker that died is waited for until its lease has run out (5 s unless set otherwise), one that

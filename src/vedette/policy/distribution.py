@@ -20,7 +20,7 @@ from vedette.domain.base.failpoint import reach
 from vedette.domain.bundle import Bundle
 from vedette.domain.policy_wasm import PolicyWasm, recorded_wasm
 from vedette.domain.ports import Shelf
-from vedette.sealing import AHEAD, KEY, Archive, Record, Sealer
+from vedette.policy.signed_archive import AHEAD, KEY, Archive, Record, Sealer
 
 __all__ = ["TRIES", "WAIT_S", "Archive", "Record", "Shelving", "on_shelf"]
 

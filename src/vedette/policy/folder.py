@@ -14,7 +14,7 @@ from typing import Protocol
 
 from vedette.domain.base.errors import Outrun
 from vedette.domain.bundle import Bundle, Revision
-from vedette.rollout import Published, Rollout, Wish
+from vedette.policy.rollout import Published, Rollout, Wish
 
 # The digest of the folder as it was last looked at, and why that is not live, if it is not.
 POLICY_FOLDER, POLICY_REFUSED = "policy_folder", "policy_folder_refused"

@@ -17,7 +17,7 @@ from vedette.domain.budget import ACTIONS, DAY_US, HOUR_US, MINUTE_US, Counts
 from vedette.domain.decision import QUESTION
 from vedette.domain.decision_request import Decided, Situation, ask
 from vedette.domain.ports import PolicyEngine
-from vedette.second_opinion import SecondOpinion
+from vedette.policy.second_opinion import SecondOpinion
 
 
 @dataclass(slots=True)

@@ -1,0 +1,1 @@
+"""Asks, publishes, signs, distributes and replays policy."""
