@@ -42,7 +42,7 @@ each judge may learn from, the store opened and the fleet loaded. The mail itsel
 ## 3. Lease and recall
 
 [`Dispatcher`](../src/vedette/dispatch.py) gives the run to [`handle`](../src/vedette/handle.py). A
-judge spends nothing, so nothing is reserved. [`Recall.brief`](../src/vedette/recall.py) looks for
+judge spends nothing, so nothing is reserved. [`Recall.brief`](../src/vedette/memory/retrieval.py) looks for
 memories that matter; policy decides whether this agent may read the scope at all, once per release
 and policy revision:
 

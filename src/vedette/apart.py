@@ -17,7 +17,7 @@ from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.ports import Performer, Reasoner, Thought
 from vedette.domain.ports.tokens import Tokens
-from vedette.lessons import Lessons
+from vedette.memory.training_set import Lessons
 
 if TYPE_CHECKING:
     from vedette.adapters.svid import Issuer

@@ -46,15 +46,15 @@ from vedette.isolation import (
     require_box,
     root_agents,
 )
-from vedette.lessons import Lessons, Readable
 from vedette.line import Line
+from vedette.memory.retrieval import Recall
+from vedette.memory.training_set import Lessons, Readable
 from vedette.policy.folder import offer_folder, remember_folder
 from vedette.policy.gateway import Gateway
 from vedette.policy.loosening import Loosening, loosened_decisions, loosening
 from vedette.policy.rollout import Rollout, Wish
 from vedette.policy.second_opinion import SecondOpinion, SecondOpinions
 from vedette.publishing import shelving
-from vedette.recall import Recall
 from vedette.releasing import Releases, keep_all, record_start
 from vedette.reserve import gap_of, pause_unbounded
 from vedette.standing import jump_entry, take_over

@@ -21,8 +21,8 @@ from vedette.domain.memory import KINDS, Candidate, Kind
 from vedette.domain.memory_state import ARCHIVING, PROPOSED, TOLD, Learned
 from vedette.domain.ports import BankStore
 from vedette.domain.roles import require
-from vedette.lessons import Lessons
 from vedette.line import Line
+from vedette.memory.training_set import Lessons
 
 MOST_AT_ONCE = 1000
 
@@ -240,7 +240,7 @@ class Curating:
         self, who: Principal, reason: str, command: str | None, source: str
     ) -> dict[str, Any]:
         """Take back everything that was learned from a source; what only waits is rejected."""
-        from vedette.learned_from import learned_from  # not loaded to start a fleet
+        from vedette.memory.lineage import learned_from  # not loaded to start a fleet
 
         store: Any = self.line.store
         found = learned_from(store, self.line.fleet.agents, source)

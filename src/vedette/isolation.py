@@ -17,7 +17,7 @@ from vedette.domain.base.errors import BadFleet
 from vedette.domain.judge_state import made_of
 from vedette.domain.memory import Memory
 from vedette.domain.ports import InHand, Metrics, Performer, Reasoner
-from vedette.lessons import Lessons
+from vedette.memory.training_set import Lessons
 
 if TYPE_CHECKING:
     from vedette.adapters.adk.reasoner import Describe

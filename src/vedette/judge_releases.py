@@ -155,7 +155,7 @@ class JudgeReleases:
         return replace(agents[name], folder=str(kept.folder), release=release)
 
     def _taught(self, agent: Agent, at_us: int) -> list[Memory]:
-        from vedette.lessons import Lessons
+        from vedette.memory.training_set import Lessons
 
         lessons = Lessons(self._banks, {agent.name: agent})
         scopes = {(scope.bank, scope.scope): None for scope in agent.scopes}

@@ -23,11 +23,11 @@ from vedette.domain.readers import Readers
 from vedette.domain.run import ActionRow, Run
 from vedette.domain.stop import Stops
 from vedette.domain.tool import Tool
+from vedette.memory.retrieval import Recall
 from vedette.name_locks import NameLocks
 from vedette.parking import Parking
 from vedette.policy.gateway import Gateway
 from vedette.quiet_time import QuietTimes
-from vedette.recall import Recall
 
 # Calls on their way: of the whole fleet, and of one agent at one target. An agent's hands have more
 # threads than this, and refuse none before more hang: one target's calls leave room for another's.

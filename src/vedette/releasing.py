@@ -36,8 +36,8 @@ from vedette.domain.base.errors import (
 from vedette.domain.entry import RELEASES, Draft, releases_of
 from vedette.domain.roles import require
 from vedette.isolation import try_judge
-from vedette.lessons import Lessons, Readable
 from vedette.line import Line
+from vedette.memory.training_set import Lessons, Readable
 from vedette.policy.rollout import Rollout
 from vedette.reserve import gap_of, pause_unbounded, refuse_unbounded
 

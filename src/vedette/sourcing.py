@@ -36,11 +36,11 @@ def gathering(app: App) -> Callable[[str, int, int], Awaitable[dict[str, Any] | 
 
     It is asked for as the scope `ledger/outcomes`; the answer is recorded like any other read.
     """
-    from vedette.curate import gather
     from vedette.domain.agent import Scope
     from vedette.domain.decision_request import Situation
     from vedette.domain.event import ENVELOPE, Event
-    from vedette.recall import read_drafts
+    from vedette.memory.retrieval import read_drafts
+    from vedette.memory.review import gather
 
     line, scope = app.line, Scope("ledger", "outcomes")
     reading = Event("vedette:engine", "gather", "vedette.gather", vouched=ENVELOPE)

@@ -28,8 +28,8 @@ from vedette.domain.readers import Readers, Rule, of_event
 from vedette.domain.run import ActionRow, Run
 from vedette.evaluate import as_stored, first_briefing, first_roots
 from vedette.judging import Judge
+from vedette.memory.retrieval import Recall
 from vedette.policy.gateway import Gateway
-from vedette.recall import Recall
 
 TRY = "vedette.try/1"
 # How far back a key's runs are looked through for the last row that one of them wrote.

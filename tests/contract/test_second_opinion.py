@@ -33,6 +33,7 @@ from vedette.domain.decision_request import Decided, Situation, difference
 from vedette.domain.entry import Draft
 from vedette.domain.ports import PolicyEngine
 from vedette.engines import close_stage, policy_stage, second_maker
+from vedette.memory.retrieval import read_drafts
 from vedette.policy.replay import ReplayReport, replay
 from vedette.policy.second_opinion import (
     AGAIN_US,
@@ -41,7 +42,6 @@ from vedette.policy.second_opinion import (
     SecondOpinions,
     inward_tools,
 )
-from vedette.recall import read_drafts
 from vedette.runner import Running
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, TrustingStage

@@ -11,7 +11,7 @@ import pytest
 from vedette.domain.base.errors import NotFound
 from vedette.domain.memory import Candidate
 from vedette.domain.memory_state import Learned
-from vedette.learned_from import learned_from
+from vedette.memory.lineage import learned_from
 
 
 def proposed(name: str, event: str, *evidence: str) -> Learned:

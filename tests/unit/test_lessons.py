@@ -10,7 +10,7 @@ from vedette.domain.decision import Decision, denied
 from vedette.domain.decision_request import Decided, Situation
 from vedette.domain.identity import Identity
 from vedette.domain.memory import Memory
-from vedette.lessons import Lessons
+from vedette.memory.training_set import Lessons
 
 NOW = 1_780_000_000_000_000
 DESK = Agent(

@@ -12,7 +12,7 @@ from vedette.domain.decision_request import Decided, Situation
 from vedette.domain.event import Event
 from vedette.domain.identity import Identity
 from vedette.domain.memory import Memory
-from vedette.recall import Recall, query_text
+from vedette.memory.retrieval import Recall, query_text
 
 NOW = 1_780_000_000_000_000
 AGENT = Agent(

@@ -109,10 +109,10 @@ def _trials(
     from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.config import build_judge, load_module
     from vedette.evaluate import Trial
-    from vedette.lessons import Lessons
+    from vedette.memory.retrieval import Recall
+    from vedette.memory.training_set import Lessons
     from vedette.policy.bundle_data import mount
     from vedette.policy.gateway import Gateway
-    from vedette.recall import Recall
 
     engine = RegorusEngine(bundle)
     banks = SqliteBank(":memory:")

@@ -24,8 +24,8 @@ def would_flip(
     """
     from vedette.config import load_module
     from vedette.config.agent_loader import judge_of
-    from vedette.curate import flips, keeps_state, taught_with
     from vedette.domain.memory import Memory
+    from vedette.memory.review import flips, keeps_state, taught_with
 
     found: dict[str, Any] = {"agent": agent, "events": 0, "flips": [], "why_not": None}
     if candidate["kind"] != "example" or not candidate["label"]:
@@ -43,7 +43,7 @@ def would_flip(
 
 def _latest(settings: Settings, agent: str) -> list[tuple[str, Event]]:
     """Return the agent's latest runs with their events, as far as these are not erased."""
-    from vedette.curate import MOST_EVENTS
+    from vedette.memory.review import MOST_EVENTS
 
     with reading(settings) as store:
         runs = store.runs_page(agent=agent, state=None, before=None, limit=MOST_EVENTS)

@@ -190,10 +190,10 @@ def _trial(
     from vedette.curating import feed
     from vedette.domain.budget import DAY_US, MINUTE_US, window_start
     from vedette.domain.bundle import Bundle
-    from vedette.lessons import Lessons
+    from vedette.memory.retrieval import Recall
+    from vedette.memory.training_set import Lessons
     from vedette.policy.bundle_data import mount
     from vedette.policy.gateway import Gateway
-    from vedette.recall import Recall
     from vedette.trying import Trial
 
     number, digest = store.revision() if store is not None else (0, "")

@@ -16,7 +16,7 @@ from vedette.domain.identity import Principal
 from vedette.domain.memory import Briefing, Candidate
 from vedette.domain.memory_state import MOVES
 from vedette.domain.ports import Thought
-from vedette.lessons import Lessons
+from vedette.memory.training_set import Lessons
 from vedette.policy.replay import replay
 from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock

@@ -17,7 +17,7 @@ from vedette.domain.entry import Draft
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Memory
 from vedette.domain.ports import BankStore, Gate
-from vedette.recall import read_drafts
+from vedette.memory.retrieval import read_drafts
 
 # What a read outside any run is asked about: the engine's own event, which wakes nobody.
 READING = Event("vedette:engine", "lessons", "vedette.lessons", vouched=ENVELOPE)

@@ -1,0 +1,1 @@
+"""What an agent may know: retrieval, lineage, training sets, review; the store keeps it."""
