@@ -28,7 +28,7 @@ source answers for: the envelope. What the stranger wrote is in `data`, and nobo
 
 ## 2. Accept
 
-[`LineIntake.accept`](../src/vedette/intake.py) checks the event, and `Fleet.wakes` in
+[`LineIntake.accept`](../src/vedette/engine/ingest.py) checks the event, and `Fleet.wakes` in
 [`agent.py`](../src/vedette/domain/agent.py) says whom it wakes: `inbox_triage` subscribes to
 `mail.received` from `maildir:*`. The event and its run become durable in one commit; only then is
 the source answered. The entries before it tell of the start: the policy published, the scopes that
@@ -41,7 +41,7 @@ each judge may learn from, the store opened and the fleet loaded. The mail itsel
 
 ## 3. Lease and recall
 
-[`Dispatcher`](../src/vedette/dispatch.py) gives the run to [`handle`](../src/vedette/handle.py). A
+[`Dispatcher`](../src/vedette/engine/scheduler/dispatcher.py) gives the run to [`handle`](../src/vedette/engine/handle.py). A
 judge spends nothing, so nothing is reserved. [`Recall.brief`](../src/vedette/memory/retrieval.py) looks for
 memories that matter; policy decides whether this agent may read the scope at all, once per release
 and policy revision:
@@ -111,7 +111,7 @@ stop has moved meanwhile. The effect is so far only intended:
 
 ## 7. Perform
 
-`perform` in [`handle.py`](../src/vedette/handle.py) compares the revision and the stops once more,
+`perform` in [`handle.py`](../src/vedette/engine/handle.py) compares the revision and the stops once more,
 immediately before the call, and [`file_mail`](../agents/inbox_triage/tools.py) moves the mail. Its
 key is a function of (run, turn, ordinal): a repeat after a crash finds the mail where it should be
 and does nothing. The outcome is the entry's body, and the mailbox agrees: the mail lies at
@@ -180,7 +180,7 @@ says *{state}*, at {closed_at}.
 REST = """\
 # What to read next
 
-[`handle.py`](../src/vedette/handle.py) from the top, then
+[`handle.py`](../src/vedette/engine/handle.py) from the top, then
 [an agent's folder](../agents/inbox_triage), then
 [the entry rule](../policies/vedette/gateway/decide.rego), then
 [the test of this page](../tests/acceptance/test_one_event.py). The words are in the

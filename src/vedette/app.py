@@ -17,7 +17,6 @@ import orjson
 from vedette.apart import apart, close_apart, with_tokens
 from vedette.commands import Commands
 from vedette.curating import Curating, feed
-from vedette.dispatch import Dispatcher
 from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.clock import Clock, MachineClock, SystemClock
@@ -34,8 +33,13 @@ from vedette.domain.entry import Draft
 from vedette.domain.identity import ENGINE
 from vedette.domain.ports import Finding, Performer, PolicyEngine, PolicyStage, Reasoner
 from vedette.domain.stop import Stops
+from vedette.engine.ingest import LineIntake
+from vedette.engine.kill_switch import jump_entry, take_over
+from vedette.engine.reservation import gap_of, pause_unbounded
+from vedette.engine.scheduler.dispatcher import Dispatcher
+from vedette.engine.scheduler.watchdog import Watchdog
+from vedette.engine.services import Line
 from vedette.engines import close_stage, policy_stage, reason_of, second_maker, trouble_of
-from vedette.intake import LineIntake
 from vedette.isolation import (
     Containment,
     containment,
@@ -46,7 +50,6 @@ from vedette.isolation import (
     require_box,
     root_agents,
 )
-from vedette.line import Line
 from vedette.memory.retrieval import Recall
 from vedette.memory.training_set import Lessons, Readable
 from vedette.policy.folder import offer_folder, remember_folder
@@ -56,11 +59,8 @@ from vedette.policy.rollout import Rollout, Wish
 from vedette.policy.second_opinion import SecondOpinion, SecondOpinions
 from vedette.publishing import shelving
 from vedette.releasing import Releases, keep_all, record_start
-from vedette.reserve import gap_of, pause_unbounded
-from vedette.standing import jump_entry, take_over
 from vedette.stores import is_there, open_reading, open_store
 from vedette.upkeep import Letters, Upkeep
-from vedette.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from vedette.adapters.prometheus import PrometheusMetrics

@@ -27,11 +27,11 @@ from vedette.domain.identity import Principal
 from vedette.domain.ports import Ended, Intake
 from vedette.domain.roles import require
 from vedette.domain.stop import scope_of
-from vedette.hold import EXPIRES_US
-from vedette.line import Line
+from vedette.engine.held_actions import EXPIRES_US
+from vedette.engine.kill_switch import set_stop
+from vedette.engine.services import Line
 from vedette.policy.folder import Remembers, remember_folder
 from vedette.policy.rollout import Published, Rollout, Wish
-from vedette.standing import set_stop
 from vedette.upkeep import Upkeep, keep_states
 
 if TYPE_CHECKING:

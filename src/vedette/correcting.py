@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import orjson
 
-from vedette.case import Case
 from vedette.commands import Commands, Order
 from vedette.domain.base.canonical import canonical, short_id, tame
 from vedette.domain.base.clock import iso
@@ -25,8 +24,9 @@ from vedette.domain.readers import meet
 from vedette.domain.roles import require
 from vedette.domain.run import Run
 from vedette.domain.trigger import CORRECTION_TYPE
+from vedette.engine.run_context import Case
+from vedette.engine.services import Line
 from vedette.ledger.history.reader import resolve
-from vedette.line import Line
 
 # What of the event a correction carries along: texts up to this, so that it stays an event.
 _LONGEST = 12_000  # characters
@@ -37,7 +37,7 @@ _RECENT = 200
 
 
 class Along(Protocol):
-    """What this asks of the intake (`vedette.intake.LineIntake`)."""
+    """What this asks of the intake (`vedette.engine.ingest.LineIntake`)."""
 
     async def along(self, event: Event, subject: str | None, commit: Any) -> Receipt: ...
 

@@ -21,7 +21,7 @@ from vedette.domain.memory import KINDS, Candidate, Kind
 from vedette.domain.memory_state import ARCHIVING, PROPOSED, TOLD, Learned
 from vedette.domain.ports import BankStore
 from vedette.domain.roles import require
-from vedette.line import Line
+from vedette.engine.services import Line
 from vedette.memory.training_set import Lessons
 
 MOST_AT_ONCE = 1000

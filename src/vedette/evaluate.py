@@ -28,8 +28,8 @@ from vedette.domain.origin import Roots
 from vedette.domain.ports import Performer
 from vedette.domain.readers import Readers
 from vedette.domain.run import run_id
+from vedette.engine.tool_calls import call_of
 from vedette.judging import Judge, Judgement
-from vedette.perform import call_of
 from vedette.policy.gateway import Gateway
 
 OUTCOMES = {"permit": "permitted", "hold": "held", "deny": "denied"}

@@ -27,6 +27,8 @@ from vedette.domain.labels import read_row
 from vedette.domain.memory import Briefing, Memory
 from vedette.domain.ports import Reasoner, Thought
 from vedette.domain.run import Run
+from vedette.engine.call_report import judged
+from vedette.engine.turn import turn_body
 from vedette.judge_report import (
     ARCHIVED,
     CHANGED,
@@ -38,8 +40,6 @@ from vedette.judge_report import (
     JudgeReport,
 )
 from vedette.policy.replay import Walk, erasures
-from vedette.told import judged
-from vedette.turn import turn_body
 
 _JUDGED = ("turn.reasoned", "run.closed")
 KINDS = (*_JUDGED, "policy.published", "run.dead", "effect.done")

@@ -21,7 +21,6 @@ import orjson
 from vedette.apart import Apart
 from vedette.commands import Commands, Order
 from vedette.config.snapshot import drop_unfinished, find_snapshot, keep_snapshot, marks_of
-from vedette.dispatch import Dispatcher
 from vedette.domain.agent import Agent
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import (
@@ -35,11 +34,12 @@ from vedette.domain.base.errors import (
 )
 from vedette.domain.entry import RELEASES, Draft, releases_of
 from vedette.domain.roles import require
+from vedette.engine.reservation import gap_of, pause_unbounded, refuse_unbounded
+from vedette.engine.scheduler.dispatcher import Dispatcher
+from vedette.engine.services import Line
 from vedette.isolation import try_judge
-from vedette.line import Line
 from vedette.memory.training_set import Lessons, Readable
 from vedette.policy.rollout import Rollout
-from vedette.reserve import gap_of, pause_unbounded, refuse_unbounded
 
 if TYPE_CHECKING:
     from vedette.config import Loaded, Settings

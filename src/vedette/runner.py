@@ -19,7 +19,7 @@ from vedette.domain.base.fleet_clock import Jump, told_jump
 from vedette.domain.bundle import Revision
 from vedette.domain.identity import ENGINE
 from vedette.domain.ports import Source
-from vedette.follow import catch_up, follow
+from vedette.engine.cluster import catch_up, follow
 from vedette.policy.compatibility import CHECKED, check_live, checked_mark, read_check, told_check
 from vedette.policy.folder import offer_folder, waiting, waits
 from vedette.policy.rollout import Wish

@@ -20,8 +20,8 @@ from vedette.domain.ports import Accepted, Arrival
 from vedette.domain.row_proof import find_outcome_fault
 from vedette.domain.run import ActionRow, Run
 from vedette.domain.tool import Tool
+from vedette.engine.services import Line
 from vedette.ledger.history.compensations import undoings
-from vedette.line import Line
 
 VERBS: Mapping[str, Mapping[str, type]] = {"undo": {"effect": str}}
 NEEDED = {"undo": "effect"}

@@ -20,9 +20,9 @@ from vedette.domain.memory_state import ARCHIVING, Learned
 from vedette.domain.ports import Erased
 from vedette.domain.roles import require
 from vedette.domain.run import Run
+from vedette.engine.services import Line
 from vedette.ledger.merkle import ProofError, SigningKey
 from vedette.ledger.pruned_log import Archived
-from vedette.line import Line
 
 Found = tuple[Any, ...]
 

@@ -305,7 +305,7 @@ async def test_a_hold_of_before_does_not_keep_the_trust_that_promoted_labels_had
         await order(fleet, "memory_approve", id=made["candidate"])
         with monkeypatch.context() as before:
             every = lambda memories: frozenset(memory.id for memory in memories)  # noqa: E731
-            before.setattr("vedette.case.reviewed_ids", every)
+            before.setattr("vedette.engine.run_context.reviewed_ids", every)
             run = await receive(fleet)
         (forward, _) = leaving(run)
         assert (forward["outcome"], forward["rule"]) == ("hold", "impact.high")

@@ -13,7 +13,7 @@ from tests import pg
 
 from vedette.app import App
 from vedette.config.settings import StorePlan
-from vedette.follow import catch_up, follow
+from vedette.engine.cluster import catch_up, follow
 
 _SYNCS = "SELECT current_setting('fsync'), current_setting('full_page_writes')"
 

@@ -252,7 +252,7 @@ async def test_what_never_began_is_cancelled_at_once(
 async def test_a_burial_of_what_is_denied_says_that_nobody_knows(
     fleet: FleetHarness, world: World, clock: ManualClock
 ) -> None:
-    from vedette.handle import bury
+    from vedette.engine.handle import bury
 
     event = job("1", send())
     await lost(fleet, world, event, happened=False)

@@ -32,10 +32,10 @@ from vedette.domain.base.errors import BadCommand, BadStore, StoreBusy
 from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
 from vedette.domain.identity import Principal
+from vedette.engine.kill_switch import lift_ended
+from vedette.engine.quiet_time import QuietTimes
 from vedette.ledger.merkle import Checkpoint, Frontier, leaf_hash, read_notes, sign_note
 from vedette.ledger.verify import Code, Report
-from vedette.quiet_time import QuietTimes
-from vedette.standing import lift_ended
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import (

@@ -22,7 +22,7 @@ from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
 from vedette.domain.identity import Principal
 from vedette.domain.run import ActionRow, Committed, Run, Step
-from vedette.handle import bury
+from vedette.engine.handle import bury
 from vedette.ledger.history.dead_letters import dead_named, dead_page, dead_show
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.projection import folded, told_of

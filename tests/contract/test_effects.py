@@ -18,9 +18,9 @@ from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
 from vedette.domain.tool import Tool
-from vedette.handle import bury
+from vedette.engine.handle import bury
+from vedette.engine.tool_calls import make
 from vedette.ledger.history.explain import explain
-from vedette.perform import make
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, denying, job, note, send, toy_fleet, until, write_policies

@@ -23,7 +23,7 @@ from vedette.config import build_judge
 from vedette.domain.event import Event
 from vedette.domain.judge_state import made_of
 from vedette.domain.run import Lease, Step
-from vedette.handle import handle
+from vedette.engine.handle import handle
 from vedette.isolation import judges
 from vedette.judge_releases import open_judges
 from vedette.judge_replay import replay_judges

@@ -18,7 +18,7 @@ from tests.pg import server
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import Event
-from vedette.follow import follow
+from vedette.engine.cluster import follow
 from vedette.runner import feeding
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner

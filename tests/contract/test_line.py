@@ -23,7 +23,7 @@ from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports import Thought
 from vedette.domain.run import ActionRow, Step
-from vedette.hold import EXPIRES_US, STOPPED_AGAIN_US, STOPPED_AT_MOST_US
+from vedette.engine.held_actions import EXPIRES_US, STOPPED_AGAIN_US, STOPPED_AT_MOST_US
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
@@ -936,8 +936,8 @@ async def test_more_runs_than_there_is_room_for_come_from_the_store_in_order(
         await fleet.close()
         await fleet.open()
         await fleet.app.dispatcher.close()
-        from vedette.dispatch import Dispatcher
-        from vedette.intake import LineIntake
+        from vedette.engine.ingest import LineIntake
+        from vedette.engine.scheduler.dispatcher import Dispatcher
 
         small = Dispatcher(fleet.app.line, handlers=4, room=40)
         fleet.app.dispatcher = small

@@ -29,7 +29,7 @@ from vedette.domain.entry import Draft
 from vedette.domain.event import Event
 from vedette.domain.loss_window import Doubt
 from vedette.domain.run import ActionRow
-from vedette.follow import follow
+from vedette.engine.cluster import follow
 from vedette.runner import Running
 from vedette.storage.witness import last_shown
 from vedette.testing.clock import ManualClock

@@ -20,8 +20,8 @@ from vedette.domain.base.dataclass import dataclass
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
+from vedette.engine.quiet_time import MARGIN_US, QuietTimes
 from vedette.ledger.history.explain import explain
-from vedette.quiet_time import MARGIN_US, QuietTimes
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, denying, job, send, toy_fleet, until, write_policies
@@ -118,7 +118,7 @@ async def restarted_twice(fleet: FleetHarness, clock: ManualClock) -> None:
 
 async def redriven(fleet: FleetHarness, target: Late) -> None:
     """A person takes up the run again as soon as it was buried."""
-    from vedette.handle import bury
+    from vedette.engine.handle import bury
 
     await answer_lost(fleet, target)
     (run,) = fleet.runs(ORDER)

@@ -23,7 +23,7 @@ from vedette.domain.entry import Draft
 from vedette.domain.memory import Briefing
 from vedette.domain.ports import Thought
 from vedette.domain.run import Step
-from vedette.follow import follow
+from vedette.engine.cluster import follow
 from vedette.policy.rollout import Wish
 from vedette.storage.store import SqlStore
 from vedette.testing.harness import FleetHarness

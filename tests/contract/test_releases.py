@@ -28,7 +28,7 @@ from vedette.domain.base.errors import AlreadyDone, BadCommand, BadFleet, Forbid
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.entry import Draft
 from vedette.domain.event import Event
-from vedette.follow import follow
+from vedette.engine.cluster import follow
 from vedette.releasing import Releases
 from vedette.serve.workers import serve_workers
 from vedette.testing.harness import FleetHarness

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import vedette.line
+import vedette.engine.services
 from vedette.domain.budget import HOUR_US, Cap
 from vedette.domain.effect import Outcome
 from vedette.domain.run import Committed, Step
@@ -109,7 +109,7 @@ async def test_a_ceiling_that_is_reached_stops_no_event_loop(
 async def test_keys_that_nothing_is_under_way_for_are_let_go(
     tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vedette.line, "KEYS", 20)
+    monkeypatch.setattr(vedette.engine.services, "KEYS", 20)
     async with toy_fleet(tmp_path, world) as fleet:
         for part in range(3):
             await fleet.send(

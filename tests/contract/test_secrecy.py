@@ -14,7 +14,7 @@ from vedette.domain.event import Event
 from vedette.domain.origin import Ref
 from vedette.domain.ports import Thought
 from vedette.domain.readers import Readers, Rule
-from vedette.intake import LineIntake
+from vedette.engine.ingest import LineIntake
 from vedette.serve.orders import carry_out
 from vedette.testing import toy
 from vedette.testing.harness import FleetHarness

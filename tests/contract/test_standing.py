@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from vedette.breaker import Breakers, Limits
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadCommand, Temporary
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.run import Run
-from vedette.standing import lift_ended, park_agent
-from vedette.supply import Bounds, Supply
+from vedette.engine.circuit_breaker import Breakers, Limits
+from vedette.engine.kill_switch import lift_ended, park_agent
+from vedette.engine.scheduler.backpressure import Bounds, Supply
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, note, send, toy_fleet, until

@@ -24,8 +24,8 @@ from vedette.domain.base.errors import StoreFailed
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
-from vedette.follow import follow
-from vedette.line import Line
+from vedette.engine.cluster import follow
+from vedette.engine.services import Line
 from vedette.runner import Running
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, note, send, toy_fleet, until

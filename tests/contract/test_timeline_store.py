@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vedette import hold
 from vedette.adapters.sqlite import OpenedStore, SqliteStore
 from vedette.domain.base.canonical import canonical
 from vedette.domain.decision import Decision
 from vedette.domain.entry import Body, Draft
 from vedette.domain.run import Run
+from vedette.engine import held_actions
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.lists import inbox, runs_page, status
 from vedette.ledger.history.reader import Record
@@ -63,7 +63,7 @@ def fresh(store: SqliteStore, run: Run) -> Run:
 async def live(store: SqliteStore, clock: ManualClock) -> Run:
     """Let one run be held, approved and permitted, with the effect recorded."""
     (run,) = await accepted(store, event(1))
-    row = held(run, until_us=clock.now_us() + hold.EXPIRES_US)
+    row = held(run, until_us=clock.now_us() + held_actions.EXPIRES_US)
     turn = entry(run, "turn.reasoned", turn=1, text="x", label="alarm", proposals=1)
     await store.commit(
         step(store, run, turn, decided(run, row, HOLD, back=1), actions=[row], turn=1,
@@ -79,7 +79,7 @@ async def live(store: SqliteStore, clock: ManualClock) -> Run:
     run = fresh(store, run)
     after = store.action(row.id)
     assert after is not None
-    hold.apply(after, PERMIT, 2, clock.now_us())
+    held_actions.apply(after, PERMIT, 2, clock.now_us())
     after.effect, after.tries = "done", 1
     after.answer = canonical({"state": "done", "data": {}, "error": ""})
     done = entry(run, "effect.done", back=1, action=row.id, tool=row.tool, policy_rev=2)

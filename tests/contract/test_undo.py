@@ -170,7 +170,7 @@ async def test_the_inverse_alone_would_not_restore(fleet: FleetHarness) -> None:
     box = fleet.folder / "mail"
     before = files(box)
     rows = await done(fleet, mail(FLAGGED))
-    from vedette.perform import call_of
+    from vedette.engine.tool_calls import call_of
 
     row = rows["mail.flag"]
     agent = fleet.app.line.fleet.agents["inbox_triage"]

@@ -11,7 +11,7 @@ from tests.contract.test_undo import FILE, NEW, done, files, harness, lay, mail,
 
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.run import ActionRow
-from vedette.handle import bury
+from vedette.engine.handle import bury
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.report import report
 from vedette.testing.harness import FleetHarness, copy_policies, without_tests

@@ -29,7 +29,7 @@ from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.run import Step
 from vedette.domain.tool import Tool
-from vedette.follow import follow
+from vedette.engine.cluster import follow
 from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness

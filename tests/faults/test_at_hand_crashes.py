@@ -18,7 +18,7 @@ from vedette.adapters.sql_source import source as module
 from vedette.adapters.sql_source.in_sqlite import create
 from vedette.adapters.sql_source.source import SqlSource
 from vedette.config.source_tables import SqlPlan
-from vedette.quiet_time import MARGIN_US
+from vedette.engine.quiet_time import MARGIN_US
 from vedette.testing.clock import ManualClock
 from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness, without_tests

@@ -9,7 +9,7 @@ import pytest
 from vedette.adapters.keys import KEY_FILE, PUBLIC_FILE, ledger_key
 from vedette.domain.base import failpoint
 from vedette.domain.run import Run
-from vedette.hold import wake_at
+from vedette.engine.held_actions import wake_at
 from vedette.testing.steps import held
 
 NAME = "vedette/harbour"

@@ -20,7 +20,7 @@ from tests.faults.noise import FILE_TOOLS, QUIET, Filed, Seen, measure, share, t
 
 from vedette.domain.effect import Call
 from vedette.domain.event import Event
-from vedette.supply import Bounds
+from vedette.engine.scheduler.backpressure import Bounds
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import job, send, toy_fleet
 

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from vedette import hold, perform
 from vedette.domain import effect
 from vedette.domain import hold as approval
 from vedette.domain.base.errors import BadCommand, Permanent
@@ -24,6 +23,7 @@ from vedette.domain.effect import EffectState, Outcome
 from vedette.domain.hold import HoldState
 from vedette.domain.run import ActionRow, Run
 from vedette.domain.tool import SETTLES, Tool
+from vedette.engine import held_actions, tool_calls
 from vedette.testing.steps import action
 
 T0 = 1_750_000_000_000_000
@@ -111,8 +111,8 @@ class ActionLife(RuleBasedStateMachine):
 
     def decide(self, decision: Decision) -> None:
         row, before = self.row, copy(self.row)
-        given = hold.approval_of(row, self.now)
-        hold.apply(row, decision, row.policy_rev + 1, self.now)
+        given = held_actions.approval_of(row, self.now)
+        held_actions.apply(row, decision, row.policy_rev + 1, self.now)
         self.last = decision
         assert row.decisions == before.decisions + 1
         if before.hold == "approved" and row.hold == "used":
@@ -121,8 +121,8 @@ class ActionLife(RuleBasedStateMachine):
             used = before.hold in ("approved", "used")
             assert row.hold in (None, "used" if used else "released")
             # Never given, or good for this one effect until that is over.
-            assert hold.approval_of(row, self.now) == given
-            assert hold.approval_of(replace(row, effect="done"), self.now) is None
+            assert held_actions.approval_of(row, self.now) == given
+            assert held_actions.approval_of(replace(row, effect="done"), self.now) is None
         if row.hold == "open":
             assert row.approver is None
         if given is not None:
@@ -157,7 +157,7 @@ class ActionLife(RuleBasedStateMachine):
     def the_effect_is_tried(self, mine: bool, outcome: Outcome, answered: bool) -> None:
         row = self.row
         assert row.effect is not None
-        before = perform.before_call(self.tool, row.effect, mine=mine)
+        before = tool_calls.before_call(self.tool, row.effect, mine=mine)
         if before == "start":
             row.effect = effect.move(row.effect, "started")
             return
@@ -166,13 +166,13 @@ class ActionLife(RuleBasedStateMachine):
                 "unknown" if row.effect == "unknown" else effect.move(row.effect, "unknown")
             )
             row.hold, row.waits, row.approver = "open", "approval", None
-            row.until_us = self.now + hold.EXPIRES_US
+            row.until_us = self.now + held_actions.EXPIRES_US
             return
         if before == "ask" and not answered:
             row.effect = effect.move(row.effect, "intended")
             return
         tries = row.tries
-        state = perform.settle(row, self.tool, outcome, self.now)
+        state = tool_calls.settle(row, self.tool, outcome, self.now)
         self.calls_done += state == "done"
         assert row.tries == tries + 1
         assert state == row.effect
@@ -210,7 +210,7 @@ class ActionLife(RuleBasedStateMachine):
     @invariant()
     def an_ended_hold_does_not_stand_in_for_an_answer(self) -> None:
         if self.row.hold in approval.ENDED and (self.row.hold != "used" or self.row.settled):
-            assert hold.approval_of(self.row, self.now) is None
+            assert held_actions.approval_of(self.row, self.now) is None
 
 
 ActionLife.TestCase.settings = settings(
@@ -278,7 +278,7 @@ def test_nothing_leads_out_of_a_settled_effect() -> None:
     assert "unknown" in moves["intended"]
     asked = Tool("t", "do", "thing", {}, (), "queryable", "f", query="q")
     with pytest.raises(Permanent, match="never started"):
-        perform.settle(row_of(effect="intended"), asked, Outcome("unknown"), 0)
+        tool_calls.settle(row_of(effect="intended"), asked, Outcome("unknown"), 0)
 
 
 def row_of(**fields: Any) -> ActionRow:
@@ -294,7 +294,7 @@ def row_of(**fields: Any) -> ActionRow:
 def test_an_approval_is_found_only_in_time_and_only_on_an_approved_hold(
     until: int, state: HoldState | None, approver: str | None
 ) -> None:
-    found = hold.approval_of(row_of(hold=state, approver=approver, until_us=until), T0)
+    found = held_actions.approval_of(row_of(hold=state, approver=approver, until_us=until), T0)
     stands = state in ("approved", "used") and approver is not None and until > T0
     assert (found is not None) is stands
 
@@ -302,7 +302,7 @@ def test_an_approval_is_found_only_in_time_and_only_on_an_approved_hold(
 @pytest.mark.parametrize("decision", decisions(T0), ids=lambda d: f"{d.outcome}-{d.wait}")
 def test_an_effect_is_planned_by_a_permit_and_by_nothing_else(decision: Decision) -> None:
     row = row_of()
-    hold.apply(row, decision, 3, T0)
+    held_actions.apply(row, decision, 3, T0)
     assert (row.effect == "intended") is (decision.outcome == "permit")
     assert (row.decided, row.policy_rev, row.decisions) == (decision.outcome, 3, 1)
 
@@ -310,6 +310,6 @@ def test_an_effect_is_planned_by_a_permit_and_by_nothing_else(decision: Decision
 @pytest.mark.parametrize("decision", decisions(T0), ids=lambda d: f"{d.outcome}-{d.wait}")
 def test_a_planned_effect_that_is_no_longer_permitted_is_taken_back(decision: Decision) -> None:
     row = row_of(decided="permit", effect="intended")
-    hold.apply(row, decision, 4, T0)
+    held_actions.apply(row, decision, 4, T0)
     expected = {"permit": "intended", "deny": "cancelled", "hold": None}[decision.outcome]
     assert row.effect == expected

@@ -30,7 +30,7 @@ from vedette.config.fleet import Loaded
 from vedette.config.settings import StorePlan
 from vedette.domain.agent import Fleet
 from vedette.domain.bundle import Bundle
-from vedette.follow import catch_up, follow
+from vedette.engine.cluster import catch_up, follow
 from vedette.policy import bundle_data
 from vedette.runner import feeding
 from vedette.testing.harness import TrustingStage

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vedette.breaker import Breaker, Breakers, Limits
 from vedette.domain.base.backoff import delay_us
+from vedette.engine.circuit_breaker import Breaker, Breakers, Limits
 
 SECOND = 1_000_000
 

@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from vedette.case import Case
 from vedette.domain.action import Proposal, bind
 from vedette.domain.conflict import Superseded
 from vedette.domain.origin import Ref, Roots, known_in
 from vedette.domain.run import ActionRow
 from vedette.domain.tool import Tool
-from vedette.hold import new_row
+from vedette.engine.held_actions import new_row
+from vedette.engine.run_context import Case
 
 TOOL = Tool("mail.tell", "tell", "mail", {"to": "string", "what": "object"}, ("/to",), "none", "f")
 CHARTER = {"desk": "desk@harbour.example"}

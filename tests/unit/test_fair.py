@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from vedette.fair import Credits, Room, Turns
+from vedette.engine.scheduler.fair_queue import Credits, Room, Turns
 
 LATER = 10_000_000
 

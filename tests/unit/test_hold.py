@@ -11,7 +11,15 @@ from vedette.domain.base.errors import BadCommand
 from vedette.domain.decision import Decision
 from vedette.domain.hold import ENDED, HoldState, move
 from vedette.domain.run import ActionRow
-from vedette.hold import DENIED_US, EXPIRES_US, apply, approval_of, denied_until, ended, wake_at
+from vedette.engine.held_actions import (
+    DENIED_US,
+    EXPIRES_US,
+    apply,
+    approval_of,
+    denied_until,
+    ended,
+    wake_at,
+)
 
 NOW = 1_780_000_000_000_000
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from vedette.name_locks import NameLocks
+from vedette.engine.keyed_lock import NameLocks
 
 
 class Users:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vedette.domain.run import Run
-from vedette.parking import Parking
+from vedette.engine.parked_runs import Parking
 
 
 def run(position: int, key: str = "k", agent: str = "a") -> Run:

@@ -15,7 +15,7 @@ from vedette.domain.base.errors import Permanent
 from vedette.domain.effect import Call, EffectState, Outcome, move
 from vedette.domain.run import ActionRow
 from vedette.domain.tool import Settles, Tool
-from vedette.perform import answer_data, ask, before_call, make, settle
+from vedette.engine.tool_calls import answer_data, ask, before_call, make, settle
 
 NOW = 1_780_000_000_000_000
 SECOND = 1_000_000

@@ -11,7 +11,6 @@ from typing import Any
 import orjson
 import pytest
 
-from vedette import hold
 from vedette.domain.base.canonical import canonical, short_id
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadCommand
@@ -20,6 +19,7 @@ from vedette.domain.entry import Body, Draft, seal
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.hold import move
 from vedette.domain.run import ActionRow, Run, run_id
+from vedette.engine import held_actions
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.lists import inbox, runs_page, status
 from vedette.ledger.history.reader import Record, resolve
@@ -221,7 +221,7 @@ def record() -> MemoryRecord:
     assert row.hold is not None
     row.hold, row.approver = move(row.hold, "approved"), "person:kim"
     made.write(decided(run, row, PERMIT, revision=2), run)
-    hold.apply(row, PERMIT, 2, T0)
+    held_actions.apply(row, PERMIT, 2, T0)
     fields: dict[str, Any] = {"action": row.id, "tool": row.tool, "policy_rev": 2}
     made.write(entry(run, "effect.intended", **fields), run)
     row.effect, row.tries = "done", 1
@@ -647,7 +647,7 @@ def test_what_observe_would_have_done_is_told() -> None:
     (run,) = record.accept(event(1), "watcher")
     row = action(run)
     record.write(decided(run, row, OBSERVED), run)
-    hold.apply(row, OBSERVED, 1, T0)
+    held_actions.apply(row, OBSERVED, 1, T0)
     record.keep(row)
     told = explain(record, run.id)
     assert told["runs"][0]["actions"][0]["decisions"][0]["would"] == "permit"

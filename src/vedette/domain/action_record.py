@@ -16,7 +16,8 @@ class BadRecord(ValueError):
 
 
 def read_record(raw: bytes) -> dict[str, Any]:
-    """Return what `vedette.hold.new_row` wrote: args, origins, sources, readers, confidence, why.
+    """Return what `vedette.engine.held_actions.new_row` wrote: args, origins, sources, readers,
+    confidence, why.
 
     Only `readers` and `inverse` may be missing. Raises BadRecord for any other shape; what the
     values say is looked at by `vedette.domain.row_proof`.

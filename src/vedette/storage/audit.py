@@ -151,7 +151,9 @@ class _Action:
     until_us: int = 0
 
     def decide(self, outcome: str) -> None:
-        """Take in what became of the action: only a permit plans an effect (`vedette.hold`)."""
+        """Take in what became of the action: only a permit plans an effect
+        (`vedette.engine.held_actions`).
+        """
         self.stands = outcome
         if self.effect not in ("done", "failed"):
             self.effect = "intended" if outcome == "permit" else None

@@ -31,7 +31,7 @@ from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Briefing
 from vedette.domain.ports import Thought
 from vedette.domain.run import ActionRow
-from vedette.hold import EXPIRES_US
+from vedette.engine.held_actions import EXPIRES_US
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.acceptance.promises.common import SECOND, approve, first
 
-from vedette import perform
 from vedette.domain.effect import Outcome
+from vedette.engine import tool_calls
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import (
@@ -165,9 +165,9 @@ async def test_promise_02_a_call_that_was_begun_before_a_crash_is_not_begun_agai
 async def test_promise_02_control_a_key_of_each_attempt_is_seen(
     tmp_path: Path, world: World, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call_of = perform.call_of
+    call_of = tool_calls.call_of
     monkeypatch.setattr(
-        perform, "call_of",
+        tool_calls, "call_of",
         lambda *given, **more: replace(
             call_of(*given, **more), key=f"{call_of(*given, **more).key}-{given[-1]}"
         ),

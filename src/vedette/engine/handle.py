@@ -11,9 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from vedette.again import decide_again
-from vedette.carry import perform
-from vedette.case import Case
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.errors import Permanent
 from vedette.domain.compensation import is_undo, undo_thought
@@ -25,9 +22,12 @@ from vedette.domain.memory import Briefing, Candidate, Memory
 from vedette.domain.memory_state import PROPOSED
 from vedette.domain.ports import Thought
 from vedette.domain.run import Answer, Lease, Run, Step
-from vedette.line import Line
-from vedette.reserve import reserve
-from vedette.turn import abandon, bind_all, compose, tell
+from vedette.engine.effect_executor import perform
+from vedette.engine.reauthorization import decide_again
+from vedette.engine.reservation import reserve
+from vedette.engine.run_context import Case
+from vedette.engine.services import Line
+from vedette.engine.turn import abandon, bind_all, compose, tell
 
 
 async def handle(

@@ -11,9 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from vedette import hold
-from vedette import perform as performing
-from vedette.case import Case
 from vedette.domain.action import Action, Proposal, bind_declared, write_given
 from vedette.domain.base.canonical import canonical, checked, short_id, tame
 from vedette.domain.base.errors import BadConfidence, BadProposal, Permanent, Temporary
@@ -28,9 +25,12 @@ from vedette.domain.ports import Thought
 from vedette.domain.readers import meet, within
 from vedette.domain.row_proof import DECIDED, Told, write_duties
 from vedette.domain.run import ActionRow, Step
-from vedette.line import Line
-from vedette.reserve import settle, tell_refused
-from vedette.told import judged
+from vedette.engine import held_actions
+from vedette.engine import tool_calls as performing
+from vedette.engine.call_report import judged
+from vedette.engine.reservation import settle, tell_refused
+from vedette.engine.run_context import Case
+from vedette.engine.services import Line
 
 Bound = list[Action | BadProposal]
 
@@ -83,7 +83,7 @@ def compose(
                 )
             )  # fmt: skip
             continue
-        row = hold.new_row(action, case.agent.name)
+        row = held_actions.new_row(action, case.agent.name)
         rows.append(row)
         try:
             drafts += decide(line, case, action, row, rows, writes, back, now)
@@ -145,10 +145,10 @@ def decide(
         line.called.add(row.id)  # so that a later no says so, too
     situation = case.situation([*case.rows, *rows], row, told, now)
     decided = line.gateway.decide(action, situation)
-    hold.apply(row, decided.decision, decided.policy_rev, now)
+    held_actions.apply(row, decided.decision, decided.policy_rev, now)
     if row.waits == "resume" and not situation.stopped:
         # A rule stops it, and no resume will say when that is over.
-        row.not_before_us = hold.stopped_until(row, now)
+        row.not_before_us = held_actions.stopped_until(row, now)
         if (row.decided, row.rule, row.policy_rev, row.waits) == stood:
             return []  # nothing is new, so nothing is said again
     oblige(line, case, row, decided.decision)
@@ -166,7 +166,7 @@ def decide(
     shortage = case.places.take() if row.decided == "permit" and not has_place else None
     if shortage is not None:
         line.gateway.give_back(case.agent.name, now)
-        hold.short(row, was, shortage, now)
+        held_actions.short(row, was, shortage, now)
         about = {"action": row.id, "tool": row.tool, **shortage.fields()}
         drafts.append(case.entry("budget.refused", back=1, **about))
         tell_refused(line, case, shortage)
@@ -205,7 +205,7 @@ def wait_for_policy(
     hold as it was before it was denied, `told` its entries if the last of them is this denial.
     """
     since = [int(entry["at"]) for entry, _ in told if entry["kind"] == DECIDED]
-    until = hold.denied_until(since[-1] if since else now, now)
+    until = held_actions.denied_until(since[-1] if since else now, now)
     if until:
         row.hold, row.approver, row.until_us = was
         row.decided, row.effect, row.waits = "hold", None, "policy"
@@ -294,7 +294,7 @@ def refuse_changed(line: Line, case: Case, row: ActionRow, why: str, now: int) -
         line.called.add(row.id)
         row.effect = "intended"
     end = case.ends_as(row) if row.effect is not None else None
-    hold.apply(row, denied("engine.changed", why), line.gateway.policy_rev, now)
+    held_actions.apply(row, denied("engine.changed", why), line.gateway.policy_rev, now)
     row.counted_us = 0
     told = case.body({"why": why})
     drafts = [case.entry("action.refused", after=row.last, action=row.id, tool=row.tool, body=told)]

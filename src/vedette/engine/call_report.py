@@ -9,7 +9,7 @@ from vedette.domain.base.canonical import SAFE_INTEGER
 from vedette.domain.judge_state import digest_state
 from vedette.domain.ports import Thought
 from vedette.domain.run import ActionRow
-from vedette.perform import answer_data
+from vedette.engine.tool_calls import answer_data
 
 
 def judged(thought: Thought) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from vedette.domain.base.clock import until_beat, within
 from vedette.domain.base.disk_errors import told_of_disk
 from vedette.domain.base.errors import VedetteError
 from vedette.domain.budget import DAY_US, FLEET, HOUR_US, MINUTE_US
-from vedette.line import Line
+from vedette.engine.kill_switch import take_over
+from vedette.engine.services import Line
 from vedette.policy.rollout import Rollout
-from vedette.standing import take_over
 
 # How often it is looked without anything having been committed: a call may have kept us.
 _EVERY_S = 1.0

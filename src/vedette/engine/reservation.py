@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from vedette.case import Case
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadFleet, Permanent
 from vedette.domain.budget import Budgets, Cap, Reservation, Shortage, used, worst_case
@@ -19,7 +18,8 @@ from vedette.domain.compensation import is_undo
 from vedette.domain.conflict import Fenced, OverBudget, Superseded
 from vedette.domain.entry import Draft
 from vedette.domain.ports import Thought
-from vedette.line import Line
+from vedette.engine.run_context import Case
+from vedette.engine.services import Line
 
 
 async def reserve(line: Line, case: Case, now: int) -> bool:

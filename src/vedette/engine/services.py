@@ -8,7 +8,6 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import field
 from typing import Any
 
-from vedette.breaker import Breakers
 from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
@@ -23,11 +22,12 @@ from vedette.domain.readers import Readers
 from vedette.domain.run import ActionRow, Run
 from vedette.domain.stop import Stops
 from vedette.domain.tool import Tool
+from vedette.engine.circuit_breaker import Breakers
+from vedette.engine.keyed_lock import NameLocks
+from vedette.engine.parked_runs import Parking
+from vedette.engine.quiet_time import QuietTimes
 from vedette.memory.retrieval import Recall
-from vedette.name_locks import NameLocks
-from vedette.parking import Parking
 from vedette.policy.gateway import Gateway
-from vedette.quiet_time import QuietTimes
 
 # Calls on their way: of the whole fleet, and of one agent at one target. An agent's hands have more
 # threads than this, and refuse none before more hang: one target's calls leave room for another's.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vedette import hold
-from vedette.case import Case
 from vedette.domain.budget import ACTIONS
 from vedette.domain.conflict import Fenced, OverBudget, Superseded
 from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Draft
 from vedette.domain.run import ActionRow, Step
-from vedette.line import Line
-from vedette.turn import decide, end_hold, refuse_changed, tell
+from vedette.engine import held_actions
+from vedette.engine.run_context import Case
+from vedette.engine.services import Line
+from vedette.engine.turn import decide, end_hold, refuse_changed, tell
 
 
 async def decide_again(line: Line, case: Case, due: list[ActionRow]) -> None:
@@ -39,7 +39,7 @@ async def decide_due(line: Line, case: Case, due: list[ActionRow]) -> Step:
         permits = 0
         try:
             for row in rows:
-                if hold.ended(row, line.clock.expiry_us()):
+                if held_actions.ended(row, line.clock.expiry_us()):
                     drafts += end_hold(case, row)
                     continue
                 counted_us = row.counted_us

@@ -15,9 +15,9 @@ from vedette.domain.base.backoff import delay_us
 from vedette.domain.base.errors import StoreFailed, Temporary, VedetteError
 from vedette.domain.conflict import EarlierWaits, Superseded
 from vedette.domain.run import Run
-from vedette.handle import bury
-from vedette.line import Line
-from vedette.standing import erred
+from vedette.engine.handle import bury
+from vedette.engine.kill_switch import erred
+from vedette.engine.services import Line
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from vedette.domain.base.fleet_clock import JUMP_US, Jump, told_jump
 from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import ENGINE
 from vedette.domain.stop import Scope, Unrecorded
-from vedette.line import Line
+from vedette.engine.services import Line
 
 # After how long a store that cannot commit is tried again, first and at most.
 _PROBE_US, _LAST_PROBE_US = 250_000, 4_000_000

@@ -18,8 +18,8 @@ from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import Event
 from vedette.domain.run import Run
-from vedette.fair import Credits, Room
-from vedette.line import Line
+from vedette.engine.scheduler.fair_queue import Credits, Room
+from vedette.engine.services import Line
 
 MIB = 1 << 20
 # How many runs of an agent are read at once, and how few it may have in memory before that.

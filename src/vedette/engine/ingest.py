@@ -9,14 +9,14 @@ from typing import Any
 
 import orjson
 
-from vedette.dispatch import Dispatcher
 from vedette.domain.base.errors import BadEvent
 from vedette.domain.compensation import cause_of
 from vedette.domain.event import CARRIED, OURS, Event, check_event, subject_of
 from vedette.domain.ports import Accepted, Arrival, Receipt, Refused
 from vedette.domain.readers import Rule, of_event
 from vedette.domain.trigger import CORRECTION_TYPE, TICK_TYPE, UNDO_TYPE
-from vedette.line import Line
+from vedette.engine.scheduler.dispatcher import Dispatcher
+from vedette.engine.services import Line
 
 # How many deliveries go into the store at once: a large batch must not hold up all commits, least
 # of all while there are agents that ask for little.

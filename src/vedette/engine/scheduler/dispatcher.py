@@ -23,7 +23,6 @@ from dataclasses import field, replace
 from functools import partial
 from typing import Any, Literal
 
-from vedette.case import Case
 from vedette.domain.base.clock import MICROS, until_beat, within
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import Permanent, StoreFailed
@@ -31,13 +30,14 @@ from vedette.domain.base.fleet_clock import Jump
 from vedette.domain.conflict import Superseded
 from vedette.domain.event import Event
 from vedette.domain.run import Answer, Lease, Run, Step
-from vedette.fair import OCTETS_A_TURN, Turns
-from vedette.guard import ATTEMPTS, Guard
-from vedette.handle import handle, see_through
-from vedette.line import Line
-from vedette.standing import StoreWatch, lift_ended, tell_jump
-from vedette.supply import Bounds, Supply
-from vedette.waking import Waking
+from vedette.engine.handle import handle, see_through
+from vedette.engine.kill_switch import StoreWatch, lift_ended, tell_jump
+from vedette.engine.run_context import Case
+from vedette.engine.scheduler.backpressure import Bounds, Supply
+from vedette.engine.scheduler.failure_policy import ATTEMPTS, Guard
+from vedette.engine.scheduler.fair_queue import OCTETS_A_TURN, Turns
+from vedette.engine.scheduler.wakeups import Waking
+from vedette.engine.services import Line
 
 # How long nothing is looked for where nothing can be found.
 REST_S = 1.0

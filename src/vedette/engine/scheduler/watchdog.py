@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vedette.dispatch import Dispatcher, Place
 from vedette.domain.agent import Agent
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.run import Run
-from vedette.line import Line
+from vedette.engine.scheduler.dispatcher import Dispatcher, Place
+from vedette.engine.services import Line
 
 BOUND_US = 60_000_000
 # How many looks there are within a bound, and how many of an agent's ready runs one takes in.

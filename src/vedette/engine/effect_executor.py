@@ -8,11 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from vedette import hold
-from vedette import perform as performing
-from vedette.again import decide_again
-from vedette.breaker import Breaker, Pass
-from vedette.case import Case
 from vedette.domain.action import Action
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.conflict import Superseded
@@ -21,9 +16,14 @@ from vedette.domain.entry import Draft
 from vedette.domain.row_proof import Told
 from vedette.domain.run import ActionRow
 from vedette.domain.tool import Tool
-from vedette.line import Line
-from vedette.parking import LOOK_AGAIN_US
-from vedette.standing import erred, may_call
+from vedette.engine import held_actions
+from vedette.engine import tool_calls as performing
+from vedette.engine.circuit_breaker import Breaker, Pass
+from vedette.engine.kill_switch import erred, may_call
+from vedette.engine.parked_runs import LOOK_AGAIN_US
+from vedette.engine.reauthorization import decide_again
+from vedette.engine.run_context import Case
+from vedette.engine.services import Line
 
 # How long after a failed commit an outcome is recorded again, first and at most.
 _RECORD_S, _LAST_RECORD_S = 0.1, 2.0
@@ -286,7 +286,7 @@ async def ask_person(line: Line, case: Case, rows: list[ActionRow]) -> None:
     now = line.clock.now_us()
     for row in rows:
         unknown = replace(row, effect="unknown", hold="open", waits="approval", approver=None)
-        unknown.until_us = now + hold.EXPIRES_US
+        unknown.until_us = now + held_actions.EXPIRES_US
         kind = None if row.effect == "unknown" else "effect.unknown"
         await mark(case, unknown, kind, now=now)
 

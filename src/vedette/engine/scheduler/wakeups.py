@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from vedette.case import Case
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.run import ActionRow, Run
-from vedette.line import Line
-from vedette.perform import LAST_RETRY_US
-from vedette.quiet_time import MARGIN_US
-from vedette.supply import Supply
+from vedette.engine.quiet_time import MARGIN_US
+from vedette.engine.run_context import Case
+from vedette.engine.scheduler.backpressure import Supply
+from vedette.engine.services import Line
+from vedette.engine.tool_calls import LAST_RETRY_US
 
 # How often it is looked for what is due, and how many runs that woke may be in memory at once.
 _EVERY_S = 0.05

@@ -26,10 +26,10 @@ from vedette.domain.ports import Thought
 from vedette.domain.readers import Labels, Readers, meet
 from vedette.domain.row_proof import Told, find_fault, find_outcome_fault, is_approved
 from vedette.domain.run import ActionRow, Answer, Run, RunState, Step
-from vedette.hold import approval_of, wake_at
-from vedette.line import Line
-from vedette.perform import answer_data
-from vedette.told import coarse, judged
+from vedette.engine.call_report import coarse, judged
+from vedette.engine.held_actions import approval_of, wake_at
+from vedette.engine.services import Line
+from vedette.engine.tool_calls import answer_data
 
 
 @dataclass(slots=True)

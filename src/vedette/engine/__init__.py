@@ -1,0 +1,1 @@
+"""One run from event to effect: ingest, schedule, decide, perform, recover."""
