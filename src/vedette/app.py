@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from vedette.apart import apart, close_apart, with_tokens
-from vedette.commands import Commands
-from vedette.curating import Curating, feed
 from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.clock import Clock, MachineClock, SystemClock
@@ -52,6 +50,9 @@ from vedette.isolation import (
 )
 from vedette.memory.retrieval import Recall
 from vedette.memory.training_set import Lessons, Readable
+from vedette.operations.commands import Commands
+from vedette.operations.curation import Curating, feed
+from vedette.operations.maintenance import Letters, Upkeep
 from vedette.policy.folder import offer_folder, remember_folder
 from vedette.policy.gateway import Gateway
 from vedette.policy.loosening import Loosening, loosened_decisions, loosening
@@ -60,7 +61,6 @@ from vedette.policy.second_opinion import SecondOpinion, SecondOpinions
 from vedette.publishing import shelving
 from vedette.releasing import Releases, keep_all, record_start
 from vedette.stores import is_there, open_reading, open_store
-from vedette.upkeep import Letters, Upkeep
 
 if TYPE_CHECKING:
     from vedette.adapters.prometheus import PrometheusMetrics

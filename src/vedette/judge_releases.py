@@ -22,8 +22,8 @@ from vedette.domain.agent import Agent
 from vedette.domain.base.clock import Clock
 from vedette.domain.judge_state import made_of
 from vedette.domain.ports import Reasoner
-from vedette.judge_replay import Made, replay_judges
-from vedette.judge_report import JudgeReport
+from vedette.operations.judge_replay import Made, replay_judges
+from vedette.operations.judge_report import JudgeReport
 
 if TYPE_CHECKING:
     from vedette.config import Settings
@@ -38,7 +38,8 @@ _NEVER = 2**62
 def judge_again(
     settings: Settings, store: Reads, clock: Clock, read: Read | None = None
 ) -> JudgeReport:
-    """Make every judgement of a store again (`vedette.judge_replay`). Runs its own event loop.
+    """Make every judgement of a store again (`vedette.operations.judge_replay`). Runs its own event
+    loop.
 
     `read` is the fleet as `read_fleet` found it; without it, it is read.
     """
@@ -87,7 +88,7 @@ class JudgeReleases:
         pools: list[Any],
     ) -> None:
         from vedette.adapters.sqlite_bank import SqliteBank
-        from vedette.curating import feed
+        from vedette.operations.curation import feed
 
         self._settings, self._store, self._agents, self._pools = settings, store, agents, pools
         self._banks = SqliteBank.copied(settings.state / "memory.db")

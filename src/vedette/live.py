@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import VedetteError
-from vedette.rights import next_ticks
+from vedette.operations.permissions import next_ticks
 
 if TYPE_CHECKING:
     from vedette.config import Settings

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from vedette.apart import Apart
-from vedette.commands import Commands, Order
 from vedette.config.snapshot import drop_unfinished, find_snapshot, keep_snapshot, marks_of
 from vedette.domain.agent import Agent
 from vedette.domain.base.dataclass import dataclass
@@ -39,6 +38,7 @@ from vedette.engine.scheduler.dispatcher import Dispatcher
 from vedette.engine.services import Line
 from vedette.isolation import try_judge
 from vedette.memory.training_set import Lessons, Readable
+from vedette.operations.commands import Commands, Order
 from vedette.policy.rollout import Rollout
 
 if TYPE_CHECKING:

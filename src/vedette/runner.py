@@ -11,7 +11,6 @@ from typing import Any
 import orjson
 
 from vedette.app import App
-from vedette.curating import feed
 from vedette.domain.base import machine
 from vedette.domain.base.clock import next_beat, until_beat
 from vedette.domain.base.errors import BadPolicy, StoreFailed, Unavailable, VedetteError
@@ -20,6 +19,7 @@ from vedette.domain.bundle import Revision
 from vedette.domain.identity import ENGINE
 from vedette.domain.ports import Source
 from vedette.engine.cluster import catch_up, follow
+from vedette.operations.curation import feed
 from vedette.policy.compatibility import CHECKED, check_live, checked_mark, read_check, told_check
 from vedette.policy.folder import offer_folder, waiting, waits
 from vedette.policy.rollout import Wish

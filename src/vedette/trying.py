@@ -26,9 +26,9 @@ from vedette.domain.memory import Briefing, Memory
 from vedette.domain.ports import History, Thought
 from vedette.domain.readers import Readers, Rule, of_event
 from vedette.domain.run import ActionRow, Run
-from vedette.evaluate import as_stored, first_briefing, first_roots
 from vedette.judging import Judge
 from vedette.memory.retrieval import Recall
+from vedette.operations.evaluation import as_stored, first_briefing, first_roots
 from vedette.policy.gateway import Gateway
 
 TRY = "vedette.try/1"

@@ -26,9 +26,9 @@ from vedette.adapters.imap_source import ImapSource
 from vedette.config import load_settings
 from vedette.config.mail_servers import ImapPlan
 from vedette.domain.base.clock import SystemClock
-from vedette.founding import found
 from vedette.ledger.history.report import report
-from vedette.modes import GRANTS
+from vedette.operations.modes import GRANTS
+from vedette.operations.scaffold import found
 from vedette.testing.harness import FleetHarness, checkout
 
 NEW, FOLDER, ONE = "billing", "INBOX", "Invoices"

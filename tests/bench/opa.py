@@ -49,8 +49,8 @@ from vedette.domain.decision_request import Nobody, Situation
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Briefing
 from vedette.domain.ports import PolicyEngine
-from vedette.evaluate import first_roots
 from vedette.judging import Proposal, Ref
+from vedette.operations.evaluation import first_roots
 from vedette.policy.bundle_data import mount
 from vedette.policy.gateway import Gateway
 

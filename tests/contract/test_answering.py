@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 from tests.contract.test_undo import content, lay, mail
 
-from vedette.answering import AT_ONCE, CLAIMED_US
 from vedette.cli.showing import folded, group_lines, hold_lines, safe_whole
-from vedette.commands import Order
 from vedette.domain.action import Proposal
 from vedette.domain.base.errors import BadCommand, Forbidden, NotFound
 from vedette.domain.event import Event
@@ -23,6 +21,8 @@ from vedette.domain.ports import Thought
 from vedette.ledger.history.hold_groups import group, groups
 from vedette.ledger.history.lists import hold_item
 from vedette.ledger.history.report import report
+from vedette.operations.approvals import AT_ONCE, CLAIMED_US
+from vedette.operations.commands import Order
 from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness

@@ -17,7 +17,7 @@ from vedette.config.code_rename import renamed
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.event import Event
-from vedette.founding import found
+from vedette.operations.scaffold import found
 from vedette.policy.bundle_data import mount
 from vedette.testing.harness import FleetHarness, checkout
 

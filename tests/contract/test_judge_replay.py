@@ -26,9 +26,9 @@ from vedette.domain.run import Lease, Step
 from vedette.engine.handle import handle
 from vedette.isolation import judges
 from vedette.judge_releases import open_judges
-from vedette.judge_replay import replay_judges
-from vedette.judge_report import ARCHIVED, CHANGED, ERASED, UNNAMED, JudgeReport
 from vedette.ledger.merkle import Checkpoint, parse_note
+from vedette.operations.judge_replay import replay_judges
+from vedette.operations.judge_report import ARCHIVED, CHANGED, ERASED, UNNAMED, JudgeReport
 from vedette.stores import open_reading
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import JUDGE_PY, World, before_commit, job, note, send, toy_fleet

@@ -29,7 +29,7 @@ from vedette.config.agent_loader import judge_of
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.event import Event
 from vedette.domain.schedule import Tick
-from vedette.load.eval_file import read_evals
+from vedette.operations.eval_cases import read_evals
 
 AGENT = """\
 version: 1

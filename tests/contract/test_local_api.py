@@ -17,8 +17,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from vedette import answering, correcting, curating, modes, releasing, undoing, upkeep
-from vedette.commands import Commands, Order
+from vedette import releasing
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import (
     AlreadyDone,
@@ -30,6 +29,8 @@ from vedette.domain.base.errors import (
     VedetteError,
 )
 from vedette.domain.base.fleet_clock import FleetClock
+from vedette.operations import approvals, corrections, curation, maintenance, modes, undo
+from vedette.operations.commands import Commands, Order
 from vedette.serve import endpoint, local
 from vedette.serve.client import LocalClient
 from vedette.serve.endpoint import MAX_PATH_BYTES, POINTER, SOCKET, person, socket_of
@@ -167,12 +168,12 @@ async def test_events_are_sent_as_the_persons_own(state: Path) -> None:
 
 
 async def test_every_verb_can_be_given(state: Path) -> None:
-    own = (answering, correcting, curating, modes, releasing, undoing, upkeep)
+    own = (approvals, corrections, curation, modes, releasing, undo, maintenance)
     given = set(VERBS) - {verb for module in own for verb in module.VERBS}
     assert given <= {name for name in dir(Commands) if not name.startswith("_")}
-    for verb in upkeep.VERBS:
+    for verb in maintenance.VERBS:
         with pytest.raises(BadCommand, match="kept up elsewhere"):
-            await upkeep.carry_out(None, verb, ME, "because", None, {})
+            await maintenance.carry_out(None, verb, ME, "because", None, {})
 
 
 async def test_a_claimed_principal_changes_nothing(state: Path) -> None:

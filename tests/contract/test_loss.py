@@ -22,7 +22,6 @@ from vedette.adapters.ledger_file import archive, last_before, verify_store
 from vedette.adapters.sqlite import SqliteStore
 from vedette.backup import back_up, restore
 from vedette.cli.common import obey
-from vedette.commands import Order
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand, BadStore, Unavailable
 from vedette.domain.entry import Draft
@@ -30,6 +29,7 @@ from vedette.domain.event import Event
 from vedette.domain.loss_window import Doubt
 from vedette.domain.run import ActionRow
 from vedette.engine.cluster import follow
+from vedette.operations.commands import Order
 from vedette.runner import Running
 from vedette.storage.witness import last_shown
 from vedette.testing.clock import ManualClock

@@ -14,14 +14,14 @@ import orjson
 import pytest
 from tests.small import AGENT, small
 
-from vedette import modes
-from vedette.commands import Order
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import AlreadyDone, BadCommand, Forbidden
 from vedette.domain.bundle import Bundle
 from vedette.domain.event import Event
 from vedette.domain.identity import Principal
 from vedette.domain.ports import Finding
+from vedette.operations import modes
+from vedette.operations.commands import Order
 from vedette.runner import Running
 from vedette.serve.orders import carry_out
 from vedette.testing.harness import FleetHarness, TrustingStage, copy_policies

@@ -15,8 +15,7 @@ import httpx
 import pytest
 from tests.oidc import Provider, find_node, new_key
 
-from vedette import answering, correcting, curating, modes, releasing, undoing
-from vedette.commands import Order
+from vedette import releasing
 from vedette.config.deployment import Edges, PeoplePlan
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import Forbidden
@@ -25,6 +24,8 @@ from vedette.domain.identity import Principal
 from vedette.domain.ports.tokens import Claims
 from vedette.domain.roles import NEEDS, READS, ROLES, WRITES, may
 from vedette.ledger.pruned_log import Archived
+from vedette.operations import approvals, corrections, curation, modes, undo
+from vedette.operations.commands import Order
 from vedette.serve.http import serve_http
 from vedette.serve.operators import MAX_WAITING, person_of
 from vedette.serve.orders import VERBS
@@ -448,17 +449,17 @@ async def test_the_commands_themselves_ask_for_the_role(tmp_path: Path) -> None:
             ("let_go", lambda: upkeep.let_go(who, why, archived)),
             ("settle_restore", lambda: upkeep.settled(who, why)),
             ("pubsub_redrive", lambda: upkeep.redrive(who, why, "s", 1, None)),
-            ("correct", lambda: correcting.carry_out(commands, nobody, {"run": "run_1"})),
+            ("correct", lambda: corrections.carry_out(commands, nobody, {"run": "run_1"})),
             ("mode", lambda: modes.carry_out(commands, nobody, {"agent": "x", "mode": "ask"})),
             ("clock_confirm", lambda: commands.clock_confirm(nobody)),
             ("agent_release", lambda: releasing.carry_out(commands, nobody, {"agent": "x"})),
         ]
         asked += [
-            (verb, partial(curating.carry_out, commands.curating, verb, who, why, None, {}))
-            for verb in WRITES.keys() & curating.VERBS.keys()
+            (verb, partial(curation.carry_out, commands.curating, verb, who, why, None, {}))
+            for verb in WRITES.keys() & curation.VERBS.keys()
         ]
         named = {"hold": "hold_1", "holds": {"hold_1": "d"}, "text": "x", "effect": "eff_1"}
-        for module in (answering, undoing):
+        for module in (approvals, undo):
             asked += [
                 (verb, partial(module.carry_out, commands, verb, nobody, named))
                 for verb in WRITES.keys() & module.VERBS.keys()

@@ -13,7 +13,7 @@ from tests.small import AGENT, small
 from vedette.adapters.rego.stage import read_bundle
 from vedette.domain.base.errors import AlreadyDone
 from vedette.domain.bundle import Bundle
-from vedette.modes import granted
+from vedette.operations.modes import granted
 from vedette.runner import Running
 from vedette.serve.orders import carry_out
 from vedette.testing.harness import FleetHarness

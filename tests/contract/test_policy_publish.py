@@ -15,12 +15,12 @@ from vedette.adapters.bundle_file import PUBLIC_FILE, unpack
 from vedette.adapters.bundle_shelf import open_shelf
 from vedette.adapters.bundle_shelf.bucket import EMULATOR
 from vedette.adapters.rego.stage import read_bundle
-from vedette.commands import Order
 from vedette.config.deployment import Edges, PolicyPlan
 from vedette.domain.base.errors import AlreadyDone, BadCommand, BadPolicy, Outrun, Unavailable
 from vedette.domain.bundle import Bundle
 from vedette.domain.ports import Finding
 from vedette.ledger.history.policy_history import differences, history
+from vedette.operations.commands import Order
 from vedette.policy.distribution import Archive, Shelving, on_shelf
 from vedette.publishing import FolderSealer
 from vedette.testing.harness import FleetHarness, copy_policies

@@ -45,11 +45,11 @@ from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import Principal
 from vedette.ledger.merkle import Checkpoint, Frontier, ProofError, leaf_hash, parse_note, sign_note
 from vedette.ledger.verify import Code, Report, verify_ledger
+from vedette.operations.maintenance import Upkeep
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.steps import accepted, closing, event
 from vedette.testing.toy import World, toy_fleet
-from vedette.upkeep import Upkeep
 
 ROOT = Path(__file__).resolve().parents[2]
 FLEET = "harbour"

@@ -19,7 +19,6 @@ import uvicorn
 from vedette.adapters import policy_watch
 from vedette.adapters.file_source import JsonlSource
 from vedette.cli import exit_code
-from vedette.commands import Order
 from vedette.domain.base.errors import BadCommand, Forbidden, StoreFailed, Unavailable, VedetteError
 from vedette.domain.budget import MINUTE_US
 from vedette.domain.effect import Outcome
@@ -28,6 +27,7 @@ from vedette.domain.identity import ENGINE, Principal
 from vedette.domain.schedule import Tick
 from vedette.domain.trigger import Schedule
 from vedette.ledger.history.explain import explain
+from vedette.operations.commands import Order
 from vedette.runner import Running
 from vedette.serve import http
 from vedette.signals import Signals

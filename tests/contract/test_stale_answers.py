@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from tests.contract.test_store import ADAPTERS, by_person
 
-from vedette.commands import Order
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotShown
 from vedette.domain.decision import Decision
@@ -18,6 +17,7 @@ from vedette.domain.effect import Outcome
 from vedette.domain.entry import Draft
 from vedette.domain.run import ActionRow
 from vedette.ledger.history.lists import hold_item
+from vedette.operations.commands import Order
 from vedette.testing import toy
 from vedette.testing.harness import FleetHarness
 from vedette.testing.steps import accepted, decided, entry, event, held, step

@@ -20,8 +20,8 @@ from vedette.config import load_fleet, load_settings
 from vedette.domain.agent import Fleet
 from vedette.domain.bundle import Bundle
 from vedette.ledger.history.observe_mode import lacking, wilson
+from vedette.operations.permissions import Asked, rights
 from vedette.policy.bundle_data import mount
-from vedette.rights import Asked, rights
 from vedette.serve.orders import carry_out
 from vedette.stores import open_reading
 from vedette.testing.harness import FleetHarness, checkout

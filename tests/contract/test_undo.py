@@ -14,7 +14,6 @@ import orjson
 import pytest
 from tests.contract.test_edited_rows import edit
 
-from vedette.commands import Order
 from vedette.domain.action import Proposal
 from vedette.domain.agent import undo_source
 from vedette.domain.base.canonical import short_id
@@ -30,6 +29,7 @@ from vedette.domain.trigger import UNDO_TYPE
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.lists import hold_item
 from vedette.ledger.history.series import plot
+from vedette.operations.commands import Order
 from vedette.serve.orders import carry_out
 from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests

@@ -19,7 +19,6 @@ from typing import Any
 from tests.faults.auditor import Plan, Wanted
 from tests.faults.world import FileWorld
 
-from vedette.commands import Commands, Order
 from vedette.config import Isolation, Settings, read_fleet
 from vedette.config.fleet import Read
 from vedette.config.settings import StorePlan
@@ -30,6 +29,7 @@ from vedette.domain.event import Event
 from vedette.domain.run import Step
 from vedette.domain.tool import Tool
 from vedette.engine.cluster import follow
+from vedette.operations.commands import Commands, Order
 from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness

@@ -25,8 +25,8 @@ from vedette.domain.decision import Decision
 from vedette.domain.decision_request import Situation
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Memory
-from vedette.evaluate import first_roots
 from vedette.judging import Judge, Judgement
+from vedette.operations.evaluation import first_roots
 from vedette.policy.gateway import Gateway
 
 ROOT = Path(__file__).resolve().parents[2]

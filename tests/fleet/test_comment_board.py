@@ -29,9 +29,9 @@ from vedette.domain.base.errors import BadCommand, BadFleet, Unavailable
 from vedette.domain.effect import Call
 from vedette.domain.run import ActionRow
 from vedette.ledger.history.explain import explain
+from vedette.operations.undo import undo
 from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness
-from vedette.undoing import undo
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "samples/comments/board.sql"

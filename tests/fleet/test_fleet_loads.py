@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vedette.config import Loaded, build_judge, check_fleet, load_fleet, load_settings
-from vedette.load.eval_file import read_evals
+from vedette.operations.eval_cases import read_evals
 
 ROOT = Path(__file__).parents[2]
 

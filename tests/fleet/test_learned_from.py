@@ -8,10 +8,10 @@ import pytest
 from tests.fleet.test_learning import learned
 from tests.fleet.test_unlearning import clock, fleet, labelled, let_go, states
 
-from vedette.commands import Order
 from vedette.domain.base.errors import NotFound
 from vedette.domain.identity import Principal
 from vedette.memory.lineage import learned_from
+from vedette.operations.commands import Order
 from vedette.serve.orders import carry_out
 from vedette.testing.harness import FleetHarness
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from vedette.curating import feed
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, VedetteError
 from vedette.domain.memory import Candidate
 from vedette.domain.memory_state import MOVES, TOLD, Learned, Row, fold, refuse
+from vedette.operations.curation import feed
 
 WISH = Candidate("inbox", "all", "Told.", ("x",), "desk", "run_1", "evt_1", id="cnd_1")
 ENTRY = {

@@ -177,7 +177,7 @@ adapters/prometheus adapters/telemetry/prometheus
 adapters/file_source adapters/files/source
 adapters/host_source adapters/host/source
 adapters/schedule_source adapters/schedule/source
-load/eval_file operations/eval_cases
+operations/eval_cases operations/eval_cases
 storage/writer store/group_commit
 storage/steps store/write_runs
 storage/orders store/write_commands

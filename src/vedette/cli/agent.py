@@ -23,7 +23,7 @@ from vedette.domain.base.errors import NotFound
 if TYPE_CHECKING:
     from vedette.config import Settings
     from vedette.domain.agent import Agent
-    from vedette.rights import Asked
+    from vedette.operations.permissions import Asked
 
 
 @click.group()
@@ -36,7 +36,7 @@ def agent() -> None:
 @click.pass_context
 def agent_list(ctx: click.Context, as_json: bool) -> None:
     """List the agents with the mode in force and who answers for them."""
-    from vedette.modes import granted, in_force
+    from vedette.operations.modes import granted, in_force
 
     settings = settings_of(ctx)
     agents, files, _, stops = _read(settings)
@@ -70,7 +70,7 @@ def agent_show(ctx: click.Context, name: str, as_json: bool) -> None:
     The live policy is asked about every tool, with every origin at every sink; without a store the
     policy of the folder is. For each answer the rule that gives it is shown.
     """
-    from vedette.rights import rights
+    from vedette.operations.permissions import rights
 
     settings = settings_of(ctx)
     agents, files, revision, stops = _read(settings)
@@ -136,9 +136,9 @@ def _asked(
     from vedette.adapters.schedule_source import cron_walls
     from vedette.domain.base.clock import SystemClock
     from vedette.domain.bundle import Bundle
-    from vedette.modes import granted, in_force, with_mode
+    from vedette.operations.modes import granted, in_force, with_mode
+    from vedette.operations.permissions import Asked
     from vedette.policy.bundle_data import mount
-    from vedette.rights import Asked
 
     stopped = frozenset(
         tool

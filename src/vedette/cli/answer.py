@@ -117,8 +117,8 @@ def _asked(
 
 def in_group(found: Mapping[str, Any]) -> tuple[list[str], str]:
     """Return all that is shown of a group, of many holds the oldest, and the digest of that."""
-    from vedette.answering import AT_ONCE
     from vedette.ledger.history.hold_groups import digest_of_group
+    from vedette.operations.approvals import AT_ONCE
 
     listed = dict(list(found["holds"].items())[:AT_ONCE])
     lines = group_lines(found, 0)
@@ -131,9 +131,9 @@ def in_group(found: Mapping[str, Any]) -> tuple[list[str], str]:
 
 
 def _group(ctx: click.Context, verb: str, given: Mapping[str, Any]) -> None:
-    from vedette.answering import AT_ONCE
     from vedette.ledger.history.hold_groups import group
     from vedette.ledger.history.review import refuse_unseen
+    from vedette.operations.approvals import AT_ONCE
 
     settings = settings_of(ctx)
     with reading(settings) as store:

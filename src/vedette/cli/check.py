@@ -73,7 +73,7 @@ def check(ctx: click.Context, verbose: bool, live: bool, as_json: bool) -> int:
 def _problems(path: Path) -> list[dict[str, Any]]:
     from vedette.config import check_fleet, read_fleet, read_settings
     from vedette.domain.base.clock import SystemClock
-    from vedette.load.eval_file import read_evals
+    from vedette.operations.eval_cases import read_evals
 
     settings, found = read_settings(path)
     problems: list[dict[str, Any]] = [dict(problem.to_json()) for problem in found]

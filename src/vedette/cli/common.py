@@ -163,7 +163,7 @@ async def _here(
     from dataclasses import replace
 
     from vedette.app import open_app
-    from vedette.commands import Order
+    from vedette.operations.commands import Order
     from vedette.serve.endpoint import this_person
     from vedette.serve.orders import carry_out
 

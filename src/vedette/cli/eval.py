@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vedette.domain.bundle import Bundle
     from vedette.domain.event import Event
     from vedette.domain.memory import Memory
-    from vedette.evaluate import EvalResult, Trial
+    from vedette.operations.evaluation import EvalResult, Trial
     from vedette.policy.gateway import Gateway
 
 
@@ -65,7 +65,7 @@ def _results(
     from vedette.config import load_fleet
     from vedette.config.problem import refuse
     from vedette.domain.base.clock import SystemClock
-    from vedette.load.eval_file import read_evals
+    from vedette.operations.eval_cases import read_evals
 
     now_us = SystemClock().now_us()
     loaded = load_fleet(settings.root, settings, now_us=now_us)
@@ -108,9 +108,9 @@ def _trials(
     from vedette.adapters.rego.engine import RegorusEngine
     from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.config import build_judge, load_module
-    from vedette.evaluate import Trial
     from vedette.memory.retrieval import Recall
     from vedette.memory.training_set import Lessons
+    from vedette.operations.evaluation import Trial
     from vedette.policy.bundle_data import mount
     from vedette.policy.gateway import Gateway
 

@@ -75,7 +75,7 @@ def mode_of(settings: Settings, agent: str) -> dict[str, Any]:
     from vedette.adapters.rego.stage import read_bundle
     from vedette.config import load_fleet
     from vedette.domain.base.clock import SystemClock
-    from vedette.modes import granted, in_force
+    from vedette.operations.modes import granted, in_force
     from vedette.stores import is_there
 
     now_us = SystemClock().now_us()

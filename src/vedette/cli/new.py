@@ -12,7 +12,7 @@ from vedette.domain.base.errors import BadCommand, BadPolicy
 
 if TYPE_CHECKING:
     from vedette.config import Problem, Settings
-    from vedette.founding import Plan
+    from vedette.operations.scaffold import Plan
 
 
 @click.group()
@@ -36,7 +36,7 @@ def new_agent(
     other reads. All of it or nothing is written, and only what passes `vedette check`. The other
     agent keeps all its events: both wake.
     """
-    from vedette.founding import found
+    from vedette.operations.scaffold import found
 
     settings = settings_of(ctx)
     _refuse_what_was_taken_back(settings)
@@ -73,7 +73,7 @@ def problems_of(settings: Settings) -> list[Problem]:
     """Return what `vedette check` would say of a fleet's agents, memory and policy."""
     from vedette.config import Problem, check_fleet, read_fleet
     from vedette.domain.base.clock import SystemClock
-    from vedette.load.eval_file import read_evals
+    from vedette.operations.eval_cases import read_evals
 
     now_us = SystemClock().now_us()
     read = read_fleet(settings.root, settings, now_us=now_us)
@@ -84,7 +84,7 @@ def problems_of(settings: Settings) -> list[Problem]:
 
 
 def _value(plan: Plan, settings: Settings) -> dict[str, Any]:
-    from vedette.rights import triggers_in_words
+    from vedette.operations.permissions import triggers_in_words
 
     root = settings.root
     written = [plan.folder, *sorted(plan.files)]

@@ -187,11 +187,11 @@ def _trial(
     from vedette.adapters.rego.stage import read_bundle
     from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.config import build_judge
-    from vedette.curating import feed
     from vedette.domain.budget import DAY_US, MINUTE_US, window_start
     from vedette.domain.bundle import Bundle
     from vedette.memory.retrieval import Recall
     from vedette.memory.training_set import Lessons
+    from vedette.operations.curation import feed
     from vedette.policy.bundle_data import mount
     from vedette.policy.gateway import Gateway
     from vedette.trying import Trial

@@ -21,7 +21,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from vedette.commands import Commands, Order
 from vedette.domain.base.connections import BACKLOG, Connections
 from vedette.domain.base.errors import (
     AlreadyDone,
@@ -33,6 +32,7 @@ from vedette.domain.base.errors import (
 )
 from vedette.domain.base.fleet_clock import told_jump
 from vedette.domain.identity import Principal
+from vedette.operations.commands import Commands, Order
 from vedette.serve.ancestry import refuse_descendant
 from vedette.serve.endpoint import close, listen, peer_uid, person
 from vedette.serve.orders import VERBS, carry_out

@@ -19,10 +19,10 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from vedette.commands import Commands, Order
 from vedette.domain.base.errors import BadCommand, Forbidden, VedetteError
 from vedette.domain.identity import Principal
 from vedette.domain.roles import NEEDS, ROLES, may, require
+from vedette.operations.commands import Commands, Order
 from vedette.serve.local import NoVerb, live_status, read_order, status_of
 from vedette.serve.operator_reads import READS
 from vedette.serve.orders import VERBS, carry_out

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vedette import answering, correcting, curating, modes, releasing, undoing, upkeep
-from vedette.commands import Commands, Order
+from vedette import releasing
 from vedette.domain.base.disk_errors import told_of_disk
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.cloudevents import from_json
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.roles import require
+from vedette.operations import approvals, corrections, curation, maintenance, modes, undo
+from vedette.operations.commands import Commands, Order
 
 # What a verb takes: the type of each argument. All may be left out; the command says what it needs.
 VERBS: Mapping[str, Mapping[str, type]] = {
@@ -32,12 +33,12 @@ VERBS: Mapping[str, Mapping[str, type]] = {
     "policy_apply": {"folder": str, "commit": str, "new_key": bool, "confirm": str},
     "policy_rollback": {"number": int, "confirm": str},
     "erase": {"event": str, "subject": str, "entry": int, "deny_holds": bool, "digest": str},
-    **upkeep.VERBS,
-    **curating.VERBS,
-    **correcting.VERBS,
+    **maintenance.VERBS,
+    **curation.VERBS,
+    **corrections.VERBS,
     **modes.VERBS,
-    **undoing.VERBS,
-    **answering.VERBS,
+    **undo.VERBS,
+    **approvals.VERBS,
     **releasing.VERBS,
 }
 
@@ -49,12 +50,12 @@ _NEEDED = {
     "budget_raise": "for_us",
     "policy_apply": "folder",
     "policy_rollback": "number",
-    **upkeep.NEEDED,
-    **curating.NEEDED,
-    **correcting.NEEDED,
+    **maintenance.NEEDED,
+    **curation.NEEDED,
+    **corrections.NEEDED,
     **modes.NEEDED,
-    **undoing.NEEDED,
-    **answering.NEEDED,
+    **undo.NEEDED,
+    **approvals.NEEDED,
     **releasing.NEEDED,
 }
 
@@ -95,18 +96,18 @@ async def _carry_out(
         return await commands.clock_confirm(order)
     if verb == "budget_raise":
         return await commands.budget_raise(order, given.pop("for_us"), **given)
-    if verb in correcting.VERBS:
-        return await correcting.carry_out(commands, order, given)
-    if verb in curating.VERBS:
+    if verb in corrections.VERBS:
+        return await corrections.carry_out(commands, order, given)
+    if verb in curation.VERBS:
         who, why = order.principal, order.reason
-        return await curating.carry_out(commands.curating, verb, who, why, order.command_id, given)
-    if verb in upkeep.VERBS:
+        return await curation.carry_out(commands.curating, verb, who, why, order.command_id, given)
+    if verb in maintenance.VERBS:
         who, why = order.principal, order.reason
-        return await upkeep.carry_out(commands.upkeep, verb, who, why, order.command_id, given)
-    if verb in undoing.VERBS:
-        return await undoing.carry_out(commands, verb, order, given)
-    if verb in answering.VERBS:
-        return await answering.carry_out(commands, verb, order, given)
+        return await maintenance.carry_out(commands.upkeep, verb, who, why, order.command_id, given)
+    if verb in undo.VERBS:
+        return await undo.carry_out(commands, verb, order, given)
+    if verb in approvals.VERBS:
+        return await approvals.carry_out(commands, verb, order, given)
     if verb in releasing.VERBS:
         return await releasing.carry_out(commands, order, given)
     if verb in modes.VERBS:

@@ -20,13 +20,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from vedette.commands import Order
 from vedette.domain.base.clock import MachineClock
 from vedette.domain.bundle import Bundle
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.identity import Principal
 from vedette.domain.ports import Finding, PolicyEngine, PolicyStage, Reasoner, Receipt
 from vedette.domain.run import ActionRow, Run
+from vedette.operations.commands import Order
 
 if TYPE_CHECKING:
     from vedette.app import App

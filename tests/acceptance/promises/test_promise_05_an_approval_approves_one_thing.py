@@ -8,12 +8,12 @@ import apsw
 import pytest
 from tests.acceptance.promises.common import SECOND, approve, first
 
-from vedette.commands import Order
 from vedette.domain.base.errors import BadCommand, Forbidden, NotShown
 from vedette.domain.decision_request import Approval, ask
 from vedette.domain.identity import Principal
 from vedette.engine.held_actions import EXPIRES_US
 from vedette.engine.run_context import Case
+from vedette.operations.commands import Order
 from vedette.testing.clock import ManualClock
 from vedette.testing.toy import (
     World,

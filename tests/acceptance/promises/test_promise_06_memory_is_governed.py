@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from vedette.adapters.rego.engine import RegorusEngine
-from vedette.commands import Order
 from vedette.domain.base.errors import BadCommand, Forbidden, NotFound
 from vedette.domain.budget import DAY_US
 from vedette.domain.event import Event
@@ -17,6 +16,7 @@ from vedette.domain.memory import Briefing, Candidate
 from vedette.domain.memory_state import MOVES
 from vedette.domain.ports import Thought
 from vedette.memory.training_set import Lessons
+from vedette.operations.commands import Order
 from vedette.policy.replay import replay
 from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock

@@ -2,7 +2,7 @@
 
 What they have in common is told once, what differs with a few of its values. A group has no life
 of its own: it is whatever is open and alike now, so an answer names the holds it is for and the
-digest of what was shown of each (see `vedette.answering`).
+digest of what was shown of each (see `vedette.operations.approvals`).
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from vedette.config.yaml import Document, read_yaml
 from vedette.domain.agent import Agent
 from vedette.domain.base.clock import MICROS, from_iso, iso
 from vedette.domain.event import ENVELOPE, Event
-from vedette.evaluate import OUTCOMES, EvalCase
 from vedette.judging.series import generate
+from vedette.operations.evaluation import OUTCOMES, EvalCase
 
 # The clock of cases that name no time: a Monday.
 _START = "2026-01-05T09:00:00.000000Z"

@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from vedette.commands import Commands, Order, told_of
 from vedette.domain.agent import Mode
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import BadCommand, BadPolicy, NotFound, Outrun
 from vedette.domain.base.fsync import sync
 from vedette.domain.bundle import Bundle
 from vedette.domain.roles import require
+from vedette.operations.commands import Commands, Order, told_of
 from vedette.policy.bundle_data import mount
 from vedette.policy.folder import Remembers, remember_folder
 from vedette.policy.rollout import Wish

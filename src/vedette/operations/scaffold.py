@@ -23,7 +23,7 @@ from vedette.domain.base import failpoint
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand, BadPolicy, NotFound
 from vedette.domain.base.fsync import sync
-from vedette.modes import GRANTS, write_file
+from vedette.operations.modes import GRANTS, write_file
 
 if TYPE_CHECKING:
     from vedette.config import Problem, Settings

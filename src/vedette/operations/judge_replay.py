@@ -29,7 +29,7 @@ from vedette.domain.ports import Reasoner, Thought
 from vedette.domain.run import Run
 from vedette.engine.call_report import judged
 from vedette.engine.turn import turn_body
-from vedette.judge_report import (
+from vedette.operations.judge_report import (
     ARCHIVED,
     CHANGED,
     ERASED,

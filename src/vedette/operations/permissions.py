@@ -23,7 +23,7 @@ from vedette.domain.ports import PolicyEngine
 from vedette.domain.schedule import NextWall, calendar_of
 from vedette.domain.tool import Tool
 from vedette.domain.trigger import Schedule
-from vedette.modes import granted, in_force
+from vedette.operations.modes import granted, in_force
 from vedette.policy.gateway import Gateway
 
 RIGHTS = "vedette.rights/1"

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
-from vedette.commands import Commands, Order
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.errors import AlreadyDone, BadCommand, Forbidden, NotFound, NotShown
 from vedette.domain.entry import Body, Draft
@@ -20,6 +19,7 @@ from vedette.domain.roles import require
 from vedette.domain.run import ActionRow
 from vedette.ledger.history.action import history_of
 from vedette.ledger.history.entry_view import Claim, read_entry
+from vedette.operations.commands import Commands, Order
 
 VERBS: Mapping[str, Mapping[str, type]] = {
     "approve": {"hold": str, "digest": str},

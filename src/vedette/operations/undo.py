@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from vedette.answering import ask_leave
-from vedette.commands import Commands, Order
-from vedette.correcting import Along
 from vedette.domain.base.errors import AlreadyDone, BadCommand, BadEvent, NotFound
 from vedette.domain.compensation import erased, undo_event, undo_run
 from vedette.domain.event import Event, subject_of
@@ -22,6 +19,9 @@ from vedette.domain.run import ActionRow, Run
 from vedette.domain.tool import Tool
 from vedette.engine.services import Line
 from vedette.ledger.history.compensations import undoings
+from vedette.operations.approvals import ask_leave
+from vedette.operations.commands import Commands, Order
+from vedette.operations.corrections import Along
 
 VERBS: Mapping[str, Mapping[str, type]] = {"undo": {"effect": str}}
 NEEDED = {"undo": "effect"}

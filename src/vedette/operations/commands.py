@@ -13,7 +13,6 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from vedette.curating import Curating
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import AlreadyDone, BadCommand, Forbidden, NotFound, StateNotKept
@@ -30,9 +29,10 @@ from vedette.domain.stop import scope_of
 from vedette.engine.held_actions import EXPIRES_US
 from vedette.engine.kill_switch import set_stop
 from vedette.engine.services import Line
+from vedette.operations.curation import Curating
+from vedette.operations.maintenance import Upkeep, keep_states
 from vedette.policy.folder import Remembers, remember_folder
 from vedette.policy.rollout import Published, Rollout, Wish
-from vedette.upkeep import Upkeep, keep_states
 
 if TYPE_CHECKING:
     from vedette.ledger.history.reader import Record

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import orjson
 
-from vedette.commands import Commands, Order
 from vedette.domain.base.canonical import canonical, short_id, tame
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadCommand, Forbidden, NotFound
@@ -27,6 +26,7 @@ from vedette.domain.trigger import CORRECTION_TYPE
 from vedette.engine.run_context import Case
 from vedette.engine.services import Line
 from vedette.ledger.history.reader import resolve
+from vedette.operations.commands import Commands, Order
 
 # What of the event a correction carries along: texts up to this, so that it stays an event.
 _LONGEST = 12_000  # characters
