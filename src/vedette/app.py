@@ -64,11 +64,11 @@ from vedette.stores import is_there, open_reading, open_store
 
 if TYPE_CHECKING:
     from vedette.adapters.prometheus import PrometheusMetrics
-    from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.adapters.worker_pool.begun import Begun
     from vedette.adapters.worker_pool.pool import WorkerPool
     from vedette.config import Loaded, Settings
-    from vedette.storage.store import SqlStore
+    from vedette.store.banks import SqliteBank
+    from vedette.store.store import SqlStore
 
 
 # How many recorded questions are answered again to show what a bundle loosens.
@@ -164,8 +164,8 @@ async def _open_app(
 ) -> App:
     from vedette.adapters.prometheus import PrometheusMetrics
     from vedette.adapters.secrets import wire, with_secrets
-    from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.config import load_fleet
+    from vedette.store.banks import SqliteBank
 
     wire()
     time = FleetClock(clock, settings.state / FILE)
@@ -293,7 +293,7 @@ def _letters(settings: Settings) -> Letters | None:
 def _own_store(settings: Settings, fleet: str, key_name: str, clock: Clock) -> SqlStore:
     """Open the store with the key that signs its ledger. Raises StoreBusy, BadStore."""
     from vedette.adapters.keys import ledger_key
-    from vedette.storage.lock import LOCK, own
+    from vedette.store.runner_lock import LOCK, own
 
     # Under the lock: a runner that rotates the key now must not have it mended under its hands.
     # The store takes the lock again, and refuses a key that was rotated away in between.

@@ -29,7 +29,7 @@ from vedette.domain.base.fsync import replace_whole
 from vedette.domain.base.state_folder import secure
 from vedette.domain.identity import Principal
 from vedette.ledger.merkle import ProofError, read_notes
-from vedette.storage.loss import Loss, ends_beyond, size_of
+from vedette.store.loss_detection import Loss, ends_beyond, size_of
 
 if TYPE_CHECKING:
     from vedette.config import Settings
@@ -62,7 +62,7 @@ def back_up(
 
 def _back_up(settings: Settings, to: Path, with_keys: bool, now_us: int) -> dict[str, Any]:
     from vedette.adapters.ledger_file import sync_folder
-    from vedette.adapters.sqlite.copy import copy_database
+    from vedette.store.sqlite.online_backup import copy_database
 
     _embedded(settings)
     state = settings.state
@@ -90,7 +90,7 @@ def _back_up(settings: Settings, to: Path, with_keys: bool, now_us: int) -> dict
 def _described(settings: Settings, to: Path, now_us: int) -> dict[str, Any]:
     """Verify a copied state and return its manifest. Raises BadStore."""
     from vedette.adapters.ledger_file import verify_store
-    from vedette.adapters.sqlite import OpenedStore
+    from vedette.store.sqlite import OpenedStore
 
     store = OpenedStore(to)
     try:
@@ -140,7 +140,7 @@ async def restore(
     one still in the state folder. The restored fleet is stopped. Raises BadCommand or BadStore,
     and then nothing was changed.
     """
-    from vedette.storage.lock import LOCK, own
+    from vedette.store.runner_lock import LOCK, own
 
     _embedded(settings)
     if not reason.strip():
@@ -221,7 +221,7 @@ def _check(source: Path, building: Path, shown: list[str]) -> tuple[Loss, str]:
     Returns what is beyond it, and the verifier key in force at the backup.
     """
     from vedette.adapters.ledger_file import verify_store
-    from vedette.adapters.sqlite import OpenedStore
+    from vedette.store.sqlite import OpenedStore
 
     for name in (STORE, MEMORY, PUBLIC):
         if (source / name).exists():
@@ -290,7 +290,7 @@ async def _enter(
     clock: Clock,
 ) -> None:
     """Write into the restored store what it is: restored, and stopped."""
-    from vedette.adapters.sqlite import SqliteStore
+    from vedette.store.sqlite import SqliteStore
 
     name = f"vedette/{fleet}"
     store = SqliteStore(building, fleet=fleet, key=key, key_name=name, now_us=clock.now_us)

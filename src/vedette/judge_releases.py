@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vedette.config import Settings
     from vedette.config.fleet import Read
     from vedette.domain.memory import BankPlan, Memory
-    from vedette.storage.reads import Reads
+    from vedette.store.read_runs import Reads
 
 # So that no judge makes a checkpoint by itself: those of the record are made again.
 _NEVER = 2**62
@@ -87,8 +87,8 @@ class JudgeReleases:
         banks: Sequence[BankPlan],
         pools: list[Any],
     ) -> None:
-        from vedette.adapters.sqlite_bank import SqliteBank
         from vedette.operations.curation import feed
+        from vedette.store.banks import SqliteBank
 
         self._settings, self._store, self._agents, self._pools = settings, store, agents, pools
         self._banks = SqliteBank.copied(settings.state / "memory.db")

@@ -125,7 +125,7 @@ def _sync_s(folder: Path) -> float:
 
 def _lock(state: Path) -> Seen:
     from vedette.domain.base.errors import StoreBusy
-    from vedette.storage.lock import LOCK, own
+    from vedette.store.runner_lock import LOCK, own
 
     if not (state / LOCK).exists():
         return Seen("another run", "ok", "none")

@@ -17,13 +17,13 @@ from vedette.domain.base.errors import BadCommand, BadStore
 from vedette.domain.base.failpoint import reach
 from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import Principal
-from vedette.storage.reads import Reads
-from vedette.storage.schema import TABLES
+from vedette.store.read_runs import Reads
+from vedette.store.schema import TABLES
 
 if TYPE_CHECKING:
-    from vedette.adapters.postgres.database import PostgresDatabase
     from vedette.config import Settings
-    from vedette.storage.database import Database
+    from vedette.store.dialect import Database
+    from vedette.store.postgres.database import PostgresDatabase
 
 _BATCH = 2000
 
@@ -49,11 +49,11 @@ async def copy_store(settings: Settings, url: str, who: Principal, reason: str) 
     BadCommand for a target that holds a store, BadStore if either does not verify.
     """
     from vedette.adapters.keys import ledger_key
-    from vedette.adapters.postgres import PostgresStore
-    from vedette.adapters.postgres.database import PostgresDatabase
-    from vedette.adapters.postgres.schema import prepare
-    from vedette.adapters.sqlite.connection import open_database
-    from vedette.storage.lock import LOCK, own
+    from vedette.store.postgres import PostgresStore
+    from vedette.store.postgres.database import PostgresDatabase
+    from vedette.store.postgres.schema import prepare
+    from vedette.store.runner_lock import LOCK, own
+    from vedette.store.sqlite.connection import open_database
 
     path = settings.state / "store.db"
     if not path.exists():

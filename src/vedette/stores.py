@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vedette.config import Settings
     from vedette.ledger.merkle import SigningKey
-    from vedette.storage.reads import Reads
-    from vedette.storage.store import SqlStore
+    from vedette.store.read_runs import Reads
+    from vedette.store.store import SqlStore
 
 
 def open_store(
@@ -22,14 +22,14 @@ def open_store(
 ) -> SqlStore:
     """Open the store to run the fleet. Raises StoreBusy, BadStore, BadFleet, Unavailable."""
     if settings.store.kind == "postgresql":
-        from vedette.adapters.postgres import PostgresStore
+        from vedette.store.postgres import PostgresStore
 
         return PostgresStore(
             settings.store.url(), settings.state, fleet=fleet, key=key, key_name=key_name,
             now_us=now_us, lease_us=settings.store.lease_us,
             visit=settings.store.visit,
         )  # fmt: skip
-    from vedette.adapters.sqlite import SqliteStore
+    from vedette.store.sqlite import SqliteStore
 
     return SqliteStore(
         settings.state, fleet=fleet, key=key, key_name=key_name, now_us=now_us,
@@ -43,10 +43,10 @@ def open_reading(settings: Settings) -> Reads:
     Raises BadStore if there is none.
     """
     if settings.store.kind == "postgresql":
-        from vedette.adapters.postgres import OpenedPostgres
+        from vedette.store.postgres import OpenedPostgres
 
         return OpenedPostgres(settings.store.url())
-    from vedette.adapters.sqlite import OpenedStore
+    from vedette.store.sqlite import OpenedStore
 
     return OpenedStore(settings.state)
 
@@ -54,7 +54,7 @@ def open_reading(settings: Settings) -> Reads:
 def is_there(settings: Settings) -> bool:
     """Say whether the fleet has a store already."""
     if settings.store.kind == "postgresql":
-        from vedette.adapters.postgres import has_store
+        from vedette.store.postgres import has_store
 
         return has_store(settings.store.url())
     return (settings.state / "store.db").exists()

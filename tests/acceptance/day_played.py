@@ -18,9 +18,9 @@ from tests.acceptance.virtual_day import DAY_US, START_US
 from tests.said import ROOT, environment
 
 from vedette.adapters.ledger_file import Exported, export
-from vedette.adapters.sqlite import OpenedStore
 from vedette.ledger.history.reconstruction import Reconstruction, reconstruct
 from vedette.ledger.history.time_window import Walked
+from vedette.store.sqlite import OpenedStore
 
 EVENTS, KILLS, SEED = 10_000, 52, 1
 END_US = START_US + 2 * DAY_US

@@ -38,13 +38,13 @@ from tests.acceptance.virtual_day import DAY_US, START_US
 from tests.said import vedette
 
 from vedette.adapters.ledger_file import Exported
-from vedette.adapters.sqlite import OpenedStore
 from vedette.domain.base.canonical import canonical
 from vedette.ledger.history.reconstruction import reconstruct
 from vedette.ledger.history.report import report
 from vedette.ledger.history.target_match import match
 from vedette.ledger.history.time_window import Walked
 from vedette.policy.replay import replay
+from vedette.store.sqlite import OpenedStore
 from vedette.testing.harness import TrustingStage
 
 OPEN = ("effect.intended", "effect.started", "effect.unknown")

@@ -26,7 +26,7 @@ from vedette.domain.entry import Body, Draft
 from vedette.domain.event import ENVELOPE, Event, subject_of
 from vedette.domain.ports import Arrival
 from vedette.domain.run import ActionRow, Answer, Committed, Run, Step
-from vedette.storage.store import SqlStore
+from vedette.store.store import SqlStore
 from vedette.testing.harness import FleetHarness
 
 BATCH = 512

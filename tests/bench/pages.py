@@ -27,10 +27,10 @@ from tests.bench.machine import described, percentile
 
 from vedette.domain.base.canonical import canonical
 from vedette.ledger.history.changes import changes, entries_page
-from vedette.storage.database import Database
-from vedette.storage.pending import RUN
-from vedette.storage.reads import Reads
-from vedette.storage.schema import tag
+from vedette.store.dialect import Database
+from vedette.store.read_runs import Reads
+from vedette.store.schema import tag
+from vedette.store.write_buffer import RUN
 
 BAR_MS = 5.0
 PAGE = 100
@@ -107,7 +107,7 @@ def _put(rows: Callable[[str, str, list[Entry]], None], batch: list[Entry]) -> N
 
 def filled_sqlite(folder: Path, number: int, agents: int) -> Database:
     """Return a filled SQLite store, opened to read."""
-    from vedette.adapters.sqlite.connection import open_database
+    from vedette.store.sqlite.connection import open_database
 
     writing = open_database(folder / "store.db", write=True, synchronous="OFF")
     writing.begin()
@@ -126,8 +126,8 @@ def filled_postgres(number: int, agents: int) -> Database:
     """Return a filled PostgreSQL store on a server of our own."""
     from tests.pg import server
 
-    from vedette.adapters.postgres.database import PostgresDatabase
-    from vedette.adapters.postgres.schema import prepare
+    from vedette.store.postgres.database import PostgresDatabase
+    from vedette.store.postgres.schema import prepare
 
     database = PostgresDatabase(server(fsync=False).fresh(), name="bench", hold_ms=0)
     prepare(database)

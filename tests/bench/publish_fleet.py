@@ -388,7 +388,7 @@ class Recorded:
 
 def recorded(url: str) -> Recorded:
     """Read the ledger in order: no decision may follow a publication under an older revision."""
-    from vedette.adapters.postgres import OpenedPostgres
+    from vedette.store.postgres import OpenedPostgres
 
     store = OpenedPostgres(url)
     live = revisions = permits = denials = wrong = workers = 0

@@ -12,7 +12,7 @@ import sys
 
 def without_fence() -> None:
     """Let every call start and every publication return, whatever the others do."""
-    from vedette.adapters.postgres import PostgresStore
+    from vedette.store.postgres import PostgresStore
 
     async def at_once(store: PostgresStore) -> None:
         return None

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from tests.bench.start_fleet import ROOT, events, small_fleet
 
-from vedette.adapters.sqlite import OpenedStore
+from vedette.store.sqlite import OpenedStore
 
 VEDETTE = Path(sys.executable).with_name("vedette")
 WITHIN_S = 120.0

@@ -27,8 +27,8 @@ from tests.bench.start import VEDETTE, installed, noted, running, until
 from tests.bench.start_fleet import SmallFleet, events, small_fleet
 from tests.bench.verdict import Verdict, told
 
-from vedette.adapters.sqlite import OpenedStore
 from vedette.serve.client import LocalClient
+from vedette.store.sqlite import OpenedStore
 
 P99_MS = 1000.0
 # How long is looked for calls after a stop, and how long a fleet goes on between two.

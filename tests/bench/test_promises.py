@@ -27,7 +27,7 @@ from tests.faults import test_noisy_neighbours as cases
 from tests.faults.noise import Seen
 
 from vedette.adapters.ledger_file import verify_store
-from vedette.adapters.sqlite import OpenedStore
+from vedette.store.sqlite import OpenedStore
 from vedette.testing.toy import job, send
 
 RAW = [Calibration(50_000.0, 400.0, 900.0), Calibration(50_000.0, 600.0, 900.0)]

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vedette.adapters.postgres import PostgresStore
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.budget import Cap
 from vedette.domain.run import Answer, Run
+from vedette.store.postgres import PostgresStore
 from vedette.testing.steps import accepted, closing, event
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

@@ -24,7 +24,7 @@ from vedette.domain.base.errors import BadCommand, BadFleet, StoreFailed
 from vedette.domain.ports.tokens import BadToken
 from vedette.serve import workers
 from vedette.serve.workers import serve_workers, socket_path
-from vedette.storage.store import SqlStore
+from vedette.store.store import SqlStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send, toy_fleet, until
@@ -405,7 +405,7 @@ def test_a_worker_reads_neither_settings_nor_store() -> None:
         "import vedette.adapters.worker_pool.pool;"
         "print([m for m in sys.modules if m.startswith(("
         "'vedette.config.settings', 'vedette.app.',"
-        " 'vedette.storage', 'vedette.adapters.sqlite',"
+        " 'vedette.store', 'vedette.store.sqlite',"
         " 'vedette.adapters.secrets', 'apsw'))"
         " or m == 'vedette.app'])"
     )

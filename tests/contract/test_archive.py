@@ -29,7 +29,6 @@ from vedette.adapters.ledger_file import (
     verify_proof,
     verify_store,
 )
-from vedette.adapters.sqlite import OpenedStore, SqliteStore
 from vedette.config import Settings
 from vedette.domain.base import failpoint
 from vedette.domain.base.canonical import canonical
@@ -38,6 +37,7 @@ from vedette.domain.entry import Body, Draft
 from vedette.ledger.merkle import Frontier
 from vedette.ledger.pruned_log import NOTHING, Archived
 from vedette.ledger.verify import Code, Report
+from vedette.store.sqlite import OpenedStore, SqliteStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.steps import accepted, agents_of, closing, entry, event, held, step
@@ -508,7 +508,7 @@ async def test_expiring_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not from the beginning again for each thousand bodies."""
-    monkeypatch.setattr("vedette.storage.keeping.CHUNK", 3)
+    monkeypatch.setattr("vedette.store.retention.CHUNK", 3)
     clock = ManualClock()
     async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
         upkeep = fleet.app.commands.upkeep

@@ -23,7 +23,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from vedette.adapters.file_source import JsonlSource
 from vedette.adapters.keys import read_key
 from vedette.adapters.ledger_file import verify_store
-from vedette.adapters.sqlite import OpenedStore
 from vedette.backup import back_up, restore
 from vedette.config import Settings
 from vedette.domain.base.canonical import canonical
@@ -36,6 +35,7 @@ from vedette.engine.kill_switch import lift_ended
 from vedette.engine.quiet_time import QuietTimes
 from vedette.ledger.merkle import Checkpoint, Frontier, leaf_hash, read_notes, sign_note
 from vedette.ledger.verify import Code, Report
+from vedette.store.sqlite import OpenedStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import (

@@ -10,11 +10,11 @@ import apsw
 import pytest
 from tests.broken_disk import broken_disk
 
-from vedette.adapters.sqlite_bank import SqliteBank
-from vedette.adapters.sqlite_bank.terms import MAX_TERMS, query_terms
 from vedette.domain.base.errors import BadStore, Permanent, StoreFailed
 from vedette.domain.memory import BankPlan, Candidate, Memory, State
 from vedette.domain.memory_state import Learned
+from vedette.store.banks import SqliteBank
+from vedette.store.banks.terms import MAX_TERMS, query_terms
 
 NOW = 1_780_000_000_000_000
 TEXTS = {

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from vedette.adapters.sqlite import OpenedStore
 from vedette.domain.base.errors import BadCommand, BadFleet
 from vedette.domain.budget import DAY_US, FLEET, HOUR_US, MODEL_CALLS, MONEY, TOKENS
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.ports import Reasoner, Thought
 from vedette.domain.run import Step
+from vedette.store.sqlite import OpenedStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner

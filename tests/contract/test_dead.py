@@ -26,7 +26,7 @@ from vedette.engine.handle import bury
 from vedette.ledger.history.dead_letters import dead_named, dead_page, dead_show
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.projection import folded, told_of
-from vedette.storage import dead as dead_orders
+from vedette.store import dead_letters as dead_orders
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import JUDGE_PY, World, denying, job, note, send, toy_fleet, write_policies

@@ -17,7 +17,6 @@ from tests.contract.test_reconstruct_stores import START, opened, three_hours
 from tests.contract.test_reconstruct_stores import plan as plan
 
 from vedette.adapters.ledger_file import verify_store
-from vedette.adapters.sqlite import OpenedStore
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
@@ -26,8 +25,9 @@ from vedette.domain.entry import Draft
 from vedette.domain.ports import Refused
 from vedette.ledger.verify import Report
 from vedette.policy.replay import replay
-from vedette.storage.audit import PROVED, UNTOLD, audit
-from vedette.storage.schema import TABLES
+from vedette.store.audit import PROVED, UNTOLD, audit
+from vedette.store.schema import TABLES
+from vedette.store.sqlite import OpenedStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, TrustingStage
 from vedette.testing.toy import DENY_TOOL, World, job, note, send, toy_fleet

@@ -17,7 +17,7 @@ from tests.bench.pages import filled_postgres, filled_sqlite, questions
 
 from vedette.domain.base.errors import BadCommand
 from vedette.ledger.history.changes import FILTERS, GAP, changes, entries_page
-from vedette.storage.reads import Reads
+from vedette.store.read_runs import Reads
 
 NUMBER = 3000
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from tests.acceptance.promises.test_promise_06_memory_is_governed import mail, shipped
 
-from vedette.adapters.sqlite import OpenedStore
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import Event
@@ -18,6 +17,7 @@ from vedette.domain.memory import Briefing, Candidate
 from vedette.domain.ports import Erased, Refused, Thought
 from vedette.domain.run import Committed, Step
 from vedette.runner import feeding
+from vedette.store.sqlite import OpenedStore
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.steps import agents_of

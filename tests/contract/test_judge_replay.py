@@ -17,7 +17,6 @@ import pytest
 
 from vedette.adapters.ledger_file import archive
 from vedette.adapters.local_judges import LocalJudges
-from vedette.adapters.sqlite import OpenedStore
 from vedette.app import App
 from vedette.config import build_judge
 from vedette.domain.event import Event
@@ -29,6 +28,7 @@ from vedette.judge_releases import open_judges
 from vedette.ledger.merkle import Checkpoint, parse_note
 from vedette.operations.judge_replay import replay_judges
 from vedette.operations.judge_report import ARCHIVED, CHANGED, ERASED, UNNAMED, JudgeReport
+from vedette.store.sqlite import OpenedStore
 from vedette.stores import open_reading
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import JUDGE_PY, World, before_commit, job, note, send, toy_fleet

@@ -21,7 +21,6 @@ from tests.contract.test_store import ADAPTERS, Opened, by_person
 from tests.pg import server
 
 from vedette.adapters.local_judges import LocalJudges
-from vedette.adapters.postgres.schema import shard_of
 from vedette.config import build_judge
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand, Permanent
@@ -30,6 +29,7 @@ from vedette.domain.judge_state import made_of
 from vedette.domain.memory import Briefing
 from vedette.domain.ports import Thought
 from vedette.domain.run import Answer, Run, Step
+from vedette.store.postgres.schema import shard_of
 from vedette.testing.harness import FleetHarness
 from vedette.testing.steps import accepted, closing, entry, event, step
 from vedette.testing.toy import World, job, toy_fleet, until, write_policies

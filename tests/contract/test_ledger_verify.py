@@ -25,12 +25,12 @@ from vedette.adapters.ledger_file import (
     verify_proof,
     verify_store,
 )
-from vedette.adapters.sqlite import OpenedStore, SqliteStore
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.errors import BadCommand, BadStore
 from vedette.domain.entry import Body, Draft
 from vedette.ledger.merkle import Frontier, ProofError, leaf_hash, read_notes, verifier_key
 from vedette.ledger.verify import Code, Report
+from vedette.store.sqlite import OpenedStore, SqliteStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, agents_of, closing, entry, event, held, step
 

@@ -497,7 +497,7 @@ async def test_started_is_durable_before_a_call_that_cannot_be_repeated(
     async with toy_fleet(tmp_path, world) as fleet:
 
         def answer(call: Call) -> None:
-            from vedette.adapters.sqlite import OpenedStore
+            from vedette.store.sqlite import OpenedStore
 
             store = OpenedStore(fleet.folder / "state")
             seen[call.tool] = [a.effect or "" for a in store.actions(call.run)]

@@ -23,7 +23,7 @@ from vedette.config import MaildirPlan, Sender, Settings, load_fleet, load_setti
 from vedette.config.mail_servers import ImapPlan
 from vedette.config.settings import CsvPlan
 from vedette.domain.agent import Agent
-from vedette.storage.lock import LOCK, own
+from vedette.store.runner_lock import LOCK, own
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ from tests.contract.test_store import KEY
 from tests.pg import Server, server
 
 from vedette.adapters.ledger_file import archive, last_before, verify_store
-from vedette.adapters.sqlite import SqliteStore
 from vedette.backup import back_up, restore
 from vedette.cli.common import obey
 from vedette.config.settings import StorePlan
@@ -31,7 +30,8 @@ from vedette.domain.run import ActionRow
 from vedette.engine.cluster import follow
 from vedette.operations.commands import Order
 from vedette.runner import Running
-from vedette.storage.witness import last_shown
+from vedette.store.sqlite import SqliteStore
+from vedette.store.witness import last_shown
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import TESTER, FleetHarness
 from vedette.testing.toy import World, job, note, send, toy_fleet, until

@@ -14,9 +14,9 @@ import apsw
 import pytest
 
 from vedette.adapters.ledger_file import verify_store
-from vedette.adapters.sqlite import OpenedStore
 from vedette.domain.base.errors import BadStore
-from vedette.storage.schema import SCHEMA
+from vedette.store.schema import SCHEMA
+from vedette.store.sqlite import OpenedStore
 from vedette.testing.toy import World, job, send, toy_fleet
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -80,7 +80,7 @@ async def test_a_migration_that_breaks_off_leaves_the_store_as_it_was(
     tmp_path: Path, schema: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = unpacked(schema, tmp_path)
-    monkeypatch.setattr("vedette.adapters.sqlite.migrate._ONE_TO_TWO", "INSERT INTO no VALUES(1)")
+    monkeypatch.setattr("vedette.store.sqlite.migration._ONE_TO_TWO", "INSERT INTO no VALUES(1)")
     with pytest.raises(apsw.Error):
         async with toy_fleet(tmp_path, World(), agents=("worker", "helper")):
             pass
@@ -95,7 +95,7 @@ def test_a_newer_store_is_refused(tmp_path: Path) -> None:
     connection = apsw.Connection(str(path))
     connection.execute(f"PRAGMA user_version={SCHEMA + 1}")
     connection.close()
-    from vedette.adapters.sqlite.connection import open_database
+    from vedette.store.sqlite.connection import open_database
 
     with pytest.raises(BadStore, match="use the version of vedette that wrote it"):
         open_database(path, write=True)

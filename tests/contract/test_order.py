@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from tests.pg import server
 
-from vedette.adapters.postgres import PostgresStore
-from vedette.adapters.postgres.database import PostgresDatabase
-from vedette.adapters.postgres.lease import Leases
-from vedette.adapters.postgres.schema import prepare, shard_of
 from vedette.config.settings import StorePlan
 from vedette.domain.base import failpoint
 from vedette.domain.run import Run
+from vedette.store.postgres import PostgresStore
+from vedette.store.postgres.database import PostgresDatabase
+from vedette.store.postgres.leases import Leases
+from vedette.store.postgres.schema import prepare, shard_of
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, note, toy_fleet, until
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vedette.cli.policy import told_of
-from vedette.storage.store import SqlStore
+from vedette.store.store import SqlStore
 from vedette.testing.harness import FleetHarness, copy_policies
 
 

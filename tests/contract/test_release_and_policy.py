@@ -25,7 +25,7 @@ from vedette.domain.ports import Thought
 from vedette.domain.run import Step
 from vedette.engine.cluster import follow
 from vedette.policy.rollout import Wish
-from vedette.storage.store import SqlStore
+from vedette.store.store import SqlStore
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import World, before_commit, job, toy_fleet, until

@@ -12,7 +12,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette.adapters.rego.engine import RegorusEngine
-from vedette.adapters.sqlite import OpenedStore, SqliteStore
 from vedette.domain.action import Action, bind
 from vedette.domain.action import Proposal as Asked
 from vedette.domain.agent import Agent
@@ -29,6 +28,7 @@ from vedette.domain.ports import Arrival, PolicyEngine
 from vedette.domain.tool import Tool
 from vedette.policy.gateway import Gateway
 from vedette.policy.replay import Difference, replay
+from vedette.store.sqlite import OpenedStore, SqliteStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import agents_of, event
 

@@ -31,9 +31,9 @@ from tests.contract.test_loss import (
 from tests.pg import Copy, Server, find_bin
 from tests.said import Said, vedette
 
-from vedette.adapters.postgres.database import read_instance
 from vedette.domain.base.errors import BadStore, Unavailable
-from vedette.storage.witness import last_shown
+from vedette.store.postgres.database import read_instance
+from vedette.store.witness import last_shown
 from vedette.testing.harness import checkout
 from vedette.testing.toy import World
 

@@ -36,7 +36,6 @@ from vedette.adapters.ledger_file import (
     verify_proof,
     verify_store,
 )
-from vedette.adapters.sqlite import OpenedStore, SqliteStore
 from vedette.config import Settings
 from vedette.domain.base import failpoint
 from vedette.domain.base.canonical import canonical
@@ -46,6 +45,7 @@ from vedette.domain.identity import Principal
 from vedette.ledger.merkle import Checkpoint, Frontier, ProofError, leaf_hash, parse_note, sign_note
 from vedette.ledger.verify import Code, Report, verify_ledger
 from vedette.operations.maintenance import Upkeep
+from vedette.store.sqlite import OpenedStore, SqliteStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.steps import accepted, closing, event

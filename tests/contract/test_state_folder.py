@@ -18,8 +18,8 @@ from vedette.domain.base.errors import BadStore, Unavailable
 from vedette.domain.base.state_folder import StateIdentity, open_file, secure
 from vedette.ledger.merkle import Checkpoint
 from vedette.runner import Running
-from vedette.storage.lock import own
-from vedette.storage.witness import Witness, last_shown, show
+from vedette.store.runner_lock import own
+from vedette.store.witness import Witness, last_shown, show
 from vedette.testing.harness import checkout
 from vedette.testing.toy import World, job, send, toy_fleet
 

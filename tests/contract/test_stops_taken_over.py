@@ -14,7 +14,7 @@ from tests.contract.test_liveness import Silent
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import BadCommand, StoreFailed
 from vedette.domain.entry import Draft
-from vedette.storage.loss import Loss
+from vedette.store.loss_detection import Loss
 from vedette.testing.clock import ManualClock
 from vedette.testing.toy import World, job, send, toy_fleet, until
 

@@ -59,7 +59,7 @@ Opener = Callable[..., Opened]
 
 
 def open_sqlite(folder: Path, fleet: str = "harbour") -> Opened:
-    from vedette.adapters.sqlite import SqliteStore
+    from vedette.store.sqlite import SqliteStore
 
     return SqliteStore(
         folder,
@@ -74,7 +74,7 @@ def open_sqlite(folder: Path, fleet: str = "harbour") -> Opened:
 def open_postgres(folder: Path, fleet: str = "harbour") -> Opened:
     from tests.pg import database_for
 
-    from vedette.adapters.postgres import PostgresStore
+    from vedette.store.postgres import PostgresStore
 
     return PostgresStore(
         database_for(folder),

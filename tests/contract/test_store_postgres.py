@@ -17,11 +17,6 @@ from tests.jepsen.link import Link
 from tests.pg import find_bin, server
 
 from vedette.adapters.ledger_file import verify_store
-from vedette.adapters.postgres import OpenedPostgres, PostgresStore
-from vedette.adapters.postgres.database import PostgresDatabase
-from vedette.adapters.postgres.schema import SHARDS, shard_of
-from vedette.adapters.postgres.shares import Peer, seen, share, silent
-from vedette.adapters.postgres.text import literal
 from vedette.config import load_settings
 from vedette.domain.base.errors import BadFleet, BadStore, Outrun, StoreFailed, Unavailable
 from vedette.domain.budget import Cap
@@ -30,6 +25,11 @@ from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Draft
 from vedette.domain.run import Answer, Run
 from vedette.ledger.merkle import verifier_key
+from vedette.store.postgres import OpenedPostgres, PostgresStore
+from vedette.store.postgres.database import PostgresDatabase
+from vedette.store.postgres.dialect import literal
+from vedette.store.postgres.schema import SHARDS, shard_of
+from vedette.store.postgres.shards import Peer, seen, share, silent
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, closing, event
 

@@ -11,9 +11,6 @@ from tests.pg import server
 
 from vedette.adapters.keys import KeyFolder, ledger_key, line_of, next_files, read_key
 from vedette.adapters.ledger_file import verify_store
-from vedette.adapters.postgres import OpenedPostgres, PostgresStore, has_store
-from vedette.adapters.postgres.database import PostgresDatabase
-from vedette.adapters.sqlite import OpenedStore, SqliteStore
 from vedette.config import Settings
 from vedette.domain.base import failpoint
 from vedette.domain.base.canonical import canonical
@@ -26,6 +23,9 @@ from vedette.domain.identity import Principal
 from vedette.domain.memory import Candidate
 from vedette.domain.run import Answer
 from vedette.ledger.merkle import SigningKey
+from vedette.store.postgres import OpenedPostgres, PostgresStore, has_store
+from vedette.store.postgres.database import PostgresDatabase
+from vedette.store.sqlite import OpenedStore, SqliteStore
 from vedette.store_copy import Copied, copy_store, tables
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, agents_of, closing, decided, entry, event, held, step

@@ -17,8 +17,6 @@ import psycopg
 import pytest
 from tests.pg import server
 
-from vedette.adapters.postgres import PostgresStore
-from vedette.adapters.postgres.schema import shard_of
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.effect import Call, Outcome
@@ -27,6 +25,8 @@ from vedette.domain.run import ActionRow
 from vedette.engine.cluster import follow
 from vedette.engine.services import Line
 from vedette.runner import Running
+from vedette.store.postgres import PostgresStore
+from vedette.store.postgres.schema import shard_of
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, note, send, toy_fleet, until
 

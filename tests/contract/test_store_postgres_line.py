@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from tests.pg import server
 
-from vedette.adapters.postgres import PostgresStore
 from vedette.config.settings import StorePlan
 from vedette.domain.budget import ACTIONS, HOUR_US
 from vedette.domain.effect import Call, Outcome
 from vedette.engine.cluster import catch_up, count_others, follow
 from vedette.engine.kill_switch import erred
 from vedette.operations.curation import feed
+from vedette.store.postgres import PostgresStore
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import DENY_TOOL, World, job, note, send, toy_fleet, until
 

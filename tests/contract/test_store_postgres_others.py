@@ -13,15 +13,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.pg import server
 
 from vedette.adapters.ledger_file import verify_store
-from vedette.adapters.postgres import OpenedPostgres, PostgresStore
-from vedette.adapters.postgres.database import PostgresDatabase
-from vedette.adapters.postgres.schema import SHARDS, shard_of
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.bundle import Bundle
 from vedette.domain.entry import Body, Draft
 from vedette.domain.run import ActionRow, Answer, Run
 from vedette.ledger.merkle import verifier_key
+from vedette.store.postgres import OpenedPostgres, PostgresStore
+from vedette.store.postgres.database import PostgresDatabase
+from vedette.store.postgres.schema import SHARDS, shard_of
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, closing, entry, event, held, step
 

@@ -21,13 +21,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.namespaces import may_run, need
 
 from vedette.adapters.ledger_file import verify_store
-from vedette.adapters.sqlite import OpenedStore, SqliteStore
 from vedette.domain.base.errors import BadStore, StoreBusy, StoreFailed
 from vedette.domain.bundle import Bundle
 from vedette.domain.entry import Draft
 from vedette.domain.run import Answer, Committed, Run, Step
 from vedette.ledger.merkle import read_notes, verifier_key
-from vedette.storage.witness import last_shown, show
+from vedette.store.sqlite import OpenedStore, SqliteStore
+from vedette.store.witness import last_shown, show
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, closing, entry, event, step
 
@@ -441,7 +441,7 @@ async def test_the_witness_is_shown_whole_notes_only(
             file.truncate(start)
         raise OSError("no space")
 
-    monkeypatch.setattr("vedette.storage.witness.show", short)
+    monkeypatch.setattr("vedette.store.witness.show", short)
     await accepted(store, event(2))
     assert (ledger.witness_behind, witness.read_bytes()) == (True, before)
     monkeypatch.undo()
@@ -457,7 +457,7 @@ def test_a_disk_that_takes_half_a_note_gives_it_back(tmp_path: Path) -> None:
     show(witness, "first\n")
     script = (
         "import resource, signal, sys; from pathlib import Path\n"
-        "from vedette.storage.witness import show\n"
+        "from vedette.store.witness import show\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))\n"
         "try:\n    show(Path(sys.argv[1]), 'x' * 100)\n"

@@ -21,11 +21,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette.adapters.keys import line_of
 from vedette.adapters.ledger_file import Exported, export, verify_store
-from vedette.adapters.sqlite import OpenedStore, SqliteStore
 from vedette.domain.base.canonical import canonical, salted
 from vedette.domain.entry import Body, Draft
 from vedette.ledger.merkle import Checkpoint, Frontier, leaf_hash, sign_note
 from vedette.ledger.verify import Code, Report, verify_ledger
+from vedette.store.sqlite import OpenedStore, SqliteStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, agents_of, closing, entry, event, held, step
 
@@ -171,8 +171,8 @@ class Within(OpenedStore):
     """A store as seen from inside a transaction, so that an attack can be taken back."""
 
     def __init__(self, connection: apsw.Connection) -> None:
-        from vedette.adapters.sqlite.database import SqliteDatabase
-        from vedette.storage.reads import Reads
+        from vedette.store.read_runs import Reads
+        from vedette.store.sqlite.database import SqliteDatabase
 
         Reads.__init__(self, SqliteDatabase(connection))
 

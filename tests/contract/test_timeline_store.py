@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vedette.adapters.sqlite import OpenedStore, SqliteStore
 from vedette.domain.base.canonical import canonical
 from vedette.domain.decision import Decision
 from vedette.domain.entry import Body, Draft
@@ -19,6 +18,7 @@ from vedette.engine import held_actions
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.lists import inbox, runs_page, status
 from vedette.ledger.history.reader import Record
+from vedette.store.sqlite import OpenedStore, SqliteStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import (
     accepted,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import orjson
 
-from vedette.adapters.sqlite_bank import SqliteBank
 from vedette.config import build_judge
 from vedette.memory.retrieval import Recall
 from vedette.policy.gateway import Gateway
+from vedette.store.banks import SqliteBank
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, note, send, toy_fleet
 from vedette.trying import Before, Trial, before

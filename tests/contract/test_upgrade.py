@@ -18,14 +18,14 @@ from tests.contract.test_store_sqlite import mounts, need_mounts
 
 from vedette.adapters.ledger_file import verify_store
 from vedette.adapters.rego.stage import SubprocessStage
-from vedette.adapters.sqlite import OpenedStore
-from vedette.adapters.sqlite_bank import SqliteBank
 from vedette.cli import main
 from vedette.domain.bundle import Bundle
 from vedette.domain.ports import Finding
 from vedette.policy.compatibility import CHECKED, read_check
 from vedette.runner import Running
-from vedette.storage.schema import SCHEMA
+from vedette.store.banks import SqliteBank
+from vedette.store.schema import SCHEMA
+from vedette.store.sqlite import OpenedStore
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send, toy_fleet, until
 

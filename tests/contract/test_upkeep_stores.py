@@ -16,7 +16,7 @@ from vedette.domain.base.errors import AlreadyDone, BadCommand, BadStore
 from vedette.domain.entry import Body, Draft
 from vedette.domain.loss_window import Doubt
 from vedette.domain.run import Run
-from vedette.storage.loss import Loss
+from vedette.store.loss_detection import Loss
 from vedette.testing.steps import accepted, agents_of, closing, entry, event, step
 
 NAME = "vedette/harbour"

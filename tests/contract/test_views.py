@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from vedette.adapters.sqlite import SqliteStore
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.decision import Decision
@@ -34,7 +33,8 @@ from vedette.ledger.history.projection import (
     bucket,
     folded,
 )
-from vedette.storage.store import SqlStore
+from vedette.store.sqlite import SqliteStore
+from vedette.store.store import SqlStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import (
     accepted,
@@ -70,7 +70,7 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -
         if request.param == "sqlite":
             opened.append(SqliteStore(tmp_path, now_us=clock.now_us, synchronous="OFF", **names))
         else:
-            from vedette.adapters.postgres import PostgresStore
+            from vedette.store.postgres import PostgresStore
 
             opened.append(
                 PostgresStore(_url(tmp_path), tmp_path / worker, now_us=clock.now_us, **names)

@@ -22,7 +22,6 @@ from vedette.adapters.ledger_file import archive, last_before
 from vedette.adapters.opa_wasm import WasmEngine, WasmRepository, WasmStage, build, repository
 from vedette.adapters.rego.engine import RegorusEngine
 from vedette.adapters.rego.golden import golden, must_deny
-from vedette.adapters.sqlite import OpenedStore
 from vedette.config.deployment import Edges, PolicyPlan
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.errors import BadPolicy
@@ -32,7 +31,8 @@ from vedette.domain.ports import Finding, PolicyEngine, PolicyStage
 from vedette.engines import other_engine, policy_stage, reason_of, wasm_maker
 from vedette.policy.bundle_data import mount
 from vedette.policy.replay import replay
-from vedette.storage import keeping
+from vedette.store import retention
+from vedette.store.sqlite import OpenedStore
 from vedette.testing.harness import TESTER, FleetHarness, TrustingStage, copy_policies
 from vedette.testing.toy import World, job, send, toy_fleet, until
 
@@ -554,7 +554,7 @@ async def test_wasm_that_no_entry_names_goes_with_the_last_of_what_was_archived(
     tmp_path: Path, with_opa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is live, and what the archiving names, stays; an older one could not be found anyway."""
-    monkeypatch.setattr(keeping, "BUNDLES", 1)
+    monkeypatch.setattr(retention, "BUNDLES", 1)
     deny = 'package vedette.denies\n\ndeny contains "denies.x" if input.now == {}\n'
     policies = copy_policies(tmp_path / "policies", {"vedette/denies/x.rego": deny.format(7)})
     async with harness(tmp_path, policies) as fleet:

@@ -14,11 +14,11 @@ import apsw
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vedette.adapters.sqlite import SqliteStore
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.run import Answer
-from vedette.storage import witness
-from vedette.storage.writer import HOPS
+from vedette.store import witness
+from vedette.store.group_commit import HOPS
+from vedette.store.sqlite import SqliteStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, closing, entry, event, step
 
@@ -72,7 +72,7 @@ async def test_little_is_written_by_the_loop_and_made_durable_by_the_thread(
 async def test_what_is_a_few_turns_of_the_loop_behind_shares_the_commit(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vedette.storage.writer.HOPS_S", 60.0)
+    monkeypatch.setattr("vedette.store.group_commit.HOPS_S", 60.0)
     groups = store.writer.groups
     first = store.writer.enqueue(who, guarded=False)
     for _ in range(HOPS - 1):
@@ -80,7 +80,7 @@ async def test_what_is_a_few_turns_of_the_loop_behind_shares_the_commit(
     await asyncio.gather(first, store.writer.enqueue(who, guarded=False))
     assert store.writer.groups == groups + 1
     # The control: a loop that is busy for long does not let anybody wait for its turns.
-    monkeypatch.setattr("vedette.storage.writer.HOPS_S", 0.0)
+    monkeypatch.setattr("vedette.store.group_commit.HOPS_S", 0.0)
     first = store.writer.enqueue(who, guarded=False)
     for _ in range(HOPS - 1):
         await asyncio.sleep(0)

@@ -21,8 +21,8 @@ from typing import Any
 
 import psutil
 
-from vedette.adapters.sqlite import OpenedStore
 from vedette.domain.base.errors import BadStore
+from vedette.store.sqlite import OpenedStore
 from vedette.testing.harness import copy_policies
 from vedette.testing.toy import GRANTS, write_agent
 

@@ -121,7 +121,7 @@ class IoErrors:
 
 def deafen() -> None:
     """Break the engine on purpose: a commit that failed is taken for one that stands."""
-    from vedette.adapters.sqlite.database import SqliteDatabase
+    from vedette.store.sqlite.database import SqliteDatabase
 
     shipped: Any = SqliteDatabase.commit
 

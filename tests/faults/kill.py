@@ -23,9 +23,9 @@ from typing import Any
 import apsw
 import psutil
 
-from vedette.adapters.sqlite import OpenedStore
 from vedette.domain.base.errors import BadStore
 from vedette.domain.trigger import TICK_TYPE
+from vedette.store.sqlite import OpenedStore
 
 VEDETTE = Path(sys.executable).with_name("vedette")
 

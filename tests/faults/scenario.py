@@ -369,7 +369,7 @@ class Script:
 
 def weaken(synchronous: str) -> None:
     """Open every store of this process with another mode of syncing than the shipped one."""
-    from vedette.adapters.sqlite import SqliteStore
+    from vedette.store.sqlite import SqliteStore
 
     shipped: Any = SqliteStore.__init__
 
@@ -402,8 +402,8 @@ def dump(stage: Stage, folder: Path, *, verify: bool = False, archived: bool = F
     verification has to find nothing either. Of what is `archived` nothing may be left to judge by.
     """
     from vedette.adapters.ledger_file import export, verify_store
-    from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.judge_releases import judge_again
+    from vedette.store.banks import SqliteBank
     from vedette.stores import open_reading
 
     settings = replace(settings_of(stage.content), state=folder / "state", store=store_of(folder))

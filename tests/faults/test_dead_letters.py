@@ -17,7 +17,7 @@ import pytest
 
 from vedette.domain.base.errors import AlreadyDone
 from vedette.domain.effect import Call
-from vedette.storage import dead
+from vedette.store import dead_letters
 from vedette.testing.faults import alone, in_child
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import JUDGE_PY, World, job, note, send, toy_fleet
@@ -113,7 +113,7 @@ def test_a_redrive_without_its_command_id_would_be_seen(
         run, _ = found(database, name)
         return run, ""
 
-    found = dead._found
+    found = dead_letters._found
     base = tmp_path / "base"
     assert not in_child(lambda: asyncio.run(die(base))).error
     folder = fresh(base, tmp_path / "twice")
@@ -125,6 +125,6 @@ def test_a_redrive_without_its_command_id_would_be_seen(
                 fleet.order("twice"), [run.id for run in fleet.runs(EVENT)]
             )
 
-    monkeypatch.setattr(dead, "_found", careless)
+    monkeypatch.setattr(dead_letters, "_found", careless)
     forked(again, folder, base)
     assert "AssertionError" in forked(check, folder, base).error

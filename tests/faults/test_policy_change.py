@@ -172,7 +172,7 @@ def test_no_call_starts_under_the_old_revision_once_apply_returned(
 ) -> None:
     config, record = running
     until(lambda: calls(record) > 20, 60, "the fleet did not start to call")
-    from vedette.adapters.sqlite import OpenedStore
+    from vedette.store.sqlite import OpenedStore
 
     def permitted_and_not_done() -> int:
         store = OpenedStore(tmp_path / "state")
@@ -232,7 +232,7 @@ def test_no_call_starts_under_the_old_revision_once_apply_returned(
 
 
 def live_revision(state: Path) -> int:
-    from vedette.adapters.sqlite import OpenedStore
+    from vedette.store.sqlite import OpenedStore
 
     store = OpenedStore(state)
     number, _ = store.revision()
@@ -241,9 +241,9 @@ def live_revision(state: Path) -> int:
 
 
 def folder_waits(state: Path) -> bool:
-    from vedette.adapters.sqlite import OpenedStore
     from vedette.domain.bundle import Revision
     from vedette.policy.folder import waits
+    from vedette.store.sqlite import OpenedStore
 
     store = OpenedStore(state)
     found = waits(store, Revision(*store.revision()))
@@ -265,7 +265,7 @@ def until_newer(state: Path, revision: int) -> float:
 
 
 def left(config: Path) -> int:
-    from vedette.adapters.sqlite import OpenedStore
+    from vedette.store.sqlite import OpenedStore
 
     store = OpenedStore(config.parent / "state")
     found = store.counts().get("caller", {})
@@ -275,7 +275,7 @@ def left(config: Path) -> int:
 
 def wrong_after(state: Path, revision: int) -> list[int]:
     """Return entries after the publication that carry an older revision as a permit."""
-    from vedette.adapters.sqlite import OpenedStore
+    from vedette.store.sqlite import OpenedStore
 
     store = OpenedStore(state)
     wrong, published = [], None

@@ -159,7 +159,7 @@ def test_a_stopped_runner_keeps_its_store_and_goes_on_when_it_wakes(tmp_path: Pa
 
 
 def durable_runs(folder: Path) -> dict[str, int]:
-    from vedette.adapters.sqlite import OpenedStore
+    from vedette.store.sqlite import OpenedStore
 
     store = OpenedStore(folder)
     try:

@@ -17,9 +17,9 @@ import pytest
 from tests.faults.zombie_child import open_worker
 from tests.pg import server
 
-from vedette.adapters.postgres import PostgresStore
 from vedette.domain.base.machine import boot_us
 from vedette.domain.run import Answer, Run
+from vedette.store.postgres import PostgresStore
 from vedette.testing.steps import accepted, closing, event
 
 CHILD = Path(__file__).parent / "zombie_child.py"

@@ -19,8 +19,8 @@ from tests.pg import server
 from tools.real_fleet import lay_out, receiver
 
 from vedette.adapters.ledger_file import verify_store
-from vedette.adapters.postgres import OpenedPostgres
 from vedette.judging.series import generate
+from vedette.store.postgres import OpenedPostgres
 
 VEDETTE = Path(sys.executable).with_name("vedette")
 SERIES = 4

@@ -20,13 +20,13 @@ def warm(stage: Stage) -> None:
     """
     keep_content()
     # Hundreds of folders lie in memory at a time, each with its spare space.
-    spare: Any = import_module("vedette.storage.spare_space")
+    spare: Any = import_module("vedette.store.spare_space")
     spare.SPARE_BYTES = 1 << 16
     app: Any = import_module("vedette.app")
     # A fleet this small needs no 256 handlers, and making them would be most of a child's work.
     app.Dispatcher = partial(app.Dispatcher, handlers=8)
     if stage.store == "postgresql":
-        import_module("vedette.adapters.postgres")
+        import_module("vedette.store.postgres")
     with TemporaryDirectory(dir=stage.content) as folder:
         play(replace(stage, store="sqlite"), Path(folder), 0)
         dump(stage, Path(folder))

@@ -26,8 +26,8 @@ from tests.jepsen.targets import Targets
 from tests.jepsen.verification import verify
 from tests.simulation.history import NEVER, Fault, History, Order
 
-from vedette.adapters.sqlite import OpenedStore
 from vedette.serve.endpoint import this_person
+from vedette.store.sqlite import OpenedStore
 
 WORKERS = {"sqlite": 1, "postgresql": 3}
 LIVE_S = 60.0  # after the last fault everything is at its end
@@ -154,7 +154,7 @@ class Trial:
         """Open the store to read, past the links."""
         if not self.database:
             return OpenedStore(self._workers[0].state)
-        from vedette.adapters.postgres import OpenedPostgres
+        from vedette.store.postgres import OpenedPostgres
 
         return OpenedPostgres(self._url)
 

@@ -44,7 +44,7 @@ from vedette.adapters.ledger_file import archive, archived_of, last_before
 from vedette.domain.base.errors import AlreadyDone, BadCommand, Temporary, VedetteError
 from vedette.ledger.history.lists import hold_item
 from vedette.operations import commands as product
-from vedette.storage import spare_space
+from vedette.store import spare_space
 from vedette.testing.harness import TESTER
 
 # How long all may take to end after the last fault, and how long a history may last at all.

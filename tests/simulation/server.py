@@ -28,9 +28,9 @@ import psycopg
 from tests.simulation.loop import OWNER, Owner, SimLoop
 from tests.simulation.threads import Event
 
-from vedette.adapters.postgres.database import LOOK
-from vedette.adapters.postgres.schema import shard_of
 from vedette.domain.base.errors import StoreFailed, Unavailable
+from vedette.store.postgres.database import LOOK
+from vedette.store.postgres.schema import shard_of
 
 Row = tuple[Any, ...]
 
@@ -302,7 +302,7 @@ class Session:
 
 
 class SimulatedDatabase:
-    """One connection, as `vedette.adapters.postgres.database.PostgresDatabase` is one."""
+    """One connection, as `vedette.store.postgres.database.PostgresDatabase` is one."""
 
     lost: tuple[type[BaseException], ...] = (Lost, apsw.Error)
     fault: tuple[type[BaseException], ...] = (
@@ -549,7 +549,7 @@ def _refuse(values: Sequence[Any]) -> None:
 @contextmanager
 def in_place() -> Iterator[None]:
     """Put sessions of simulated servers under the product's own stores."""
-    import vedette.adapters.postgres as product
+    import vedette.store.postgres as product
 
     there: Any = product
     was = there.PostgresDatabase

@@ -18,8 +18,8 @@ from tests.simulation.loop import Owner, SimLoop
 from tests.simulation.server import Lost, Server, SimulatedDatabase, in_place
 from tests.simulation.world import closed_world
 
-from vedette.adapters.postgres import PostgresStore
 from vedette.domain.base.errors import Unavailable
+from vedette.store.postgres import PostgresStore
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ def r(a, b):
 
 
 r(
-    '"src/vedette/{storage,adapters/sqlite,adapters/postgres}/**" = ["S608"]',
-    '"src/vedette/{storage,adapters/sqlite,adapters/postgres,store}/**" = ["S608"]',
+    '"src/vedette/{storage,store/sqlite,store/postgres}/**" = ["S608"]',
+    '"src/vedette/{storage,store/sqlite,store/postgres,store}/**" = ["S608"]',
 )
 r(
     '"src/vedette/{machine,clock,live,runner,signals}.py" = ["TID251"]',

@@ -14,7 +14,7 @@ from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import BadCommand, NotShown
 
 if TYPE_CHECKING:
-    from vedette.storage.reads import Reads
+    from vedette.store.read_runs import Reads
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -240,8 +240,8 @@ def code_problems(
     A judge is made of all memories of its agent's scopes: what the policy lets it read is never
     more. Whatever the code prints goes to standard error.
     """
-    from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.config import build_judge, load_module, read_fleet
+    from vedette.store.banks import SqliteBank
 
     agents, plans, _ = read or read_fleet(root, settings, now_us=now_us)
     banks = SqliteBank(":memory:")

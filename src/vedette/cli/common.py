@@ -20,7 +20,7 @@ from vedette.domain.base.safe_text import is_seen
 
 if TYPE_CHECKING:
     from vedette.config import Settings
-    from vedette.storage.reads import Reads
+    from vedette.store.read_runs import Reads
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -106,13 +106,13 @@ def _trials(
     """Return how an agent is put on trial. The bundle was admitted."""
     from vedette.adapters.local_hands import LocalHands
     from vedette.adapters.rego.engine import RegorusEngine
-    from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.config import build_judge, load_module
     from vedette.memory.retrieval import Recall
     from vedette.memory.training_set import Lessons
     from vedette.operations.evaluation import Trial
     from vedette.policy.bundle_data import mount
     from vedette.policy.gateway import Gateway
+    from vedette.store.banks import SqliteBank
 
     engine = RegorusEngine(bundle)
     banks = SqliteBank(":memory:")

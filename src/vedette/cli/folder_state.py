@@ -8,7 +8,7 @@ from vedette.domain.base.errors import BadPolicy
 
 if TYPE_CHECKING:
     from vedette.config import Settings
-    from vedette.storage.reads import Reads
+    from vedette.store.read_runs import Reads
 
 
 def folder_state(settings: Settings, store: Reads) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from vedette.policy.compatibility import check_live, told_check
 
 if TYPE_CHECKING:
     from vedette.config import Settings
-    from vedette.storage.reads import Reads
+    from vedette.store.read_runs import Reads
 
 _folder = click.argument("folder", required=False, type=click.Path(path_type=Path))
 _REFUSALS = 3

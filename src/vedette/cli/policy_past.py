@@ -12,7 +12,7 @@ from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
     from vedette.config import Settings
-    from vedette.storage.reads import Reads
+    from vedette.store.read_runs import Reads
 
 LIVE, FOLDER = "live", "folder"
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vedette.config import Settings
     from vedette.domain.bundle import Bundle
     from vedette.domain.ports import PolicyEngine
-    from vedette.storage.reads import Reads
+    from vedette.store.read_runs import Reads
 
 _ENGINES = ("regorus", "wasm", "opa")
 

@@ -20,7 +20,7 @@ from vedette.cli.replay import judge_lines
 
 if TYPE_CHECKING:
     from vedette.config import Settings
-    from vedette.storage.reads import Reads
+    from vedette.store.read_runs import Reads
 
 
 @click.command()

@@ -11,7 +11,7 @@ from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
     from vedette.config import Settings
-    from vedette.storage.store import SqlStore
+    from vedette.store.store import SqlStore
 
 
 @click.command("ship")
@@ -62,7 +62,7 @@ def _opened(settings: Settings) -> SqlStore:
     from vedette.adapters.keys import ledger_key
     from vedette.app import key_in_force
     from vedette.domain.base.clock import SystemClock
-    from vedette.storage.lock import LOCK, own
+    from vedette.store.runner_lock import LOCK, own
     from vedette.stores import is_there, open_store
 
     if not is_there(settings):

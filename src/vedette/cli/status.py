@@ -22,7 +22,7 @@ from vedette.policy.compatibility import read_check, told_check
 
 if TYPE_CHECKING:
     from vedette.config import Settings
-    from vedette.storage.reads import Reads
+    from vedette.store.read_runs import Reads
 
 
 @click.command()

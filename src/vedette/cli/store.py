@@ -116,7 +116,7 @@ async def _rebuilt(settings: Settings) -> int:
     from vedette.app import key_in_force
     from vedette.domain.base.clock import SystemClock
     from vedette.domain.base.state_folder import secure
-    from vedette.storage.lock import LOCK, own
+    from vedette.store.runner_lock import LOCK, own
     from vedette.stores import is_there, open_store
 
     if not is_there(settings):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vedette.config import Settings
     from vedette.domain.agent import Agent
     from vedette.domain.event import Event
-    from vedette.storage.reads import Reads
+    from vedette.store.read_runs import Reads
     from vedette.trying import Before, Trial
 
 _WORDS = {"permit": "would be done", "hold": "would wait for a person", "deny": "would be denied"}
@@ -185,7 +185,6 @@ def _trial(
 ) -> Trial:
     from vedette.adapters.rego.engine import RegorusEngine
     from vedette.adapters.rego.stage import read_bundle
-    from vedette.adapters.sqlite_bank import SqliteBank
     from vedette.config import build_judge
     from vedette.domain.budget import DAY_US, MINUTE_US, window_start
     from vedette.domain.bundle import Bundle
@@ -194,6 +193,7 @@ def _trial(
     from vedette.operations.curation import feed
     from vedette.policy.bundle_data import mount
     from vedette.policy.gateway import Gateway
+    from vedette.store.banks import SqliteBank
     from vedette.trying import Trial
 
     number, digest = store.revision() if store is not None else (0, "")

@@ -12,7 +12,7 @@ from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
     from vedette.config import Settings
-    from vedette.storage.reads import Reads
+    from vedette.store.read_runs import Reads
 
 # How long a running fleet is waited for; what takes longer is told by `explain`.
 _PATIENCE_S = 2.0

@@ -74,7 +74,9 @@ def feed(banks: BankStore, store: Told, after: int = 0) -> int:
 
 
 def _archived(store: Told) -> set[str]:
-    """Return digests of content that an archiving before `vedette.storage.kept` took."""
+    """Return digests of content that an archiving before `vedette.store.read_archived_memories`
+    took.
+    """
     return {
         digest
         for _, raw, _, _ in store.walk(("body.erased",))

@@ -157,7 +157,7 @@ class _Key:
         at = bisect_left(self.observed, position)
         last = at == len(self.observed)
         if position < self.base:
-            # A state that lacked a late event was given up when it came: see `storage/states.py`.
+            # A state that lacked a late event was given up when it came: see `store/states.py`.
             self.checkpoint(0, None, "")
         self.observed.insert(at, position)
         self.judged.insert(at, seq)

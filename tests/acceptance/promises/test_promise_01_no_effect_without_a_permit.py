@@ -8,9 +8,9 @@ import orjson
 import pytest
 from tests.acceptance.promises.common import MIXED, SECOND, approve
 
-from vedette.adapters.sqlite import OpenedStore
 from vedette.domain.effect import Call
 from vedette.domain.run import Step
+from vedette.store.sqlite import OpenedStore
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import (
     World,

@@ -10,11 +10,11 @@ import orjson
 import pytest
 from tests.acceptance.promises.common import WIDE
 
-from vedette.adapters.sqlite import OpenedStore
 from vedette.domain.budget import DAY_US, HOUR_US
 from vedette.domain.memory import Briefing
 from vedette.domain.ports import Thought
 from vedette.domain.run import Step
+from vedette.store.sqlite import OpenedStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner

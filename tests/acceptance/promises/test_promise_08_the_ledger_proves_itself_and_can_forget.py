@@ -12,10 +12,10 @@ from tests.acceptance.promises.common import MIXED
 
 from vedette.adapters.keys import ledger_key
 from vedette.adapters.ledger_file import verify_store
-from vedette.adapters.sqlite import OpenedStore
 from vedette.domain.event import Event
 from vedette.ledger.merkle import key_id, sign_note, verifier_key
 from vedette.ledger.verify import Code, verify_ledger
+from vedette.store.sqlite import OpenedStore
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import (
     World,

@@ -135,7 +135,7 @@ def _columns(record: Walk) -> tuple[int, list[Finding]]:
 def _say_about(value: dict[str, Any], accepted: dict[str, int]) -> None:
     """Say what an entry is about that was made before entries said so themselves.
 
-    Its store has moved it since to where its event lies (see `vedette.adapters.sqlite.migrate`).
+    Its store has moved it since to where its event lies (see `vedette.store.sqlite.migration`).
     """
     event, kind, seq = value.get("event"), value.get("kind"), value.get("seq")
     if not isinstance(seq, int):

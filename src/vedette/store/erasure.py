@@ -1,0 +1,270 @@
+"""Erasing content: bodies, and what action records hold of them. The proof still holds."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+import orjson
+
+from vedette.domain.agent import undo_source
+from vedette.domain.base.canonical import DIGEST_PREFIX, short_id
+from vedette.domain.base.errors import BadCommand, NotShown, StateNotKept
+from vedette.domain.compensation import undo_ids
+from vedette.domain.entry import Draft
+from vedette.domain.memory_state import MOVES, PROPOSED, Learned
+from vedette.domain.ports import Erased, Survey
+from vedette.domain.run import Run
+from vedette.store import read_archived_memories
+from vedette.store.dialect import Database, Row
+from vedette.store.end_runs import end_run, open_holds, open_runs
+from vedette.store.ledger_writer import Ledger
+from vedette.store.row_mapper import find_position
+from vedette.store.states import find_unkept
+from vedette.store.write_buffer import Pending
+
+_FOUND = "SELECT b.seq, e.bytes, e.about FROM body b JOIN entry e ON e.seq=b.seq WHERE "
+_CORRECTED = f"SELECT bytes FROM entry WHERE about=? AND kind='{read_archived_memories.CORRECTED}'"
+_OF_MEMORY = (
+    "SELECT 1 FROM entry e JOIN body b ON b.seq=e.seq "
+    f"WHERE e.about=? AND (e.seq=? OR e.kind='{PROPOSED}')"
+)
+_MOVES = ",".join(f"'{kind}'" for kind in MOVES)
+# With the words of the index, so that it is used.
+_MOVED = (
+    f"SELECT bytes FROM entry WHERE kind IN ({_MOVES}) "
+    "AND kind NOT IN ('event.accepted', 'run.closed') AND seq>?"
+)
+
+
+def erase(
+    database: Database,
+    ledger: Ledger,
+    *,
+    event: str | None,
+    subject: str | None,
+    entry: int | None,
+    draft: Draft,
+    at_us: int,
+    stateless: Collection[str] = (),
+    end: Pending | None = None,
+    shown: str | None = None,
+) -> Erased:
+    """Delete the bodies found by exactly one of event, subject and entry, and say so in the ledger.
+
+    With an event go the events that hold a copy of it, however many steps away: those of its
+    corrections, and those that undo what was done because of it. With `end` the runs that wait on
+    it are ended first, their holds denied by the same person. In a transaction of the writer's.
+    Raises BadCommand if there is no body, or if a run needs it; NotShown if that is not what was
+    found by the survey whose digest begins with `shown`; StateNotKept for an event that a judge has
+    observed and no kept state holds, unless its agent is `stateless`.
+    """
+    found = _found(database, event, subject, entry)
+    if not found:
+        by, value = next(
+            (by, value)
+            for by, value in (("event", event), ("subject", subject), ("entry", entry))
+            if value is not None
+        )
+        raise BadCommand(f"no body is found by {by} {value!r}")
+    rows = list(found.values())
+    if shown is not None:
+        _refuse_unseen(survey(database, event, subject, entry).digest, shown)
+    abouts = abouts_of(rows)
+    # Since states were kept a run may have been judged, by this worker or another: a state that is
+    # made anew from what is left would lack it.
+    if unkept := find_unkept(database, events_of(rows), stateless):
+        raise StateNotKept(
+            f"{unkept[0].agent} has observed the content of {unkept[0].event}, and its state is "
+            "not kept without it",
+            mend="order it again",
+        )
+    for run in open_runs(database, abouts):
+        if end is None:
+            raise BadCommand(
+                f"run {run.id} still needs this content",
+                mend="answer its holds, let it finish, or end what waits: --deny-holds",
+            )
+        end_run(database, ledger, end, run, str(draft.fields["actor"]), draft.body, at_us)
+    if end is not None:
+        # What the denials say is not to go with the content: it was found before.
+        end.flush()
+    events = _keys(database, abouts)
+    _delete(database, rows)
+    gone = [(about,) for about in abouts]
+    database.many("UPDATE action SET record=NULL, answer=NULL WHERE position=?", gone)
+    if entry is None:
+        # Under whose name it was goes with the content.
+        database.many("UPDATE event SET subject=NULL WHERE seq=?", gone)
+        database.many("UPDATE refused SET subject=NULL WHERE seq=?", gone)
+    digests = _tell(ledger, rows, draft, at_us)
+    return Erased(digests, tuple(sorted(events)))
+
+
+def survey(database: Database, event: str | None, subject: str | None, entry: int | None) -> Survey:
+    """Return what `erase` would find; nothing is changed."""
+    found = _found(database, event, subject, entry)
+    abouts = abouts_of(found.values())
+    open = open_runs(database, abouts)
+    holds = [hold for run in open for hold in open_holds(database, run)]
+    ((runs,),) = database.rows(
+        f"SELECT COUNT(*) FROM run WHERE position IN ({','.join('?' * len(abouts)) or 'NULL'})",
+        abouts,
+    )
+    return Survey(
+        tuple(sorted(_keys(database, abouts))), int(runs), tuple(sorted(found)), tuple(open),
+        tuple(holds),
+    )  # fmt: skip
+
+
+def unkept_runs(
+    database: Database, event: str | None, subject: str | None, entry: int | None
+) -> list[Run]:
+    """Return the observed runs of what `erase` would find that no kept state holds."""
+    return find_unkept(database, events_of(_found(database, event, subject, entry).values()))
+
+
+def abouts_of(rows: Iterable[Row]) -> list[int]:
+    """Return the positions of the events that these contents belong to."""
+    return sorted({row[2] for row in rows if row[2] is not None})
+
+
+def events_of(rows: Iterable[Row]) -> list[int]:
+    """Return the positions of the events whose own content is among these: what judges observe."""
+    return sorted(row[0] for row in rows if row[0] == row[2])
+
+
+def _refuse_unseen(digest: str, shown: str) -> None:
+    if DIGEST_PREFIX.fullmatch(shown) is None or not digest.startswith(shown):
+        raise NotShown(
+            f"what would go is not what was shown as {shown[:16]!r}: nothing was erased",
+            mend="look at it again: the same order shows what would go now",
+        )
+
+
+def _found(
+    database: Database, event: str | None, subject: str | None, entry: int | None
+) -> dict[int, Row]:
+    """Return (seq, entry bytes, about) of the content that is asked for, and of its copies."""
+    places = _places(database, event, subject, entry)
+    found = _bodies(database, _copies(database, places) - ({entry} if entry else set()))
+    return found | _bodies_at(database, {entry}) if entry is not None else found
+
+
+def _keys(database: Database, abouts: Iterable[int]) -> list[str]:
+    sql = "SELECT key FROM event WHERE seq=?"
+    return [key for about in abouts for (key,) in database.rows(sql, (about,))]
+
+
+def erase_memories(
+    database: Database,
+    ledger: Ledger,
+    old: Collection[Learned],
+    upto: int,
+    draft: Draft,
+    at_us: int,
+) -> Erased:
+    """Delete what was proposed of memories, as far as it is there; with nothing say nothing.
+
+    They were looked at when the ledger's last entry was `upto`: of what a person has ordered since,
+    a promotion say, nothing goes, as its retention may count anew. Under whose name it was goes
+    too, unless something else of it is left.
+    """
+    moved = {orjson.loads(raw)["memory"] for (raw,) in database.rows(_MOVED, (upto,))}
+    seqs = {one.seq for one in old if one.name not in moved}
+    rows = list(_bodies_at(database, seqs).values())
+    if not rows:
+        return Erased((), ())
+    _delete(database, rows)
+    unname(database, {row[2] for row in rows if row[2] is not None})
+    return Erased(_tell(ledger, rows, draft, at_us), ())
+
+
+def unname(database: Database, abouts: Iterable[int]) -> None:
+    """Forget under whose name events were of which neither content nor a memory is left.
+
+    While something is remembered of it, whoever it is about can still have it erased.
+    """
+    remembered = {about for _, _, about in read_archived_memories.with_body(database)}
+    gone = [
+        (about,)
+        for about in sorted(set(abouts) - remembered)
+        if not database.rows(_OF_MEMORY, (about, about))
+    ]
+    database.many("UPDATE event SET subject=NULL WHERE seq=?", gone)
+    database.many("UPDATE refused SET subject=NULL WHERE seq=?", gone)
+
+
+def _delete(database: Database, rows: Collection[Row]) -> None:
+    database.many("DELETE FROM body WHERE seq=?", [(row[0],) for row in rows])
+    read_archived_memories.empty(database, rows)
+
+
+def _tell(ledger: Ledger, rows: Iterable[Row], draft: Draft, at_us: int) -> tuple[str, ...]:
+    digests = sorted(str(orjson.loads(row[1])["body"]) for row in rows)
+    placed = Draft(draft.kind, {**draft.fields, "erased": digests}, body=draft.body)
+    ledger.append([placed], None, 0, at_us)
+    return tuple(digests)
+
+
+def _places(
+    database: Database, event: str | None, subject: str | None, entry: int | None
+) -> set[int]:
+    """Return the positions of what is asked for, be its own content still there or not."""
+    if entry is not None:
+        return {entry} if database.rows("SELECT 1 FROM event WHERE seq=?", (entry,)) else set()
+    if event is not None:
+        at = find_position(database, event)
+        refused = database.rows("SELECT seq FROM refused WHERE key=?", (event,))
+        return {at, *(seq for (seq,) in refused)} - {0}
+    sql = "SELECT seq FROM event WHERE subject=? UNION SELECT seq FROM refused WHERE subject=?"
+    return {seq for (seq,) in database.rows(sql, (subject, subject))}
+
+
+def _copies(database: Database, places: Collection[int]) -> set[int]:
+    """Return the positions and those of all events that copied of them, or of such a copy."""
+    archived = [
+        orjson.loads(raw)
+        for _, raw, _ in read_archived_memories.kept(database, (read_archived_memories.CORRECTED,))
+    ]
+    found, open = set(places), sorted(places)
+    while open:
+        about = open.pop()
+        told = [orjson.loads(raw) for (raw,) in database.rows(_CORRECTED, (about,))]
+        told += [one for one in archived if one.get("about") == about]
+        led = {find_position(database, one["what"]) for one in told if "what" in one}
+        led |= set(_undos(database, about))
+        fresh = led - found - {0}
+        found |= fresh
+        open += sorted(fresh)
+    return found
+
+
+def _undos(database: Database, about: int) -> Iterator[int]:
+    """Yield the positions of the events that were to undo what was done of an event.
+
+    By their ids, which follow from the action's: so they are found when the entries are archived.
+    """
+    named = database.rows("SELECT value FROM meta WHERE name='fleet'")
+    fleet = str(named[0][0]) if named else ""
+    told = "SELECT id, agent FROM action WHERE position=? AND effect IS NOT NULL"
+    for action, agent in database.rows(told, (about,)):
+        for id in undo_ids(action):
+            place = find_position(database, short_id("evt", undo_source(fleet, agent), id))
+            if not place:
+                break
+            yield place
+
+
+def _bodies(database: Database, abouts: Collection[int]) -> dict[int, Row]:
+    """Return (seq, entry bytes, about) of all content that belongs to these positions, by seq."""
+    rows = [row for row in read_archived_memories.with_body(database) if row[2] in abouts]
+    for about in sorted(abouts):
+        rows += database.rows(f"{_FOUND} e.about=?", (about,))
+    return {row[0]: row for row in rows}
+
+
+def _bodies_at(database: Database, seqs: Collection[int]) -> dict[int, Row]:
+    rows = [row for row in read_archived_memories.with_body(database) if row[0] in seqs]
+    for seq in sorted(seqs):
+        rows += database.rows(f"{_FOUND} b.seq=?", (seq,))
+    return {row[0]: row for row in rows}

@@ -1,0 +1,264 @@
+"""The ledger's end of a transaction: gives entries their place, grows the tree, signs the head.
+
+Only who writes the group may call it (see `writer`). What a group writes is gathered here and in
+`Pending`, and goes to the database at the group's end, table by table. What an item was given is
+taken back with `back_to`; nothing is appended to the tree before the whole group is about to
+commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from vedette.domain.base import machine
+from vedette.domain.base.canonical import SALT_BYTES, salted
+from vedette.domain.base.errors import BadCommand, BadStore
+from vedette.domain.base.failpoint import reach
+from vedette.domain.entry import Draft, seal
+from vedette.ledger.history.projection import Told
+from vedette.ledger.merkle import (
+    Checkpoint,
+    Frontier,
+    SigningKey,
+    is_signature,
+    key_id,
+    leaf_hash,
+    parse_note,
+    sign_note,
+    verifier_key,
+)
+from vedette.store.dialect import Database
+from vedette.store.readmodel.tables import Views
+from vedette.store.witness import Witness
+
+_ENTRY = (
+    "INSERT INTO entry(seq,at,kind,about,agent,outcome,rule,policy_rev,actor,cause,bytes) "
+    "VALUES(?,?,?,?,?,?,?,?,?,?,?)"
+)
+_BODY = "INSERT INTO body(seq,salt,data) VALUES(?,?,?)"
+META = (
+    "INSERT INTO meta(name,value) VALUES(?,?) ON CONFLICT(name) DO UPDATE SET value=excluded.value"
+)
+
+
+class Ledger:
+    """Sequencer, tree and checkpoints of one store."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        origin: str,
+        key_name: str,
+        key: SigningKey,
+        witness: Witness,
+        now_us: Callable[[], int],
+    ) -> None:
+        self._database = database
+        self._origin = origin
+        self._key_name = key_name
+        self._key, self._key_id = key, _id_of(key_name, key)
+        self._witness = witness
+        self._now_us = now_us
+        self._frontier = Frontier()
+        self._entries: list[tuple[Any, ...]] = []
+        # What the read tables are told of each of them.
+        self._told: list[Told] = []
+        self._views = Views(database)
+        self._bodies: list[tuple[Any, ...]] = []
+        self._leaves: list[bytes] = []
+        self._head: tuple[str, Checkpoint] | None = None
+        self._handover: tuple[int, SigningKey] | None = None
+        self._salts, self._salted = b"", 0
+        self.load()
+        self._check_signed()
+
+    def load(self) -> None:
+        """Take up the tree as the store has it. Raises BadStore if it is not the ledger's."""
+        # One statement: another worker may commit between two.
+        ((frontier, key, last),) = self._database.rows(
+            "SELECT (SELECT value FROM meta WHERE name='frontier'), "
+            "(SELECT value FROM meta WHERE name='ledger_key'), "
+            "(SELECT COALESCE(MAX(seq),0) FROM entry)"
+        )
+        self._frontier = Frontier.from_bytes(bytes.fromhex(frontier)) if frontier else Frontier()
+        self._check_key(key)
+        if last != self._frontier.size:
+            raise BadStore(
+                f"the ledger ends at {last}, its tree at {self._frontier.size}",
+                mend="run `vedette ledger verify`",
+            )
+        self._next = self._frontier.size + 1
+        self._views.forget(runs=False)
+
+    def _check_key(self, in_force: str | None) -> None:
+        """Refuse to sign by a key that was rotated away: nobody would believe it."""
+        ours = self._key.public_key().public_bytes_raw() if in_force else b""
+        if in_force and verifier_key(self._key_name, ours) != in_force:
+            raise BadStore(
+                "the signing key is not the one that the ledger's last rotation named",
+                mend="put that key in its place; `vedette keys rotate` wrote it",
+            )
+
+    def _check_signed(self) -> None:
+        """Refuse another key than the first, too, while that is in force: no rotation names it."""
+        ((named, note),) = self._database.rows(
+            "SELECT (SELECT value FROM meta WHERE name='ledger_key'), "
+            "(SELECT note FROM checkpoint ORDER BY size DESC LIMIT 1)"
+        )
+        if named or not note:
+            return
+        ours = (self._key_name, self._key_id)
+        if ours not in [(made.name, made.key_id) for made in parse_note(note).signatures]:
+            raise BadStore(
+                "this fleet signs with another key than its ledger's last checkpoint",
+                mend="put the key in its place that signed it: from a backup with keys, or from "
+                "another worker's state folder",
+            )
+
+    def sign(self, data: bytes) -> bytes:
+        """Return the fleet's signature of something that is to be proved without the tree."""
+        return self._key.sign(data)
+
+    def is_signed(self, data: bytes, signature: bytes) -> bool:
+        """Say whether `signature` is that of the key in force; one of before a rotation is not."""
+        return is_signature(self._key.public_key(), data, signature)
+
+    @property
+    def head(self) -> int:
+        """Return the seq of the last entry that has a place (committed or about to be)."""
+        return self._next - 1
+
+    def mark(self) -> tuple[int, int, int, int]:
+        """Return a mark to go back to."""
+        return self._next, len(self._entries), len(self._bodies), len(self._leaves)
+
+    def back_to(self, mark: tuple[int, int, int, int]) -> None:
+        """Take back every place given since the mark."""
+        self._next, entries, bodies, leaves = mark
+        del self._entries[entries:]
+        del self._told[entries:]
+        self._views.forget()
+        del self._bodies[bodies:]
+        del self._leaves[leaves:]
+        if self._handover is not None and self._handover[0] >= self._next:
+            self._handover = None
+
+    def hand_over(self, seq: int, key: SigningKey) -> None:
+        """Sign by another key from the next group on; the entry at `seq` names it.
+
+        Raises BadCommand if this group hands over already: a key must sign one group at least.
+        """
+        if self._handover is not None:
+            raise BadCommand("the key is being rotated already", mend="rotate again afterwards")
+        self._handover = (seq, key)
+
+    def append(
+        self, drafts: Sequence[Draft], run: str | None, n: int, at_us: int, about: int | None = None
+    ) -> int:
+        """Give each draft its place; return the last seq. `n` counts the run's entries before.
+
+        `about` is the seq of the event they belong to. Raises ValueError for a draft that has no
+        canonical form; then none has a place.
+        """
+        mark = self.mark()
+        try:
+            for draft in drafts:
+                n += 1
+                self._append(draft, run, n, at_us, about)
+        except BaseException:
+            self.back_to(mark)
+            raise
+        return self._next - 1
+
+    def _append(self, draft: Draft, run: str | None, n: int, at_us: int, about: int | None) -> None:
+        seq = self._next
+        body = draft.body
+        digest = None
+        if body is not None:
+            salt = self._salt()
+            digest = salted(salt, body.data)
+            self._bodies.append((seq, salt, body.data))
+        raw = seal(draft, seq=seq, at_us=at_us, run=run, n=n, body=digest, about=about)
+        get = draft.fields.get
+        self._entries.append(
+            (
+                seq, at_us, draft.kind, about, get("agent"), get("outcome"), get("rule"),
+                get("policy_rev"), get("actor"),
+                seq - draft.back if draft.back else draft.cause, raw,
+            )
+        )  # fmt: skip
+        self._told.append((seq, at_us, draft.kind, run, n, about, draft.fields))
+        self._leaves.append(leaf_hash(raw))
+        self._next = seq + 1
+
+    def _salt(self) -> bytes:
+        at = self._salted
+        if at == len(self._salts):
+            self._salts, at = machine.random_bytes(SALT_BYTES * 256), 0
+        self._salted = at + SALT_BYTES
+        return self._salts[at : at + SALT_BYTES]
+
+    def flush(self) -> None:
+        """Write what has been given a place since the last time."""
+        if self._entries:
+            self._database.many(_ENTRY, self._entries)
+            self._entries.clear()
+            self._views.write(self._told)
+            self._told.clear()
+        if self._bodies:
+            self._database.many(_BODY, self._bodies)
+            self._bodies.clear()
+
+    def rebuild_views(self) -> int:
+        """Make the read tables anew from the entries; return how many rows they have."""
+        return self._views.rebuild()
+
+    def close_group(self) -> None:
+        """Grow the tree by the group's entries and sign its head, before COMMIT."""
+        self._head = None
+        if not self._leaves:
+            return
+        grown = self._frontier.copy()
+        for leaf in self._leaves:
+            grown.append(leaf)
+        point = Checkpoint(self._origin, grown.size, grown.root())
+        note = sign_note(point.body(), self._key_name, self._key, self._key_id)
+        self._head = note, point
+        self._database.many("INSERT INTO checkpoint VALUES(?,?)", [(grown.size, note)])
+        self._database.many(META, [("frontier", grown.to_bytes().hex())])
+        self._grown = grown
+
+    def committed(self) -> None:
+        """Take over the grown tree after COMMIT and show its head to the witness."""
+        if self._head is None:
+            return
+        self._frontier = self._grown
+        self._leaves.clear()
+        if self._handover is not None:
+            self._key, self._handover = self._handover[1], None
+            self._key_id = _id_of(self._key_name, self._key)
+        (note, point), self._head = self._head, None
+        reach("witness:before")
+        self._witness.show(note, point)
+        reach("witness:after")
+
+    @property
+    def witness_behind(self) -> bool:
+        """Say whether the witness could not take the last head; the next one makes up for it."""
+        return self._witness.behind
+
+    def failed(self) -> None:
+        """Forget the group: its transaction does not stand."""
+        self._entries.clear()
+        self._told.clear()
+        self._views.forget()
+        self._bodies.clear()
+        self._leaves.clear()
+        self._head = self._handover = None
+        self._next = self._frontier.size + 1
+
+
+def _id_of(name: str, key: SigningKey) -> bytes:
+    return key_id(name, key.public_key().public_bytes_raw())

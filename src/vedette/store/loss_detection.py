@@ -1,0 +1,287 @@
+"""Loss: history that a witness saw and the store does not hold, or that may be lost unseen.
+
+A backup that was put back, a point in time, a copy that took over: the store is older than what
+was done. Its witness says so (`vedette.store.witness`); a store without one may be anything, and
+so may one at a server that was promoted or restored: a witness says nothing of what others did
+after its last head. Either way the store goes on stopped and in doubt
+(`vedette.domain.loss_window`), with an entry that says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.clock import iso
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadCommand, BadStore
+from vedette.domain.entry import Body, Draft
+from vedette.ledger.merkle import Checkpoint, ProofError, parse_note, read_notes, verify_note
+from vedette.ledger.pruned_log import Archived
+from vedette.store.dialect import Database, Row
+from vedette.store.ledger_writer import META, Ledger
+from vedette.store.read_ledger import ARCHIVED, INSTANCE, RESTORED
+from vedette.store.witness import begin, last_shown, show
+from vedette.store.write_commands import Orders
+
+Head = tuple[int, str]
+# A head that was told to be lost, and the last entry before its history parted from the store's.
+Told = tuple[int, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What is lost: of the entries behind `size` those up to the furthest of `heads`.
+
+    `heads` are the last (size, root) of every stretch that the witness saw beyond; none if no
+    witness tells. `since_us` is when entry `size` was written, `seen_us` when the witness was shown
+    a head last; 0 where that is not known. `moved` says that the store is another instance of its
+    database than it was.
+    """
+
+    size: int
+    heads: tuple[Head, ...] = ()
+    since_us: int = 0
+    seen_us: int = 0
+    moved: bool = False
+
+    @property
+    def last(self) -> int:
+        """Return the last entry known to be lost; 0 if none is."""
+        return max((size for size, _ in self.heads), default=0)
+
+    @property
+    def sentence(self) -> str:
+        """Return in one sentence what was lost, and how far that is known."""
+        after = f"entry {self.size}" + (f", of {iso(self.since_us)}" if self.since_us else "")
+        if not self.heads:
+            moved = "the server was promoted or the database restored, and " if self.moved else ""
+            return f"{moved}no witness tells whether anything was lost after {after}"
+        seen = f", at {iso(self.seen_us)}" if self.seen_us else ""
+        return (
+            f"entries {self.size + 1} to {self.last} are lost: the store goes no further than "
+            f"{after}, and the witness saw entry {self.last}{seen}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What came of holding a store against its witness.
+
+    `loss` is what is lost and was not told before; `last` the last head of both. `apart` says that
+    the witness, or what else lies beside it, may be of a history that the store does not hold.
+    """
+
+    loss: Loss | None = None
+    last: Checkpoint | None = None
+    apart: bool = False
+
+
+def find_loss(database: Database, witness: Path, key: str, joins: Callable[[], bool]) -> Found:
+    """Hold a store against its witness file, and its database against the instance that it was.
+
+    `key` is the verifier key in force. `joins` says whether a folder without a witness may go on
+    all the same, as others vouch for the store. Only the last note is compared, at the cost of one
+    row; `vedette ledger verify` compares all. Raises BadStore if the witness is of another store.
+    """
+    found = _hold_against(database, witness, key, joins)
+    if found.loss is None and _has_moved(database):
+        head, at = _end(database)
+        return replace(found, loss=Loss(head, (), at, moved=True), apart=True)
+    return found
+
+
+def _end(database: Database) -> tuple[int, int]:
+    """Return the last entry and when it was written, in microseconds; zeros before the first."""
+    ((head, at),) = database.rows(
+        "SELECT COALESCE(MAX(seq),0), COALESCE(MAX(at),0) FROM entry "
+        "WHERE seq=(SELECT MAX(seq) FROM entry)"
+    )
+    return int(head), int(at)
+
+
+def _has_moved(database: Database) -> bool:
+    """Say whether the store was written last on another instance; one of before names none."""
+    told = database.rows("SELECT value FROM meta WHERE name=?", (INSTANCE,))
+    return bool(told) and told[0][0] != database.instance()
+
+
+def _hold_against(database: Database, witness: Path, key: str, joins: Callable[[], bool]) -> Found:
+    point = last_shown(witness)
+    head, at = _end(database)
+    if point is None:
+        if not head:
+            begin(witness)
+        elif witness.exists() and (first := _only_note(database)):
+            # Who was killed then had shown nothing yet. Killed again, this would look like a loss.
+            show(witness, first)
+        elif not joins():
+            return Found(Loss(head, (), at), apart=True)
+        return Found(last=last_shown(witness))
+    if holds_head(database.rows, point):
+        return Found(last=point)
+    if not head:
+        raise BadStore(
+            f"the witness saw a ledger of {point.size} entries, and the store here holds none",
+            where=str(witness),
+            mend="name the store of this fleet, or restore one",
+        )
+    branch = _part(database, witness, head)
+    if _is_told(_told(database), point, branch.common):
+        return Found(apart=True)
+    return Found(_measure(database, witness, key, branch), apart=True)
+
+
+def _only_note(database: Database) -> str | None:
+    """Return the note of a store that has had one group only, None of any other."""
+    few = database.rows("SELECT note FROM checkpoint LIMIT 2")
+    return str(few[0][0]) if len(few) == 1 else None
+
+
+def holds_head(ask: Callable[[str, Sequence[Any]], list[Row]], point: Checkpoint) -> bool:
+    """Say whether a store holds a head; one within what it has archived is taken to be held."""
+    rows = ask(
+        "SELECT (SELECT note FROM checkpoint WHERE size=?), (SELECT MAX(seq) FROM entry), "
+        "(SELECT value FROM meta WHERE name=?)",
+        (point.size, ARCHIVED),
+    )
+    ((note, last, archived),) = rows
+    if note is None:
+        return archived is not None and point.size <= Archived.from_bytes(archived.encode()).size
+    held = Checkpoint.from_body(parse_note(note).body)
+    return held == point and last is not None and last >= point.size
+
+
+def _told(database: Database) -> list[Told]:
+    """Return the heads of history that this store has recorded as lost."""
+    rows = database.rows("SELECT value FROM meta WHERE name=?", (RESTORED,))
+    told = orjson.loads(rows[0][0]).get("heads", []) if rows else []
+    return [(size, root, after) for size, root, after in told]
+
+
+def _is_told(told: Collection[Told], point: Checkpoint, common: int) -> bool:
+    """Say whether a head is one that is known to be lost, or lies before one.
+
+    `common` is the last head that its witness shares with the store, 0 if it shares none. Who has
+    seen the store go on after a loss saw another history than the one that was lost then, however
+    short it is; who came later than the last they share may have seen either.
+    """
+    return any(
+        (size, root) == (point.size, point.root.hex())
+        or (point.size < size and 0 < common <= after)
+        for size, root, after in told
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """What a witness saw that the store does not hold: its notes behind the last `common` head.
+
+    `size` is how far the store is of the history that the witness saw.
+    """
+
+    common: int
+    notes: list[str]
+    size: int
+
+
+def _part(database: Database, witness: Path, head: int) -> _Branch:
+    """Return where a store that ends at `head` and what its witness saw part."""
+    notes = read_notes(witness.read_text(encoding="utf-8", errors="replace"))
+    common, forked, at = 0, False, len(notes)
+    for note in reversed(notes):
+        point = Checkpoint.from_body(parse_note(note).body)
+        if holds_head(database.rows, point):
+            common = point.size
+            break
+        at -= 1
+        forked = forked or point.size <= head
+    # Others have written here since, or none of them has: then all of the store is ours.
+    return _Branch(common, notes[at:], common if forked else head)
+
+
+def _measure(database: Database, witness: Path, key: str, branch: _Branch) -> Loss:
+    """Return what a witness saw beyond the store. Raises BadStore for what it may not have."""
+    try:
+        heads = ends_beyond(branch.notes, branch.size, key)
+    except ProofError as error:
+        raise BadStore(
+            f"a head that the witness saw beyond the store does not hold: {error}",
+            where=str(witness),
+            mend="put the key in its place that was in force then; if the key was rotated since, "
+            "this store cannot go on: restore one from after the rotation",
+        ) from error
+    rows = database.rows("SELECT at FROM entry WHERE seq=?", (branch.size,))
+    seen_us = witness.stat().st_mtime_ns // 1000
+    return Loss(branch.size, heads, int(rows[0][0]) if rows else 0, seen_us)
+
+
+def name_instance(database: Database) -> None:
+    """Write which instance of its database a store is from now on, inside a transaction."""
+    if instance := database.instance():
+        database.run(META, (INSTANCE, instance))
+
+
+def size_of(note: str) -> int:
+    """Return the size that a note claims; 0 for one that claims none."""
+    try:
+        return Checkpoint.from_body(parse_note(note).body).size
+    except ProofError:
+        return 0
+
+
+def ends_beyond(notes: Sequence[str], size: int, key: str) -> tuple[Head, ...]:
+    """Return the last head of every stretch of a witness's notes that reaches beyond a size.
+
+    Raises ProofError for one that `key` has not signed.
+    """
+    sizes = [size_of(note) for note in notes]
+    found = []
+    for at, note in enumerate(notes):
+        if sizes[at] > size and (at + 1 == len(notes) or sizes[at + 1] < sizes[at]):
+            point = Checkpoint.from_body(verify_note(note, key))
+            found.append((point.size, point.root.hex()))
+    return tuple(found)
+
+
+def set_aside(file: Path) -> None:
+    """Put away a database that was made of the lost history, with its log; it is made anew."""
+    for end in ("", "-wal", "-shm"):
+        path = file.with_name(file.name + end)
+        if path.exists():
+            path.replace(file.with_name(f"lost-{file.name}{end}"))
+
+
+def record_loss(
+    database: Database,
+    ledger: Ledger,
+    orders: Orders,
+    loss: Loss,
+    *,
+    actor: str,
+    reason: str,
+    at_us: int,
+) -> int:
+    """Write that history was lost, and stop everything; return the entry's seq.
+
+    Inside the writer's transaction. What any earlier loss named stays named; the doubt begins anew,
+    and a stop that would lift itself is replaced: it is no reason to be sure of what happened.
+    """
+    body = Body(canonical({"reason": reason}))
+    heads = [list(head) for head in loss.heads]
+    fields = {"size": loss.size, "heads": heads or None, "actor": actor}
+    seq = ledger.append([Draft("store.restored", fields, body=body)], None, 0, at_us)
+    named = [*_told(database), *((size, root, loss.size) for size, root in loss.heads)]
+    told = {"seq": seq, "heads": list(dict.fromkeys(named))}
+    database.run(META, (RESTORED, orjson.dumps(told).decode()))
+    name_instance(database)
+    stopped = Draft("stop.set", {"what": "all:", "actor": actor}, body=body)
+    with suppress(BadCommand):  # it is stopped already, without an end
+        orders.stop(stopped, "all", "", True)
+    return seq

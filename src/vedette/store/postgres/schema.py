@@ -1,0 +1,103 @@
+"""The fleet's tables on PostgreSQL: the shared ones, and what several workers need to share them.
+
+The shared tables are written once (`vedette.store.schema`) and translated here: whole numbers
+are BIGINT, bytes BYTEA, and text is ordered by its bytes, as SQLite does it. A run carries the
+shard of its key, so that a worker reads only what is its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import NoReturn
+
+from vedette.domain.base.errors import BadStore
+from vedette.store.postgres.database import PostgresDatabase
+from vedette.store.schema import SCHEMA, TABLES, WAITING, refuse_newer
+
+SHARDS = 64
+
+# `beat` moves for as long as a worker lives; `life` is that of one process. `policy_rev` and
+# `stop_epoch` are those under which it may still start a call; it says so when they moved.
+_SHARED = """
+CREATE FUNCTION shard_of(agent TEXT, key TEXT) RETURNS INT
+  LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
+  $$ SELECT get_byte(sha256(convert_to(agent || chr(1) || key, 'UTF8')), 0) & 63 $$;
+ALTER TABLE run ADD COLUMN shard INT GENERATED ALWAYS AS (shard_of(agent, key)) STORED;
+CREATE TABLE worker(
+  id TEXT COLLATE "C" PRIMARY KEY, life BIGINT NOT NULL, beat BIGINT NOT NULL,
+  policy_rev BIGINT NOT NULL, stop_epoch BIGINT NOT NULL, name TEXT NOT NULL);
+CREATE TABLE lease(shard INT PRIMARY KEY, worker TEXT COLLATE "C", epoch BIGINT NOT NULL);
+INSERT INTO lease(shard, epoch) SELECT n, 0 FROM generate_series(0, 63) AS n;
+CREATE TABLE leasing(one INT PRIMARY KEY CHECK(one = 1), life BIGINT NOT NULL, rev BIGINT NOT NULL);
+INSERT INTO leasing VALUES(1, 0, 0);
+"""
+
+
+def shard_of(agent: str, key: str) -> int:
+    """Return the shard of a key: the last six bits of the first byte of SHA-256."""
+    return hashlib.sha256(f"{agent}\x01{key}".encode()).digest()[0] % SHARDS
+
+
+def translated(tables: str) -> str:
+    """Return the shared tables in PostgreSQL's words."""
+    text = re.sub(r"\) STRICT(, WITHOUT ROWID)?", ")", tables)
+    text = re.sub(r"\bINTEGER\b", "BIGINT", text)
+    text = re.sub(r"\bBLOB\b", "BYTEA", text)
+    return re.sub(r"\bTEXT\b", 'TEXT COLLATE "C"', text)
+
+
+def prepare(database: PostgresDatabase) -> None:
+    """Create the tables if there are none. Raises BadStore for another schema, or another encoding.
+
+    Workers that start together wait for one another here.
+    """
+    ((encoding,),) = database.rows("SELECT current_setting('server_encoding')")
+    if encoding != "UTF8":
+        raise BadStore(
+            f"the database is encoded as {encoding}",
+            mend="make one with ENCODING 'UTF8'",
+        )
+    database.script("BEGIN; SELECT pg_advisory_xact_lock(2003134836)")
+    try:
+        found = _schema(database)
+        if found is None:
+            database.script(translated(TABLES) + _SHARED)
+            database.run("INSERT INTO meta VALUES('schema', ?)", (str(SCHEMA),))
+        elif found != SCHEMA:
+            _refuse(found)
+        database.script(WAITING)
+        database.commit()
+    finally:
+        database.rollback()
+
+
+def check(database: PostgresDatabase) -> None:
+    """Check, for whoever only reads, that there is a store of our schema. Raises BadStore."""
+    found = _schema(database)
+    if found is None:
+        raise BadStore("there is no store here", mend="start `vedette run` once")
+    if found != SCHEMA:
+        _refuse(found)
+
+
+def _refuse(found: int) -> NoReturn:
+    """Raise BadStore for a store of another schema: none is brought up here yet."""
+    refuse_newer(found)
+    raise BadStore(
+        f"the store has the older schema {found}, this program knows {SCHEMA}",
+        mend="take a dump (pg_dump), then use the version of vedette that wrote it",
+    )
+
+
+def has_schema(database: PostgresDatabase) -> bool:
+    """Say whether the tables are there."""
+    return _schema(database) is not None
+
+
+def _schema(database: PostgresDatabase) -> int | None:
+    ((there,),) = database.rows("SELECT to_regclass('meta') IS NOT NULL")
+    if not there:
+        return None
+    rows = database.rows("SELECT value FROM meta WHERE name='schema'")
+    return int(rows[0][0]) if rows else None

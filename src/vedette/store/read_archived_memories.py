@@ -1,0 +1,92 @@
+"""What a store keeps of archived entries: what memories are made of, and what corrections led to.
+
+An archive takes entries and drops content. A memory that a person promoted outlives both, and must
+still be told, taken back and erased. So the archiving commit copies the entries of its kinds here,
+with the text of what was proposed; everything else of them is in the archive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import orjson
+
+from vedette.domain.base.canonical import canonical
+from vedette.domain.memory_state import PROPOSED, TOLD
+from vedette.store.dialect import Database, Row
+
+# No agent's rows can be called so: names have no colon.
+COLLECTION = "vedette:kept"
+CORRECTED = "run.corrected"
+KINDS = (*TOLD, CORRECTED)
+
+_KINDS = ",".join(f"'{kind}'" for kind in KINDS)
+_FOUND = (
+    "SELECT e.seq, e.bytes, b.data, b.salt FROM entry e LEFT JOIN body b ON b.seq=e.seq "
+    f"WHERE e.seq<=? AND e.kind IN ({_KINDS}) ORDER BY e.seq"
+)
+_KEEP = 'INSERT INTO "row"(collection,key,data,seq) VALUES(?,?,?,?) ON CONFLICT DO NOTHING'
+_ALL = 'SELECT seq, data FROM "row" WHERE collection=? ORDER BY seq'
+_EMPTY = 'UPDATE "row" SET data=? WHERE collection=? AND key=?'
+
+
+def keep(database: Database, size: int) -> None:
+    """Copy what is to be kept of entries 1 to `size`, before they go; their bodies go here."""
+    found = database.rows(_FOUND, (size,))
+    database.many(
+        _KEEP,
+        [(COLLECTION, _key(seq), _packed(raw, data, salt), seq) for seq, raw, data, salt in found],
+    )
+    moved = [(seq,) for seq, raw, _, _ in found if orjson.loads(raw)["kind"] == PROPOSED]
+    database.many("DELETE FROM body WHERE seq=?", moved)
+
+
+def kept(database: Database, kinds: Sequence[str] = KINDS) -> list[tuple[int, bytes, bytes | None]]:
+    """Return (seq, entry bytes, body) of what is kept, oldest first; the body is None if erased."""
+    found = []
+    for seq, data in database.rows(_ALL, (COLLECTION,)):
+        value = orjson.loads(data)
+        raw, body = value["entry"].encode(), value["body"]
+        if orjson.loads(raw)["kind"] in kinds:
+            found.append((int(seq), raw, None if body is None else body.encode()))
+    return found
+
+
+def salted(database: Database) -> dict[int, tuple[bytes, bytes]]:
+    """Return (salt, body) of what is kept with its content, by the seq of its entry.
+
+    What an older version kept has no salt, so that nobody can compare it with its entry.
+    """
+    found = {}
+    for seq, data in database.rows(_ALL, (COLLECTION,)):
+        value = orjson.loads(data)
+        if value["body"] is not None and (salt := value.get("salt")) is not None:
+            found[int(seq)] = bytes.fromhex(salt), value["body"].encode()
+    return found
+
+
+def with_body(database: Database) -> list[Row]:
+    """Return (seq, entry bytes, about) of what is kept with its content."""
+    return [
+        (seq, raw, orjson.loads(raw).get("about"))
+        for seq, raw, body in kept(database)
+        if body is not None
+    ]
+
+
+def empty(database: Database, rows: Iterable[Row]) -> None:
+    """Erase the content of what is kept of these (seq, entry bytes, …)."""
+    gone = [(_packed(row[1], None, None), COLLECTION, _key(row[0])) for row in rows]
+    database.many(_EMPTY, gone)
+
+
+def _key(seq: int) -> str:
+    return f"{seq:016}"
+
+
+def _packed(raw: bytes, body: bytes | None, salt: bytes | None) -> bytes:
+    # Only what was proposed is needed for good; what people said of it and of runs is not.
+    proposed = orjson.loads(raw)["kind"] == PROPOSED
+    if not proposed or body is None or salt is None:
+        return canonical({"entry": raw.decode(), "body": None})
+    return canonical({"entry": raw.decode(), "body": body.decode(), "salt": salt.hex()})

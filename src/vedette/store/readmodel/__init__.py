@@ -1,0 +1,1 @@
+"""What people look at, as tables: a function of the entries alone."""

@@ -1,0 +1,102 @@
+"""Reading the read tables: counts, lists and what is open, never a count over the record itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from vedette.store.dialect import Database, Row
+from vedette.store.readmodel.tables import spoilt
+
+
+class ViewPages:
+    """Part of `Pages`."""
+
+    _database: Database
+
+    def _rows(self, sql: str, *values: Any) -> list[Row]:
+        raise NotImplementedError
+
+    def view(self, name: str, id: str) -> Mapping[str, Any] | None:
+        """Return one row's data."""
+        rows = self._rows("SELECT data FROM view WHERE name=? AND id=?", name, id)
+        found: Mapping[str, Any] | None = orjson.loads(rows[0][0]) if rows else None
+        return found
+
+    def view_page(
+        self, name: str, *, after: tuple[int, str] = (-1, ""), limit: int
+    ) -> list[tuple[str, int, int, Mapping[str, Any]]]:
+        """Return (id, version, sort, data) of the rows of a name after the one at (sort, id)."""
+        sql = (
+            "SELECT id, version, sort, data FROM view WHERE name=? AND (sort, id) > (?, ?) "
+            "ORDER BY sort, id LIMIT ?"
+        )
+        return [
+            (id, int(version), int(sort), orjson.loads(data))
+            for id, version, sort, data in self._rows(sql, name, *after, limit)
+        ]
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return, for each agent, runs by state, decisions by outcome, effects and holds by state.
+
+        What has ended is counted as it ends; what is ready or waits is counted by an index that
+        has nothing else.
+        """
+        table: dict[str, dict[str, int]] = {}
+        for agent, found in self._agents():
+            counted = {name: n for name, n in found.items() if "." in name and name[:6] != "would."}
+            if counted:
+                table[agent] = counted
+        for state in ("ready", "waiting"):
+            sql = (
+                f"SELECT agent, COUNT(*) FROM run WHERE state='{state}' AND agent>'' GROUP BY agent"
+            )
+            for agent, number in self._rows(sql):
+                table.setdefault(agent, {})[f"run.{state}"] = int(number)
+        return table
+
+    def waiting(self) -> dict[str, int]:
+        """Return how many runs wait, by what they wait for."""
+        sql = (
+            "SELECT agent, waits, COUNT(*) FROM run WHERE state='waiting' AND agent>'' "
+            "GROUP BY agent, waits"
+        )
+        table: dict[str, int] = {}
+        for _, waits, number in self._rows(sql):
+            table[waits or ""] = table.get(waits or "", 0) + int(number)
+        return table
+
+    def would(self) -> dict[str, dict[str, int]]:
+        """Return, for each agent, what its denials in mode observe would have been."""
+        table = {}
+        for agent, found in self._agents():
+            would = {name[6:]: n for name, n in found.items() if name.startswith("would.")}
+            if would:
+                table[agent] = would
+        return table
+
+    def events_counted(self) -> tuple[int, int]:
+        """Return (events accepted, of which woke nobody)."""
+        fleet = self.view("fleet", "") or {}
+        return fleet.get("events", 0), fleet.get("woke_nobody", 0)
+
+    def examples(self) -> dict[str, str]:
+        """Return an id of each kind worth looking at: a denied run, an open hold, an effect."""
+        fleet = self.view("fleet", "") or {}
+        found = {name: fleet[name] for name in ("denied", "effect") if name in fleet}
+        for id, _, _, _ in self.view_page("hold", limit=1):
+            found["hold"] = id.replace("act_", "hold_")
+        return {name: found[name] for name in ("denied", "hold", "effect") if name in found}
+
+    def spoilt(self) -> list[tuple[str, str]]:
+        """Return (name, id) of rows of the read tables that are not what the entries come to.
+
+        Reads the whole ledger. Raises BadCommand if some of it is archived.
+        """
+        return spoilt(self._database)
+
+    def _agents(self) -> list[tuple[str, Mapping[str, Any]]]:
+        rows = self._rows("SELECT id, data FROM view WHERE name='agent' ORDER BY id")
+        return [(id, orjson.loads(data)) for id, data in rows]

@@ -1,0 +1,232 @@
+"""Pages of entries: by key, newest first, each filter by an index that ends in seq.
+
+Nothing here scans. A filter that no single index answers in order is merged from lanes, each of
+which one does: an agent's entries from those of its kinds, the runs closed from those of the
+agents. What has no index is not a filter (see `vedette.ledger.history.changes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.entry import KINDS
+from vedette.store.dialect import Database, Row
+from vedette.store.row_mapper import find_position
+
+# A partial index is used only where the query's own text implies its condition.
+_RARE = "kind NOT IN ('event.accepted', 'run.closed')"
+_DECIDED = "kind='action.decided'"
+_LANE = "SELECT * FROM (SELECT {0} AS lane, seq FROM {1} WHERE {2} ORDER BY seq {3} LIMIT ?) AS l"
+# How much is read of each of several lanes at first; few of them have more on the page.
+_SOME = 3
+# How many lanes one statement takes.
+_LANES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Some entries that lie in order in one index, from the entry `low` on."""
+
+    where: str
+    values: tuple[Any, ...] = ()
+    table: str = "entry"
+    low: int = 0
+
+
+class EntryPages:
+    """Part of `Pages`."""
+
+    _database: Database
+
+    def _rows(self, sql: str, *values: Any) -> list[Row]:
+        raise NotImplementedError
+
+    def entries_page(
+        self,
+        filters: Mapping[str, Any],
+        *,
+        before: int | None,
+        after: int | None,
+        limit: int,
+    ) -> list[tuple[int, bytes]]:
+        """Return (seq, bytes) of entries, newest first, on one side of a seq.
+
+        `after` asks for the nearest newer ones. Raises ValueError for a set of filters that no
+        index answers.
+        """
+        newer = after is not None
+        edge = after if newer else 2**62 if before is None else before
+        assert edge is not None
+        seqs = None
+        if filters == {"kind": "run.closed"}:
+            seqs = self._near(edge, newer, limit)
+        if seqs is None:
+            seqs = self._merged(self._lanes(filters, edge, newer, limit), edge, newer, limit)
+        return self._of_seqs(seqs)
+
+    def entries_after(self, after: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return (seq, bytes) of the next entries, oldest first."""
+        sql = "SELECT seq, bytes FROM entry WHERE seq>? ORDER BY seq LIMIT ?"
+        return [(int(seq), raw) for seq, raw in self._rows(sql, after, limit)]
+
+    def latest(self, kinds: Sequence[str], after: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return (seq, bytes) of the newest entries of some kinds after a seq, oldest first.
+
+        `kinds` are none of event.accepted and run.closed: every event has one of those.
+        """
+        lanes = [Lane(f"kind=? AND {_RARE}", (kind,), low=after + 1) for kind in kinds]
+        return self._of_seqs(self._merged(lanes, 2**62, False, limit))[::-1]
+
+    def seq_at(self, at_us: int) -> int:
+        """Return the last entry that is not younger than an instant; 0 if none is.
+
+        By halving: instants hardly ever go back along the ledger.
+        """
+        # Two queries in one: both ends in one SELECT would be looked for from end to end.
+        sql = "SELECT (SELECT MIN(seq) FROM entry), (SELECT MAX(seq) FROM entry)"
+        ((first, high),) = self._rows(sql)
+        if high is None:
+            return 0
+        low = first - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            at = self._rows("SELECT at FROM entry WHERE seq=?", middle)
+            if at and at[0][0] <= at_us:
+                low = middle
+            else:
+                high = middle - 1
+        return int(low)
+
+    # --- lanes ------------------------------------------------------------------------------
+
+    def _lanes(self, filters: Mapping[str, Any], edge: int, newer: bool, limit: int) -> list[Lane]:
+        names, get = frozenset(filters), filters.__getitem__
+        if not names:
+            return [Lane("1=1")]
+        if names == {"agent"}:
+            agent = get("agent")
+            return [Lane("agent=? AND kind=?", (agent, kind)) for kind in sorted(KINDS)]
+        if names == {"agent", "kind"}:
+            return [Lane("agent=? AND kind=?", (get("agent"), get("kind")))]
+        if names == {"kind"}:
+            return self._of_kind(get("kind"), edge, newer, limit)
+        if names == {"run"}:
+            return self._of_run(get("run"))
+        if names == {"event"}:
+            return self._of_event(get("event"))
+        if names == {"rule", "outcome"}:
+            return [Lane(f"rule=? AND outcome=? AND {_DECIDED}", (get("rule"), get("outcome")))]
+        if names == {"policy_rev", "outcome"}:
+            values = (get("policy_rev"), get("outcome"))
+            return [Lane(f"policy_rev=? AND outcome=? AND {_DECIDED}", values)]
+        if names == {"actor"}:
+            return [Lane("actor=?", (get("actor"),))]
+        raise ValueError(f"no index answers {', '.join(sorted(names))}")
+
+    def _of_kind(self, kind: str, edge: int, newer: bool, limit: int) -> list[Lane]:
+        if kind == "event.accepted":
+            # The table of events is the list of them; it outlives entries that are archived.
+            ((first,),) = self._rows("SELECT COALESCE(MIN(seq),1) FROM entry")
+            return [Lane("1=1", (), "event", first)]
+        if kind != "run.closed":
+            return [Lane(f"kind=? AND {_RARE}", (kind,))]
+        order, side = ("ASC", ">") if newer else ("DESC", "<")
+        sql = (
+            "SELECT v.id, (SELECT e.seq FROM entry e WHERE e.agent=v.id AND e.kind='run.closed' "
+            f"AND e.seq{side}? ORDER BY e.seq {order} LIMIT 1) FROM view v WHERE v.name='agent'"
+        )
+        heads = [(seq, agent) for agent, seq in self._rows(sql, edge) if seq is not None]
+        # Only agents whose nearest one is among the nearest can have any on the page.
+        near = sorted(heads, reverse=not newer)[:limit]
+        return [Lane("agent=? AND kind='run.closed'", (agent,)) for _, agent in near]
+
+    def _near(self, edge: int, newer: bool, limit: int) -> list[int] | None:
+        """Return the runs closed next to the edge if they are as near as they mostly are.
+
+        They are in no index of their own, since every event has one; but so they are a good part
+        of any stretch of the ledger. None if a bounded stretch has too few.
+        """
+        ends = "(SELECT MIN(seq) FROM entry), (SELECT MAX(seq) FROM entry)"
+        ((first, last),) = self._rows(f"SELECT {ends}")
+        for width in (4 * limit, 24 * limit):
+            low = max(edge, (first or 1) - 1) if newer else min(edge, (last or 0) + 1) - width - 1
+            sql = (
+                "SELECT seq FROM entry WHERE seq>? AND seq<? AND kind||''='run.closed' ORDER BY seq"
+            )
+            seqs = [int(seq) for (seq,) in self._rows(sql, low, low + width + 1)]
+            whole = low + width >= (last or 0) if newer else low < (first or 1)
+            if len(seqs) >= limit or whole:
+                return (seqs[:limit] if newer else seqs[-limit:])[::-1]
+        return None
+
+    def _of_run(self, run: str) -> list[Lane]:
+        position = find_position(self._database, run)
+        found = self._rows("SELECT agent FROM run WHERE position=? AND id=?", position, run)
+        # An event makes one run of an agent, and about an event there are few entries.
+        return [Lane("about=? AND agent=?", (position, agent)) for (agent,) in found]
+
+    def _of_event(self, event: str) -> list[Lane]:
+        refused = [seq for (seq,) in self._rows("SELECT seq FROM refused WHERE key=?", event)]
+        position = find_position(self._database, event)
+        abouts = [position, *refused] if position else refused
+        return [Lane("about=?", (about,)) for about in abouts]
+
+    def _merged(self, lanes: Sequence[Lane], edge: int, newer: bool, limit: int) -> list[int]:
+        """Return the seqs next to the edge over all lanes, newest first."""
+        if not lanes:
+            return []
+        share = limit if len(lanes) == 1 else min(limit, max(_SOME, 3 * limit // len(lanes)))
+        found = self._read(lanes, edge, newer, share)
+        nearest = _nearest(found, newer, limit)
+        if share < limit and nearest:
+            # A lane that was cut off before the page's end may have more on the page.
+            last = nearest[-1] if len(nearest) == limit else None
+            short = [
+                lane
+                for lane, seqs in zip(lanes, found, strict=True)
+                if len(seqs) == share
+                and (last is None or (seqs[-1] < last if newer else seqs[-1] > last))
+            ]
+            if short:
+                nearest = _nearest([*found, *self._read(short, edge, newer, limit)], newer, limit)
+        return nearest if not newer else nearest[::-1]
+
+    def _read(self, lanes: Sequence[Lane], edge: int, newer: bool, limit: int) -> list[list[int]]:
+        found: list[list[int]] = [[] for _ in lanes]
+        side, order = (">", "ASC") if newer else ("<", "DESC")
+        for part in _parts(lanes):
+            sql, values = [], []
+            for number, lane in part:
+                # Of two lower bounds the wrong one might be searched by: there is never but one.
+                where = f"{lane.where} AND seq{side}?{'' if newer else ' AND seq>=?'}"
+                sql.append(_LANE.format(number, lane.table, where, order))
+                ends = [max(edge, lane.low - 1)] if newer else [edge, lane.low]
+                values += [*lane.values, *ends, limit]
+            for number, seq in self._rows(" UNION ALL ".join(sql), *values):
+                found[number].append(int(seq))
+        for seqs in found:
+            seqs.sort(reverse=not newer)
+        return found
+
+    def _of_seqs(self, seqs: Sequence[int]) -> list[tuple[int, bytes]]:
+        """Return the entries of these seqs, in their order."""
+        if not seqs:
+            return []
+        # Few lengths, so that there are few statements to prepare.
+        asked = [*seqs, *[seqs[-1]] * ((1 << (len(seqs) - 1).bit_length()) - len(seqs))]
+        sql = f"SELECT seq, bytes FROM entry WHERE seq IN ({','.join('?' * len(asked))})"
+        found: dict[int, bytes] = dict(self._rows(sql, *asked))
+        return [(seq, found[seq]) for seq in seqs if seq in found]
+
+
+def _nearest(found: Sequence[Sequence[int]], newer: bool, limit: int) -> list[int]:
+    return sorted({seq for seqs in found for seq in seqs}, reverse=not newer)[:limit]
+
+
+def _parts(lanes: Sequence[Lane]) -> Iterator[list[tuple[int, Lane]]]:
+    """Yield numbered lanes, as many as one statement takes."""
+    numbered = list(enumerate(lanes))
+    for at in range(0, len(numbered), _LANES):
+        yield numbered[at : at + _LANES]

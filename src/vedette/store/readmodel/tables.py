@@ -1,0 +1,162 @@
+"""The read tables as they are kept: written at the end of a group, in the entries' transaction.
+
+What entries come to is `vedette.ledger.history.projection`; here it is fetched, kept in memory
+between groups, written and made again. The rows in memory are forgotten whenever somebody else may
+have written, or what was written here may not stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from typing import Any
+
+import orjson
+
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.base.failpoint import reach
+from vedette.ledger.history.projection import Key, Row, Told, View, folded, told_of
+from vedette.store.dialect import Database
+
+# Rows and runs kept in memory; beyond that all are forgotten and read again as they are needed.
+_KEPT = 16_384
+_BATCH = 128
+
+_PUT = (
+    "INSERT INTO view(name,id,version,sort,data) VALUES(?,?,?,?,?) "
+    "ON CONFLICT(name,id) DO UPDATE SET version=excluded.version, data=excluded.data"
+)
+_DROP = "DELETE FROM view WHERE (name,id) IN (VALUES(?,?))"
+_TURN = "DELETE FROM view WHERE name='minute' AND sort<?"
+_COLUMNS = ("version", "sort", "data")
+_ALL = "SELECT name, id, version, sort, data FROM view ORDER BY name, id"
+
+
+class Views:
+    """Keeps the read tables of one writer. Only for who writes the group, in its transaction."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._view = View(self._fetch, self._again)
+        self._before: dict[str, list[Told]] = {}
+
+    def forget(self, *, runs: bool = True) -> None:
+        """Forget what is in memory; with `runs` False not what stands of runs."""
+        self._view.forget(runs=runs)
+
+    def write(self, told: Sequence[Told]) -> None:
+        """Fold a group's entries into the tables."""
+        view = self._view
+        if len(view.rows) > _KEPT or len(view.runs) > _KEPT:
+            view.forget()
+        self._fetch_runs(told)
+        view.take(told)
+        self._before.clear()
+        many = self._database.many
+        if view.gone:
+            many(_DROP, sorted(view.gone))
+        rows = view.rows
+        changed = [(key, rows[key]) for key in sorted(view.changed)]
+        many(_PUT, [_values(key, row) for key, row in changed])
+        if view.turned:
+            self._database.run(_TURN, (view.first_minute,))
+        view.written()
+
+    def rebuild(self) -> int:
+        """Make the tables anew from all entries; return how many rows they have.
+
+        Raises BadCommand for a store whose first entries were archived.
+        """
+        self.forget()
+        made = remade(self._database)
+        reach("view:before")
+        self._database.run("DELETE FROM view")
+        self._database.many(_PUT, [_values(key, made[key]) for key in sorted(made)])
+        reach("view:after")
+        return len(made)
+
+    def _fetch(self, key: Key) -> Row | None:
+        sql = "SELECT version, sort, data FROM view WHERE name=? AND id=?"
+        rows = self._database.rows(sql, key)
+        return _row(*rows[0]) if rows else None
+
+    def _again(self, run: str, about: int | None, before: int) -> list[Told]:
+        return self._before.pop(run, [])
+
+    def _fetch_runs(self, told: Sequence[Told]) -> None:
+        """Read the earlier entries of runs that go on and are not known, many in a statement."""
+        runs = self._view.runs
+        last: dict[str, int] = {}
+        wanted: dict[str, tuple[int, str]] = {}
+        for _, _, _, run, n, about, fields in told:
+            if run is not None and about is not None:
+                known = last.get(run) or (runs[run]["n"] if run in runs else 0)
+                if n > 1 and known != n - 1:
+                    wanted.setdefault(run, (about, fields["agent"]))
+                last[run] = n
+        places = sorted(set(wanted.values()))
+        for at in range(0, len(places), _BATCH):
+            self._read_runs(places[at : at + _BATCH], told[0][0], wanted)
+
+    def _read_runs(
+        self, places: Sequence[tuple[int, str]], before: int, wanted: Container[str]
+    ) -> None:
+        # Few lengths, so that there are few statements to prepare.
+        asked = [*places, *[places[-1]] * ((1 << (len(places) - 1).bit_length()) - len(places))]
+        marks = ",".join("?" * len(asked))
+        # With the text joined the agent is not looked up in an index that has all it ever did.
+        sql = (
+            f"SELECT seq, bytes FROM entry WHERE about IN ({marks}) AND agent || '' IN ({marks}) "
+            "AND seq<? ORDER BY seq"
+        )
+        values = [*(about for about, _ in asked), *(agent for _, agent in asked), before]
+        for seq, raw in self._database.rows(sql, values):
+            entry = orjson.loads(raw)
+            if entry.get("run") in wanted:
+                self._before.setdefault(entry["run"], []).append(told_of(seq, entry))
+
+
+def remade(database: Database) -> dict[Key, Row]:
+    """Return the rows that a store's entries come to. Raises BadCommand if some are archived."""
+    first = database.rows("SELECT COALESCE(MIN(seq), 1) FROM entry")[0][0]
+    if first != 1:
+        raise BadCommand(
+            f"the ledger's entries before {first} are archived: not all can be counted again",
+            mend="the tables are kept as they are; a backup has them as of its time",
+        )
+    return folded(_told(database))
+
+
+def spoilt(database: Database) -> list[Key]:
+    """Return the rows that are not, byte by byte, what the entries come to. Raises BadCommand."""
+    return sorted({(name, id) for name, id, _, _, _ in differing(database)})
+
+
+def differing(database: Database) -> Iterator[tuple[str, str, str, Any, Any]]:
+    """Yield (name, id, column, says, should say) of rows that are not what the entries come to.
+
+    The column is * for a row that is missing, or that nothing tells of. Raises BadCommand.
+    """
+    made = {key: _values(key, row) for key, row in remade(database).items()}
+    found = {(row[0], row[1]): tuple(row) for row in database.each(_ALL)}
+    for key in sorted(made.keys() | found.keys()):
+        right, says = made.get(key), found.get(key)
+        if right is None or says is None:
+            yield (*key, "*", says, right)
+            continue
+        for column, one, other in zip(_COLUMNS, says[2:], right[2:], strict=True):
+            if one != other:
+                yield (*key, column, one, other)
+
+
+def _told(database: Database) -> Iterator[Told]:
+    for seq, raw in database.each("SELECT seq, bytes FROM entry ORDER BY seq"):
+        yield told_of(seq, orjson.loads(raw))
+
+
+def _values(key: Key, row: Row) -> tuple[Any, ...]:
+    return (*key, row.version, row.sort, canonical(row.data))
+
+
+def _row(version: int, sort: int, data: bytes) -> Row:
+    return Row(version, sort, orjson.loads(data), stored=True)

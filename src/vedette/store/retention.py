@@ -1,0 +1,300 @@
+"""Upkeep of a store: rotating the key, letting archived entries go, expiring content, restoring.
+
+The functions write inside the writer's transaction; `Keeping` hands them to the writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.entry import Draft
+from vedette.domain.memory_state import Learned
+from vedette.domain.policy_wasm import NAME
+from vedette.domain.ports import Erased
+from vedette.ledger.key_history import ROTATED
+from vedette.ledger.merkle import Checkpoint, ProofError, SigningKey, parse_note
+from vedette.ledger.pruned_log import Archived
+from vedette.store import read_archived_memories as kept
+from vedette.store.dialect import Database, Row
+from vedette.store.erasure import abouts_of, erase_memories, events_of, unname
+from vedette.store.group_commit import Writer
+from vedette.store.ledger_writer import META, Ledger
+from vedette.store.loss_detection import Loss, record_loss
+from vedette.store.read_ledger import ARCHIVED, KEY, RESTORED
+from vedette.store.read_runs import Reads
+from vedette.store.states import find_unkept
+from vedette.store.write_commands import Orders
+
+# How much is deleted in one transaction: the line's commits wait for it.
+CHUNK = 1000
+# Of so many bundles an archiving says on which Wasm they were published with: 13 KB of one entry.
+BUNDLES = 100
+
+_GONE = "DELETE FROM {0} WHERE seq IN (SELECT seq FROM {0} WHERE seq<=? ORDER BY seq LIMIT ?)"
+_CLOSED = (
+    "FROM body b JOIN entry e ON e.seq=b.seq WHERE b.seq>? AND b.seq<=? {0} AND NOT EXISTS "
+    "(SELECT 1 FROM run r WHERE r.position=e.about AND r.state IN ('ready', 'waiting'))"
+)
+_EXPIRED = (
+    "SELECT b.seq, e.bytes, e.about "
+    + _CLOSED.format("AND e.kind!='memory.proposed'")
+    + " ORDER BY b.seq LIMIT ?"
+)
+_TELLS_WASM = (
+    "SELECT bytes FROM entry WHERE kind IN ('policy.published', 'ledger.archived') "
+    "AND kind NOT IN ('event.accepted', 'run.closed')"
+)
+_STILL = f"SELECT b.seq {_CLOSED.format('')}"
+
+
+def rotate(
+    database: Database, ledger: Ledger, draft: Draft, key: SigningKey, line: str, at_us: int
+) -> int:
+    """Write the entry that hands over to `key`; return its seq. The next group is signed by it."""
+    placed = Draft(ROTATED, {**draft.fields, "key": line}, body=draft.body)
+    seq = ledger.append([placed], None, 0, at_us)
+    ledger.hand_over(seq, key)
+    database.run(META, (KEY, line))
+    return seq
+
+
+def let_go(database: Database, ledger: Ledger, archived: Archived, draft: Draft, at_us: int) -> int:
+    """Say in the ledger that its beginning is archived, and keep what goes on without it.
+
+    What memories are made of is copied in the same commit (`vedette.store.read_archived_memories`).
+    The entry says which Wasm the last bundles were published with, and what restores have lost: so
+    it stays said in what the ledger signs, though the entries go that said it first. Raises
+    BadCommand unless a checkpoint of the store vouches for exactly that beginning, and no run needs
+    any of it: a dead letter may have been taken up again since it was archived.
+    """
+    refuse_open(Reads(database), archived)
+    kept.keep(database, archived.size)
+    rows = database.rows("SELECT note FROM checkpoint WHERE size=?", (archived.size,))
+    try:
+        root = archived.frontier().root()
+    except ProofError:
+        root = b""
+    if not rows or Checkpoint.from_body(parse_note(rows[0][0]).body).root != root:
+        raise BadCommand(
+            f"entries 1 to {archived.size} of the archive are not those of this store",
+            mend="archive again; nothing was deleted",
+        )
+    if database.rows("SELECT 1 FROM body WHERE seq<=? LIMIT 1", (archived.size,)):
+        raise BadCommand(
+            f"there is content of entries 1 to {archived.size} that was not erased",
+            mend="archive again; no entry was deleted",
+        )
+    fields = {
+        **draft.fields,
+        "size": archived.size,
+        "root": root.hex(),
+        "wasm": _published_wasm(Reads(database)) or None,
+        "restores": _restores(Reads(database), archived.size) or None,
+    }
+    seq = ledger.append([replace(draft, fields=fields)], None, 0, at_us)
+    database.run(META, (ARCHIVED, archived.to_bytes().decode()))
+    return seq
+
+
+def _published_wasm(reads: Reads) -> dict[str, str]:
+    """Return which Wasm the bundles that were live last were published with."""
+    digests = dict.fromkeys(digest for _, digest, _ in reads.revisions())
+    found = {digest: reads.published_wasm(digest) for digest in islice(digests, BUNDLES)}
+    return {digest: wasm for digest, wasm in found.items() if wasm is not None}
+
+
+def _restores(reads: Reads, size: int) -> list[dict[str, Any]]:
+    """Return what the entries up to `size`, and those archived before, tell of lost history."""
+    told: dict[int, dict[str, Any]] = {}
+    for seq, raw, _, _ in reads.walk(("store.restored", "ledger.archived")):
+        entry = orjson.loads(raw)
+        if entry["kind"] == "ledger.archived":
+            told |= {one["seq"]: one for one in entry.get("restores") or ()}
+        elif seq <= size:
+            told[seq] = {name: entry.get(name) for name in ("seq", "size", "heads")}
+    return [told[seq] for seq in sorted(told)]
+
+
+def refuse_open(reads: Reads, archived: Archived) -> None:
+    """Raise BadCommand if an archived part holds entries of a run that has not ended."""
+    open_from = reads.open_from()
+    if open_from is not None and open_from <= archived.size:
+        raise BadCommand(
+            f"the run of entry {open_from} is open again and needs entries of this archive",
+            mend="archive again; no entry was deleted",
+        )
+
+
+def trim(database: Database, size: int, limit: int) -> int:
+    """Delete up to `limit` archived entries, and as many bodies; return how many rows went.
+
+    With the last of them goes the Wasm that no entry names any more.
+    """
+    gone = sum(database.run(_GONE.format(name), (size, limit)) for name in ("body", "entry"))
+    if not database.rows("SELECT 1 FROM entry WHERE seq<=? LIMIT 1", (size,)):
+        _drop_wasm(database)
+    # The checkpoint at the end of the archived part stays: it vouches for what is kept of it.
+    return gone + database.run("DELETE FROM checkpoint WHERE size<?", (size,))
+
+
+def _drop_wasm(database: Database) -> None:
+    """Delete what was compiled for bundles whose publication is not told of any more."""
+    named: set[object] = set()
+    for (raw,) in database.rows(_TELLS_WASM):
+        wasm = orjson.loads(raw).get("wasm")
+        named |= set(wasm.values()) if isinstance(wasm, dict) else {wasm}
+    kept = database.rows("SELECT name FROM meta WHERE name LIKE ?", (f"{NAME}%",))
+    unnamed = [row for row in kept if row[0].removeprefix(NAME) not in named]
+    database.many("DELETE FROM meta WHERE name=?", unnamed)
+
+
+def expire(
+    database: Database, ledger: Ledger, rows: Sequence[Row], stateless: Collection[str],
+    draft: Draft, at_us: int,
+) -> Erased:  # fmt: skip
+    """Delete bodies that were found by `expiring`, and say so in the ledger.
+
+    A run may have been taken up again since, and content erased: what of it is still there, and
+    still of closed runs, is deleted and named; not that of an event that a judge has observed and
+    no kept state holds, unless its agent is `stateless`. With nothing left nothing is written.
+    """
+    ends = (rows[0][0] - 1, rows[-1][0]) if rows else (0, 0)
+    still = {seq for (seq,) in database.rows(_STILL, ends)}
+    unkept = {run.position for run in find_unkept(database, events_of(rows), stateless)}
+    rows = [row for row in rows if row[0] in still and row[2] not in unkept]
+    if not rows:
+        return Erased((), ())
+    database.many("DELETE FROM body WHERE seq=?", [(row[0],) for row in rows])
+    abouts = abouts_of(rows)
+    database.many(
+        "UPDATE action SET record=NULL, answer=NULL WHERE position=? AND NOT EXISTS "
+        "(SELECT 1 FROM entry e JOIN body b ON b.seq=e.seq WHERE e.about=action.position)",
+        [(about,) for about in abouts],
+    )
+    unname(database, [row[0] for row in rows if row[0] == row[2]])
+    digests = sorted(str(orjson.loads(row[1])["body"]) for row in rows)
+    ledger.append([replace(draft, fields={**draft.fields, "erased": digests})], None, 0, at_us)
+    return Erased(tuple(digests), ())
+
+
+class Keeping(Reads):
+    """The part of a store that does its upkeep; all writes answer after COMMIT."""
+
+    writer: Writer
+    _write: Database
+    _ledger: Ledger
+    _orders: Orders
+    _now_us: Callable[[], int]
+
+    def erasing(self) -> None:
+        """An erasure is part of this group."""
+
+    async def rotate(
+        self, key: SigningKey, line: str, draft: Draft, *, command: str | None = None
+    ) -> int:
+        """Hand over to a key, whose verifier key is `line`; return the entry's seq."""
+
+        def work() -> int:
+            return rotate(self._write, self._ledger, draft, key, line, self._now_us())
+
+        return await self.writer.submit(self._orders.once(command, work))
+
+    async def let_go(self, archived: Archived, draft: Draft, *, command: str | None = None) -> int:
+        """Let the archived entries go, as far as that is one entry; `trim` deletes the rows."""
+
+        def work() -> int:
+            return let_go(self._write, self._ledger, archived, draft, self._now_us())
+
+        return await self.writer.submit(self._orders.once(command, work))
+
+    async def trim(self) -> int:
+        """Delete some of what was let go; return how many rows went, 0 when all have."""
+        size = Archived.from_bytes(self.archived()).size
+        sql = "SELECT MIN(seq) FROM entry UNION ALL SELECT MIN(seq) FROM body"
+        if not size or all(row[0] is None or row[0] > size for row in self._rows(sql)):
+            return 0
+
+        def work() -> int:
+            return trim(self._write, size, CHUNK)
+
+        return await self.writer.submit(work)
+
+    def expiring(self, upto: int, *, after: int = 0) -> list[Row]:
+        """Return (seq, entry bytes, about) of the next bodies up to an entry that may go.
+
+        Content that an open run needs stays; so do proposed memories, whose bank has a retention
+        of its own (`forget_memories`).
+        """
+        return self._rows(_EXPIRED, after, upto, CHUNK)
+
+    def refuse_open(self, archived: Archived) -> None:
+        """Raise BadCommand if an archived part holds entries of a run that has not ended."""
+        refuse_open(self, archived)
+
+    def last_before(self, before_us: int) -> int:
+        """Return the last entry that is older than an instant; 0 if none is."""
+        return self.seq_at(before_us - 1)
+
+    async def expire(
+        self, rows: Sequence[Row], draft: Draft, *, stateless: Collection[str] = ()
+    ) -> Erased:
+        """Delete bodies that `expiring` found and that may still go; record their digests.
+
+        What judges have observed goes if a kept state holds it, or the agent is `stateless`.
+        """
+
+        def work() -> Erased:
+            self.erasing()
+            return expire(self._write, self._ledger, rows, stateless, draft, self._now_us())
+
+        return await self.writer.submit(work)
+
+    async def forget_memories(self, old: Sequence[Learned], upto: int, draft: Draft) -> Erased:
+        """Delete what was proposed of memories; record the digests of what was there.
+
+        Not of those about which anything was ordered after entry `upto`.
+        """
+
+        def work() -> Erased:
+            self.erasing()
+            return erase_memories(self._write, self._ledger, old, upto, draft, self._now_us())
+
+        return await self.writer.submit(work)
+
+    async def rebuild_views(self) -> int:
+        """Make the read tables anew from the entries; return how many rows they have.
+
+        Raises BadCommand if entries are archived.
+        """
+        return await self.writer.submit(self._ledger.rebuild_views)
+
+    async def restored(self, loss: Loss, *, actor: str, reason: str) -> int:
+        """Record that this store took the place of a lost one, and stop; return the entry's seq."""
+
+        def work() -> int:
+            return record_loss(
+                self._write, self._ledger, self._orders, loss, actor=actor, reason=reason,
+                at_us=self._now_us(),
+            )  # fmt: skip
+
+        return await self.writer.submit(work)
+
+    async def settled(self, draft: Draft, *, command: str | None = None) -> int:
+        """End the doubt that a restore left: what is accepted from now on was not lost before."""
+
+        def work() -> int:
+            doubt = self.doubt()
+            if doubt is None or doubt.until:
+                raise BadCommand("there is no doubt to end", mend="see `vedette status`")
+            seq = self._ledger.append([draft], None, 0, self._now_us())
+            told = {**orjson.loads(self.meta(RESTORED) or "{}"), "until": seq}
+            self._orders.set_meta(RESTORED, orjson.dumps(told).decode())
+            return seq
+
+        return await self.writer.submit(self._orders.once(command, work))

@@ -1,0 +1,102 @@
+"""Spend in the store: running totals, raises, and waking what waits for a budget.
+
+One statement a total and group, whatever was spent in it; shared by all stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import orjson
+
+from vedette.domain.budget import FLEET, Raise
+from vedette.domain.spend import Total
+from vedette.store.dialect import Database
+
+_TOTAL = "hour_us,hour,hour_told,day_us,day,day_told"
+_WRITE = (
+    f"INSERT INTO total(name,unit,{_TOTAL}) VALUES(?,?,?,?,?,?,?,?) "
+    "ON CONFLICT(name,unit) DO UPDATE SET hour_us=excluded.hour_us, hour=excluded.hour, "
+    "hour_told=excluded.hour_told, day_us=excluded.day_us, day=excluded.day, "
+    "day_told=excluded.day_told"
+)
+_RAISE = "INSERT INTO raised(seq,name,unit,span,amount,until_us) VALUES(?,?,?,?,?,?)"
+# Runs that were woken and not looked at yet are left: others may use the room beside them.
+_NEXT = "SELECT position,agent FROM run WHERE waits='budget' AND state='waiting' AND wake_us<>1"
+_WAKE = "UPDATE run SET wake_us=1 WHERE position=? AND agent=? AND waits='budget'"
+_WAKE_ACTIONS = "UPDATE action SET not_before_us=1 WHERE position=? AND agent=? AND waits='budget'"
+
+
+def read_total(database: Database, name: str, unit: str) -> Total | None:
+    """Return a total; None if nothing was ever spent."""
+    rows = database.rows(f"SELECT {_TOTAL} FROM total WHERE name=? AND unit=?", (name, unit))
+    return Total(*rows[0]) if rows else None
+
+
+def read_totals(database: Database) -> list[tuple[str, str, Total]]:
+    """Return (name, unit, total) of every agent and, under FLEET, of the fleet."""
+    rows = database.rows(f"SELECT name,unit,{_TOTAL} FROM total ORDER BY name, unit")
+    return [(row[0], row[1], Total(*row[2:])) for row in rows]
+
+
+def write_totals(database: Database, changed: Mapping[tuple[str, str], Total]) -> None:
+    """Write the totals that a group changed."""
+    database.many(
+        _WRITE,
+        [
+            (*key, t.hour_us, t.hour, t.hour_told, t.day_us, t.day, t.day_told)
+            for key, t in changed.items()
+        ],
+    )
+
+
+def read_raises(database: Database, now_us: int) -> list[Raise]:
+    """Return the raises in force at an instant."""
+    sql = "SELECT name,unit,span,amount,until_us FROM raised WHERE until_us>? ORDER BY seq"
+    return [Raise(*row) for row in database.rows(sql, (now_us,))]
+
+
+def write_raises(database: Database, seq: int, raises: Sequence[Raise]) -> None:
+    """Write raises, let their alerts be given anew, and wake all that waits for their room."""
+    database.many(
+        _RAISE,
+        [(seq, more.name, more.unit, more.span, more.amount, more.until_us) for more in raises],
+    )
+    for name in {more.name for more in raises}:
+        database.run("UPDATE total SET hour_told=0, day_told=0 WHERE name=?", (name,))
+        whose, values = ("", ()) if name == FLEET else (" AND agent=?", (name,))
+        database.run(f"UPDATE run SET wake_us=1 WHERE waits='budget'{whose}", values)
+        database.run(
+            "UPDATE action SET not_before_us=1 WHERE waits='budget' "
+            f"AND hold IN ('open', 'approved'){whose}",
+            values,
+        )
+
+
+def wake(database: Database, room: Mapping[str, int]) -> None:
+    """Wake the oldest runs that wait for a budget, as many of each name as gave room back."""
+    for name, number in room.items():
+        whose, values = ("", ()) if name == FLEET else (" AND agent=?", (name,))
+        found = database.rows(f"{_NEXT}{whose} ORDER BY position LIMIT ?", (*values, number))
+        if found:
+            database.many(_WAKE, found)
+            database.many(_WAKE_ACTIONS, found)
+
+
+def sum_reserved(entries: Iterable[tuple[int, bytes]]) -> dict[str, int]:
+    """Return what a run has used by unit, from its entries: what was settled, or else booked.
+
+    A turn that was booked and never settled (a crash, a model that failed) counts in full.
+    """
+    booked: dict[int, Mapping[str, int]] = {}
+    for seq, raw in entries:
+        entry = orjson.loads(raw)
+        if entry["kind"] == "budget.reserved":
+            booked[seq] = entry.get("spend") or {entry["unit"]: entry["amount"]}
+        elif entry["kind"] == "budget.settled":
+            booked[entry["cause"]] = entry["spend"]
+    found: dict[str, int] = {}
+    for spend in booked.values():
+        for unit, amount in spend.items():
+            found[unit] = found.get(unit, 0) + amount
+    return found

@@ -1,0 +1,97 @@
+"""Judges' states that are kept, one of each key, and what they are made of.
+
+A kept state holds every event of its key that was observed up to its position. The commits that
+could make that untrue look: one that keeps a state, one that erases, and one that observes late.
+See docs/design/storage.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import orjson
+
+from vedette.domain.event import Event
+from vedette.domain.ports import History
+from vedette.domain.run import Run
+from vedette.store.dialect import Database
+from vedette.store.row_mapper import BEFORE, RUNS, to_run
+from vedette.store.write_buffer import STATE
+
+_SINCE = (
+    "WITH RECURSIVE chain(position) AS (SELECT CAST(? AS INTEGER) UNION ALL "
+    "SELECT r.prior FROM chain c JOIN run r ON r.position=c.position AND r.agent=? "
+    "WHERE c.position>?) "
+    "SELECT c.position, b.data FROM chain c JOIN body b ON b.seq=c.position "
+    "WHERE c.position>? ORDER BY c.position"
+)
+# Of what was observed of a key up to a position, an event whose content is gone.
+_GONE = (
+    "WITH RECURSIVE chain(position) AS (SELECT position FROM head WHERE agent=? AND key=? "
+    "UNION ALL SELECT r.prior FROM chain c JOIN run r ON r.position=c.position AND r.agent=? "
+    "WHERE c.position>0) SELECT c.position FROM chain c LEFT JOIN body b ON b.seq=c.position "
+    "WHERE c.position>0 AND c.position<=? AND b.seq IS NULL LIMIT 1"
+)
+_UNKEPT = (
+    f"{RUNS} LEFT JOIN state s ON s.agent=r.agent AND s.key=r.key "
+    "WHERE r.position=? AND r.observed=1 AND (s.position IS NULL OR s.position<r.position) "
+    "ORDER BY r.agent"
+)
+
+
+def find_previous(database: Database, agent: str, key: str, before: int) -> int:
+    """Return the position of the last observed event of a key before `before`; 0 if none."""
+    rows = database.rows(BEFORE, (agent, key, agent, before, before))
+    return int(rows[0][0]) if rows else 0
+
+
+def read_history(database: Database, agent: str, key: str, before: int) -> History:
+    """Return what a judge's state before a position is made of; in one snapshot, or a transaction.
+
+    Of events whose content is gone there is nothing in it: no kept state holds them, so the agent
+    kept none when it went.
+    """
+    rows = database.rows(
+        "SELECT blob, position FROM state WHERE agent=? AND key=? AND position<?",
+        (agent, key, before),
+    )
+    blob, at = (bytes(rows[0][0]), int(rows[0][1])) if rows else (None, 0)
+    last = find_previous(database, agent, key, before)
+    since = database.rows(_SINCE, (last, agent, at, at)) if last > at else []
+    events = [(int(pos), Event.from_payload(orjson.loads(data))) for pos, data in since]
+    return History(blob, at, events, max(at, last))
+
+
+def keep_state(database: Database, agent: str, key: str, history: History, blob: bytes) -> bool:
+    """Keep the state that a history comes to, if it still is the history up to its last event.
+
+    Since it was read an event may have been observed late, erased by somebody else, or taken into
+    another state: then nothing is kept, and it is to be read again.
+    """
+    if read_history(database, agent, key, history.last + 1) != history:
+        return False
+    database.run(STATE, (agent, key, history.last, blob))
+    return True
+
+
+def find_unkept(
+    database: Database, positions: Iterable[int], stateless: Collection[str] = ()
+) -> list[Run]:
+    """Return the runs of events that judges have observed and that no kept state holds.
+
+    Not those of agents that keep no state.
+    """
+    found = [to_run(row) for at in positions for row in database.rows(_UNKEPT, (at,))]
+    return [run for run in found if run.agent not in stateless]
+
+
+def is_behind(database: Database, agent: str, key: str, position: int) -> bool:
+    """Say whether an event comes too late for its key: it is in no state that it should be in.
+
+    A kept state of later events does not hold it, and cannot be made again with it, as some
+    content that it was made of is gone.
+    """
+    rows = database.rows(
+        "SELECT position FROM state WHERE agent=? AND key=? AND position>?", (agent, key, position)
+    )
+    return bool(rows and database.rows(_GONE, (agent, key, agent, rows[0][0])))

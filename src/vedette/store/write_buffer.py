@@ -1,0 +1,205 @@
+"""What a group writes, gathered table by table and written at its end: many rows a statement.
+
+Nothing here can fail for an item's own sake, so an item that was refused has left nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from vedette.domain.base.errors import StoreFailed
+from vedette.domain.run import ActionRow
+from vedette.domain.spend import Totals
+from vedette.store.dialect import Database
+from vedette.store.ledger_writer import Ledger
+from vedette.store.spend_totals import read_raises, read_total, wake, write_totals
+
+ACTION = (
+    "position", "agent", "turn", "ordinal", "id", "run", "tool", "digest", "record", "decided",
+    "rule", "policy_rev", "decisions", "hold", "waits", "until_us", "approver", "effect", "tries",
+    "not_before_us", "answer", "obliges", "seq", "last", "counted_us",
+)  # fmt: skip
+# What changes after an action was written first; its record may have been erased since.
+_MOVES = ACTION[9:22] + ACTION[23:]
+RUN = (
+    "position", "agent", "id", "key", "state", "steps", "entries", "turn", "last", "attempts",
+    "wake_us", "waits", "observed", "prior",
+)  # fmt: skip
+
+_EVENT = "INSERT INTO event(seq,tag,key,subject) VALUES(?,?,?,?)"
+_REFUSED = "INSERT INTO refused(seq,key,subject) VALUES(?,?,?)"
+_RUN = f"INSERT INTO run({','.join(RUN)}) VALUES({','.join('?' * len(RUN))})"
+# An upsert rather than an UPDATE, so that many go in one statement; the run is always there, and
+# one that is at another step is left alone. An absent `last` is 0, an absent `prior` -1.
+_STEP = (
+    f"{_RUN} ON CONFLICT(position,agent) DO UPDATE SET state=excluded.state, "
+    "steps=excluded.steps, entries=excluded.entries, turn=excluded.turn, "
+    "last=CASE WHEN excluded.last=0 THEN run.last ELSE excluded.last END, "
+    "attempts=excluded.attempts, wake_us=excluded.wake_us, waits=excluded.waits, "
+    "observed=excluded.observed, "
+    "prior=CASE WHEN excluded.prior<0 THEN run.prior ELSE excluded.prior END "
+    "WHERE run.steps=excluded.steps-1"
+)
+_RELINK = "UPDATE run SET prior=? WHERE position=? AND agent=?"
+_HEAD = (
+    "INSERT INTO head(agent,key,position) VALUES(?,?,?) "
+    "ON CONFLICT(agent,key) DO UPDATE SET position=excluded.position"
+)
+_ACTION = (
+    f"INSERT INTO action({','.join(ACTION)}) VALUES({','.join('?' * len(ACTION))}) "
+    "ON CONFLICT(position,agent,turn,ordinal) DO UPDATE SET "
+    + ", ".join(f"{name}=excluded.{name}" for name in _MOVES)
+)
+_ROW = (
+    'INSERT INTO "row"(collection,key,data,seq) VALUES(?,?,?,?) '
+    "ON CONFLICT(collection,key) DO UPDATE SET data=excluded.data, seq=excluded.seq"
+)
+_NO_ROW = 'DELETE FROM "row" WHERE collection=? AND key=?'
+_SPEND = (
+    "INSERT INTO spend(agent,unit,minute,amount) VALUES(?,?,?,?) "
+    "ON CONFLICT(agent,unit,minute) DO UPDATE SET amount=spend.amount+excluded.amount"
+)
+STATE = (
+    "INSERT INTO state(agent,key,position,blob) VALUES(?,?,?,?) "
+    "ON CONFLICT(agent,key) DO UPDATE SET position=excluded.position, blob=excluded.blob"
+)
+
+_STALE = "DELETE FROM state WHERE agent=? AND key=? AND position>?"
+
+
+class Pending:
+    """The group's rows that are not written yet."""
+
+    def __init__(self, database: Database, ledger: Ledger) -> None:
+        self._database = database
+        self._ledger = ledger
+        self.keys: set[str] = set()
+        self.events: list[tuple[int, int, str, str | None]] = []
+        self.refused: list[tuple[int, str | None, str | None]] = []
+        self.runs: list[tuple[Any, ...]] = []
+        self.steps: list[tuple[Any, ...]] = []
+        self.relinks: list[tuple[int, int, str]] = []
+        self.stale: list[tuple[str, str, int]] = []
+        self.heads: dict[tuple[str, str], int] = {}
+        self.rows: dict[tuple[str, str], tuple[bytes | None, int]] = {}
+        self.spend: dict[tuple[str, str, int], int] = {}
+        self.totals = Totals(partial(read_total, database), partial(read_raises, database))
+        self.room: dict[str, int] = {}
+        self.states: dict[tuple[str, str], tuple[int, bytes]] = {}
+        self._actions: list[tuple[Any, ...]] = []
+        self._numbered: list[ActionRow] = []
+
+    def step(self, values: tuple[Any, ...]) -> None:
+        """Move a run on by one step."""
+        self.steps.append(values)
+
+    def action(self, position: int, row: ActionRow, first: int) -> None:
+        """Write an action's row; one without a `seq` is new, and gets `first`."""
+        record = None
+        if row.seq == 0:
+            row.seq, record = first, row.record
+            self._numbered.append(row)
+        self._actions.append(
+            (
+                position, row.agent, row.turn, row.ordinal, row.id, row.run, row.tool, row.digest,
+                record, row.decided, row.rule, row.policy_rev, row.decisions, row.hold, row.waits,
+                row.until_us, row.approver, row.effect, row.tries, row.not_before_us, row.answer,
+                row.obliges, row.seq, row.last, row.counted_us,
+            )
+        )  # fmt: skip
+
+    def accepted(self) -> tuple[int, int, int]:
+        """Return how much was accepted so far: what `take_back` goes back to."""
+        return len(self.events), len(self.refused), len(self.runs)
+
+    def take_back(self, mark: tuple[int, int, int]) -> None:
+        """Forget what was accepted since a mark."""
+        events, refused, runs = mark
+        self.keys.difference_update(key for _, _, key, _ in self.events[events:])
+        del self.events[events:]
+        del self.refused[refused:]
+        del self.runs[runs:]
+
+    def add_spend(self, agent: str, unit: str, minute: int, amount: int) -> None:
+        """Count what was spent, or with a negative amount given back, in a minute."""
+        key = (agent, unit, minute)
+        self.spend[key] = self.spend.get(key, 0) + amount
+
+    def flush(self) -> None:
+        """Write everything gathered so far. Raises StoreFailed if a run is not where it was."""
+        many = self._database.many
+        self._ledger.flush()
+        self._some(_EVENT, self.events)
+        self._some(_REFUSED, self.refused)
+        self._some(_RUN, self.runs)
+        if self.steps:
+            if many(_STEP, self.steps) != len(self.steps):
+                raise Moved("a run is not at the step it was at")
+            self.steps.clear()
+        self._some(_RELINK, self.relinks)
+        self._some(_STALE, self.stale)
+        if self.heads:
+            many(_HEAD, [(agent, key, at) for (agent, key), at in self.heads.items()])
+            self.heads.clear()
+        self._some(_ACTION, self._actions)
+        if self.rows:
+            self._flush_rows()
+        if self.spend:
+            many(_SPEND, [(*key, amount) for key, amount in self.spend.items()])
+            self.spend.clear()
+        if self.totals.changed:
+            write_totals(self._database, self.totals.changed)
+            self.totals.changed.clear()
+        if self.room:
+            wake(self._database, self.room)
+            self.room.clear()
+        if self.states:
+            many(STATE, [(*key, *state) for key, state in self.states.items()])
+            self.states.clear()
+        self.keys.clear()
+
+    def _some(self, sql: str, rows: list[Any]) -> None:
+        if rows:
+            self._database.many(sql, rows)
+            rows.clear()
+
+    def _flush_rows(self) -> None:
+        put: list[Sequence[Any]] = []
+        gone: list[Sequence[Any]] = []
+        for key, (data, seq) in self.rows.items():
+            (gone if data is None else put).append((*key, data, seq) if data is not None else key)
+        if put:
+            self._database.many(_ROW, put)
+        if gone:
+            self._database.many(_NO_ROW, gone)
+        self.rows.clear()
+
+    @property
+    def numbered(self) -> int:
+        """Return how many new actions this group has numbered so far."""
+        return len(self._numbered)
+
+    def settled(self) -> None:
+        """The group stands: the numbers given to actions are theirs."""
+        self._numbered.clear()
+
+    def clear(self, numbered: int = 0) -> None:
+        """Forget everything gathered; new actions after the first `numbered` have no number."""
+        for gathered in (
+            self.events, self.refused, self.runs, self.steps, self.relinks, self.stale,
+            self._actions,
+        ):  # fmt: skip
+            gathered.clear()
+        for kept in (self.heads, self.rows, self.spend, self.states, self.room):
+            kept.clear()
+        self.totals.forget()
+        self.keys.clear()
+        for row in self._numbered[numbered:]:
+            row.seq = 0
+        del self._numbered[numbered:]
+
+
+class Moved(StoreFailed):
+    """Somebody else moved a run of this group: its items are to be looked at one by one."""

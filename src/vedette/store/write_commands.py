@@ -1,0 +1,307 @@
+"""What people and the runner order: policy, stops, answers to holds, notes.
+
+Each writes as it goes, in a savepoint of its own, on the writer's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import orjson
+
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.clock import iso
+from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, Outrun
+from vedette.domain.budget import Raise
+from vedette.domain.bundle import Bundle
+from vedette.domain.entry import RELEASES, Body, Draft, releases_of
+from vedette.domain.hold import HoldState, move
+from vedette.domain.identity import ENGINE
+from vedette.domain.row_proof import approval_bytes, write_signature
+from vedette.domain.run import ActionRow
+from vedette.store.dialect import Database
+from vedette.store.ledger_writer import META, Ledger
+from vedette.store.read_runs import Reads
+from vedette.store.row_mapper import COLUMNS, find_position, to_action
+from vedette.store.spend_totals import write_raises
+from vedette.store.write_buffer import Pending
+from vedette.store.write_runs import Fences
+
+T = TypeVar("T")
+
+# The lifts since an instant by anybody but one, newest first. With the words of the index, so that
+# it is used.
+_LIFTS = (
+    "SELECT seq, bytes FROM entry WHERE kind='stop.lifted' AND kind NOT IN "
+    "('event.accepted', 'run.closed') AND at>? AND actor<>? ORDER BY seq DESC"
+)
+# The second condition is that of the index.
+_RELEASED = (
+    "SELECT bytes FROM entry WHERE seq>? AND kind IN (?,?) "
+    "AND kind NOT IN ('event.accepted', 'run.closed')"
+)
+
+
+class Orders:
+    """Carries out orders inside the writer's transaction."""
+
+    def __init__(
+        self,
+        database: Database,
+        ledger: Ledger,
+        pending: Pending,
+        fences: Fences,
+        now_us: Callable[[], int],
+    ) -> None:
+        self._database = database
+        self._ledger = ledger
+        self._pending = pending
+        self._fences = fences
+        self._now_us = now_us
+
+    def once(self, command: str | None, work: Callable[[], T]) -> Callable[[], T]:
+        """Return `work` so that a second command of the same id does nothing but say so."""
+        if command is None:
+            return work
+
+        def guarded() -> T:
+            new = self._database.run(
+                "INSERT INTO command(id,seq) VALUES(?,?) ON CONFLICT DO NOTHING",
+                (command, self._ledger.head + 1),
+            )
+            if not new:
+                raise AlreadyDone(f"command {command} was carried out before")
+            return work()
+
+        return guarded
+
+    def set_meta(self, name: str, value: object) -> None:
+        """Keep a value under a name."""
+        self._database.run(META, (name, str(value)))
+
+    def compare_and_set(self, name: str, was: str | None, value: str) -> bool:
+        """Keep a value if `name` still holds `was` (None: nothing); say whether it was so."""
+        if not self._holds(name, was):
+            return False
+        self.set_meta(name, value)
+        return True
+
+    def _holds(self, name: str, was: str | None) -> bool:
+        rows = self._database.rows("SELECT value FROM meta WHERE name=?", (name,))
+        return (rows[0][0] if rows else None) == was
+
+    def mark_live(self, number: int, marks: Mapping[str, str], name: str, was: str | None) -> bool:
+        """Keep values if `number` is live and `name` still holds `was`; say whether it was so."""
+        if self._fences.policy_rev != number or not self._holds(name, was):
+            return False
+        for mark, value in marks.items():
+            self.set_meta(mark, value)
+        return True
+
+    def note(
+        self, drafts: Sequence[Draft], bundle: Bundle | None = None, policy_rev: int | None = None
+    ) -> int:
+        """Write entries that belong to no run; return the seq of the last.
+
+        With `policy_rev`, Outrun if another revision than that is live.
+        """
+        live = self._fences.policy_rev
+        if policy_rev not in (None, live):
+            raise Outrun(f"revision {live} was published meanwhile", mend="try again")
+        if bundle is not None:
+            self.keep_bundle(bundle)
+        at_us = self._now_us()
+        for draft in drafts:
+            event = draft.fields.get("event")
+            about = find_position(self._database, event) or None if event else None
+            self._ledger.append([draft], None, 0, at_us, about)
+        return self._ledger.head
+
+    # --- policy and stops -------------------------------------------------------------------
+
+    def publish(
+        self,
+        bundle: Bundle,
+        drafts: Sequence[Draft],
+        number: int | None = None,
+        marks: Mapping[str, str] | None = None,
+        expects: int | None = None,
+        released: int | None = None,
+    ) -> int:
+        """Make a bundle the live revision; return its number.
+
+        Numbers may leave a gap, and never go back: Outrun for one that is not higher. With
+        `expects` also if another number than that is live, with `released` if an agent was
+        released after that entry.
+        """
+        live = self._fences.policy_rev
+        number = live + 1 if number is None else number
+        if number <= live or expects not in (None, live):
+            raise Outrun(f"revision {live} was published meanwhile", mend="try again")
+        if released is not None:
+            self._refuse_released(released)
+        self.keep_bundle(bundle)
+        for name, value in (marks or {}).items():
+            self.set_meta(name, value)
+        placed = [
+            Draft(d.kind, {**d.fields, "policy_rev": number}, d.cause, d.back, d.body)
+            for d in drafts
+        ]
+        at_us = self._now_us()
+        seq = self._ledger.append(placed, None, 0, at_us)
+        self._database.run(
+            "INSERT INTO policy(number,digest,seq,at) VALUES(?,?,?,?)",
+            (number, bundle.digest, seq, at_us),
+        )
+        # Only who writes a group compares steps with this, so steps behind us see it at once.
+        self._fences.policy_rev = number
+        return number
+
+    def _refuse_released(self, after: int) -> None:
+        """Raise Outrun if an agent was released after an entry."""
+        for (raw,) in self._database.rows(_RELEASED, (after, *RELEASES)):
+            if releases_of(orjson.loads(raw)):
+                raise Outrun("an agent was released meanwhile", mend="try again")
+
+    def keep_bundle(self, bundle: Bundle) -> None:
+        """Store a bundle's bytes, before its first use; a row that was changed is right again."""
+        files = {path: raw.decode("utf-8") for path, raw in bundle.files.items()}
+        self._database.run(
+            "INSERT INTO bundle(digest,files) VALUES(?,?) "
+            "ON CONFLICT(digest) DO UPDATE SET files=excluded.files",
+            (bundle.digest, orjson.dumps(files)),
+        )
+
+    def stop(
+        self, draft: Draft, scope: str, name: str, on: bool, lifted_after_us: int | None = None
+    ) -> int:
+        """Set or lift a stop; return the new stop epoch. Raises BadCommand if it is so already.
+
+        A stop that lasts longer takes the place of one with an end. A lift with a cause lifts the
+        stop that this entry set, and no other: a person may have made it last longer meanwhile.
+
+        A stop that is recorded late comes with `lifted_after_us`, when it was ordered: if its scope
+        was lifted by a person after that, it is lifted again at once.
+        """
+        if on:
+            self._set_stop(draft, scope, name)
+            if lifted_after_us is not None:
+                self._lift_again(scope, name, lifted_after_us)
+        else:
+            self._lift_stop(draft, scope, name)
+        self._fences.stop_epoch += 1
+        self.set_meta("stop_epoch", self._fences.stop_epoch)
+        return self._fences.stop_epoch
+
+    def _set_stop(self, draft: Draft, scope: str, name: str) -> None:
+        self._refuse_shorter(draft, scope, name)
+        self._database.run(
+            "INSERT INTO stop(scope,name,seq) VALUES(?,?,?) "
+            "ON CONFLICT(scope,name) DO UPDATE SET seq=excluded.seq",
+            (scope, name, self._ledger.head + 1),
+        )
+        self._ledger.append([draft], None, 0, self._now_us())
+
+    def _lift_stop(self, draft: Draft, scope: str, name: str) -> None:
+        run = self._database.run
+        lift, of = "DELETE FROM stop WHERE scope=? AND name=?", (scope, name)
+        lifted = run(f"{lift} AND seq=?", (*of, draft.cause)) if draft.cause else run(lift, of)
+        if not lifted:
+            raise BadCommand(f"{name or scope} is not stopped")
+        self._ledger.append([draft], None, 0, self._now_us())
+        # What waits for the stop to be lifted is due now; each is decided again.
+        run(
+            "UPDATE run SET wake_us=1 WHERE state='waiting' AND waits='resume' "
+            "AND state IN ('waiting', 'dead')"
+        )
+
+    def _lift_again(self, scope: str, name: str, since_us: int) -> None:
+        """Lift the stop that was set just now if a person lifted its scope after an instant."""
+        what = f"{scope}:{name}"
+        # What the engine lifts is another stop, whose time was over.
+        rows = self._database.rows(_LIFTS, (since_us, str(ENGINE)))
+        lift = next((seq for seq, raw in rows if orjson.loads(raw)["what"] == what), None)
+        if lift is not None:
+            why = f"it was ordered before entry {lift} lifted it"
+            fields = {"what": what, "actor": str(ENGINE)}
+            body = Body(canonical({"reason": why}))
+            draft = Draft("stop.lifted", fields, self._ledger.head, body=body)
+            self._lift_stop(draft, scope, name)
+
+    def _refuse_shorter(self, draft: Draft, scope: str, name: str) -> None:
+        """Raise BadCommand if there is a stop already that ends no earlier than the new one."""
+        rows = self._database.rows(
+            "SELECT e.bytes FROM stop s LEFT JOIN entry e ON e.seq=s.seq "
+            "WHERE s.scope=? AND s.name=?",
+            (scope, name),
+        )
+        if not rows:
+            return
+        ((raw,),) = rows
+        # The end of one whose entry is archived is not known: it is lifted by a person.
+        ends = (orjson.loads(raw).get("until") if raw else None) or 0
+        if not ends:
+            raise BadCommand(f"{name or scope} is already stopped")
+        until = draft.fields.get("until") or 0
+        if until and until <= ends:
+            raise BadCommand(
+                f"{name or scope} is already stopped until {iso(ends)}",
+                mend="give a later end or none, or `vedette resume` it first",
+            )
+
+    # --- budgets ----------------------------------------------------------------------------
+
+    def raise_budget(self, draft: Draft, raises: Sequence[Raise]) -> int:
+        """Give more room until an instant and wake what waits for it; return the entry's seq."""
+        seq = self._ledger.append([draft], None, 0, self._now_us())
+        write_raises(self._database, seq, raises)
+        self._pending.totals.forget()
+        return seq
+
+    # --- holds ------------------------------------------------------------------------------
+
+    def settle_hold(
+        self, action: str, to: HoldState, draft: Draft, approver: str | None, until_us: int
+    ) -> ActionRow:
+        """Move a hold, write the entry into its run and wake the run.
+
+        Raises BadCommand; NotShown if the draft's `shown_digest` is not that of the hold as it is.
+        """
+        # Here: the first event needs none of it.
+        from vedette.ledger.history.lists import hold_item
+        from vedette.ledger.history.review import refuse_unseen
+
+        fetch = self._database.rows
+        position = find_position(self._database, action)
+        rows = fetch(f"SELECT {COLUMNS} FROM action WHERE position=? AND id=?", (position, action))
+        held = to_action(rows[0]) if rows else None
+        if held is None or held.hold is None:
+            raise NotFound(f"there is no hold {action.replace('act_', 'hold_')}")
+        after = move(held.hold, to)
+        if (digest := draft.fields.get("shown_digest")) is not None:
+            refuse_unseen(hold_item(Reads(self._database), held, self._now_us()), digest)
+        held.hold = after
+        held.approver, held.until_us = approver, until_us
+        of = (position, held.agent)
+        ((entries, last, event, state),) = fetch(
+            "SELECT r.entries, r.last, e.key, r.state FROM run r JOIN event e ON e.seq=r.position "
+            "WHERE r.position=? AND r.agent=?",
+            of,
+        )
+        if state in ("done", "dead"):
+            raise BadCommand(f"the run {held.run} of this hold has ended ({state})")
+        fields = {**draft.fields, "event": event}
+        if to == "approved":
+            signature = self._ledger.sign(approval_bytes(fields))
+            fields["signature"] = write_signature(signature)
+        placed = Draft(draft.kind, fields, held.last or last, 0, draft.body)
+        seq = self._ledger.append([placed], held.run, entries, self._now_us(), position)
+        held.last = seq
+        self._pending.action(position, held, 0)
+        self._database.run(
+            "UPDATE run SET steps=steps+1, entries=entries+1, last=?, wake_us=1 "
+            "WHERE position=? AND agent=?",
+            (seq, *of),
+        )
+        return held

@@ -1,0 +1,139 @@
+"""What people make of runs and of memories: corrections, promotions, and taking back.
+
+Each is one item of the writer: the entry, and whatever belongs to it, stand together or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound
+from vedette.domain.compensation import erased
+from vedette.domain.entry import Draft
+from vedette.domain.memory_state import Learned, refuse
+from vedette.domain.ports import Accepted, Arrival
+from vedette.store.dialect import Database
+from vedette.store.ledger_writer import Ledger
+from vedette.store.read_runs import Reads
+from vedette.store.row_mapper import find_position
+from vedette.store.write_runs import Steps
+
+_CORRECTIONS = (
+    "SELECT e.bytes, b.data FROM entry e LEFT JOIN body b ON b.seq=e.seq "
+    "WHERE e.about=? AND e.kind='run.corrected' ORDER BY e.seq"
+)
+
+_RECORDED = (
+    "SELECT 1 FROM action a JOIN body b ON b.seq=a.position "
+    "WHERE a.position=? AND a.id=? AND a.record IS NOT NULL"
+)
+
+
+def curate(
+    database: Database,
+    ledger: Ledger,
+    moves: Sequence[tuple[Draft, Sequence[str]]],
+    at_us: int,
+) -> list[Learned]:
+    """Write an entry for each memory (`bank/id`) of each move; return where they stand then.
+
+    Raises what `vedette.domain.memory_state.refuse` raises if one may not be moved so; then none
+    is.
+    """
+    known = Reads(database).learned()
+    moved = []
+    for draft, names in moves:
+        for name in dict.fromkeys(names):
+            bank, _, id = name.partition("/")
+            # What no entry tells of is a reviewed file that was never taken back.
+            one = known.setdefault(name, Learned(bank, id, "active"))
+            refuse(draft.kind, one)
+            about = find_position(database, one.event) or None if one.event else None
+            fields = {**draft.fields, "memory": name, "event": one.event or None}
+            placed = replace(draft, fields=fields, cause=one.last or None)
+            one.last = ledger.append([placed], None, 0, at_us, about)
+            one.move(draft.kind, str(draft.fields["actor"]), at_us)
+            moved.append(one)
+    return moved
+
+
+def propose(database: Database, ledger: Ledger, draft: Draft, at_us: int) -> int:
+    """Write the entry of what a person proposes, unless it is there; return its seq."""
+    name = f"{draft.fields['memory']}/{draft.fields['what']}"
+    if name in Reads(database).learned():
+        raise AlreadyDone(f"{name} was proposed already")
+    return ledger.append([draft], None, 0, at_us)
+
+
+def corrections(database: Database, run: str) -> list[tuple[Mapping[str, Any], Any]]:
+    """Return (entry, body) of what people said of a run, oldest first; body None if erased."""
+    found = [
+        (orjson.loads(raw), None if data is None else orjson.loads(data))
+        for raw, data in database.rows(_CORRECTIONS, (find_position(database, run),))
+    ]
+    return [(entry, body) for entry, body in found if entry["run"] == run]
+
+
+def correct(
+    database: Database,
+    ledger: Ledger,
+    steps: Steps,
+    run: str,
+    draft: Draft,
+    arrival: Arrival | None,
+    at_us: int,
+) -> tuple[int, Accepted | None]:
+    """Write what a person says of a run, and the event that tells the curators of it.
+
+    Returns the entry's seq and what was accepted. Raises AlreadyDone if that is what this person
+    said of it last, NotFound without such a run, BadCommand if its content was erased.
+    """
+    found = Reads(database).run(run)
+    if found is None:
+        raise NotFound(f"there is no run {run!r}", mend="see `vedette runs`")
+    if not database.rows("SELECT 1 FROM body WHERE seq=?", (found.position,)):
+        raise BadCommand(f"the content of run {run} was erased", mend="there is nothing to learn")
+    assert draft.body is not None
+    said, who = orjson.loads(draft.body.data), draft.fields["actor"]
+    mine = [one for one in corrections(database, run) if one[0].get("actor") == who]
+    if mine:
+        entry, body = mine[-1]
+        same = body is not None and body.get("should") == said.get("should")
+        if same and entry["outcome"] == draft.fields["outcome"]:
+            raise AlreadyDone(f"{who} said so of run {run} already")
+    fields = {**draft.fields, "event": found.event, "agent": found.agent}
+    if arrival is not None:
+        fields["what"] = arrival.event.key
+    placed = Draft(draft.kind, fields, found.last, 0, draft.body)
+    seq = ledger.append([placed], run, found.entries, at_us, found.position)
+    database.run(
+        "UPDATE run SET steps=steps+1, entries=entries+1, last=? WHERE position=? AND agent=?",
+        (seq, found.position, found.agent),
+    )
+    if arrival is None:
+        return seq, None
+    return seq, accept_order(steps, replace(arrival, cause=seq))
+
+
+def undo(database: Database, steps: Steps, action: str, arrival: Arrival) -> Accepted:
+    """Accept the event that takes an action's effect back, which holds a copy of its record.
+
+    Raises AlreadyDone if it was accepted already, BadCommand if what it was made of was erased
+    since: an erasure before this did not find the copy.
+    """
+    position = find_position(database, action)
+    if not database.rows(_RECORDED, (position, action)):
+        raise erased(action)
+    return accept_order(steps, arrival)
+
+
+def accept_order(steps: Steps, arrival: Arrival) -> Accepted:
+    """Accept the event of an order. Raises AlreadyDone if it was accepted already."""
+    (accepted,) = steps.accept([arrival], None)
+    if accepted.duplicate:
+        raise AlreadyDone(f"event {accepted.event} was accepted already")
+    return accepted
