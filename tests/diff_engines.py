@@ -20,7 +20,7 @@ from typing import Any
 from tests.engines import Engines
 from tests.questions import BUNDLE, SEED, decide, questions
 
-from vedette.adapters.rego.engine import PlainEngine, RegorusEngine
+from vedette.adapters.policy_engines.regorus.engine import PlainEngine, RegorusEngine
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import Decision
 from vedette.domain.ports import PolicyEngine

@@ -26,7 +26,7 @@ from tests.opa import find_opa
 from tests.rego_compare import FAILED, REFUSED, UNDEFINED, by_regorus, by_wasm, refusals, server
 from tests.rego_grammar import modules, questions
 
-from vedette.adapters.rego.engine import version
+from vedette.adapters.policy_engines.regorus.engine import version
 
 SEED = 20261122
 BATCH = 50

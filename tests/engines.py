@@ -12,9 +12,9 @@ import orjson
 from tests.opa import find_opa
 from tests.opa_server import OpaServer, opa_server
 
-from vedette.adapters.opa import OpaEngine, OpaLink
-from vedette.adapters.opa_wasm import WasmEngine, build
-from vedette.adapters.prometheus import PrometheusMetrics
+from vedette.adapters.policy_engines.opa import OpaEngine, OpaLink
+from vedette.adapters.policy_engines.opa_wasm import WasmEngine, build
+from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import Decision, read_decision
 from vedette.domain.decision_request import Nobody

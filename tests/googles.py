@@ -18,9 +18,9 @@ from joserfc.jwk import RSAKey
 from joserfc.jws import serialize_compact
 from tests.remote import FLEET, now_us
 
-from vedette.adapters.google_tokens import GoogleTokens, IamCredentials, Metadata
-from vedette.adapters.jwt import Jwks, Verifier
-from vedette.adapters.svid import Issuer
+from vedette.adapters.identity.google import GoogleTokens, IamCredentials, Metadata
+from vedette.adapters.identity.jwt import Jwks, Verifier
+from vedette.adapters.identity.spiffe import Issuer
 
 PATTERN = "{agent}@proj.iam.gserviceaccount.com"
 HOUR_US = 3_600_000_000

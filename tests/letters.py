@@ -12,7 +12,7 @@ from google.api_core.exceptions import DeadlineExceeded
 
 from vedette.adapters.pubsub.admin import apply
 from vedette.adapters.pubsub.client import Connection, connect
-from vedette.adapters.pubsub.declared import declared
+from vedette.adapters.pubsub.declaration import declared
 from vedette.adapters.pubsub.decode import Decoder
 from vedette.config.deployment import PubsubPlan
 from vedette.domain.event import Event

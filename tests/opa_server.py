@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.opa import find_opa
 
-from vedette.adapters.bundle_file import PUBLIC_FILE, PolicyKey, pack
+from vedette.adapters.bundles import PUBLIC_FILE, PolicyKey, pack
 from vedette.domain.bundle import Bundle
 
 UP_S = 20.0

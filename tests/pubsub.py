@@ -26,8 +26,8 @@ from typing import Any
 import pytest
 from tests.guarded import Guarded
 
+from vedette.adapters.pubsub.acknowledgement import Settler
 from vedette.adapters.pubsub.client import Connection, connect, subscription_path, topic_path
-from vedette.adapters.pubsub.settle import Settler
 from vedette.domain.event import Event
 
 HOST_VARIABLE = "PUBSUB_EMULATOR_HOST"

@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from vedette.adapters.rego.golden import NOW_US, question, reading
-from vedette.adapters.rego.stage import read_bundle
+from vedette.adapters.policy_engines.regorus.golden_inputs import NOW_US, question, reading
+from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.domain.base.errors import EngineFailed
 from vedette.domain.decision import Decision, denied, read_decision
 from vedette.domain.ports import PolicyEngine

@@ -27,9 +27,9 @@ from tests.opa import find_opa
 from tests.opa_server import _free_port
 from tests.rego_grammar import DATA
 
-from vedette.adapters.rego.engine import PlainEngine, RegorusEngine
-from vedette.adapters.rego.profile import check
-from vedette.adapters.rego.syntax import Fault, read_modules
+from vedette.adapters.policy_engines.regorus.engine import PlainEngine, RegorusEngine
+from vedette.adapters.policy_engines.regorus.profile import check
+from vedette.adapters.policy_engines.regorus.syntax import Fault, read_modules
 from vedette.domain.base.errors import BadPolicy, EngineFailed
 from vedette.domain.bundle import Bundle
 

@@ -15,13 +15,13 @@ from typing import Any
 
 from tests.workers import CHARTER, EVERY, LIMITS, until, write_judge
 
-from vedette.adapters.jwt import Verifier
-from vedette.adapters.svid import MOST_LIFE_US, Issuer, SvidTokens
-from vedette.adapters.worker_pool.door import Door
-from vedette.adapters.worker_pool.judges import Making
-from vedette.adapters.worker_pool.pool import WorkerPool
-from vedette.adapters.worker_pool.relay import Relay
-from vedette.adapters.worker_pool.remote import RemoteJudges, RemotePool
+from vedette.adapters.identity.jwt import Verifier
+from vedette.adapters.identity.spiffe import MOST_LIFE_US, Issuer, SvidTokens
+from vedette.adapters.reasoners.workers.reasoner_client import Making
+from vedette.adapters.reasoners.workers.remote_reasoner import RemoteJudges, RemotePool
+from vedette.adapters.reasoners.workers.supervisor import WorkerPool
+from vedette.adapters.reasoners.workers.websocket_client import Relay
+from vedette.adapters.reasoners.workers.websocket_server import Door
 from vedette.config.agent_folder import release_digest
 from vedette.config.snapshot import Snapshot, keep_snapshot
 from vedette.domain.agent import Limits

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from vedette.adapters.worker_pool.judges import Making, WorkerJudges
-from vedette.adapters.worker_pool.pool import WorkerPool
+from vedette.adapters.reasoners.workers.reasoner_client import Making, WorkerJudges
+from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 from vedette.domain.agent import Limits
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing

@@ -24,8 +24,8 @@ from typing import Any
 from tools.one_event_text import INCIDENT, MAIL, REST
 from tools.real_fleet import ROOT, receiver
 
-from vedette.adapters.file_source import CsvSource
-from vedette.adapters.maildir_source import MaildirSource
+from vedette.adapters.files.source import CsvSource
+from vedette.adapters.mail.maildir import MaildirSource
 from vedette.testing import FleetHarness, ListIntake, ManualClock
 
 PAGE = ROOT / "docs" / "one-event.md"

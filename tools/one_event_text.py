@@ -18,7 +18,7 @@ or a rule) and the digits behind the fourth place of a fraction. The clock stood
 
 ## 1. A source hands it over
 
-[`MaildirSource`](../src/vedette/adapters/maildir_source/source.py) reads
+[`MaildirSource`](../src/vedette/adapters/mail/maildir/source.py) reads
 [the file](../samples/mailbox/new/{message}) and makes a CloudEvent of it. `vouched` names what the
 source answers for: the envelope. What the stranger wrote is in `data`, and nobody answers for that.
 
@@ -54,7 +54,7 @@ The briefing cites, by id and revision: {memories}.
 
 ## 4. Reason
 
-[`LocalJudges`](../src/vedette/adapters/local_judges.py) asks the agent's own
+[`LocalJudges`](../src/vedette/adapters/reasoners/in_process.py) asks the agent's own
 [judge](../agents/inbox_triage/judge.py). It says *{label}*, confidence {confidence}; its nearest
 example is the reviewed memory `{nearest}`. It also reads the request, *{words}*, and is naive about
 it on purpose: it proposes what the mail asks for. So there are two proposals; `ref` points at a

@@ -20,8 +20,8 @@ from vedette.domain.ports.tokens import Tokens
 from vedette.memory.training_set import Lessons
 
 if TYPE_CHECKING:
-    from vedette.adapters.svid import Issuer
-    from vedette.adapters.worker_pool.remote import RemoteJudges, RemotePool
+    from vedette.adapters.identity.spiffe import Issuer
+    from vedette.adapters.reasoners.workers.remote_reasoner import RemoteJudges, RemotePool
     from vedette.config import Settings
 
 _GOOGLE_LIFE_US = 3_600_000_000
@@ -29,7 +29,7 @@ _GOOGLE_LIFE_US = 3_600_000_000
 
 def issuer_of(settings: Settings, now_us: Callable[[], int]) -> Issuer:
     """Return the fleet's embedded issuer: its keys, and what is revoked."""
-    from vedette.adapters.svid import Issuer
+    from vedette.adapters.identity.spiffe import Issuer
 
     plan = settings.edges.tokens
     return Issuer(
@@ -39,12 +39,12 @@ def issuer_of(settings: Settings, now_us: Callable[[], int]) -> Issuer:
 
 def tokens_of(settings: Settings, now_us: Callable[[], int]) -> Tokens:
     """Return what vouches for the fleet's agents. Belongs to the event loop that first uses it."""
-    from vedette.adapters.jwt import Jwks, Verifier
+    from vedette.adapters.identity.jwt import Jwks, Verifier
 
     issuer = issuer_of(settings, now_us)
     plan = settings.edges.tokens
     if plan.kind == "google":
-        from vedette.adapters.google_tokens import GOOGLE, GoogleTokens, IamCredentials, Metadata
+        from vedette.adapters.identity.google import GOOGLE, GoogleTokens, IamCredentials, Metadata
 
         keys = Jwks(issuer=GOOGLE, now_us=now_us)
         google = GoogleTokens(
@@ -60,7 +60,7 @@ def tokens_of(settings: Settings, now_us: Callable[[], int]) -> Tokens:
             required=("exp", "iat", "aud", "sub", "email"), refused=google.refused,
         )  # fmt: skip
         return google
-    from vedette.adapters.svid import MOST_LIFE_US, SvidTokens
+    from vedette.adapters.identity.spiffe import MOST_LIFE_US, SvidTokens
 
     verifier = Verifier(
         keys=issuer, issuer=f"spiffe://{settings.fleet}", audience=issuer.audience,
@@ -87,7 +87,7 @@ def with_tokens(settings: Settings, hands: Performer) -> Performer:
         mend = "add [tokens] service_account"
         where = f"vedette.toml: targets.{asking[0]}"
         raise BadFleet("its tokens are of the agents' service accounts", where=where, mend=mend)
-    from vedette.adapters.google_tokens import GoogleTokens, IamCredentials, Metadata, TokenHands
+    from vedette.adapters.identity.google import GoogleTokens, IamCredentials, Metadata, TokenHands
 
     broker = IamCredentials(Metadata())
     google = GoogleTokens(settings.fleet, pattern, broker, audience="", refuse=lambda *_: None)
@@ -176,8 +176,8 @@ def apart(
             raise BadFleet(what, where="vedette.toml: gateway.agents", mend="leave it out")
     judged = {name for name, agent in fleet.agents.items() if agent.reasoner == "judge"}
     far = {name: fleet.agents[name].release for name in judged if plan.remote(name)}
-    from vedette.adapters.worker_pool.judges import Making
-    from vedette.adapters.worker_pool.remote import RemoteJudges, RemotePool
+    from vedette.adapters.reasoners.workers.reasoner_client import Making
+    from vedette.adapters.reasoners.workers.remote_reasoner import RemoteJudges, RemotePool
 
     def make(name: str) -> Making:
         agent = fleet.agents[name]

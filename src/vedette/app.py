@@ -63,9 +63,9 @@ from vedette.releasing import Releases, keep_all, record_start
 from vedette.stores import is_there, open_reading, open_store
 
 if TYPE_CHECKING:
-    from vedette.adapters.prometheus import PrometheusMetrics
-    from vedette.adapters.worker_pool.begun import Begun
-    from vedette.adapters.worker_pool.pool import WorkerPool
+    from vedette.adapters.reasoners.workers.fork_server_start import Begun
+    from vedette.adapters.reasoners.workers.supervisor import WorkerPool
+    from vedette.adapters.telemetry.prometheus import PrometheusMetrics
     from vedette.config import Loaded, Settings
     from vedette.store.banks import SqliteBank
     from vedette.store.store import SqlStore
@@ -162,8 +162,8 @@ async def _open_app(
     second: Callable[[Bundle], PolicyEngine | None] | None,
     begun: Begun | None,
 ) -> App:
-    from vedette.adapters.prometheus import PrometheusMetrics
-    from vedette.adapters.secrets import wire, with_secrets
+    from vedette.adapters.identity.secrets import wire, with_secrets
+    from vedette.adapters.telemetry.prometheus import PrometheusMetrics
     from vedette.config import load_fleet
     from vedette.store.banks import SqliteBank
 
@@ -266,8 +266,8 @@ async def _commands(
     lessons: Lessons,
 ) -> Commands:
     """Make what carries out people's orders; a trimming that was cut short is finished first."""
-    from vedette.adapters.keys import KeyFolder
-    from vedette.adapters.rego.stage import read_bundle
+    from vedette.adapters.policy_engines.regorus.stage import read_bundle
+    from vedette.adapters.signing_keys import KeyFolder
 
     upkeep = Upkeep(line, store, KeyFolder(settings.state, key_name), _letters(settings))
     await upkeep.finish_trimming()
@@ -292,7 +292,7 @@ def _letters(settings: Settings) -> Letters | None:
 
 def _own_store(settings: Settings, fleet: str, key_name: str, clock: Clock) -> SqlStore:
     """Open the store with the key that signs its ledger. Raises StoreBusy, BadStore."""
-    from vedette.adapters.keys import ledger_key
+    from vedette.adapters.signing_keys import ledger_key
     from vedette.store.runner_lock import LOCK, own
 
     # Under the lock: a runner that rotates the key now must not have it mended under its hands.
@@ -367,7 +367,7 @@ async def _reasoners(
         agent.name: Path(agent.folder) for agent in fleet.agents.values() if agent.reasoner == "adk"
     }
     if folders:
-        from vedette.adapters.adk.reasoner import AdkReasoner
+        from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
 
         bounds = {
             agent.name: (agent.budget.input_tokens_per_call, agent.budget.output_tokens_per_call)
@@ -395,7 +395,7 @@ async def _roll_out(
 
     Returns the troubles there were beside it.
     """
-    from vedette.adapters.rego.stage import SubprocessStage
+    from vedette.adapters.policy_engines.regorus.stage import SubprocessStage
     from vedette.policy.bundle_data import mount
 
     embedded = given or SubprocessStage()
@@ -464,7 +464,7 @@ async def _live_bundle(settings: Settings, store: SqlStore, digest: str) -> Bund
     Where its row was edited or is gone the policy folder's bytes make it right again, if they are
     that policy. Raises BadPolicy if they are not.
     """
-    from vedette.adapters.rego.stage import read_bundle
+    from vedette.adapters.policy_engines.regorus.stage import read_bundle
 
     kept = find_bundle(store.bundle, digest)
     if kept is not None:
@@ -486,7 +486,7 @@ async def _offer(settings: Settings, store: SqlStore, rollout: Rollout) -> list[
 
     Raises BadPolicy if no revision is live then.
     """
-    from vedette.adapters.rego.stage import read_bundle
+    from vedette.adapters.policy_engines.regorus.stage import read_bundle
 
     stays = f"policy refused, revision {rollout.live.number} stays"
     try:

@@ -61,7 +61,7 @@ def back_up(
 
 
 def _back_up(settings: Settings, to: Path, with_keys: bool, now_us: int) -> dict[str, Any]:
-    from vedette.adapters.ledger_file import sync_folder
+    from vedette.adapters.ledger_export import sync_folder
     from vedette.store.sqlite.online_backup import copy_database
 
     _embedded(settings)
@@ -89,7 +89,7 @@ def _back_up(settings: Settings, to: Path, with_keys: bool, now_us: int) -> dict
 
 def _described(settings: Settings, to: Path, now_us: int) -> dict[str, Any]:
     """Verify a copied state and return its manifest. Raises BadStore."""
-    from vedette.adapters.ledger_file import verify_store
+    from vedette.adapters.ledger_export import verify_store
     from vedette.store.sqlite import OpenedStore
 
     store = OpenedStore(to)
@@ -220,7 +220,7 @@ def _check(source: Path, building: Path, shown: list[str]) -> tuple[Loss, str]:
 
     Returns what is beyond it, and the verifier key in force at the backup.
     """
-    from vedette.adapters.ledger_file import verify_store
+    from vedette.adapters.ledger_export import verify_store
     from vedette.store.sqlite import OpenedStore
 
     for name in (STORE, MEMORY, PUBLIC):
@@ -262,7 +262,7 @@ def _private(
 
     Raises BadCommand.
     """
-    from vedette.adapters.keys import line_of, next_files, read_key, write_private
+    from vedette.adapters.signing_keys import line_of, next_files, read_key, write_private
 
     # A rotation may have been broken off with its key in force, and not in its place yet.
     near = [source / PRIVATE, state / PRIVATE, *next_files(state)]
@@ -302,7 +302,7 @@ async def _enter(
 
 def _put_in_place(building: Path, state: Path) -> None:
     """Move the built files; the store comes last, so that half of it is never opened."""
-    from vedette.adapters.ledger_file import sync_folder
+    from vedette.adapters.ledger_export import sync_folder
 
     (building / "runner.lock").unlink(missing_ok=True)
     sync_folder(building)

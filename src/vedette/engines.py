@@ -9,7 +9,7 @@ from vedette.domain.base.errors import BadPolicy
 from vedette.domain.ports import Metrics, PolicyEngine, PolicyStage
 
 if TYPE_CHECKING:
-    from vedette.adapters.opa_wasm import WasmRepository
+    from vedette.adapters.policy_engines.opa_wasm import WasmRepository
     from vedette.config import Settings
     from vedette.domain.bundle import Bundle
     from vedette.domain.policy_wasm import WasmRecord
@@ -28,7 +28,7 @@ def policy_stage(
     """
     plan = settings.edges.policy
     if plan.engine == "opa":
-        from vedette.adapters.opa import OpaLink, OpaStage
+        from vedette.adapters.policy_engines.opa import OpaLink, OpaStage
         from vedette.config import read_secret
 
         table = {"token_env": plan.opa_token_env, "token_file": plan.opa_token_file}
@@ -43,7 +43,7 @@ def policy_stage(
 
 def shipped_rules(settings: Settings, bundle: Bundle) -> bool:
     """Say whether a bundle has the rules that vedette shipped, and their Wasm is to decide."""
-    from vedette.adapters.opa_wasm.repository import shipped_file
+    from vedette.adapters.policy_engines.opa_wasm.repository import shipped_file
 
     return settings.edges.policy.engine in ("auto", "wasm") and shipped_file(bundle).exists()
 
@@ -63,7 +63,7 @@ def trial_stage(
 def _wasm_stage(
     settings: Settings, embedded: PolicyStage, record: WasmRecord | None, *, read_only: bool = False
 ) -> PolicyStage:
-    from vedette.adapters.opa_wasm import MachineCode, WasmStage
+    from vedette.adapters.policy_engines.opa_wasm import MachineCode, WasmStage
 
     return WasmStage(
         embedded,
@@ -81,8 +81,8 @@ def wasm_maker(settings: Settings, record: WasmRecord) -> Callable[[Bundle], Pol
 
     What it returns raises BadPolicy for a bundle whose Wasm is nowhere.
     """
-    from vedette.adapters.opa_wasm import WasmEngine
-    from vedette.adapters.opa_wasm.stage import MEND, NO_OPA
+    from vedette.adapters.policy_engines.opa_wasm import WasmEngine
+    from vedette.adapters.policy_engines.opa_wasm.stage import MEND, NO_OPA
 
     repository = _repository(settings, record)
 
@@ -113,7 +113,7 @@ def trouble_of(reason: str) -> str | None:
 
     `reason` is what `reason_of` said of the engine that decides.
     """
-    from vedette.adapters.opa_wasm.stage import MEND, NO_OPA
+    from vedette.adapters.policy_engines.opa_wasm.stage import MEND, NO_OPA
 
     if reason != NO_OPA:
         return None
@@ -134,7 +134,7 @@ def second_maker(
     engine = settings.edges.policy.engine
     if engine not in ("embedded", "opa"):
         return lambda bundle: other_engine(stage, bundle)
-    from vedette.adapters.opa_wasm import MachineCode, WasmEngine
+    from vedette.adapters.policy_engines.opa_wasm import MachineCode, WasmEngine
 
     repository = _repository(settings, None)
     code = MachineCode(settings.state / "machine-code", read_only=read_only)
@@ -156,13 +156,13 @@ def close_stage(stage: Any) -> None:
 
 
 def _repository(settings: Settings, record: WasmRecord | None) -> WasmRepository:
-    from vedette.adapters.opa_wasm import WasmRepository, find_opa
+    from vedette.adapters.policy_engines.opa_wasm import WasmRepository, find_opa
 
     return WasmRepository(find_opa(settings.root), record)
 
 
 def _granted(bundle: Bundle) -> list[tuple[str, object]]:
-    from vedette.adapters.rego.golden import golden
+    from vedette.adapters.policy_engines.regorus.golden_inputs import golden
     from vedette.policy.bundle_data import mount
 
     return golden(mount(bundle.files))
@@ -170,10 +170,10 @@ def _granted(bundle: Bundle) -> list[tuple[str, object]]:
 
 def _branches(bundle: Bundle) -> list[tuple[str, object]]:
     """Return questions that take each branch of a bundle's rules."""
-    from vedette.adapters.rego.branches import branches
-    from vedette.adapters.rego.engine import PlainEngine
-    from vedette.adapters.rego.golden import golden
-    from vedette.adapters.rego.syntax import read_modules
+    from vedette.adapters.policy_engines.regorus.branch_inputs import branches
+    from vedette.adapters.policy_engines.regorus.engine import PlainEngine
+    from vedette.adapters.policy_engines.regorus.golden_inputs import golden
+    from vedette.adapters.policy_engines.regorus.syntax import read_modules
     from vedette.policy.bundle_data import mount
 
     data = mount(bundle.files)
@@ -183,7 +183,7 @@ def _branches(bundle: Bundle) -> list[tuple[str, object]]:
 
 def _must_deny(bundle: Bundle) -> list[tuple[str, object]]:
     """Return what every engine must deny, whatever the bundle says."""
-    from vedette.adapters.rego.golden import must_deny
+    from vedette.adapters.policy_engines.regorus.golden_inputs import must_deny
     from vedette.policy.bundle_data import mount
 
     return must_deny(mount(bundle.files))

@@ -20,10 +20,10 @@ from vedette.domain.ports import InHand, Metrics, Performer, Reasoner
 from vedette.memory.training_set import Lessons
 
 if TYPE_CHECKING:
-    from vedette.adapters.adk.reasoner import Describe
-    from vedette.adapters.worker_pool.begun import Begun
-    from vedette.adapters.worker_pool.pool import WorkerPool
-    from vedette.adapters.worker_pool.protection import Protection
+    from vedette.adapters.reasoners.adk.reasoner import Describe
+    from vedette.adapters.reasoners.workers.fork_server_start import Begun
+    from vedette.adapters.reasoners.workers.sandbox_probe import Protection
+    from vedette.adapters.reasoners.workers.supervisor import WorkerPool
     from vedette.config import Settings
     from vedette.judging import Judge
 
@@ -40,7 +40,7 @@ def open_pool(
     """
     if not settings.isolation.processes:
         return None
-    from vedette.adapters.worker_pool.pool import WorkerPool
+    from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 
     def told(agent: str, kind: str, why: str) -> None:
         metrics.count("worker_deaths", agent=agent, kind=kind)
@@ -74,7 +74,7 @@ class Containment:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
-        from vedette.adapters.worker_pool.protection import Protection
+        from vedette.adapters.reasoners.workers.sandbox_probe import Protection
 
         boxed = self.protection is not None
         told = (self.protection or Protection(0, False)).to_json()
@@ -89,7 +89,7 @@ def containment(settings: Settings, agents: Mapping[str, Agent]) -> Containment:
         return Containment(None, why)
     if not isolation.box:
         return Containment(None, "workers run in no box ([isolation] box = none)")
-    from vedette.adapters.worker_pool.protection import protection
+    from vedette.adapters.reasoners.workers.sandbox_probe import protection
 
     asking = (name for name, agent in agents.items() if _reach(agent, settings.targets).datagrams)
     return Containment(protection(), "", tuple(sorted(asking)))
@@ -120,7 +120,7 @@ def performer(
     fleet: Fleet, pool: WorkerPool | None, targets: Mapping[str, Mapping[str, Any]]
 ) -> Performer:
     """Return what performs the tools of a fleet's agents."""
-    from vedette.adapters.http_tool import with_http
+    from vedette.adapters.http import with_http
 
     return with_http(fleet, _code_performer(fleet, pool, targets))
 
@@ -130,7 +130,7 @@ def _code_performer(
 ) -> Performer:
     """Return what calls the functions of agents' tools.py."""
     if pool is None:
-        from vedette.adapters.local_hands import LocalHands
+        from vedette.adapters.tools.in_process import LocalHands
         from vedette.config import load_module
 
         def tools_of(name: str) -> ModuleType:
@@ -138,7 +138,7 @@ def _code_performer(
             return load_module(Path(agent.folder), "tools", agent.release)
 
         return LocalHands(tools_of)
-    from vedette.adapters.worker_pool.hands import WorkerHands
+    from vedette.adapters.reasoners.workers.tool_client import WorkerHands
 
     def made(name: str) -> tuple[str, str, Limits]:
         agent = fleet.agents[name]
@@ -171,7 +171,7 @@ def judges(
         return lessons.expired(name, clock.now_us())
 
     if pool is None:
-        from vedette.adapters.local_judges import LocalJudges
+        from vedette.adapters.reasoners.in_process import LocalJudges
         from vedette.config import build_judge
 
         made: dict[str, str] = {}
@@ -182,7 +182,7 @@ def judges(
             return build_judge(agent, taught)
 
         return LocalJudges(build, expired=expired, made=made.__getitem__)
-    from vedette.adapters.worker_pool.judges import Making, WorkerJudges
+    from vedette.adapters.reasoners.workers.reasoner_client import Making, WorkerJudges
 
     def make(name: str) -> Making:
         agent = fleet.agents[name]
@@ -216,8 +216,8 @@ def root_agents(settings: Settings) -> Describe:
         return dict(zip(wanted, told, strict=True))
 
     async def ask(wanted: Mapping[str, tuple[Path, str]]) -> list[Any]:
-        from vedette.adapters.worker_pool.pool import WorkerPool
-        from vedette.adapters.worker_pool.root_agents import describe_in_worker
+        from vedette.adapters.reasoners.workers.root_agents import describe_in_worker
+        from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 
         pool = WorkerPool(
             settings.state / "models", ahead=("adapters.adk.root_agent",),
@@ -239,7 +239,7 @@ async def try_judge(judges: Any, agent: Agent, taught: Sequence[Memory]) -> None
     The judges that run stay as they are. Raises what making it raises. What runs elsewhere, or is
     no code of the agent's folder, is not tried.
     """
-    from vedette.adapters.local_judges import LocalJudges
+    from vedette.adapters.reasoners.in_process import LocalJudges
 
     if isinstance(judges, LocalJudges):
         from vedette.config import build_judge
@@ -247,7 +247,7 @@ async def try_judge(judges: Any, agent: Agent, taught: Sequence[Memory]) -> None
 
         import_aside(agent.name, lambda: build_judge(agent, taught))
         return
-    from vedette.adapters.worker_pool.judges import Making, WorkerJudges
+    from vedette.adapters.reasoners.workers.reasoner_client import Making, WorkerJudges
 
     if isinstance(judges, WorkerJudges):
         made = Making(agent.folder, agent.charter, taught, agent.limits, release=agent.release)
@@ -261,6 +261,6 @@ def in_hand(settings: Settings, fleet: Fleet, pool: WorkerPool | None) -> InHand
     """
     if pool is not None and all(agent.reasoner == "judge" for agent in fleet.agents.values()):
         return None
-    from vedette.adapters.in_hand import InHand as Held
+    from vedette.adapters.reasoners.workers.run_journal import InHand as Held
 
     return Held(settings.state)

@@ -62,7 +62,7 @@ def open_judges(
     with ExitStack() as stack:
         pools = []
         for _ in range(2 if settings.isolation.processes else 0):
-            from vedette.adapters.worker_pool.pool import WorkerPool
+            from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 
             folder = Path(
                 stack.enter_context(tempfile.TemporaryDirectory(prefix="vedette-judges-"))
@@ -175,11 +175,11 @@ class JudgeReleases:
     def _run(self, made: Made, attempt: int) -> Reasoner:
         agent = made.agent
         if not self._pools:
-            from vedette.adapters.local_judges import LocalJudges
+            from vedette.adapters.reasoners.in_process import LocalJudges
             from vedette.config import build_judge
 
             return LocalJudges(lambda _: build_judge(agent, made.lessons), checkpoint_every=_NEVER)
-        from vedette.adapters.worker_pool.judges import Making, WorkerJudges
+        from vedette.adapters.reasoners.workers.reasoner_client import Making, WorkerJudges
 
         making = Making(
             agent.folder, agent.charter, made.lessons, agent.limits, _NEVER, agent.release

@@ -204,7 +204,7 @@ def zones(agents: Mapping[str, Agent], now_us: int) -> Iterator[Seen]:
     """Look for the time zone database, and say when each schedule is due next."""
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-    from vedette.adapters.schedule_source import cron_walls
+    from vedette.adapters.schedule.source import cron_walls
     from vedette.domain.base.clock import iso
 
     try:
@@ -231,8 +231,8 @@ def engines(settings: Settings, bundle: Bundle, record: Any = None) -> Iterator[
 
     `record` is the store, where there is one: it may hold what was compiled of the policy.
     """
-    from vedette.adapters.prometheus import PrometheusMetrics
-    from vedette.adapters.rego.stage import SubprocessStage
+    from vedette.adapters.policy_engines.regorus.stage import SubprocessStage
+    from vedette.adapters.telemetry.prometheus import PrometheusMetrics
     from vedette.engines import close_stage, policy_stage, reason_of, second_maker, trial_stage
 
     name, what = settings.edges.policy.engine, "policy engine"

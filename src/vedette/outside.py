@@ -27,9 +27,9 @@ WAIT_S = 5.0
 
 # Where the probe of a target's kind is found. A missing one is no fault.
 PROBES: Mapping[str, str] = {
-    "imap": "vedette.adapters.imap_source",
-    "smtp": "vedette.adapters.smtp",
-    "http": "vedette.adapters.http_tool",
+    "imap": "vedette.adapters.mail.imap",
+    "smtp": "vedette.adapters.mail.smtp",
+    "http": "vedette.adapters.http",
 }
 
 
@@ -97,7 +97,7 @@ async def _target(what: str, table: Mapping[str, Any]) -> Seen:
     if probe is not None:
         return Seen(what, "ok", str(await probe(table)))
     if kind == "maildir":
-        from vedette.adapters.maildir_source.plugin import look_at
+        from vedette.adapters.mail.maildir.plugin import look_at
 
         return Seen(what, "ok", look_at(Path(str(table["path"])), made=True))
     if isinstance(path := table.get("path"), str):
@@ -107,7 +107,7 @@ async def _target(what: str, table: Mapping[str, Any]) -> Seen:
         return Seen(what, "fail", f"{there} cannot be written", "see who owns it")
     url = table.get("url")
     if isinstance(url, str) and urlsplit(url).hostname:
-        from vedette.adapters.notifiers.webhook import connect_to
+        from vedette.adapters.notify.plugin import connect_to
 
         return Seen(what, "ok", await asyncio.to_thread(connect_to, url))
     return Seen(what, "untested", f"nothing here can look at a {kind}")
@@ -146,7 +146,7 @@ def probe_of(kind: str) -> Callable[[Any], Awaitable[str]] | None:
 
 def _date(url: str) -> str:
     """Return the Date header of a server that a source only reads, "" if none is had."""
-    from vedette.http_client import NoAnswer, NotSent, request
+    from vedette.adapters.http_client import NoAnswer, NotSent, request
 
     parts = urlsplit(url)
     root = parts._replace(path="/", query="", fragment="").geturl()

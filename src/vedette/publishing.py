@@ -11,7 +11,7 @@ from vedette.domain.bundle import Bundle
 from vedette.policy.distribution import Shelving
 
 if TYPE_CHECKING:
-    from vedette.adapters.bundle_file import PolicyKey
+    from vedette.adapters.bundles import PolicyKey
     from vedette.config import Settings
     from vedette.domain.ports import Shelf
     from vedette.policy.distribution import Record
@@ -34,7 +34,7 @@ class FolderSealer:
         wasm: bytes | None = None,
     ) -> bytes:  # fmt: skip
         """Return the signed archive of a bundle as a revision. Raises BadPolicy."""
-        from vedette.adapters.bundle_file import pack
+        from vedette.adapters.bundles import pack
 
         key = self._loaded(make=True)
         assert key is not None
@@ -54,7 +54,7 @@ class FolderSealer:
 
         `public` is the PEM of another. Raises BadPolicy, BadStore if the key here is none.
         """
-        from vedette.adapters.bundle_file import unpack
+        from vedette.adapters.bundles import unpack
 
         if public is None:
             key = self._loaded(make=False)
@@ -66,7 +66,7 @@ class FolderSealer:
         return manifest.number, manifest.digest
 
     def _loaded(self, *, make: bool) -> PolicyKey | None:
-        from vedette.adapters.bundle_file import KEY_FILE, PolicyKey
+        from vedette.adapters.bundles import KEY_FILE, PolicyKey
 
         if self._key is None and (make or (self._state / KEY_FILE).exists()):
             self._key = PolicyKey.of(self._state)
@@ -77,7 +77,7 @@ def shelf_of(settings: Settings) -> Shelf | None:
     """Return the shelf that the settings name, if they name one."""
     if settings.edges.policy.bundles is None:
         return None
-    from vedette.adapters.bundle_shelf import open_shelf
+    from vedette.adapters.bundles.repository import open_shelf
 
     return open_shelf(settings.edges.policy.bundles)
 

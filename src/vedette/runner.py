@@ -418,7 +418,7 @@ class Running:
 
     async def _watch_policy(self) -> None:
         """Offer the policy folder whenever it was saved; a refusal keeps the last good one."""
-        from vedette.adapters.policy_watch import saved
+        from vedette.adapters.bundles.watch import saved
 
         folder = self.app.settings.policies
         clock = self.app.line.clock
@@ -435,7 +435,7 @@ class Running:
 
     async def offer_policy(self) -> None:
         """Read the policy folder and make it live if it is admitted and loosens nothing."""
-        from vedette.adapters.rego.stage import read_bundle
+        from vedette.adapters.policy_engines.regorus.stage import read_bundle
 
         app = self.app
         try:
@@ -457,7 +457,7 @@ class Running:
 
     def _compare_folder(self, *, tell: bool) -> None:
         """Gauge whether the policy folder says what is live; `tell` it where it has to wait."""
-        from vedette.adapters.rego.stage import read_bundle
+        from vedette.adapters.policy_engines.regorus.stage import read_bundle
 
         app = self.app
         try:

@@ -21,14 +21,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vedette.adapters.adk.tools import declared_tools
-    from vedette.adapters.imap_source.address import Address as MailAddress
-    from vedette.adapters.imap_source.address import read_address as read_mail_address
-    from vedette.adapters.imap_source.pool import session_of as mail_session
-    from vedette.adapters.imap_source.session import MAX_MAIL, NoFolder
-    from vedette.adapters.imap_source.session import Session as MailSession
-    from vedette.adapters.smtp import Unanswered
-    from vedette.adapters.smtp import deliver as send_mail
+    from vedette.adapters.mail.imap.address import Address as MailAddress
+    from vedette.adapters.mail.imap.address import read_address as read_mail_address
+    from vedette.adapters.mail.imap.pool import session_of as mail_session
+    from vedette.adapters.mail.imap.session import MAX_MAIL, NoFolder
+    from vedette.adapters.mail.imap.session import Session as MailSession
+    from vedette.adapters.mail.smtp import Unanswered
+    from vedette.adapters.mail.smtp import deliver as send_mail
+    from vedette.adapters.reasoners.adk.tools import declared_tools
     from vedette.config.field import Field
     from vedette.config.part import Duration
     from vedette.config.part import Part as Table
@@ -97,14 +97,14 @@ __all__ = [
 
 # Where each name is found; a name of another spelling there stands after a colon.
 _HOMES = {
-    "vedette.adapters.adk.tools": ("declared_tools",),
-    "vedette.adapters.imap_source.address": (
+    "vedette.adapters.reasoners.adk.tools": ("declared_tools",),
+    "vedette.adapters.mail.imap.address": (
         "MailAddress:Address",
         "read_mail_address:read_address",
     ),
-    "vedette.adapters.imap_source.pool": ("mail_session:session_of",),
-    "vedette.adapters.imap_source.session": ("MAX_MAIL", "MailSession:Session", "NoFolder"),
-    "vedette.adapters.smtp": ("Unanswered", "send_mail:deliver"),
+    "vedette.adapters.mail.imap.pool": ("mail_session:session_of",),
+    "vedette.adapters.mail.imap.session": ("MAX_MAIL", "MailSession:Session", "NoFolder"),
+    "vedette.adapters.mail.smtp": ("Unanswered", "send_mail:deliver"),
     "vedette.domain.base.clock": ("Clock", "duration_us"),
     "vedette.domain.base.failpoint": ("failpoint:reach",),
     "vedette.domain.effect": ("Call", "Outcome", "RowWrite"),
@@ -173,8 +173,8 @@ def publish(
     unless given; `vedette:` is refused by other fleets. Return what came of it; raises nothing of
     the broker's.
     """
-    from vedette.adapters.pubsub import sink  # loads the broker's client, which takes a second
+    from vedette.adapters.pubsub import publisher  # loads the broker's client, which takes a second
 
-    return sink.publish(
+    return publisher.publish(
         call, data, type=type, subject=subject, source=source, ordering_key=ordering_key
     )

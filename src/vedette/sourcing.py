@@ -25,7 +25,7 @@ def make_sources(app: App, *, until_idle: bool) -> tuple[list[Source], list[Sour
         source = make_source(plan, app, until_idle=until_idle)
         (later if plugins(SOURCES).get(plan.kind).late else first).append(source)
     if any(agent.schedules for agent in app.line.fleet.agents.values()):
-        from vedette.adapters.schedule_source import ScheduleSource
+        from vedette.adapters.schedule.source import ScheduleSource
 
         later.append(ScheduleSource(app.line.fleet, app.line.clock, gathering(app)))
     return first, later
@@ -77,7 +77,7 @@ def source_context(app: App, until_idle: bool = False) -> SourceContext:
     """Return what sources of a fleet are built with."""
 
     def cron_walls(text: str) -> Any:
-        from vedette.adapters.schedule_source import cron_walls
+        from vedette.adapters.schedule.source import cron_walls
 
         return cron_walls(text)
 

@@ -48,7 +48,7 @@ async def copy_store(settings: Settings, url: str, who: Principal, reason: str) 
     Either all of it is there and verified, or nothing. Raises StoreBusy if the fleet runs,
     BadCommand for a target that holds a store, BadStore if either does not verify.
     """
-    from vedette.adapters.keys import ledger_key
+    from vedette.adapters.signing_keys import ledger_key
     from vedette.store.postgres import PostgresStore
     from vedette.store.postgres.database import PostgresDatabase
     from vedette.store.postgres.schema import prepare
@@ -144,7 +144,7 @@ def _copy_table(source: Database, target: PostgresDatabase, name: str) -> int:
 
 def _verified(record: Reads, key: str, witness: Any, what: str) -> tuple[int, str]:
     """Verify a ledger with its bodies; return (size, root). Raises BadStore."""
-    from vedette.adapters.ledger_file import verify_store
+    from vedette.adapters.ledger_export import verify_store
 
     report = verify_store(record, key, witness)
     if not report.ok:

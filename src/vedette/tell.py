@@ -48,7 +48,7 @@ def tellers(app: App, err: TextIO) -> list[tuple[str, Coroutine[Any, Any, None]]
     plan = app.settings.edges.telemetry
     found: list[tuple[str, Coroutine[Any, Any, None]]] = []
     if plan.traces == "otlp" and plan.endpoint:
-        from vedette.adapters.otel import OtlpSpans
+        from vedette.adapters.telemetry.otel import OtlpSpans
 
         collector = OtlpSpans(plan.endpoint, app.line.fleet.name)
         found.append(("traces", _trace(app, collector.send, plan.sample)))

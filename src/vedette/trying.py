@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from vedette.adapters.local_judges import LocalJudges
+from vedette.adapters.reasoners.in_process import LocalJudges
 from vedette.domain.action import Action, bind_declared
 from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.dataclass import dataclass

@@ -15,14 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from vedette.adapters.local_hands import LocalHands
-from vedette.adapters.local_judges import LocalJudges
-from vedette.adapters.worker_pool.box import NOT_ENTERED, Box, enter
-from vedette.adapters.worker_pool.confine import Note, confine, name_process
-from vedette.adapters.worker_pool.hands_side import Hands, serve_hands
-from vedette.adapters.worker_pool.judge_side import Judges, serve_judge
-from vedette.adapters.worker_pool.root_agents import serve_root_agent
-from vedette.adapters.worker_pool.zygote import run_zygote, say_entered
+from vedette.adapters.reasoners.in_process import LocalJudges
+from vedette.adapters.reasoners.workers.confinement import Note, confine, name_process
+from vedette.adapters.reasoners.workers.fork_server import run_zygote, say_entered
+from vedette.adapters.reasoners.workers.reasoner_worker import Judges, serve_judge
+from vedette.adapters.reasoners.workers.root_agents import serve_root_agent
+from vedette.adapters.reasoners.workers.sandbox import NOT_ENTERED, Box, enter
+from vedette.adapters.reasoners.workers.tool_worker import Hands, serve_hands
+from vedette.adapters.tools.in_process import LocalHands
 from vedette.config.agent_loader import judge_of, load_module
 from vedette.domain.judge_state import made_of
 from vedette.domain.memory import Memory
@@ -52,7 +52,7 @@ def make_hands(agent: str, folder: str, release: str | None) -> Hands:
 
 def describe_root(folder: Path, release: str | None) -> dict[str, Any]:
     """Return the root_agent of an agent that a model reasons for, as plain data. Imports ADK."""
-    from vedette.adapters.adk.root_agent import describe_root_agent
+    from vedette.adapters.reasoners.adk.root_agent import describe_root_agent
 
     return describe_root_agent(folder, release)
 

@@ -17,7 +17,7 @@ from typing import Any
 from tests.acceptance.virtual_day import DAY_US, START_US
 from tests.said import ROOT, environment
 
-from vedette.adapters.ledger_file import Exported, export
+from vedette.adapters.ledger_export import Exported, export
 from vedette.ledger.history.reconstruction import Reconstruction, reconstruct
 from vedette.ledger.history.time_window import Walked
 from vedette.store.sqlite import OpenedStore

@@ -22,7 +22,7 @@ from typing import Any
 from tests.imap import Kept, Mailbox, server
 from tests.small import AGENT, small
 
-from vedette.adapters.imap_source import ImapSource
+from vedette.adapters.mail.imap import ImapSource
 from vedette.config import load_settings
 from vedette.config.mail_servers import ImapPlan
 from vedette.domain.base.clock import SystemClock

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from tests.acceptance.pairs.fleet import PERMISSIVE
 
+from vedette.adapters.mail.parse import parse_mail
 from vedette.domain.action import Proposal
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports import Reasoner, Thought
 from vedette.ledger.history.explain import explain
-from vedette.mail.parse import parse_mail
 from vedette.serve.orders import carry_out
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner

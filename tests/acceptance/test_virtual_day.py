@@ -37,7 +37,7 @@ from tests.acceptance.day_world import AGENTS, events
 from tests.acceptance.virtual_day import DAY_US, START_US
 from tests.said import vedette
 
-from vedette.adapters.ledger_file import Exported
+from vedette.adapters.ledger_export import Exported
 from vedette.domain.base.canonical import canonical
 from vedette.ledger.history.reconstruction import reconstruct
 from vedette.ledger.history.report import report

@@ -120,7 +120,7 @@ AGENT_PY = '''\
 from pathlib import Path
 
 from google.adk.agents import LlmAgent
-from vedette.adapters.adk.tools import declared_tools
+from vedette.adapters.reasoners.adk.tools import declared_tools
 
 root_agent = LlmAgent(
     name="gauge_keeper", model="none", instruction="Record the mark of every reading.",

@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 from tests.bigquery import PROJECT, Dataset, Emulator, find_python
 
-from vedette.adapters.bigquery.compare import differences
+from vedette.adapters.bigquery.reconciliation import differences
 from vedette.adapters.bigquery.shipper import Shipper
 from vedette.adapters.bigquery.source import BigQuerySource
 from vedette.adapters.bigquery.tables import Encoder

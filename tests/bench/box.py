@@ -21,10 +21,10 @@ from typing import Any
 import psutil
 from tests.bench.workers import FOLDER, all_lanes, briefings
 
-from vedette.adapters.worker_pool.box import Box, enter, prepare
-from vedette.adapters.worker_pool.judges import Making, WorkerJudges
-from vedette.adapters.worker_pool.pool import WorkerPool
-from vedette.adapters.worker_pool.protection import protection
+from vedette.adapters.reasoners.workers.reasoner_client import Making, WorkerJudges
+from vedette.adapters.reasoners.workers.sandbox import Box, enter, prepare
+from vedette.adapters.reasoners.workers.sandbox_probe import protection
+from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 from vedette.config import parse_yaml
 from vedette.domain.memory import Briefing
 

@@ -38,11 +38,11 @@ from tests.opa import find_opa
 from tests.opa_server import OpaServer, opa_server
 from tests.questions import BUNDLE
 
-from vedette.adapters.opa import OpaEngine, OpaLink
-from vedette.adapters.opa_wasm import WasmEngine, build
-from vedette.adapters.prometheus import PrometheusMetrics
-from vedette.adapters.rego.engine import RegorusEngine
-from vedette.adapters.rego.golden import golden
+from vedette.adapters.policy_engines.opa import OpaEngine, OpaLink
+from vedette.adapters.policy_engines.opa_wasm import WasmEngine, build
+from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
+from vedette.adapters.policy_engines.regorus.golden_inputs import golden
+from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.domain.action import bind_declared
 from vedette.domain.budget import Counts
 from vedette.domain.decision_request import Nobody, Situation

@@ -18,10 +18,10 @@ from tests.bench.machine import described, percentile
 from tests.fleet.deciding import NOW_US, POLICIES, REGISTRY, shipped
 from tests.opa import find_opa
 
-from vedette.adapters.opa_wasm import WasmEngine, build
-from vedette.adapters.prometheus import PrometheusMetrics
-from vedette.adapters.rego.engine import RegorusEngine
-from vedette.adapters.rego.stage import read_bundle
+from vedette.adapters.policy_engines.opa_wasm import WasmEngine, build
+from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
+from vedette.adapters.policy_engines.regorus.stage import read_bundle
+from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.domain.action import Action, Proposal, bind_declared
 from vedette.domain.decision_request import Situation
 from vedette.domain.event import ENVELOPE, Event

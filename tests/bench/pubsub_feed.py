@@ -17,8 +17,8 @@ from typing import Any
 import orjson
 from tests.pubsub import Broker, message_of
 
-from vedette.adapters.file_source import CsvSource
-from vedette.adapters.maildir_source import MaildirSource
+from vedette.adapters.files.source import CsvSource
+from vedette.adapters.mail.maildir import MaildirSource
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.event import Event
 from vedette.testing.intake import ListIntake

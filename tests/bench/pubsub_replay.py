@@ -34,7 +34,7 @@ from tests.pubsub import HOST_VARIABLE, Emulator, broker, find_emulator, giving_
 from tools.real_fleet import ROOT, Laid, data_folder, lay_out, receiver, unpack_mails
 from tools.replay_real import account, received
 
-from vedette.adapters.maildir_source.source import copy_maildir
+from vedette.adapters.mail.maildir.source import copy_maildir
 
 if TYPE_CHECKING:
     from vedette.app import App

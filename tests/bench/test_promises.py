@@ -26,7 +26,7 @@ from tests.bench.verdict import Verdict, told
 from tests.faults import test_noisy_neighbours as cases
 from tests.faults.noise import Seen
 
-from vedette.adapters.ledger_file import verify_store
+from vedette.adapters.ledger_export import verify_store
 from vedette.store.sqlite import OpenedStore
 from vedette.testing.toy import job, send
 

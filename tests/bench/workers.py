@@ -20,10 +20,10 @@ from typing import Any
 
 from tests.workers import JUDGE_PY, brief, write_judge
 
-from vedette.adapters.local_judges import LocalJudges
-from vedette.adapters.worker_pool.asked import WorkerLost
-from vedette.adapters.worker_pool.judges import Making, WorkerJudges
-from vedette.adapters.worker_pool.pool import WorkerPool
+from vedette.adapters.reasoners.in_process import LocalJudges
+from vedette.adapters.reasoners.workers.pending_call import WorkerLost
+from vedette.adapters.reasoners.workers.reasoner_client import Making, WorkerJudges
+from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 from vedette.config import parse_yaml
 from vedette.config.agent_loader import judge_of
 from vedette.domain.agent import Limits

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from vedette.adapters import smtp
-from vedette.adapters.http_tool.send import NoAnswer, exchange, place_of
+from vedette.adapters.http.request import NoAnswer, exchange, place_of
+from vedette.adapters.mail import smtp
 from vedette.config.http_template import Request
 from vedette.domain.base import failpoint
 

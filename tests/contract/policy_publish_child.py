@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.faults.warming import keep
 
-from vedette.adapters.bundle_shelf import open_shelf
+from vedette.adapters.bundles.repository import open_shelf
 from vedette.config.deployment import Edges, PolicyPlan
 from vedette.domain.base import failpoint
 from vedette.policy.distribution import Archive, on_shelf
@@ -86,7 +86,7 @@ def warm(folder: Path, edited: Path) -> None:
     """Load once, in the parent, what every child would load again."""
     keep("vedette.config", "load_fleet", lambda root, settings, **_: root)
     keep("vedette.policy.bundle_data", "mount", lambda files: frozenset(files.items()))
-    keep("vedette.adapters.rego.stage", "read_bundle", lambda folder: folder)
+    keep("vedette.adapters.policy_engines.regorus.stage", "read_bundle", lambda folder: folder)
     app: Any = import_module("vedette.app")
     app.Dispatcher = partial(app.Dispatcher, handlers=8)
     asyncio.run(publish(folder, edited, lambda: None))

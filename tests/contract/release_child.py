@@ -70,7 +70,7 @@ async def look(folder: Path) -> dict[str, Any]:
 
 def main(folder: Path) -> None:
     keep("vedette.policy.bundle_data", "mount", lambda files: frozenset(files.items()))
-    keep("vedette.adapters.rego.stage", "read_bundle", lambda folder: folder)
+    keep("vedette.adapters.policy_engines.regorus.stage", "read_bundle", lambda folder: folder)
     app: Any = import_module("vedette.app")
     app.Dispatcher = partial(app.Dispatcher, handlers=8)
     write(folder / "warm")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from vedette.adapters.adk.reasoner import AdkReasoner
+from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import Event
 from vedette.domain.run import Step

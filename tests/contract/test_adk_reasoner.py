@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from vedette.adapters.adk.briefing import briefing_text, fence_json
-from vedette.adapters.adk.reasoner import AdkReasoner
-from vedette.adapters.adk.tools import DeclaredTool, declared_tools
+from vedette.adapters.reasoners.adk.briefing import briefing_text, fence_json
+from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
+from vedette.adapters.reasoners.adk.tools import DeclaredTool, declared_tools
 from vedette.config.agent_folder import release_digest
 from vedette.domain.base.errors import BadFleet, Permanent, Temporary
 from vedette.domain.event import Event
@@ -71,7 +71,7 @@ def send_mail(call): ...
 AGENT_PY = """\
 from pathlib import Path
 from google.adk.agents import LlmAgent
-from vedette.adapters.adk.tools import declared_tools
+from vedette.adapters.reasoners.adk.tools import declared_tools
 
 HERE = Path(__file__).parent
 root_agent = LlmAgent(
@@ -344,7 +344,7 @@ from google.adk.planners import PlanReActPlanner
 from google.adk.tools import FunctionTool, google_search
 from google.adk.tools.agent_tool import AgentTool
 from google.adk.tools.base_toolset import BaseToolset
-from vedette.adapters.adk.tools import DeclaredTool, declared_tools
+from vedette.adapters.reasoners.adk.tools import DeclaredTool, declared_tools
 from vedette.config.agent_file import ToolFile
 
 HERE = Path(__file__).parent
@@ -428,7 +428,7 @@ async def test_a_call_that_the_plugin_did_not_see_is_an_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The third lock: should ADK ever let a call pass the plugin, nothing of the turn is taken."""
-    from vedette.adapters.adk.tools import Capture
+    from vedette.adapters.reasoners.adk.tools import Capture
 
     honest = Capture.before_tool_callback
 
@@ -509,7 +509,7 @@ async def test_many_turns_at_once_do_not_mix(folder: Path) -> None:
 
 def test_adk_is_imported_when_a_reasoner_is_made_and_not_before() -> None:
     code = (
-        "import sys, vedette.adapters.adk.reasoner as adk, vedette.testing.scripted\n"
+        "import sys, vedette.adapters.reasoners.adk.reasoner as adk, vedette.testing.scripted\n"
         "print('google' in sys.modules)\n"
         "adk.AdkReasoner({})\n"
         "print('google.adk.runners' in sys.modules)\n"
@@ -600,7 +600,7 @@ async def test_a_model_may_write_no_more_than_its_budget(folder: Path) -> None:
 def test_what_a_model_thought_is_counted_as_written() -> None:
     from google.genai.types import GenerateContentResponseUsageMetadata as Usage
 
-    from vedette.adapters.adk.reasoner import _tokens
+    from vedette.adapters.reasoners.adk.reasoner import _tokens
 
     told = Usage(prompt_token_count=90, candidates_token_count=10, thoughts_token_count=40)
     assert _tokens(told) == {"input_tokens": 90, "output_tokens": 50}

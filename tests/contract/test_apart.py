@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from tests.remote import Host, connect_as, now_us
 
-from vedette.adapters.svid import Issuer
+from vedette.adapters.identity.spiffe import Issuer
 from vedette.apart import Apart, apart, as_gateway, issuer_of, tokens_of, with_tokens
 from vedette.cli import cli
 from vedette.config import Settings, load_settings
@@ -305,7 +305,7 @@ async def test_issue_rotate_and_revoke(content: Path) -> None:
     file = content / "w.id"
     first = await asyncio.to_thread(identity, content, "issue", "worker", "--out", str(file))
     assert oct(file.stat().st_mode & 0o777) == "0o600"
-    from vedette.adapters.svid import Signer
+    from vedette.adapters.identity.spiffe import Signer
 
     signer = Signer.of_file(file)
     assert (signer.kid, signer.identity.agent) == (first["key"], "worker")
@@ -399,14 +399,14 @@ def test_a_worker_reads_neither_settings_nor_store() -> None:
 
     code = (
         "import sys, vedette.cli.worker;"
-        "import vedette.adapters.worker_pool.relay;"
-        "import vedette.adapters.svid;"
+        "import vedette.adapters.reasoners.workers.websocket_client;"
+        "import vedette.adapters.identity.spiffe;"
         "import vedette.config.agent_folder;"
-        "import vedette.adapters.worker_pool.pool;"
+        "import vedette.adapters.reasoners.workers.supervisor;"
         "print([m for m in sys.modules if m.startswith(("
         "'vedette.config.settings', 'vedette.app.',"
         " 'vedette.store', 'vedette.store.sqlite',"
-        " 'vedette.adapters.secrets', 'apsw'))"
+        " 'vedette.adapters.identity.secrets', 'apsw'))"
         " or m == 'vedette.app'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

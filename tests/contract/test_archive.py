@@ -14,8 +14,7 @@ import apsw
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vedette.adapters.keys import line_of
-from vedette.adapters.ledger_file import (
+from vedette.adapters.ledger_export import (
     Archive,
     Exported,
     Joined,
@@ -29,6 +28,7 @@ from vedette.adapters.ledger_file import (
     verify_proof,
     verify_store,
 )
+from vedette.adapters.signing_keys import line_of
 from vedette.config import Settings
 from vedette.domain.base import failpoint
 from vedette.domain.base.canonical import canonical

@@ -25,15 +25,10 @@ from tests.bigquery import Dataset
 from tests.bigquery import bigquery as bigquery
 from tests.pubsub import Emulator
 
-from vedette.adapters.maildir_source import MaildirSource
-from vedette.adapters.pubsub.sink import publish
-from vedette.adapters.target_records import (
-    TargetRecord,
-    keeps_record,
-    read_record,
-    same_place,
-)
-from vedette.adapters.target_records.bigquery import statement
+from vedette.adapters.audit import TargetRecord, keeps_record, read_record, same_place
+from vedette.adapters.audit.bigquery import statement
+from vedette.adapters.mail.maildir import MaildirSource
+from vedette.adapters.pubsub.publisher import publish
 from vedette.cli import cli
 from vedette.cli.common import reading
 from vedette.config.settings import read_settings
@@ -252,7 +247,7 @@ def test_a_record_that_forgets_is_not_asked_for_more_than_it_keeps(
     (copied / "vedette.toml").write_text(only)
     for keeps_us, expected in ((None, 1), (3_600_000_000, 1), (0, 0)):
         empty = Mock(return_value=TargetRecord(items=(), keeps_us=keeps_us))
-        monkeypatch.setattr("vedette.adapters.target_records.read_record", empty)
+        monkeypatch.setattr("vedette.adapters.audit.read_record", empty)
         code, told = audit(copied)
         assert (code, len(findings(told, "oncall"))) == (expected, expected)
         assert (told["targets"][0]["kept_since"] is None) is (keeps_us is None)
@@ -464,7 +459,7 @@ def test_a_mailbox_against_intents(
 def test_a_topic_is_read_without_taking_anything_from_it(
     pubsub_emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vedette.adapters.target_records.pubsub._WAIT_S", 0.5)
+    monkeypatch.setattr("vedette.adapters.audit.pubsub._WAIT_S", 0.5)
     from google.pubsub_v1 import PubsubMessage
     from google.pubsub_v1.services.publisher import PublisherClient
     from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport

@@ -20,9 +20,9 @@ import orjson
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vedette.adapters.file_source import JsonlSource
-from vedette.adapters.keys import read_key
-from vedette.adapters.ledger_file import verify_store
+from vedette.adapters.files.source import JsonlSource
+from vedette.adapters.ledger_export import verify_store
+from vedette.adapters.signing_keys import read_key
 from vedette.backup import back_up, restore
 from vedette.config import Settings
 from vedette.domain.base.canonical import canonical

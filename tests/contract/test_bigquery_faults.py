@@ -23,17 +23,17 @@ from google.cloud.bigquery import Client
 from tests.contract.bigquery_child import SECOND, T0, plan_of
 
 from vedette import runner
-from vedette.adapters.bigquery import compare, query, shipper
+from vedette.adapters.bigquery import query, reconciliation, shipper
 from vedette.adapters.bigquery import source as module
 from vedette.adapters.bigquery.clients import may_pass
-from vedette.adapters.bigquery.compare import differences
 from vedette.adapters.bigquery.query import Query, RunningError
+from vedette.adapters.bigquery.reconciliation import differences
 from vedette.adapters.bigquery.rows import Maker
 from vedette.adapters.bigquery.source import AwayError, BigQuerySource
 from vedette.adapters.bigquery.sql import AT, ROW
 from vedette.adapters.bigquery.tables import KINDS
 from vedette.adapters.bigquery.warehouse import Warehouse
-from vedette.adapters.prometheus import PrometheusMetrics
+from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.cli import ship
 from vedette.config import load_settings
 from vedette.config.deployment import AuditPlan, BigQueryPlan, Edges
@@ -503,7 +503,7 @@ def test_a_table_that_lags_is_not_wrong(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_comparison_asks_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "SLICE", 5)
+    monkeypatch.setattr(reconciliation, "SLICE", 5)
     ledger = Ledger(12, {})
     shelf = Shelf(ledger, dict.fromkeys(KINDS, 12))
     found = differences(shelf, "f", ledger, 12)

@@ -13,7 +13,7 @@ from google.api_core.exceptions import Forbidden
 from tests.bigquery import PROJECT, Dataset
 from tests.contract.bigquery_child import kill, settings_of
 
-from vedette.adapters.bigquery.compare import differences
+from vedette.adapters.bigquery.reconciliation import differences
 from vedette.adapters.bigquery.shipper import Shipper
 from vedette.adapters.bigquery.warehouse import Warehouse
 from vedette.cli.ship import _checked, _shipped

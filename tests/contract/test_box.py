@@ -21,11 +21,11 @@ import pytest
 from tests.said import ROOT, vedette
 from tests.workers import Crew, brief, until, write_judge
 
-from vedette.adapters.worker_pool import seccomp
-from vedette.adapters.worker_pool.asked import WorkerLost
-from vedette.adapters.worker_pool.hands import WorkerHands
-from vedette.adapters.worker_pool.judges import Making
-from vedette.adapters.worker_pool.protection import Protection
+from vedette.adapters.reasoners.workers import seccomp
+from vedette.adapters.reasoners.workers.pending_call import WorkerLost
+from vedette.adapters.reasoners.workers.reasoner_client import Making
+from vedette.adapters.reasoners.workers.sandbox_probe import Protection
+from vedette.adapters.reasoners.workers.tool_client import WorkerHands
 from vedette.config import Isolation, Settings
 from vedette.config.reach import reach_of
 from vedette.config.settings import read_settings

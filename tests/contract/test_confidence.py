@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.remote import Host, now_us
 
-from vedette.adapters.adk.reasoner import AdkReasoner
+from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
 from vedette.apart import issuer_of
 from vedette.config.deployment import Edges, GatewayPlan
 from vedette.domain.base.errors import BadConfidence

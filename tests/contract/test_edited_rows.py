@@ -16,7 +16,7 @@ import pytest
 from tests.contract.test_reconstruct_stores import START, opened, three_hours
 from tests.contract.test_reconstruct_stores import plan as plan
 
-from vedette.adapters.ledger_file import verify_store
+from vedette.adapters.ledger_export import verify_store
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle

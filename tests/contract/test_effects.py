@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from vedette.adapters.local_hands import LocalHands
+from vedette.adapters.tools.in_process import LocalHands
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event

@@ -18,13 +18,13 @@ from tests.said import START as PROGRAM
 from tests.said import environment, vedette
 from tests.small import small
 
-from vedette.adapters.ledger_file import verify_store
+from vedette.adapters.ledger_export import verify_store
+from vedette.adapters.mail import mail_event
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand, Forbidden, NotShown
 from vedette.domain.identity import Principal
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.reconstruction import reconstruct
-from vedette.mail import mail_event
 from vedette.operations.commands import Order
 from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock

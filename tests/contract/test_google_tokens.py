@@ -12,9 +12,9 @@ import pytest
 from joserfc.jwk import RSAKey
 from tests.googles import MASTER, FakeGoogle, fake_google
 
-from vedette.adapters.google_tokens import IamCredentials, Metadata, TokenHands
-from vedette.adapters.jwt import Jwks
-from vedette.adapters.jwt.keys import read_key
+from vedette.adapters.identity.google import IamCredentials, Metadata, TokenHands
+from vedette.adapters.identity.jwt import Jwks
+from vedette.adapters.identity.jwt.keys import read_key
 from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.ports.tokens import BadToken

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from vedette.adapters.local_hands import HUNG, THREADS, LocalHands
+from vedette.adapters.tools.in_process import HUNG, THREADS, LocalHands
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.tool import Settles, Tool
 from vedette.testing.clock import ManualClock

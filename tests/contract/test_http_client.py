@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from tests.contract.test_http_tool import certificate
 
-from vedette import http_client
-from vedette.http_client import Answer, NoAnswer, NotSent, request, request_in_thread
+from vedette.adapters import http_client
+from vedette.adapters.http_client import Answer, NoAnswer, NotSent, request, request_in_thread
 
 ONE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 

@@ -23,11 +23,11 @@ from typing import Any
 
 import pytest
 
-from vedette.adapters.http_tool import probe, with_http
-from vedette.adapters.http_tool.hands import HttpHands
-from vedette.adapters.http_tool.outcomes import retry_after_us
-from vedette.adapters.http_tool.send import Answer, forbidden
-from vedette.adapters.secrets import with_secrets
+from vedette.adapters.http import probe, with_http
+from vedette.adapters.http.outcomes import retry_after_us
+from vedette.adapters.http.request import Answer, forbidden
+from vedette.adapters.http.tools import HttpHands
+from vedette.adapters.identity.secrets import with_secrets
 from vedette.cli.check import code_problems
 from vedette.config import load_settings
 from vedette.config.http_template import BadArgument, made

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests import imap
 
-from vedette.adapters.imap_source import ImapSource
-from vedette.adapters.imap_source.pool import close_all
+from vedette.adapters.mail.imap import ImapSource
+from vedette.adapters.mail.imap.pool import close_all
 from vedette.config.mail_servers import ImapPlan
 from vedette.domain.action import Proposal
 from vedette.domain.base.errors import BadCommand

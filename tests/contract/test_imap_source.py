@@ -16,9 +16,9 @@ import orjson
 import pytest
 from tests import imap
 
-from vedette.adapters.imap_source import ImapSource, Session, probe, read_address
-from vedette.adapters.imap_source.answers import mails_of
-from vedette.adapters.imap_source.source import AwayError
+from vedette.adapters.mail.imap import ImapSource, Session, probe, read_address
+from vedette.adapters.mail.imap.answers import mails_of
+from vedette.adapters.mail.imap.source import AwayError
 from vedette.config import load_settings
 from vedette.config.mail_servers import ImapPlan
 from vedette.config.settings import read_settings

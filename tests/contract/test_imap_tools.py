@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.contract.test_mail_targets import Hand, ImapBox, raw
 
-from vedette.adapters.imap_source import Session, read_address
-from vedette.adapters.imap_source.folder_name import plain, quoted
-from vedette.adapters.imap_source.pool import close_all, session_of
+from vedette.adapters.mail.imap import Session, read_address
+from vedette.adapters.mail.imap.folder_name import plain, quoted
+from vedette.adapters.mail.imap.pool import close_all, session_of
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import Permanent, Temporary
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from tests.contract.test_store_sqlite import mounts, need_mounts
 
-from vedette.adapters.in_hand import FILE, InHand
+from vedette.adapters.reasoners.workers.run_journal import FILE, InHand
 
 RUN = "run_0123456789abcdef0123456789abcdef"
 
 HOLD = """
 import sys, os, signal
 from pathlib import Path
-from vedette.adapters.in_hand import InHand
+from vedette.adapters.reasoners.workers.run_journal import InHand
 held = InHand(Path(sys.argv[1]))
 for run in sys.argv[2].split(","):
     held.take(run)
@@ -58,7 +58,7 @@ def test_what_was_in_hand_is_left_over(tmp_path: Path, end: str, signalled: int)
 FULL = """
 import errno, os, sys
 from pathlib import Path
-from vedette.adapters.in_hand import InHand
+from vedette.adapters.reasoners.workers.run_journal import InHand
 from vedette.domain.base.errors import StoreFailed
 state, how = Path(sys.argv[1]), sys.argv[2]
 held = InHand(state) if how == "grows" else None

@@ -15,8 +15,8 @@ from typing import Any
 import apsw
 import pytest
 
-from vedette.adapters.ledger_file import archive
-from vedette.adapters.local_judges import LocalJudges
+from vedette.adapters.ledger_export import archive
+from vedette.adapters.reasoners.in_process import LocalJudges
 from vedette.app import App
 from vedette.config import build_judge
 from vedette.domain.event import Event
@@ -251,7 +251,7 @@ async def test_a_judge_whose_code_has_changed_is_not_judged_again(fleet: FleetHa
 async def test_turns_from_before_states_had_names_are_read_and_counted(
     fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vedette.adapters.local_judges.name_state", lambda made, seen: "")
+    monkeypatch.setattr("vedette.adapters.reasoners.in_process.name_state", lambda made, seen: "")
     await some(fleet, number=4)
     monkeypatch.undo()
     await fleet.restart()

@@ -20,7 +20,7 @@ from tests.contract.test_order import leases
 from tests.contract.test_store import ADAPTERS, Opened, by_person
 from tests.pg import server
 
-from vedette.adapters.local_judges import LocalJudges
+from vedette.adapters.reasoners.in_process import LocalJudges
 from vedette.config import build_judge
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand, Permanent

@@ -17,7 +17,7 @@ import orjson
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vedette.adapters.ledger_file import (
+from vedette.adapters.ledger_export import (
     COLUMNS,
     Exported,
     export,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from vedette.adapters.local_judges import LocalJudges
+from vedette.adapters.reasoners.in_process import LocalJudges
 from vedette.config import build_judge
 from vedette.domain.base.errors import BadCommand, StoreFailed
 from vedette.domain.budget import DAY_US, MINUTE_US

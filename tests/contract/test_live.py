@@ -18,7 +18,7 @@ from tests.said import said
 from tests.small import small
 
 from vedette import live, outside
-from vedette.adapters.notifiers import webhook
+from vedette.adapters.notify import plugin
 from vedette.config import MaildirPlan, Sender, Settings, load_fleet, load_settings
 from vedette.config.mail_servers import ImapPlan
 from vedette.config.settings import CsvPlan
@@ -220,7 +220,7 @@ def test_a_server_without_a_certificate_that_is_trusted_is_refused(
 
     monkeypatch.setattr(ssl.SSLContext, "wrap_socket", refuse)
     with listening() as (port, _), pytest.raises(OSError, match="self-signed"):
-        webhook.connect_to(f"https://127.0.0.1:{port}/")
+        plugin.connect_to(f"https://127.0.0.1:{port}/")
 
 
 def test_schedules_say_when_they_are_due_and_a_missing_zone_database_fails(

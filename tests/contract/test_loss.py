@@ -18,7 +18,7 @@ import pytest
 from tests.contract.test_store import KEY
 from tests.pg import Server, server
 
-from vedette.adapters.ledger_file import archive, last_before, verify_store
+from vedette.adapters.ledger_export import archive, last_before, verify_store
 from vedette.backup import back_up, restore
 from vedette.cli.common import obey
 from vedette.config.settings import StorePlan

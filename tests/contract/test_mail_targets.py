@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import pytest
 from tests import imap
 
-from vedette.adapters.imap_source import Address
-from vedette.adapters.imap_source.address import digest_of
-from vedette.adapters.imap_source.pool import close_all
+from vedette.adapters.mail.imap import Address
+from vedette.adapters.mail.imap.address import digest_of
+from vedette.adapters.mail.imap.pool import close_all
 from vedette.config.agent_loader import load_module
 from vedette.domain.effect import Call, Outcome
 

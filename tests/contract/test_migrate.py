@@ -13,7 +13,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from vedette.adapters.ledger_file import verify_store
+from vedette.adapters.ledger_export import verify_store
 from vedette.domain.base.errors import BadStore
 from vedette.store.schema import SCHEMA
 from vedette.store.sqlite import OpenedStore

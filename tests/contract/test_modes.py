@@ -95,7 +95,7 @@ async def test_in_observe_nothing_is_done_and_in_ask_a_person_decides(
 async def test_what_the_watcher_read_before_an_order_does_not_undo_it(
     fleet: FleetHarness, policies: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import vedette.adapters.rego.stage as stage
+    import vedette.adapters.policy_engines.regorus.stage as stage
 
     read, began = stage.read_bundle, threading.Event()
 

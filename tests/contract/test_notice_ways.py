@@ -21,7 +21,7 @@ from tests.contract.test_notices import (
 )
 
 from vedette.adapters import notify as webhook
-from vedette.adapters.smtp import deliver
+from vedette.adapters.mail.smtp import deliver
 from vedette.config.notify import MailPlan, NotifyPlan, WebhookPlan
 from vedette.domain.base.errors import Permanent, Temporary
 from vedette.ledger.history.lists import status

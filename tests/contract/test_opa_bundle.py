@@ -16,7 +16,7 @@ import pytest
 from tests.opa import find_opa
 from tests.opa_server import OpaServer
 
-from vedette.adapters.bundle_file import (
+from vedette.adapters.bundles import (
     KEY_FILE,
     PUBLIC_FILE,
     PolicyKey,
@@ -25,9 +25,9 @@ from vedette.adapters.bundle_file import (
     told,
     unpack,
 )
-from vedette.adapters.bundle_file.archive import SIGNATURES
-from vedette.adapters.bundle_file.tar import read_tar, write_tar
-from vedette.adapters.rego.stage import read_bundle
+from vedette.adapters.bundles.archive import SIGNATURES
+from vedette.adapters.bundles.tar import read_tar, write_tar
+from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.domain.base import failpoint
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.errors import BadPolicy, BadStore

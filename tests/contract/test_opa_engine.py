@@ -14,12 +14,12 @@ import orjson
 import pytest
 from tests.opa_server import OpaServer, opa_server
 
-from vedette.adapters.bundle_file import revision_text
-from vedette.adapters.opa import NoAnswer, OpaEngine, OpaLink, OpaStage
-from vedette.adapters.opa.link import PROBE_S
-from vedette.adapters.rego.engine import RegorusEngine
-from vedette.adapters.rego.golden import golden
-from vedette.adapters.rego.stage import read_bundle
+from vedette.adapters.bundles import revision_text
+from vedette.adapters.policy_engines.opa import NoAnswer, OpaEngine, OpaLink, OpaStage
+from vedette.adapters.policy_engines.opa.connection import PROBE_S
+from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
+from vedette.adapters.policy_engines.regorus.golden_inputs import golden
+from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.config import read_settings
 from vedette.config.policy_table import bad_server
 from vedette.domain.base.canonical import canonical

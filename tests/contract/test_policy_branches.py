@@ -8,12 +8,12 @@ from typing import Any
 import orjson
 import pytest
 
-from vedette.adapters.rego.branches import MOST, branches
-from vedette.adapters.rego.engine import PlainEngine, RegorusEngine
-from vedette.adapters.rego.golden import golden
-from vedette.adapters.rego.stage import read_bundle
-from vedette.adapters.rego.syntax import read_modules
-from vedette.adapters.rego.trial import differences
+from vedette.adapters.policy_engines.regorus.branch_inputs import MOST, branches
+from vedette.adapters.policy_engines.regorus.engine import PlainEngine, RegorusEngine
+from vedette.adapters.policy_engines.regorus.golden_inputs import golden
+from vedette.adapters.policy_engines.regorus.stage import read_bundle
+from vedette.adapters.policy_engines.regorus.syntax import read_modules
+from vedette.adapters.policy_engines.regorus.trial import differences
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import read_decision
 from vedette.domain.ports import PolicyEngine

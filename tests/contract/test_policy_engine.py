@@ -13,11 +13,11 @@ from tests.engines import Engines
 from tests.opa import find_opa
 from tests.questions import decide, generated
 
-from vedette.adapters.rego import engine as regorus_engine
-from vedette.adapters.rego import shelf
-from vedette.adapters.rego.engine import EngineFailed, PlainEngine, RegorusEngine
-from vedette.adapters.rego.golden import golden
-from vedette.adapters.rego.stage import read_bundle
+from vedette.adapters.policy_engines.regorus import engine as regorus_engine
+from vedette.adapters.policy_engines.regorus import program_cache
+from vedette.adapters.policy_engines.regorus.engine import EngineFailed, PlainEngine, RegorusEngine
+from vedette.adapters.policy_engines.regorus.golden_inputs import golden
+from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.domain.bundle import ENTRYPOINT, Bundle
 from vedette.domain.decision import Decision, read_decision
 from vedette.domain.ports import PolicyEngine
@@ -106,9 +106,9 @@ def test_panic_is_an_exception_and_does_not_outlive_the_question() -> None:
 
     engine = RegorusEngine(BUNDLE)
     asked = golden(mount(BUNDLE.files))[0][1]
-    kept = shelf.kept()[-1]
-    shelf.discard(kept)
-    shelf.borrow(kept, Broken)
+    kept = program_cache.kept()[-1]
+    program_cache.discard(kept)
+    program_cache.borrow(kept, Broken)
     with pytest.raises(EngineFailed, match=r"the engine panicked: index out of bounds$"):
         engine.decide(b"{}")
     assert decide(engine, asked).outcome == "permit"

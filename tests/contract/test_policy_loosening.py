@@ -10,7 +10,7 @@ import pytest
 from tests.said import said
 from tests.small import AGENT, small
 
-from vedette.adapters.rego.stage import read_bundle
+from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.domain.base.errors import AlreadyDone
 from vedette.domain.bundle import Bundle
 from vedette.operations.modes import granted

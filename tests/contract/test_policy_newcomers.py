@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from vedette.adapters.rego.engine import EngineFailed, PlainEngine
-from vedette.adapters.rego.profile import check, check_readers
-from vedette.adapters.rego.stage import SubprocessStage, read_bundle
-from vedette.adapters.rego.syntax import Fault, read_modules
+from vedette.adapters.policy_engines.regorus.engine import EngineFailed, PlainEngine
+from vedette.adapters.policy_engines.regorus.profile import check, check_readers
+from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
+from vedette.adapters.policy_engines.regorus.syntax import Fault, read_modules
 from vedette.domain.bundle import Bundle
 from vedette.policy.bundle_data import mount
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from tests.gcs import serving
 
-from vedette.adapters.bundle_file import PUBLIC_FILE, unpack
-from vedette.adapters.bundle_shelf import open_shelf
-from vedette.adapters.bundle_shelf.bucket import EMULATOR
-from vedette.adapters.rego.stage import read_bundle
+from vedette.adapters.bundles import PUBLIC_FILE, unpack
+from vedette.adapters.bundles.bucket import EMULATOR
+from vedette.adapters.bundles.repository import open_shelf
+from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.config.deployment import Edges, PolicyPlan
 from vedette.domain.base.errors import AlreadyDone, BadCommand, BadPolicy, Outrun, Unavailable
 from vedette.domain.bundle import Bundle

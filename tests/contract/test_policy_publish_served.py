@@ -20,8 +20,8 @@ import uvicorn
 from starlette.applications import Starlette
 from tests.opa import find_opa
 
-from vedette.adapters.bundle_file import PUBLIC_FILE, revision_text, unpack
-from vedette.adapters.bundle_file.tar import read_tar, write_tar
+from vedette.adapters.bundles import PUBLIC_FILE, revision_text, unpack
+from vedette.adapters.bundles.tar import read_tar, write_tar
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.bundle import Bundle
 from vedette.policy.distribution import Archive, Shelving

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.gcs import Gcs, serving
 
-from vedette.adapters.bundle_shelf import BucketShelf, DirectoryShelf, open_shelf
-from vedette.adapters.bundle_shelf.bucket import EMULATOR, HOST
+from vedette.adapters.bundles.bucket import EMULATOR, HOST
+from vedette.adapters.bundles.repository import BucketShelf, DirectoryShelf, open_shelf
 from vedette.domain.base.errors import BadFleet, BadPolicy, Unavailable
 
 GZIP = b"\x1f\x8b\r\n\r\n--vedette-part-of-an-upload\r\n\x00\xff the end\r\n"
@@ -115,7 +115,7 @@ def test_a_bucket_that_does_not_exist_is_told(gcs: Gcs) -> None:
 def test_an_answer_that_breaks_off_is_no_answer(
     gcs: Gcs, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr("vedette.adapters.bundle_shelf.bucket.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("vedette.adapters.bundles.bucket.TIMEOUT_S", 0.2)
     shelf = open_shelf("gs://policies")
     for length in (1000, 200_000):  # in one part, and in several
         raw = bytes(length)
@@ -135,12 +135,12 @@ def test_a_bucket_that_sends_for_ever_is_not_read_for_ever(
 ) -> None:
     shelf = open_shelf("gs://policies")
     shelf.put("a", bytes(100_000))
-    monkeypatch.setattr("vedette.adapters.bundle_shelf.bucket.WHOLE_S", 0)
+    monkeypatch.setattr("vedette.adapters.bundles.bucket.WHOLE_S", 0)
     with pytest.raises(Unavailable, match="too slowly"):
         shelf.get("a")
     monkeypatch.undo()
     monkeypatch.setenv(EMULATOR, gcs.url)
-    monkeypatch.setattr("vedette.adapters.bundle_shelf.bucket.MAX_BYTES", 99_999)
+    monkeypatch.setattr("vedette.adapters.bundles.bucket.MAX_BYTES", 99_999)
     with pytest.raises(BadPolicy, match="is larger"):
         shelf.get("a")
 
@@ -190,7 +190,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 def test_a_writer_that_hangs_does_not_keep_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vedette.adapters.bundle_shelf.directory.LOCK_S", 0.1)
+    monkeypatch.setattr("vedette.adapters.bundles.directory.LOCK_S", 0.1)
     shelf = open_shelf(str(tmp_path / "shelf"))
     assert shelf.replace("b", b"1", None)
     version = shelf.get("b")

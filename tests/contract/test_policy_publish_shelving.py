@@ -14,9 +14,9 @@ import pytest
 from tests.contract.test_store import ADAPTERS, Opened, Opener, open_sqlite
 from tests.gcs import Gcs, serving
 
-from vedette.adapters.bundle_shelf import open_shelf
-from vedette.adapters.bundle_shelf.bucket import EMULATOR
-from vedette.adapters.rego.stage import read_bundle
+from vedette.adapters.bundles.bucket import EMULATOR
+from vedette.adapters.bundles.repository import open_shelf
+from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.config.deployment import Edges, PolicyPlan
 from vedette.domain.bundle import Bundle
 from vedette.policy.distribution import Archive, Shelving
@@ -219,7 +219,7 @@ async def test_a_worker_that_does_not_lead_shows_what_the_leader_signed(
 def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gcs]:
     with serving("policies") as served:
         monkeypatch.setenv(EMULATOR, served.url)
-        monkeypatch.setattr("vedette.adapters.bundle_shelf.bucket.TIMEOUT_S", 0.2)
+        monkeypatch.setattr("vedette.adapters.bundles.bucket.TIMEOUT_S", 0.2)
         yield served
 
 

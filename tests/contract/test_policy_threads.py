@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from vedette.adapters.rego import shelf
-from vedette.adapters.rego.engine import EngineFailed, PlainEngine, RegorusEngine
-from vedette.adapters.rego.stage import read_bundle
+from vedette.adapters.policy_engines.regorus import program_cache
+from vedette.adapters.policy_engines.regorus.engine import EngineFailed, PlainEngine, RegorusEngine
+from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.domain.bundle import Bundle
 from vedette.domain.ports import PolicyEngine
 from vedette.policy.bundle_data import mount
@@ -141,14 +141,14 @@ def test_what_does_not_load_takes_nothing_to_another_thread(
 
 
 def test_thread_keeps_the_last_few_only(make: Make) -> None:
-    engines = [make(revision(number)) for number in range(shelf.KEPT + 2)]
-    kept = shelf.kept()
-    assert len(kept) == shelf.KEPT
+    engines = [make(revision(number)) for number in range(program_cache.KEPT + 2)]
+    kept = program_cache.kept()
+    assert len(kept) == program_cache.KEPT
     assert [engine.digest in kept[-1] for engine in engines[-2:]] == [False, True]
     first = engines[0]
     assert not any(first.digest in key for key in kept)
     assert engines[-1].decide(b"{}") == first.decide(b"{}")  # made anew
-    assert first.digest in shelf.kept()[-1]
+    assert first.digest in program_cache.kept()[-1]
 
 
 def test_same_rules_over_other_data_are_kept_apart(make: Make) -> None:
@@ -170,9 +170,11 @@ def test_memory_stays_bounded_over_fifty_swaps(unraised: list[str]) -> None:
         engine.decide(b"{}")
         return int(process.memory_info().rss)
 
-    before = max(swap(number) for number in range(2 * shelf.KEPT))
-    after = max(swap(number) for number in range(2 * shelf.KEPT, 2 * shelf.KEPT + 50))
-    assert len(shelf.kept()) == shelf.KEPT
+    before = max(swap(number) for number in range(2 * program_cache.KEPT))
+    after = max(
+        swap(number) for number in range(2 * program_cache.KEPT, 2 * program_cache.KEPT + 50)
+    )
+    assert len(program_cache.kept()) == program_cache.KEPT
     assert after - before < 15_000_000  # 45 MB if all were kept
     assert unraised == []
 

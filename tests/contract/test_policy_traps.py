@@ -15,10 +15,10 @@ import orjson
 import pytest
 from tests.opa import find_opa
 
-from vedette.adapters.rego.engine import PlainEngine, RegorusEngine
-from vedette.adapters.rego.profile import check
-from vedette.adapters.rego.stage import read_bundle
-from vedette.adapters.rego.syntax import read_modules
+from vedette.adapters.policy_engines.regorus.engine import PlainEngine, RegorusEngine
+from vedette.adapters.policy_engines.regorus.profile import check
+from vedette.adapters.policy_engines.regorus.stage import read_bundle
+from vedette.adapters.policy_engines.regorus.syntax import read_modules
 from vedette.domain.base.canonical import SAFE_INTEGER
 from vedette.domain.base.errors import EngineFailed
 from vedette.domain.bundle import Bundle

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from vedette.adapters.rego import stage as stages
-from vedette.adapters.rego.attempt import Trial
-from vedette.adapters.rego.stage import SubprocessStage, read_bundle
+from vedette.adapters.policy_engines.regorus import stage as stages
+from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
+from vedette.adapters.policy_engines.regorus.trial_process import Trial
 from vedette.domain.bundle import Bundle
 
 POLICIES = Path(__file__).resolve().parent.parent.parent / "policies"
@@ -125,8 +125,8 @@ async def test_nothing_is_imported_from_the_current_folder(
 
 FORKED = """
 import os, signal, sys
-from vedette.adapters.rego.beside import Beside
-from vedette.adapters.rego.trial import _at, _say
+from vedette.adapters.policy_engines.regorus.forked_check import Beside
+from vedette.adapters.policy_engines.regorus.trial import _at, _say
 
 def work():
     {work}

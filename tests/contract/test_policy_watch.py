@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 from watchdog.observers.api import BaseObserver
 
-from vedette.adapters import policy_watch
-from vedette.adapters.policy_watch import saved
+from vedette.adapters.bundles import watch
+from vedette.adapters.bundles.watch import saved
 from vedette.testing.toy import until
 
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that nobody waits for seconds, and a slow machine is no pause between two saves."""
-    monkeypatch.setattr(policy_watch, "QUIET_S", 0.3)
-    monkeypatch.setattr(policy_watch, "GONE_S", 0.1)
-    monkeypatch.setattr(policy_watch, "THERE_S", 0.3)
+    monkeypatch.setattr(watch, "QUIET_S", 0.3)
+    monkeypatch.setattr(watch, "GONE_S", 0.1)
+    monkeypatch.setattr(watch, "THERE_S", 0.3)
 
 
 @asynccontextmanager

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from tests.prometheus import Prometheus
 
-from vedette.adapters.file_source import CsvSource
-from vedette.adapters.prometheus import PrometheusMetrics
-from vedette.adapters.prometheus_source import source as module
-from vedette.adapters.prometheus_source.client import AwayError
-from vedette.adapters.prometheus_source.series import LONGEST, chosen, series_name
-from vedette.adapters.prometheus_source.source import PrometheusSource, probe
+from vedette.adapters.files.source import CsvSource
+from vedette.adapters.prometheus import source as module
+from vedette.adapters.prometheus.client import AwayError
+from vedette.adapters.prometheus.series import LONGEST, chosen, series_name
+from vedette.adapters.prometheus.source import PrometheusSource, probe
+from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.config import load_settings
 from vedette.config.source_tables import PrometheusPlan, QueryPlan
 from vedette.domain.base.clock import MICROS, SystemClock, from_iso
@@ -342,7 +342,7 @@ async def test_what_another_answer_means(
 
 
 async def test_too_long_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vedette.adapters.prometheus_source import client
+    from vedette.adapters.prometheus import client
 
     monkeypatch.setattr(client, "MOST_BYTES", 1000)
     with served(answering(200, b"x" * 2000, [])) as (port, _):
@@ -353,7 +353,7 @@ async def test_too_long_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_server_that_dribbles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each word of it comes in time, and the whole never would."""
-    from vedette.adapters.prometheus_source import client
+    from vedette.adapters.prometheus import client
 
     monkeypatch.setattr(client, "TIMEOUT_S", 0.3)
     over = threading.Event()

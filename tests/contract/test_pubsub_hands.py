@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from google.pubsub_v1.types import pubsub
 
-from vedette.adapters.prometheus import PrometheusMetrics
+from vedette.adapters.pubsub.batch_delivery import Hand, Poison
 from vedette.adapters.pubsub.decode import Decoder
-from vedette.adapters.pubsub.hand import Hand, Poison
 from vedette.adapters.pubsub.inbox import Inbox
 from vedette.adapters.pubsub.source import HANDS, Limits, PubsubSource
+from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.config.deployment import PubsubPlan
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import StoreFailed

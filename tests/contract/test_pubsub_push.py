@@ -21,10 +21,10 @@ from starlette.routing import Route
 from tests.pubsub import Emulator
 from tests.push import ACCOUNT, AUDIENCE, SUBSCRIPTION, Issuer, ce, issuing, serving, wrapped
 
-from vedette.adapters.jwt import Jwks, Verifier
-from vedette.adapters.prometheus import PrometheusMetrics
+from vedette.adapters.identity.jwt import Jwks, Verifier
 from vedette.adapters.pubsub.client import connect
 from vedette.adapters.pubsub.decode import Decoder
+from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.config.deployment import PushPlan
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import ENVELOPE

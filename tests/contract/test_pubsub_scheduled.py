@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from vedette.adapters.pubsub.cloud_scheduler import ATTRIBUTE, Schedules
 from vedette.adapters.pubsub.decode import Decoder
-from vedette.adapters.pubsub.scheduled import ATTRIBUTE, Schedules
 from vedette.adapters.pubsub.source_decoder import decoder
-from vedette.adapters.schedule_source import ScheduleSource, cron_walls
+from vedette.adapters.schedule.source import ScheduleSource, cron_walls
 from vedette.config.deployment import PushPlan
 from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.clock import MICROS, from_iso, iso

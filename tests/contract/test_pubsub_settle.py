@@ -12,9 +12,9 @@ import pytest
 from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
-from vedette.adapters.prometheus import PrometheusMetrics
+from vedette.adapters.pubsub.acknowledgement import IDS, Settler, attempt
 from vedette.adapters.pubsub.leases import Leases
-from vedette.adapters.pubsub.settle import IDS, Settler, attempt
+from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 
 IDS_OF_12 = [f"a{n}" for n in range(12)]
 
@@ -92,8 +92,8 @@ async def settling(broker: Broker) -> AsyncIterator[tuple[Settler, list[str], Pr
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vedette.adapters.pubsub.settle._FIRST_S", 0.0001)
-    monkeypatch.setattr("vedette.adapters.pubsub.settle._LAST_S", 0.001)
+    monkeypatch.setattr("vedette.adapters.pubsub.acknowledgement._FIRST_S", 0.0001)
+    monkeypatch.setattr("vedette.adapters.pubsub.acknowledgement._LAST_S", 0.001)
 
 
 async def test_batches_hold_a_thousand_ids() -> None:

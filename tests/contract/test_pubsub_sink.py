@@ -19,10 +19,10 @@ from google.api_core.exceptions import DeadlineExceeded
 from tests.faults.sink_child import publishing_fleet
 from tests.pubsub import Emulator
 
-from vedette.adapters.pubsub import sink
+from vedette.adapters.pubsub import publisher
 from vedette.adapters.pubsub.client import Connection, connect
 from vedette.adapters.pubsub.decode import Decoder
-from vedette.adapters.pubsub.sink import Flow
+from vedette.adapters.pubsub.publisher import Flow
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import ENVELOPE, Event
 from vedette.sdk import publish
@@ -187,7 +187,7 @@ def test_without_credentials_nothing_was_sent_and_it_may_come_again(
         raise DefaultCredentialsError("there are none yet")  # type: ignore[no-untyped-call]
 
     monkeypatch.delenv("PUBSUB_EMULATOR_HOST", raising=False)
-    monkeypatch.setattr(sink, "_clients", {})
+    monkeypatch.setattr(publisher, "_clients", {})
     monkeypatch.setattr("google.auth.default", none)
     found = publish(made_up(), 1, type="t")
     assert found.state == "retry", found
@@ -211,8 +211,8 @@ def test_making_the_client_takes_of_the_calls_time(
         now_s[0] += takes_s
         return Client()
 
-    monkeypatch.setattr(sink, "_client", slow)
-    monkeypatch.setattr(sink, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(publisher, "_client", slow)
+    monkeypatch.setattr(publisher, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     assert publish(made_up(timeout_us=400_000), 1, type="t").state == state
     assert given == ([pytest.approx(0.3)] if state == "done" else [])
 
@@ -258,7 +258,7 @@ def test_flow_bounds_messages_and_bytes_and_gives_up_in_time() -> None:
 
 async def test_a_full_publisher_did_nothing(topic: Topic) -> None:
     call = topic.call(target={**topic.call().target, "max_messages": 1}, timeout_us=200_000)
-    flow = sink._flow(topic.path, call.target)
+    flow = publisher._flow(topic.path, call.target)
     with flow.room(1, 0):
         full = await asyncio.to_thread(publish, call, 1, type="t")
         assert full.state == "retry"

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from tests.pubsub import Broker, Emulator, broker, find_emulator
 
-from vedette.adapters.prometheus import PrometheusMetrics
+from vedette.adapters.pubsub.acknowledgement import Settler
+from vedette.adapters.pubsub.batch_delivery import Hand
 from vedette.adapters.pubsub.client import connect
 from vedette.adapters.pubsub.decode import Decoder
-from vedette.adapters.pubsub.hand import Hand
 from vedette.adapters.pubsub.inbox import Delivery
-from vedette.adapters.pubsub.settle import Settler
 from vedette.adapters.pubsub.source import Limits, PubsubSource
 from vedette.adapters.pubsub.stream import Pauses
+from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.config.deployment import PubsubPlan
 from vedette.domain.base.clock import MICROS, SystemClock
 from vedette.domain.base.errors import StoreFailed, Unavailable
@@ -200,7 +200,7 @@ async def test_hands_side_by_side_would_not_keep_it(
     here: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control: what keeps the order above is that one hand hands over at a time."""
-    monkeypatch.setattr("vedette.adapters.pubsub.hand.BATCH", 8)
+    monkeypatch.setattr("vedette.adapters.pubsub.batch_delivery.BATCH", 8)
     await here.subscription("sub", "jobs")
     await here.publish("jobs", *jobs(here, 400, key=lambda n: f"k{n % 4}"))
     intake = Slow()

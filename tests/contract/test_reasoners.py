@@ -14,11 +14,11 @@ import orjson
 import pytest
 from tests.remote import gateway
 
-from vedette.adapters.adk.reasoner import AdkReasoner
-from vedette.adapters.local_judges import LocalJudges
-from vedette.adapters.worker_pool.judges import Making, WorkerJudges
-from vedette.adapters.worker_pool.pool import WorkerPool
-from vedette.adapters.worker_pool.remote import RemoteJudges
+from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
+from vedette.adapters.reasoners.in_process import LocalJudges
+from vedette.adapters.reasoners.workers.reasoner_client import Making, WorkerJudges
+from vedette.adapters.reasoners.workers.remote_reasoner import RemoteJudges
+from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 from vedette.domain.action import Proposal
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Memory
@@ -47,7 +47,7 @@ tools:
 AGENT_PY = """\
 from pathlib import Path
 from google.adk.agents import LlmAgent
-from vedette.adapters.adk.tools import declared_tools
+from vedette.adapters.reasoners.adk.tools import declared_tools
 
 HERE = Path(__file__).parent
 root_agent = LlmAgent(name="sorter", model="none", instruction="Sort.", tools=declared_tools(HERE))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.pg import server
 
-from vedette.adapters.ledger_file import Archive, Exported, Joined, archive, export, last_before
+from vedette.adapters.ledger_export import Archive, Exported, Joined, archive, export, last_before
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.effect import Call, Outcome

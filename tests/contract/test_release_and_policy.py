@@ -15,7 +15,7 @@ from tests.contract.test_releases import running
 from tests.faults.scenario import BANK, BANK_YAML
 from tests.pg import server
 
-from vedette.adapters.rego.stage import read_bundle
+from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.config.settings import StorePlan
 from vedette.config.snapshot import keep_snapshot
 from vedette.domain.base.errors import BadCommand, BadFleet, StoreFailed, VedetteError

@@ -17,9 +17,9 @@ from tests.workers import LIMITS, brief, until, write_judge
 from websockets.asyncio.client import unix_connect
 from websockets.sync.client import unix_connect as connect_here
 
-from vedette.adapters.worker_pool import judges, remote
-from vedette.adapters.worker_pool.door import Door
-from vedette.adapters.worker_pool.remote import KEPT
+from vedette.adapters.reasoners.workers import reasoner_client, remote_reasoner
+from vedette.adapters.reasoners.workers.remote_reasoner import KEPT
+from vedette.adapters.reasoners.workers.websocket_server import Door
 from vedette.config.agent_folder import release_digest
 from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.domain.conflict import Superseded
@@ -56,7 +56,7 @@ async def test_a_worker_that_comes_back_is_asked_only_what_is_still_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who was sent away meanwhile was in the berth already; its answer would be nobody's."""
-    monkeypatch.setattr(remote, "_KEEP_S", 0.1)
+    monkeypatch.setattr(remote_reasoner, "_KEEP_S", 0.1)
     write_judge(tmp_path / "agents", code=WAITING)
     async with gateway(tmp_path, limits=replace(LIMITS, time_us=60_000_000)) as there:
         gate = tmp_path / "gate"
@@ -105,7 +105,7 @@ async def test_a_fold_whose_worker_goes_is_given_up_within_a_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole gateway waits for it. Nor does the next worker answer it to nobody."""
-    monkeypatch.setattr(judges, "START_S", 20.0)  # so long, were it waited for
+    monkeypatch.setattr(reasoner_client, "START_S", 20.0)  # so long, were it waited for
     since = [(n, brief(n, value=0.5).event) for n in range(1, 5)]
     async with gateway(tmp_path) as there:
         hello, headers = _hello(there), _bearer(there)

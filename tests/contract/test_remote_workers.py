@@ -22,12 +22,12 @@ from tests.workers import CHARTER, EVERY, LIMITS, REGISTRY, alive, brief, until,
 from websockets.asyncio.client import unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from vedette.adapters.google_tokens import Metadata
-from vedette.adapters.local_judges import LocalJudges
-from vedette.adapters.worker_pool import door, remote
-from vedette.adapters.worker_pool.asked import WorkerLost
-from vedette.adapters.worker_pool.relay import gateway_address
-from vedette.adapters.worker_pool.remote import KEPT
+from vedette.adapters.identity.google import Metadata
+from vedette.adapters.reasoners.in_process import LocalJudges
+from vedette.adapters.reasoners.workers import remote_reasoner, websocket_server
+from vedette.adapters.reasoners.workers.pending_call import WorkerLost
+from vedette.adapters.reasoners.workers.remote_reasoner import KEPT
+from vedette.adapters.reasoners.workers.websocket_client import gateway_address
 from vedette.config.agent_folder import release_digest
 from vedette.config.agent_loader import judge_of
 from vedette.domain.base.errors import BadCommand, Unavailable
@@ -133,8 +133,8 @@ async def test_a_host_that_is_stopped_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It cannot be told anything, and another worker stands by."""
-    monkeypatch.setattr(remote, "_WAY_S", 0.2)
-    monkeypatch.setattr(door, "_HANG_S", 0.2)
+    monkeypatch.setattr(remote_reasoner, "_WAY_S", 0.2)
+    monkeypatch.setattr(websocket_server, "_HANG_S", 0.2)
     async with gateway(tmp_path, limits=replace(LIMITS, time_us=500_000)) as there:
         process = there.process()
         assert (await there.judges.reason(brief())).label == "seen 1"

@@ -11,7 +11,7 @@ import orjson
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vedette.adapters.rego.engine import RegorusEngine
+from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.domain.action import Action, bind
 from vedette.domain.action import Proposal as Asked
 from vedette.domain.agent import Agent

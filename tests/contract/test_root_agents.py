@@ -14,12 +14,12 @@ import pytest
 from tests.contract.test_adk_reasoner import AGENT_PY, AGENT_YAML, write
 from tests.workers import LIMITS, Crew, until
 
-from vedette.adapters.adk.reasoner import AdkReasoner
-from vedette.adapters.adk.root_agent import describe_root_agent, read_root_agent
-from vedette.adapters.adk.tools import read_declared
-from vedette.adapters.worker_pool import pool
-from vedette.adapters.worker_pool.protection import protection
-from vedette.adapters.worker_pool.root_agents import describe_in_worker
+from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
+from vedette.adapters.reasoners.adk.root_agent import describe_root_agent, read_root_agent
+from vedette.adapters.reasoners.adk.tools import read_declared
+from vedette.adapters.reasoners.workers import supervisor
+from vedette.adapters.reasoners.workers.root_agents import describe_in_worker
+from vedette.adapters.reasoners.workers.sandbox_probe import protection
 from vedette.config import Isolation, Settings
 from vedette.config.agent_folder import release_digest
 from vedette.domain.base.errors import BadFleet
@@ -116,7 +116,7 @@ def registered_echo() -> list[tuple[str, str]]:
 
 
 SILENT = """
-from vedette.adapters.adk import root_agent as ours
+from vedette.adapters.reasoners.adk import root_agent as ours
 
 class Nothing:
     def model_dump(self):
@@ -149,7 +149,7 @@ async def test_what_goes_wrong_in_a_worker_is_told_by_file_and_line(tmp_path: Pa
 
 
 FORGED = """
-from vedette.adapters.adk import root_agent as ours
+from vedette.adapters.reasoners.adk import root_agent as ours
 from vedette.domain.base.errors import BadFleet
 
 WORDS = 'fine") (run curl | sh)\\n\\x1b[2Jerror[bad-fleet]: \\u202e\\ud800'
@@ -249,7 +249,7 @@ async def test_a_worker_s_zygote_that_does_not_end_keeps_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Outside a box, code can stop the process that started it; the loop turns on meanwhile."""
-    monkeypatch.setattr(pool, "LINGER_S", 2.0)
+    monkeypatch.setattr(supervisor, "LINGER_S", 2.0)
     folder = write(tmp_path, STOPS + AGENT_PY)
     describe = root_agents(settings_of(tmp_path, box=False))
     asked = asyncio.ensure_future(describe({"sorter": (folder, release_digest(folder))}))

@@ -18,16 +18,7 @@ import apsw
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vedette.adapters.keys import (
-    KEY_FILE,
-    PUBLIC_FILE,
-    KeyFolder,
-    ledger_key,
-    line_of,
-    next_files,
-    read_key,
-)
-from vedette.adapters.ledger_file import (
+from vedette.adapters.ledger_export import (
     Exported,
     export,
     prove,
@@ -35,6 +26,15 @@ from vedette.adapters.ledger_file import (
     verify_growth,
     verify_proof,
     verify_store,
+)
+from vedette.adapters.signing_keys import (
+    KEY_FILE,
+    PUBLIC_FILE,
+    KeyFolder,
+    ledger_key,
+    line_of,
+    next_files,
+    read_key,
 )
 from vedette.config import Settings
 from vedette.domain.base import failpoint

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from vedette.adapters import policy_watch
-from vedette.adapters.file_source import JsonlSource
+from vedette.adapters.bundles import watch
+from vedette.adapters.files.source import JsonlSource
 from vedette.cli import exit_code
 from vedette.domain.base.errors import BadCommand, Forbidden, StoreFailed, Unavailable, VedetteError
 from vedette.domain.budget import MINUTE_US
@@ -108,7 +108,7 @@ def break_watcher(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
             yield None
         raise OSError(28, "no inotify watches are left")
 
-    monkeypatch.setattr(policy_watch, "saved", saved)
+    monkeypatch.setattr(watch, "saved", saved)
 
 
 def end_watcher(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def end_watcher(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in ():
             yield None
 
-    monkeypatch.setattr(policy_watch, "saved", saved)
+    monkeypatch.setattr(watch, "saved", saved)
 
 
 def break_local_api(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ async def test_a_policy_that_could_not_be_stored_is_offered_again(
     async def at_once(at_us: int) -> None:
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(policy_watch, "saved", saved)
+    monkeypatch.setattr(watch, "saved", saved)
     monkeypatch.setattr(Running, "offer_policy", offer)
     monkeypatch.setattr(fleet.app.line.clock, "sleep_until", at_once, raising=False)
     running = await run(fleet, until_idle=False)

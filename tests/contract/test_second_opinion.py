@@ -19,10 +19,10 @@ from tests.opa import ROOT, find_opa
 from tests.questions import BUNDLE
 from tests.said import Said, said
 
-from vedette.adapters import opa_wasm
-from vedette.adapters.opa import OwnServer
-from vedette.adapters.opa_wasm import repository
-from vedette.adapters.prometheus import PrometheusMetrics
+from vedette.adapters.policy_engines import opa_wasm
+from vedette.adapters.policy_engines.opa import OwnServer
+from vedette.adapters.policy_engines.opa_wasm import repository
+from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.config import Settings
 from vedette.config.deployment import Edges, PolicyPlan
 from vedette.domain.agent import Scope

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from tests.alarm import sound
 
-from vedette.adapters.local_hands import LocalHands
-from vedette.adapters.secrets import SecretManager, wire, with_secrets
-from vedette.adapters.secrets.manager import EMULATOR, _crc32c
+from vedette.adapters.identity.secrets import SecretManager, wire, with_secrets
+from vedette.adapters.identity.secrets.manager import EMULATOR, _crc32c
+from vedette.adapters.tools.in_process import LocalHands
 from vedette.config.secret_reference import is_literal, is_version, read_secret, references
 from vedette.config.settings import StorePlan, read_settings
 from vedette.domain.base.errors import BadFleet, Unavailable

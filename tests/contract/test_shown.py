@@ -25,12 +25,13 @@ from tests.contract.test_people_cli import Cli
 
 from vedette.adapters.bigquery.rows import Maker
 from vedette.adapters.bigquery.sql import AT, ROW
-from vedette.adapters.file_source import CsvSource, JsonlSource
-from vedette.adapters.host_source import HostSource
-from vedette.adapters.maildir_source import MaildirSource
-from vedette.adapters.prometheus_source.series import points
+from vedette.adapters.files.source import CsvSource, JsonlSource
+from vedette.adapters.host.source import HostSource
+from vedette.adapters.mail import mail_event
+from vedette.adapters.mail.maildir import MaildirSource
+from vedette.adapters.prometheus.series import points
 from vedette.adapters.pubsub.decode import Decoder
-from vedette.adapters.sql_source.source import SqlSource
+from vedette.adapters.sql.source import SqlSource
 from vedette.config import load_settings
 from vedette.config.settings_file import SourceFile
 from vedette.config.source_tables import SqlPlan
@@ -48,7 +49,6 @@ from vedette.domain.schedule import Tick
 from vedette.domain.trigger import Schedule
 from vedette.ledger.history.hold_groups import group_of
 from vedette.ledger.history.lists import hold_item
-from vedette.mail import mail_event
 from vedette.notices import Notice, facts, letter
 from vedette.serve.alertmanager import routes
 from vedette.serve.orders import carry_out

@@ -17,10 +17,10 @@ import pytest
 from tests import imap, smtp
 from tests.contract.test_mail_targets import Hand, ImapBox, MaildirBox, tools
 
-from vedette.adapters.imap_source import NoFolder
-from vedette.adapters.imap_source import probe as look
-from vedette.adapters.imap_source.pool import close_all
-from vedette.adapters.smtp import Unanswered, deliver, deliver_some, probe
+from vedette.adapters.mail.imap import NoFolder
+from vedette.adapters.mail.imap import probe as look
+from vedette.adapters.mail.imap.pool import close_all
+from vedette.adapters.mail.smtp import Unanswered, deliver, deliver_some, probe
 from vedette.config.mail_servers import with_relays
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import Permanent, Temporary, Unsendable

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from vedette.adapters.file_source import BATCH, CsvSource, JsonlSource
-from vedette.adapters.host_source import HostSource
-from vedette.adapters.schedule_source import ScheduleSource, cron_walls
+from vedette.adapters.files.source import BATCH, CsvSource, JsonlSource
+from vedette.adapters.host.source import HostSource
+from vedette.adapters.schedule.source import ScheduleSource, cron_walls
 from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.clock import MICROS, SystemClock, from_iso, iso
 from vedette.domain.base.errors import BadFleet, StoreFailed

@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 from tests import pg
 
-from vedette.adapters.sql_source import in_postgres, in_sqlite
-from vedette.adapters.sql_source import source as module
-from vedette.adapters.sql_source.in_postgres import PostgresTable
-from vedette.adapters.sql_source.in_sqlite import create
-from vedette.adapters.sql_source.marks import Marks
-from vedette.adapters.sql_source.rows import instant
-from vedette.adapters.sql_source.source import SqlSource, open_table, probe
-from vedette.adapters.sql_source.tables import AwayError
+from vedette.adapters.sql import postgres, sqlite
+from vedette.adapters.sql import source as module
+from vedette.adapters.sql.postgres import PostgresTable
+from vedette.adapters.sql.rows import instant
+from vedette.adapters.sql.source import SqlSource, open_table, probe
+from vedette.adapters.sql.sqlite import create
+from vedette.adapters.sql.tables import AwayError
+from vedette.adapters.sql.watermark import Marks
 from vedette.config import load_settings
 from vedette.config.source_tables import SqlPlan
 from vedette.domain.base.clock import MICROS
@@ -508,7 +508,7 @@ def test_the_file_is_whole_on_the_disk_before_it_has_its_name(
             left = what.with_name(what.name + "-journal").exists()
             synced.append((path.exists() or left, count))
 
-    monkeypatch.setattr(in_sqlite, "sync", seen)
+    monkeypatch.setattr(sqlite, "sync", seen)
     create(path, script, "sql:board")
     ((named, count),) = synced
     assert not named
@@ -656,8 +656,8 @@ async def test_a_server_that_falls_silent_is_given_up(
     answers: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the login, within it, and when it is asked; nobody waits for longer."""
-    monkeypatch.setattr(in_postgres, "_CONNECT_S", 2)  # the library's least
-    monkeypatch.setattr(in_postgres, "_ANSWER_S", 0.1)
+    monkeypatch.setattr(postgres, "_CONNECT_S", 2)  # the library's least
+    monkeypatch.setattr(postgres, "_ANSWER_S", 0.1)
     plan = SqlPlan("b", "comment", "t", "id", "seq", url_env="BOARD_URL")
     with silent(answers) as port:
         monkeypatch.setenv("BOARD_URL", f"postgresql://me:geheim@127.0.0.1:{port}/none")

@@ -13,9 +13,9 @@ import pytest
 from tests.said import said
 from tests.small import AGENT, small
 
-from vedette.adapters.rego.engine import RegorusEngine
-from vedette.adapters.rego.stage import read_bundle
-from vedette.adapters.schedule_source import cron_walls
+from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
+from vedette.adapters.policy_engines.regorus.stage import read_bundle
+from vedette.adapters.schedule.source import cron_walls
 from vedette.config import load_fleet, load_settings
 from vedette.domain.agent import Fleet
 from vedette.domain.bundle import Bundle
@@ -41,7 +41,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def _observe(root: Path) -> None:
-    from vedette.mail import mail_event
+    from vedette.adapters.mail import mail_event
 
     mails = [
         mail_event("maildir:sample", p.name, p.read_bytes(), subject=p.name, received_us=1)

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.jepsen.link import Link
 from tests.pg import find_bin, server
 
-from vedette.adapters.ledger_file import verify_store
+from vedette.adapters.ledger_export import verify_store
 from vedette.config import load_settings
 from vedette.domain.base.errors import BadFleet, BadStore, Outrun, StoreFailed, Unavailable
 from vedette.domain.budget import Cap

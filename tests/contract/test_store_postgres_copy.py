@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.pg import server
 
-from vedette.adapters.keys import KeyFolder, ledger_key, line_of, next_files, read_key
-from vedette.adapters.ledger_file import verify_store
+from vedette.adapters.ledger_export import verify_store
+from vedette.adapters.signing_keys import KeyFolder, ledger_key, line_of, next_files, read_key
 from vedette.config import Settings
 from vedette.domain.base import failpoint
 from vedette.domain.base.canonical import canonical

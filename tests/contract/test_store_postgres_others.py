@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.pg import server
 
-from vedette.adapters.ledger_file import verify_store
+from vedette.adapters.ledger_export import verify_store
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.bundle import Bundle

@@ -20,7 +20,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.namespaces import may_run, need
 
-from vedette.adapters.ledger_file import verify_store
+from vedette.adapters.ledger_export import verify_store
 from vedette.domain.base.errors import BadStore, StoreBusy, StoreFailed
 from vedette.domain.bundle import Bundle
 from vedette.domain.entry import Draft

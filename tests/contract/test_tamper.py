@@ -19,8 +19,8 @@ import orjson
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vedette.adapters.keys import line_of
-from vedette.adapters.ledger_file import Exported, export, verify_store
+from vedette.adapters.ledger_export import Exported, export, verify_store
+from vedette.adapters.signing_keys import line_of
 from vedette.domain.base.canonical import canonical, salted
 from vedette.domain.entry import Body, Draft
 from vedette.ledger.merkle import Checkpoint, Frontier, leaf_hash, sign_note

@@ -21,7 +21,7 @@ from joserfc.jws import serialize_compact
 from tests.googles import PATTERN, FakeGoogle, fake_google, google_tokens
 from tests.remote import FLEET, now_us, svid_tokens
 
-from vedette.adapters.svid import Issuer
+from vedette.adapters.identity.spiffe import Issuer
 from vedette.domain.base import failpoint
 from vedette.domain.identity import Identity
 from vedette.domain.ports.tokens import BadToken, Tokens

@@ -16,7 +16,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from vedette import tell
-from vedette.adapters.otel import OtlpSpans
+from vedette.adapters.telemetry.otel import OtlpSpans
 from vedette.config.deployment import TelemetryPlan
 from vedette.domain.effect import Outcome
 from vedette.domain.event import Event

@@ -16,8 +16,8 @@ import pytest
 from tests.contract.test_migrate import HELD, unpacked
 from tests.contract.test_store_sqlite import mounts, need_mounts
 
-from vedette.adapters.ledger_file import verify_store
-from vedette.adapters.rego.stage import SubprocessStage
+from vedette.adapters.ledger_export import verify_store
+from vedette.adapters.policy_engines.regorus.stage import SubprocessStage
 from vedette.cli import main
 from vedette.domain.bundle import Bundle
 from vedette.domain.ports import Finding

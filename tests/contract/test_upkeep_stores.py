@@ -9,8 +9,15 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.contract.test_store import ADAPTERS, CLOCK, KEY
 
-from vedette.adapters.keys import line_of
-from vedette.adapters.ledger_file import Archive, Joined, archive, prove, verify_proof, verify_store
+from vedette.adapters.ledger_export import (
+    Archive,
+    Joined,
+    archive,
+    prove,
+    verify_proof,
+    verify_store,
+)
+from vedette.adapters.signing_keys import line_of
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.errors import AlreadyDone, BadCommand, BadStore
 from vedette.domain.entry import Body, Draft

@@ -16,14 +16,14 @@ import pytest
 
 from vedette.adapters.bigquery.rows import Maker as TableMaker
 from vedette.adapters.bigquery.sql import AT, ROW
-from vedette.adapters.prometheus_source.series import named, points
+from vedette.adapters.mail.event import mail_event
+from vedette.adapters.prometheus.series import named, points
 from vedette.adapters.pubsub.decode import Decoder
-from vedette.adapters.sql_source.rows import Maker
+from vedette.adapters.sql.rows import Maker
 from vedette.config.source_tables import VOUCHED_LABELS, SqlPlan
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.origin import Ref, Roots, resolve
 from vedette.domain.ports import Refused
-from vedette.mail.event import mail_event
 from vedette.serve.orders import carry_out
 from vedette.testing.toy import World, do, job, toy_fleet
 

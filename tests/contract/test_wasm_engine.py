@@ -13,10 +13,10 @@ import wasmtime
 from tests.opa import find_opa
 from tests.questions import BUNDLE, decide, generated
 
-from vedette.adapters.opa_wasm import MachineCode, WasmEngine, build, engine, machine
-from vedette.adapters.opa_wasm import find_opa as find
-from vedette.adapters.rego.engine import RegorusEngine
-from vedette.adapters.rego.golden import golden
+from vedette.adapters.policy_engines.opa_wasm import MachineCode, WasmEngine, build, engine, machine
+from vedette.adapters.policy_engines.opa_wasm import find_opa as find
+from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
+from vedette.adapters.policy_engines.regorus.golden_inputs import golden
 from vedette.domain.base.errors import BadFleet, BadPolicy, EngineFailed
 from vedette.domain.bundle import Bundle
 from vedette.policy.bundle_data import mount

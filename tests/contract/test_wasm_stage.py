@@ -15,13 +15,19 @@ from tests.opa import find_opa
 from tests.questions import BUNDLE
 from tools.policy_wasm import compile_rules, digest, rules
 
-from vedette.adapters import opa_wasm
-from vedette.adapters.bundle_file import PUBLIC_FILE, unpack
-from vedette.adapters.bundle_file.tar import read_tar
-from vedette.adapters.ledger_file import archive, last_before
-from vedette.adapters.opa_wasm import WasmEngine, WasmRepository, WasmStage, build, repository
-from vedette.adapters.rego.engine import RegorusEngine
-from vedette.adapters.rego.golden import golden, must_deny
+from vedette.adapters.bundles import PUBLIC_FILE, unpack
+from vedette.adapters.bundles.tar import read_tar
+from vedette.adapters.ledger_export import archive, last_before
+from vedette.adapters.policy_engines import opa_wasm
+from vedette.adapters.policy_engines.opa_wasm import (
+    WasmEngine,
+    WasmRepository,
+    WasmStage,
+    build,
+    repository,
+)
+from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
+from vedette.adapters.policy_engines.regorus.golden_inputs import golden, must_deny
 from vedette.config.deployment import Edges, PolicyPlan
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.errors import BadPolicy
@@ -170,7 +176,7 @@ def _with(settings: Any, engine: str) -> Any:
 
 
 def _metrics() -> Any:
-    from vedette.adapters.prometheus import PrometheusMetrics
+    from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 
     return PrometheusMetrics()
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from tests.workers import CHARTER, EVERY, LIMITS, alive, brief, crew, write_judge
 
-from vedette.adapters.worker_pool.begun import LOCK, Begun
-from vedette.adapters.worker_pool.judges import Making, WorkerJudges
-from vedette.adapters.worker_pool.pool import WorkerPool
+from vedette.adapters.reasoners.workers.fork_server_start import LOCK, Begun
+from vedette.adapters.reasoners.workers.reasoner_client import Making, WorkerJudges
+from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 
 # Says what of the judging kit was there before it imported any of it.
 TELLS = """
@@ -73,7 +73,7 @@ def test_one_that_nobody_wants_is_ended() -> None:
 
 def test_one_ends_with_whoever_began_it() -> None:
     """A start that is killed before it has a pool leaves no process behind."""
-    code = "from vedette.adapters.worker_pool.begun import Begun;"
+    code = "from vedette.adapters.reasoners.workers.fork_server_start import Begun;"
     code += "import os; b = Begun(); print(b._process.pid, flush=True); os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     left = int(done.stdout)

@@ -20,11 +20,11 @@ import orjson
 import pytest
 from tests.workers import JUDGE_PY, Crew, alive, brief, crew, until, write_judge
 
-from vedette.adapters.worker_pool import begun, birth, pool, wire
-from vedette.adapters.worker_pool.asked import WorkerLost
-from vedette.adapters.worker_pool.frames import BadFrame, Frame, pack
-from vedette.adapters.worker_pool.hands import WorkerHands
-from vedette.adapters.worker_pool.plain import read_plain
+from vedette.adapters.reasoners.workers import fork_server_start, protocol, supervisor, worker_start
+from vedette.adapters.reasoners.workers.frames import BadFrame, Frame, pack
+from vedette.adapters.reasoners.workers.pending_call import WorkerLost
+from vedette.adapters.reasoners.workers.plain_data import read_plain
+from vedette.adapters.reasoners.workers.tool_client import WorkerHands
 from vedette.domain.agent import Limits
 from vedette.domain.base.errors import Temporary, Unavailable
 from vedette.domain.effect import Call, Outcome
@@ -62,7 +62,7 @@ async def test_a_forged_answer_ends_the_question_it_is_for(tmp_path: Path, told:
     async with crew(tmp_path) as there:
         await there.judges.reason(brief(key="early"))
         number = there.judges._seats["worker"]._number + 1
-        raw = pack(number, wire.DONE, forged).hex()
+        raw = pack(number, protocol.DONE, forged).hex()
         guilty, *others = ask(there, "guilty", do="garbage", bytes=raw) + ask(there, "a", "b")
         error, *answers = await all_told(guilty, *others)
         assert "no plain data" in str(error)
@@ -108,7 +108,7 @@ async def test_a_word_that_was_taken_is_not_waited_for_again(tmp_path: Path) -> 
 @contextmanager
 def short_of_files(times: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Let the next forks fail as they do when the engine has no file left; yields their count."""
-    real, failed = birth.fork, [0]
+    real, failed = worker_start.fork, [0]
 
     def fork(*args: Any) -> Any:
         if failed[0] < times:
@@ -117,7 +117,7 @@ def short_of_files(times: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
         return real(*args)
 
     with monkeypatch.context() as patched:
-        patched.setattr(birth, "fork", fork)
+        patched.setattr(worker_start, "fork", fork)
         yield failed
 
 
@@ -143,7 +143,7 @@ async def test_who_waits_while_no_worker_can_be_forked_is_asked_later(
 async def test_where_no_worker_can_ever_be_forked_it_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(birth, "BIRTH_S", 0.5)
+    monkeypatch.setattr(worker_start, "BIRTH_S", 0.5)
     async with crew(tmp_path) as there:
         with short_of_files(10**6, monkeypatch):
             told = await all_told(*ask(there, "a", "b"))
@@ -196,7 +196,7 @@ async def test_a_fork_that_fails_charges_nobody(tmp_path: Path) -> None:
 @contextmanager
 def held(folder: Path) -> Iterator[Callable[[], None]]:
     """Hold the workers' lock as something that was left behind would; yields what lets it go."""
-    path = folder / "state" / begun.LOCK
+    path = folder / "state" / fork_server_start.LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -249,13 +249,13 @@ async def test_what_is_left_behind_holds_up_no_other_run_unsaid(tmp_path: Path, 
 async def test_a_lock_that_is_never_given_up_is_said_to_whoever_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(birth, "BIRTH_S", 2.0)
+    monkeypatch.setattr(worker_start, "BIRTH_S", 2.0)
     told: list[str] = []
     with held(tmp_path) as let_go:
         async with crew(tmp_path) as there:
             errors = await all_told(*ask(there, "a", "b"))
             assert {type(error) for error in errors} == {Unavailable}
-            path = str(tmp_path / "state" / begun.LOCK)
+            path = str(tmp_path / "state" / fork_server_start.LOCK)
             assert "came up within 2 s" in str(errors[0])
             assert path in str(errors[0])
             there.pool.tell(told.append)
@@ -272,7 +272,7 @@ async def test_a_lock_that_is_never_given_up_is_said_to_whoever_asks(
 async def test_calls_that_no_worker_came_for_were_not_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(birth, "BIRTH_S", 0.5)
+    monkeypatch.setattr(worker_start, "BIRTH_S", 0.5)
     folder = tmp_path / "agents" / "worker"
     folder.mkdir(parents=True)
     tool = Tool("order.place", "order", "wire", {}, (), "queryable", "act", "query")
@@ -310,7 +310,7 @@ async def test_a_crowd_before_the_lock_does_not_keep_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is asked of a process that does not listen yet is bounded; the rest comes later."""
-    monkeypatch.setattr(pool, "_AHEAD", 2)
+    monkeypatch.setattr(supervisor, "_AHEAD", 2)
     with held(tmp_path) as let_go:
         async with crew(tmp_path) as there:
             asked = [
@@ -342,6 +342,6 @@ async def test_what_a_killed_judge_says_is_not_taken(tmp_path: Path) -> None:
         seat = there.judges._seats["worker"]
         (one,) = seat.pending.values()
         seat.kill("went over its memory limit", charge=False)
-        plain, blob = wire.thought_out(Thought(label="not to be trusted", confidence=1.0))
-        seat.taken(Frame(one.number, wire.DONE, plain, blob), one)
+        plain, blob = protocol.thought_out(Thought(label="not to be trusted", confidence=1.0))
+        seat.taken(Frame(one.number, protocol.DONE, plain, blob), one)
         assert [thought.label for thought in await all_told(*asked)] == ["seen 1"]

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from tests.workers import alive, until
 
-from vedette.adapters.worker_pool.asked import WorkerLost
-from vedette.adapters.worker_pool.hands import HUNG, WorkerHands
-from vedette.adapters.worker_pool.pool import WorkerPool
+from vedette.adapters.reasoners.workers.pending_call import WorkerLost
+from vedette.adapters.reasoners.workers.supervisor import WorkerPool
+from vedette.adapters.reasoners.workers.tool_client import HUNG, WorkerHands
 from vedette.config.reach import Reach
 from vedette.domain.agent import Limits
 from vedette.domain.effect import Call, Outcome, RowWrite

@@ -31,10 +31,10 @@ from tests.workers import (
     write_judge,
 )
 
-from vedette.adapters.local_judges import LocalJudges
-from vedette.adapters.worker_pool.asked import WorkerLost
-from vedette.adapters.worker_pool.begun import COMMAND
-from vedette.adapters.worker_pool.errors import Raised
+from vedette.adapters.reasoners.in_process import LocalJudges
+from vedette.adapters.reasoners.workers.fork_server_start import COMMAND
+from vedette.adapters.reasoners.workers.pending_call import WorkerLost
+from vedette.adapters.reasoners.workers.remote_error import Raised
 from vedette.config.agent_loader import judge_of
 from vedette.domain.agent import Limits
 from vedette.domain.base.errors import Temporary, Unavailable

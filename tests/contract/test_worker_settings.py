@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.workers import alive, until
 
-from vedette.adapters.worker_pool.confine import resident
+from vedette.adapters.reasoners.workers.confinement import resident
 from vedette.config import Isolation, Settings, load_fleet, load_settings
 from vedette.domain.agent import Limits
 from vedette.domain.base.errors import BadFleet
@@ -89,7 +89,7 @@ def test_the_size_of_a_process_is_told_with_and_without_proc() -> None:
 ORPHAN = """
 import os, subprocess, sys, time
 child = [sys.executable, "-c", "import sys, time; sys.platform = {platform!r};"
-    "from vedette.adapters.worker_pool import confine;"
+    "from vedette.adapters.reasoners.workers import confinement as confine;"
     "confine._die_with_parent();"
     "print('ready', flush=True); time.sleep(60)"]
 process = subprocess.Popen(child, stdout=subprocess.PIPE)

@@ -45,8 +45,8 @@ from tests.faults.scenario import (
 )
 from tests.faults.world import FileWorld
 
-from vedette.adapters.ledger_file import archive, archived_of, last_before, verify_store
-from vedette.adapters.ledger_file.archive import Archive, Joined
+from vedette.adapters.ledger_export import archive, archived_of, last_before, verify_store
+from vedette.adapters.ledger_export.archive import Archive, Joined
 from vedette.backup import back_up
 from vedette.cli import sentence
 from vedette.domain.base.disk_errors import told_of_disk

@@ -401,7 +401,7 @@ def dump(stage: Stage, folder: Path, *, verify: bool = False, archived: bool = F
     Every judgement is made again, and comes out as recorded. With `verify` the product's own
     verification has to find nothing either. Of what is `archived` nothing may be left to judge by.
     """
-    from vedette.adapters.ledger_file import export, verify_store
+    from vedette.adapters.ledger_export import export, verify_store
     from vedette.judge_releases import judge_again
     from vedette.store.banks import SqliteBank
     from vedette.stores import open_reading

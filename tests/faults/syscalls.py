@@ -28,8 +28,8 @@ from functools import partial
 from typing import NamedTuple
 
 # Names by which faults go, the calls that are meant (their numbers on x86-64 and aarch64, as in
-# vedette.adapters.worker_pool.seccomp), and where the file is named: a descriptor, or a path and
-# what it is relative to (-1: the current folder).
+# vedette.adapters.reasoners.workers.seccomp), and where the file is named: a descriptor, or a path
+# and what it is relative to (-1: the current folder).
 _TABLE = """
 write write 1 64 fd 0; write pwrite64 18 68 fd 0; write writev 20 66 fd 0
 write pwritev 296 70 fd 0; write pwritev2 328 287 fd 0; write sendfile 40 71 fd 0

@@ -12,7 +12,7 @@ import pytest
 from tests.faults.apart import AGENTS, Apart, environment_of, family, memory_of, wrong_with
 from tests.remote import now_us
 
-from vedette.adapters.svid import Signer
+from vedette.adapters.identity.spiffe import Signer
 from vedette.domain.event import Event
 
 EVENTS, LATE = 400, 40

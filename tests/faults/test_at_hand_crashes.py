@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from vedette.adapters.sql_source import source as module
-from vedette.adapters.sql_source.in_sqlite import create
-from vedette.adapters.sql_source.source import SqlSource
+from vedette.adapters.sql import source as module
+from vedette.adapters.sql.source import SqlSource
+from vedette.adapters.sql.sqlite import create
 from vedette.config.source_tables import SqlPlan
 from vedette.engine.quiet_time import MARGIN_US
 from vedette.testing.clock import ManualClock

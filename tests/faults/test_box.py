@@ -26,10 +26,10 @@ import pytest
 from tests.hostile import AGENT_PY, AGENT_YAML, ATTACKS_PY, JUDGE_PY, TOOLS_PY
 from tests.workers import Crew, brief
 
-from vedette.adapters.worker_pool.asked import WorkerLost
-from vedette.adapters.worker_pool.hands import WorkerHands
-from vedette.adapters.worker_pool.protection import protection
-from vedette.adapters.worker_pool.root_agents import describe_in_worker
+from vedette.adapters.reasoners.workers.pending_call import WorkerLost
+from vedette.adapters.reasoners.workers.root_agents import describe_in_worker
+from vedette.adapters.reasoners.workers.sandbox_probe import protection
+from vedette.adapters.reasoners.workers.tool_client import WorkerHands
 from vedette.config.reach import reach_of
 from vedette.domain.agent import Limits
 from vedette.domain.base.errors import BadFleet

@@ -13,7 +13,7 @@ import pytest
 from tests.contract.test_store_sqlite import mounts, need_mounts
 from tests.faults.full_child import events
 
-from vedette.adapters.ledger_file import verify_store
+from vedette.adapters.ledger_export import verify_store
 from vedette.store.sqlite import OpenedStore
 
 ROOT = Path(__file__).parents[2]

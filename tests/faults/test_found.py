@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vedette.adapters.keys import KEY_FILE, PUBLIC_FILE, ledger_key
+from vedette.adapters.signing_keys import KEY_FILE, PUBLIC_FILE, ledger_key
 from vedette.domain.base import failpoint
 from vedette.domain.run import Run
 from vedette.engine.held_actions import wake_at

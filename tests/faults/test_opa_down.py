@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.opa_server import OpaServer
 
-from vedette.adapters.rego.engine import RegorusEngine
-from vedette.adapters.rego.stage import read_bundle
+from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
+from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.config.deployment import Edges, PolicyPlan
 from vedette.domain.decision_request import Nobody
 from vedette.policy.replay import replay

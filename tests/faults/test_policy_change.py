@@ -253,7 +253,7 @@ def folder_waits(state: Path) -> bool:
 
 def trial_takes(policies: Path) -> float:
     """Return how many seconds the trial of the folder takes by itself: the calibration."""
-    from vedette.adapters.rego.stage import SubprocessStage, read_bundle
+    from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
 
     began = time.monotonic()
     assert not asyncio.run(SubprocessStage().try_out(read_bundle(policies)))

@@ -18,7 +18,7 @@ from tests.faults.kill import judged_again
 from tests.pg import server
 from tools.real_fleet import lay_out, receiver
 
-from vedette.adapters.ledger_file import verify_store
+from vedette.adapters.ledger_export import verify_store
 from vedette.judging.series import generate
 from vedette.store.postgres import OpenedPostgres
 

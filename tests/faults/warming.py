@@ -40,8 +40,8 @@ def keep_content() -> None:
     """
     keep("vedette.config", "load_fleet", lambda root, settings, **_: root, again)
     keep("vedette.policy.bundle_data", "mount", lambda files: frozenset(files.items()))
-    keep("vedette.adapters.rego.stage", "read_bundle", lambda folder: folder)
-    stage = import_module("vedette.adapters.opa_wasm.stage").WasmStage
+    keep("vedette.adapters.policy_engines.regorus.stage", "read_bundle", lambda folder: folder)
+    stage = import_module("vedette.adapters.policy_engines.opa_wasm.stage").WasmStage
     keep(stage, "_compared", lambda _, bundle: bundle.digest)
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from vedette.adapters.rego.engine import RegorusEngine
-from vedette.adapters.rego.stage import read_bundle
+from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
+from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.config.agent import Around, read_agent
 from vedette.config.bank import read_bank
 from vedette.domain.action import Action, bind_declared

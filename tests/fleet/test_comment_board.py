@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from vedette.adapters.sql_source.source import SqlSource
-from vedette.adapters.target_records import read_record
+from vedette.adapters.audit import read_record
+from vedette.adapters.sql.source import SqlSource
 from vedette.config.agent_loader import load_module
 from vedette.config.source_tables import SqlPlan
 from vedette.domain.base import failpoint

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from tests.fleet.deciding import REGISTRY, ROOT, Outcome, decided, shipped, yaml
 
+from vedette.adapters.mail.parse import parse_mail
 from vedette.config.agent_loader import build_judge
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Memory
 from vedette.judging import Judge
-from vedette.mail.parse import parse_mail
 
 FOLDER = ROOT / "agents" / "inbox_triage"
 LABELS: dict[str, dict[str, Any]] = json.loads(

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from vedette.adapters.schedule_source import ScheduleSource
+from vedette.adapters.schedule.source import ScheduleSource
 from vedette.cli.memory_flips import would_flip
 from vedette.domain.base.canonical import canonical, sha256_hex
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, VedetteError

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.opa import find_opa
 
-from vedette.adapters.rego import stage as policy_stage
-from vedette.adapters.rego.stage import SubprocessStage, read_bundle
+from vedette.adapters.policy_engines.regorus import stage as policy_stage
+from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
 from vedette.domain.ports import Finding

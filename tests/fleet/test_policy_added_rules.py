@@ -14,9 +14,9 @@ from typing import Any
 import orjson
 import pytest
 
-from vedette.adapters.rego.engine import RegorusEngine
-from vedette.adapters.rego.golden import question, reading
-from vedette.adapters.rego.stage import SubprocessStage, read_bundle
+from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
+from vedette.adapters.policy_engines.regorus.golden_inputs import question, reading
+from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import Decision, read_decision
 from vedette.policy.bundle_data import mount

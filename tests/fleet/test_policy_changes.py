@@ -17,8 +17,8 @@ import orjson
 import pytest
 from tests.opa import find_opa
 
-from vedette.adapters.rego.golden import question, reading
-from vedette.adapters.rego.stage import SubprocessStage, read_bundle
+from vedette.adapters.policy_engines.regorus.golden_inputs import question, reading
+from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import Decision, read_decision
 from vedette.domain.ports import PolicyEngine

@@ -15,10 +15,10 @@ from typing import Any
 import orjson
 import pytest
 
-from vedette.adapters.rego import engine as regorus_engine
-from vedette.adapters.rego.engine import EngineFailed, RegorusEngine
-from vedette.adapters.rego.golden import NOW_US, question, reading
-from vedette.adapters.rego.stage import SubprocessStage, read_bundle
+from vedette.adapters.policy_engines.regorus import engine as regorus_engine
+from vedette.adapters.policy_engines.regorus.engine import EngineFailed, RegorusEngine
+from vedette.adapters.policy_engines.regorus.golden_inputs import NOW_US, question, reading
+from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import read_decision

@@ -16,8 +16,8 @@ import pytest
 from tests.broken_disk import broken_disk
 from tests.fleet.test_learning import content, learned, order
 
-from vedette.adapters.keys import ledger_key, line_of
-from vedette.adapters.ledger_file import archive
+from vedette.adapters.ledger_export import archive
+from vedette.adapters.signing_keys import ledger_key, line_of
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, StoreFailed, VedetteError
 from vedette.domain.event import Event

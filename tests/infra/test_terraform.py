@@ -17,8 +17,8 @@ from tests.infra import grants
 from tests.infra.plans import ROOT, Checked, check, copy, edit, need_terraform, stand_in
 
 from vedette.adapters.bigquery.tables import CLUSTERED, VIEWS
-from vedette.adapters.google_tokens import GoogleTokens, IamCredentials, Metadata
-from vedette.adapters.worker_pool.door import PATH
+from vedette.adapters.identity.google import GoogleTokens, IamCredentials, Metadata
+from vedette.adapters.reasoners.workers.websocket_server import PATH
 from vedette.cli import cli
 from vedette.config import load_settings
 from vedette.config.deployment import PubsubPlan

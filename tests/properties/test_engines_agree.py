@@ -17,8 +17,8 @@ from tests.engines import Engines
 from tests.questions import BUNDLE, generated, questions
 from tests.rego_compare import by_regorus, refusals, server
 
-from vedette.adapters.rego.engine import RegorusEngine
-from vedette.adapters.rego.golden import golden, must_deny
+from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
+from vedette.adapters.policy_engines.regorus.golden_inputs import golden, must_deny
 from vedette.domain.bundle import Bundle
 from vedette.policy.bundle_data import mount
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vedette.adapters.worker_pool import wire
-from vedette.adapters.worker_pool.errors import raised
-from vedette.adapters.worker_pool.frames import HEAD, MOST, BadFrame, Frame, Frames, pack
-from vedette.adapters.worker_pool.judge_side import failed
-from vedette.adapters.worker_pool.plain import pack_plain, read_plain
+from vedette.adapters.reasoners.workers import protocol
+from vedette.adapters.reasoners.workers.frames import HEAD, MOST, BadFrame, Frame, Frames, pack
+from vedette.adapters.reasoners.workers.plain_data import pack_plain, read_plain
+from vedette.adapters.reasoners.workers.reasoner_worker import failed
+from vedette.adapters.reasoners.workers.remote_error import raised
 from vedette.domain.action import Proposal
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.event import Event
@@ -108,33 +108,35 @@ def test_a_briefing_crosses(
     sent = Briefing(
         "run", "agent", "key", 7, 3, 1, event, charter, registry, known, row, tuple(turns)
     )
-    told = wire.read(wire.pack(wire.briefing_out(sent, 5)))
-    there = wire.memories_in(wire.read(wire.pack([wire.memory_out(m) for m in known])))
-    assert same(wire.briefing_in(told, "agent", charter, registry, {5: there}), sent)
+    told = protocol.read(protocol.pack(protocol.briefing_out(sent, 5)))
+    there = protocol.memories_in(
+        protocol.read(protocol.pack([protocol.memory_out(m) for m in known]))
+    )
+    assert same(protocol.briefing_in(told, "agent", charter, registry, {5: there}), sent)
 
 
 @given(tools, calls)
 def test_a_call_crosses(tool: Tool, call: Call) -> None:
-    told = wire.read(wire.pack((wire.tool_out(tool), wire.call_out(call))))
+    told = protocol.read(protocol.pack((protocol.tool_out(tool), protocol.call_out(call))))
     assert same(Tool(*told[0]), tool)
     assert same(Call(*told[1]), call)
 
 
 @given(thoughts)
 def test_a_thought_crosses(thought: Thought) -> None:
-    assert same(wire.thought_in(*wire.thought_out(thought)), thought)
+    assert same(protocol.thought_in(*protocol.thought_out(thought)), thought)
 
 
 @given(st.none() | outcomes, rows)
 def test_outcomes_and_rows_cross(outcome: Outcome | None, written: list[RowWrite]) -> None:
-    assert same(wire.outcome_in(wire.outcome_out(outcome)), outcome)
-    assert same(wire.rows_in(wire.rows_out(written)), written)
+    assert same(protocol.outcome_in(protocol.outcome_out(outcome)), outcome)
+    assert same(protocol.rows_in(protocol.rows_out(written)), written)
 
 
 @pytest.mark.parametrize("state", ["", "0a1b2c3", "0A1B2C3D", "0a1b2c3d\n", "a" * 64, None, 7])
 def test_a_thought_whose_state_has_no_name_is_refused(state: Any) -> None:
     with pytest.raises(BadFrame):
-        wire.thought_in(*wire.thought_out(Thought("x", 1.0, state=state)))
+        protocol.thought_in(*protocol.thought_out(Thought("x", 1.0, state=state)))
 
 
 @given(data)
@@ -153,11 +155,11 @@ def test_plain_data_crosses_and_nan_too(value: Any) -> None:
 def test_no_value_is_ever_taken_for_a_reference(value: Any, beside: Any) -> None:
     """In neither form: a value out of an event must not turn into a trusted one."""
     thought = Thought("x", 1.0, (Proposal("t", {"to": value, "n": beside}),), state=STATE)
-    (proposal,) = wire.thought_in(*wire.thought_out(thought)).proposals
+    (proposal,) = protocol.thought_in(*protocol.thought_out(thought)).proposals
     assert same(proposal.args["to"], value)
     by = {"to": Ref("/x"), "n": beside}
-    (by_ref,) = wire.thought_in(
-        *wire.thought_out(replace(thought, proposals=(replace(thought.proposals[0], args=by),)))
+    (by_ref,) = protocol.thought_in(
+        *protocol.thought_out(replace(thought, proposals=(replace(thought.proposals[0], args=by),)))
     ).proposals
     assert by_ref.args["to"] == Ref("/x")
 
@@ -166,8 +168,8 @@ def test_no_value_is_ever_taken_for_a_reference(value: Any, beside: Any) -> None
 def test_bytes_of_any_kind_are_an_answer_or_are_refused(noise: bytes) -> None:
     """Whatever a worker sends, nothing but BadFrame comes of it."""
     for read in (
-        read_plain, wire.outcome_in, wire.rows_in, raised,
-        lambda b: wire.thought_in(b, b""),
+        read_plain, protocol.outcome_in, protocol.rows_in, raised,
+        lambda b: protocol.thought_in(b, b""),
     ):  # fmt: skip
         for form in (b"", b"j", b"s"):
             try:
@@ -176,7 +178,7 @@ def test_bytes_of_any_kind_are_an_answer_or_are_refused(noise: bytes) -> None:
                 continue
 
 
-@given(data, st.sampled_from([wire.outcome_in, wire.rows_in, raised]))
+@given(data, st.sampled_from([protocol.outcome_in, protocol.rows_in, raised]))
 def test_data_of_another_shape_is_refused(value: Any, read: Any) -> None:
     for packed in (pack_plain(value), pack_plain([value, math.nan])):
         try:

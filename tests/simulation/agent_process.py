@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
-from vedette.adapters.worker_pool.asked import WorkerLost
+from vedette.adapters.reasoners.workers.pending_call import WorkerLost
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.memory import Briefing
 from vedette.domain.ports import Thought

@@ -22,8 +22,8 @@ from tests.simulation.clock import SimClock
 from tests.simulation.loop import OWNER, Owner, SimLoop
 
 from vedette import config
-from vedette.adapters.rego import stage
-from vedette.adapters.rego.engine import RegorusEngine
+from vedette.adapters.policy_engines.regorus import stage
+from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.app import App, open_app
 from vedette.config import Isolation, Settings, agent_loader
 from vedette.config.fleet import Loaded

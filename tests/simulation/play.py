@@ -40,7 +40,7 @@ from tests.simulation.plan import AGENTS, DISK_FAULTS, HELD, ROW, Operation, Pla
 from tests.simulation.server import Server, in_place
 from tests.simulation.world import closed_world, collect_histories
 
-from vedette.adapters.ledger_file import archive, archived_of, last_before
+from vedette.adapters.ledger_export import archive, archived_of, last_before
 from vedette.domain.base.errors import AlreadyDone, BadCommand, Temporary, VedetteError
 from vedette.ledger.history.lists import hold_item
 from vedette.operations import commands as product

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vedette.adapters.prometheus import METRICS, PrometheusMetrics
+from vedette.adapters.telemetry.prometheus import METRICS, PrometheusMetrics
 from vedette.config.yaml import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[2]

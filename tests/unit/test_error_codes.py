@@ -21,7 +21,7 @@ SRC = Path(vedette.__file__).parent
 ABSTRACT = {"error"}
 # What another program's API names; our own codes are all in `LESSONS`.
 IMPORTED = ("vedette.domain.base.errors", "vedette.domain.conflict", "vedette.domain.ports.tokens",
-            "vedette.adapters.worker_pool.asked")  # fmt: skip
+            "vedette.adapters.reasoners.workers.pending_call")  # fmt: skip
 
 
 def all_kinds(kind: type[VedetteError]) -> set[type[VedetteError]]:

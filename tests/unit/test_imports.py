@@ -105,14 +105,14 @@ LATER = frozenset(
         "sqlite3",
         "statistics",
         "zoneinfo",
-        "vedette.adapters.host_source",
-        "vedette.adapters.schedule_source",
+        "vedette.adapters.host.source",
+        "vedette.adapters.schedule.source",
         "vedette.console",
         "vedette.operations.corrections",
         "vedette.operations.scaffold",
         "vedette.judging.examples",
         "vedette.live",
-        "vedette.mail",
+        "vedette.adapters.mail",
         "vedette.outside",
         "vedette.serve.http",
         "vedette.ledger.history",
@@ -187,8 +187,8 @@ def test_the_trial_of_a_policy_and_the_zygote_begin_before_the_event_loop_is_loa
     begins = """
 import vedette.cli.run, vedette.config
 vedette.config.load_settings
-from vedette.adapters.rego.stage import SubprocessStage
-from vedette.adapters.worker_pool.begun import Begun
+from vedette.adapters.policy_engines.regorus.stage import SubprocessStage
+from vedette.adapters.reasoners.workers.fork_server_start import Begun
 """
     assert "asyncio" not in loaded(begins)
     assert "asyncio" in loaded(begins + "import vedette.app")

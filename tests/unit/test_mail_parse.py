@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vedette.adapters.mail.facts import mail_facts
+from vedette.adapters.mail.html import strip_html
+from vedette.adapters.mail.parse import TEXT_LIMIT, mail_lineage, mail_readers, parse_mail
 from vedette.domain.base.canonical import tame
-from vedette.mail.facts import mail_facts
-from vedette.mail.html import strip_html
-from vedette.mail.parse import TEXT_LIMIT, mail_lineage, mail_readers, parse_mail
 
 PLAIN = (
     b"From: =?utf-8?q?Fell=2C_Marguerite?= <mfell@fellside.example>\r\n"

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from vedette.adapters.mail import mail_event
 from vedette.config.agent_loader import load_module
 from vedette.domain.effect import Call, Outcome
-from vedette.mail import mail_event
 
 TOOLS = load_module(Path(__file__).resolve().parents[2] / "agents" / "inbox_triage", "tools")
 NAME = "1772331742.M0001.harbour"

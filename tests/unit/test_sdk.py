@@ -114,4 +114,4 @@ def test_a_tool_loads_no_client_that_it_does_not_name() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
-    assert done.stdout.splitlines() == ["", "vedette.adapters vedette.adapters.smtp"]
+    assert done.stdout.splitlines() == ["", "vedette.adapters vedette.adapters.mail.smtp"]

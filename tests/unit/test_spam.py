@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from vedette.adapters.mail.parse import parse_mail
 from vedette.judging.binary_classifier import NO, YES, Binary, _fit
 from vedette.judging.examples import Example
 from vedette.judging.mail_features import mail_features
 from vedette.judging.side_features import Extra
 from vedette.judging.spam import SpamBank, mail_words
-from vedette.mail.parse import parse_mail
 
 _HAM = "berth boat charter crew deposit harbour mooring repair tide week"
 _JUNK = "bonus casino cheap click coins guaranteed offer pills prize winner"

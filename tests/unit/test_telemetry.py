@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from vedette.adapters.prometheus import METRICS
+from vedette.adapters.telemetry.prometheus import METRICS
 from vedette.domain.entry import KINDS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "telemetry.md"

@@ -115,7 +115,7 @@ _Read = tuple[
 
 
 def _read(settings: Settings) -> _Read:
-    from vedette.adapters.rego.stage import read_bundle
+    from vedette.adapters.policy_engines.regorus.stage import read_bundle
     from vedette.config import load_fleet
     from vedette.domain.base.clock import SystemClock
     from vedette.stores import is_there
@@ -132,8 +132,8 @@ def _read(settings: Settings) -> _Read:
 def _asked(
     one: Agent, files: Mapping[str, bytes], revision: int, stops: list[tuple[str, str]]
 ) -> Asked:
-    from vedette.adapters.rego.engine import RegorusEngine
-    from vedette.adapters.schedule_source import cron_walls
+    from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
+    from vedette.adapters.schedule.source import cron_walls
     from vedette.domain.base.clock import SystemClock
     from vedette.domain.bundle import Bundle
     from vedette.operations.modes import granted, in_force, with_mode
@@ -156,7 +156,7 @@ def _asked(
 
 def folder_digest(settings: Settings) -> str | None:
     """Return the digest of the policy folder; None where it cannot be read."""
-    from vedette.adapters.rego.stage import read_bundle
+    from vedette.adapters.policy_engines.regorus.stage import read_bundle
     from vedette.domain.base.errors import BadPolicy
 
     try:

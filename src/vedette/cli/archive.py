@@ -56,8 +56,8 @@ def _archive(
 ) -> None:
     import shutil
 
-    from vedette.adapters.ledger_file import archive as write_segment
-    from vedette.adapters.ledger_file import archived_of, last_before
+    from vedette.adapters.ledger_export import archive as write_segment
+    from vedette.adapters.ledger_export import archived_of, last_before
 
     with reading(settings) as store:
         begun, open_from = archived_of(store).size, store.open_from()

@@ -52,7 +52,7 @@ def audit_targets(
 
 
 def _audit(settings: Settings, names: Sequence[str], since_us: int, now_us: int) -> dict[str, Any]:
-    from vedette.adapters.target_records import keeps_record, read_record
+    from vedette.adapters.audit import keeps_record, read_record
     from vedette.ledger.history.audit import AUDIT, read_ledger
 
     odd = sorted(set(names) - set(settings.targets))
@@ -98,7 +98,7 @@ def _names(name: str, settings: Settings, ledger: Ledger) -> frozenset[str]:
     Its own, those of targets that are the same place, and those that no target has any more: it
     may have been called so.
     """
-    from vedette.adapters.target_records import same_place
+    from vedette.adapters.audit import same_place
 
     here = settings.targets[name]
     same = {other for other, table in settings.targets.items() if same_place(here, table)}

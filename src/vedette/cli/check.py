@@ -309,7 +309,7 @@ def _tried_policy(
     folder: Path, shown: str, settings: Settings | None = None
 ) -> tuple[Bundle | None, list[dict[str, Any]]]:
     """Return the bundle of a policy folder, None if it cannot be read, and its findings."""
-    from vedette.adapters.rego.stage import SubprocessStage, read_bundle
+    from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
     from vedette.engines import trial_stage
 
     bundle: Bundle | None = None

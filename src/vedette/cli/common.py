@@ -68,7 +68,7 @@ def config_file(given: Path | None) -> Path:
 
 def settings_of(ctx: click.Context) -> Settings:
     """Return the fleet's settings. Raises BadFleet."""
-    from vedette.adapters.secrets import wire
+    from vedette.adapters.identity.secrets import wire
     from vedette.config import load_settings
 
     wire()

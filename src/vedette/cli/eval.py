@@ -61,7 +61,7 @@ def _lines(result: EvalResult) -> list[str]:
 def _results(
     settings: Settings, only: str | None
 ) -> tuple[list[EvalResult], list[tuple[str, str]]]:
-    from vedette.adapters.rego.stage import SubprocessStage, read_bundle
+    from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
     from vedette.config import load_fleet
     from vedette.config.problem import refuse
     from vedette.domain.base.clock import SystemClock
@@ -104,8 +104,8 @@ def _trials(
     settings: Settings, loaded: Loaded, bundle: Bundle, now_us: int
 ) -> Callable[[Agent], Trial]:
     """Return how an agent is put on trial. The bundle was admitted."""
-    from vedette.adapters.local_hands import LocalHands
-    from vedette.adapters.rego.engine import RegorusEngine
+    from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
+    from vedette.adapters.tools.in_process import LocalHands
     from vedette.config import build_judge, load_module
     from vedette.memory.retrieval import Recall
     from vedette.memory.training_set import Lessons

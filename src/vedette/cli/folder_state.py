@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def folder_state(settings: Settings, store: Reads) -> dict[str, Any]:
     """Return whether the folder differs from what is live, whether it waits, and that in words."""
-    from vedette.adapters.rego.stage import read_bundle
+    from vedette.adapters.policy_engines.regorus.stage import read_bundle
     from vedette.domain.bundle import Revision
     from vedette.policy.folder import POLICY_FOLDER, POLICY_REFUSED, waiting, waits
 

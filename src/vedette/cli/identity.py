@@ -12,7 +12,7 @@ from vedette.cli.common import as_json_option, say, settings_of, shown_time, tab
 from vedette.domain.identity import valid_name
 
 if TYPE_CHECKING:
-    from vedette.adapters.svid import Issuer
+    from vedette.adapters.identity.spiffe import Issuer
 
 
 def _issuer(ctx: click.Context) -> Issuer:

@@ -15,7 +15,7 @@ from vedette.cli.reconstruct import reconstruct
 from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
-    from vedette.adapters.ledger_file import Walk
+    from vedette.adapters.ledger_export import Walk
     from vedette.config import Settings
     from vedette.ledger.verify import Report
 
@@ -125,7 +125,7 @@ def _report(
     bodies: bool,
     archive: Path | None,
 ) -> Report:
-    from vedette.adapters.ledger_file import Exported, verify_store
+    from vedette.adapters.ledger_export import Exported, verify_store
     from vedette.ledger.merkle import ProofError
 
     try:
@@ -154,7 +154,7 @@ def _report(
 
 def _joined(archive: Path | None, record: Walk) -> Walk:
     """Put an archive before a record, if one is named."""
-    from vedette.adapters.ledger_file import Archive, Joined
+    from vedette.adapters.ledger_export import Archive, Joined
 
     return record if archive is None else Joined(Archive(archive), record)
 
@@ -199,7 +199,7 @@ def _text(value: dict[str, Any]) -> str:
 
 
 def _verify_proof(file: Path, key: Path | None, as_json: bool) -> int:
-    from vedette.adapters.ledger_file import CONSISTENCY, verify_growth, verify_proof
+    from vedette.adapters.ledger_export import CONSISTENCY, verify_growth, verify_proof
     from vedette.ledger.merkle import ProofError
 
     if key is None:
@@ -228,7 +228,7 @@ def _verify_proof(file: Path, key: Path | None, as_json: bool) -> int:
 @click.pass_context
 def ledger_export(ctx: click.Context, folder: Path, bodies: bool, as_json: bool) -> None:
     """Write the ledger into FOLDER, for anybody to verify."""
-    from vedette.adapters.ledger_file import export
+    from vedette.adapters.ledger_export import export
 
     settings = settings_of(ctx)
     with reading(settings) as store:
@@ -263,7 +263,7 @@ def ledger_prove(
 
     Checked anywhere by `vedette ledger verify FILE --key ledger.pub`.
     """
-    from vedette.adapters.ledger_file import prove, prove_growth
+    from vedette.adapters.ledger_export import prove, prove_growth
 
     if (seq is None) is (since is None):
         raise BadCommand("say what to prove", mend="give the SEQ of an entry, or --since SIZE")

@@ -21,8 +21,8 @@ def look(settings: Settings) -> list[Seen]:
     import orjson
 
     from vedette import live, outside
-    from vedette.adapters.rego.stage import read_bundle
-    from vedette.adapters.secrets import wire
+    from vedette.adapters.identity.secrets import wire
+    from vedette.adapters.policy_engines.regorus.stage import read_bundle
     from vedette.config import read_fleet
     from vedette.domain.base.clock import SystemClock
     from vedette.domain.base.errors import VedetteError

@@ -72,7 +72,7 @@ def mode_of(settings: Settings, agent: str) -> dict[str, Any]:
 
     From the live policy if there is a store; else from the folder. Raises BadCommand.
     """
-    from vedette.adapters.rego.stage import read_bundle
+    from vedette.adapters.policy_engines.regorus.stage import read_bundle
     from vedette.config import load_fleet
     from vedette.domain.base.clock import SystemClock
     from vedette.operations.modes import granted, in_force

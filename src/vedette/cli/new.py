@@ -51,7 +51,7 @@ def _refuse_what_was_taken_back(settings: Settings) -> None:
     A rollback did that, say. Adding to the folder makes it a new one, and the next start would
     publish all of it: what somebody had taken back would be in force again.
     """
-    from vedette.adapters.rego.stage import read_bundle
+    from vedette.adapters.policy_engines.regorus.stage import read_bundle
     from vedette.policy.folder import POLICY_FOLDER
     from vedette.stores import is_there
 

@@ -203,7 +203,7 @@ def _check_live(store: Reads, digest: str) -> list[str] | None:
     """Return what this version's check finds in the live policy; None if it could not say."""
     import asyncio
 
-    from vedette.adapters.rego.stage import SubprocessStage
+    from vedette.adapters.policy_engines.regorus.stage import SubprocessStage
 
     return asyncio.run(check_live(store, digest, SubprocessStage().try_out))
 

@@ -84,7 +84,7 @@ def policy_diff(ctx: click.Context, old: str, new: str, as_json: bool) -> None:
 def _files(settings: Settings, store: Reads, which: str) -> tuple[dict[str, bytes], str]:
     """Return the files of a revision or of the folder, and its name in the comparison."""
     if which == FOLDER:
-        from vedette.adapters.rego.stage import read_bundle
+        from vedette.adapters.policy_engines.regorus.stage import read_bundle
 
         return dict(read_bundle(settings.policies).files), FOLDER
     number, digest = store.revision()

@@ -9,7 +9,7 @@ import click
 from vedette.cli.common import as_json_option, human_verb, obey, plain, say, settings_of
 
 if TYPE_CHECKING:
-    from vedette.adapters.pubsub.declared import Change
+    from vedette.adapters.pubsub.declaration import Change
     from vedette.config import Settings
 
 _SIGNS = {"create": "+", "update": "~", "fixed": "!", "missing": "!", "extra": "?", "same": " "}
@@ -81,7 +81,7 @@ def _tell(ctx: click.Context, as_json: bool, *, applied: bool) -> None:
     import asyncio
 
     from vedette.adapters.pubsub import admin
-    from vedette.adapters.pubsub.declared import declared
+    from vedette.adapters.pubsub.declaration import declared
 
     settings = settings_of(ctx)
     wanted = declared(settings.sources, settings.targets)
@@ -102,7 +102,7 @@ def _tell(ctx: click.Context, as_json: bool, *, applied: bool) -> None:
 
 def _notes(settings: Settings) -> list[str]:
     """Return what has to be seen to elsewhere: the broker's own rights to dead letters."""
-    from vedette.adapters.pubsub.declared import dead_letter_subscription
+    from vedette.adapters.pubsub.declaration import dead_letter_subscription
     from vedette.config.deployment import PubsubPlan, PushPlan
 
     return [

@@ -23,7 +23,7 @@ from vedette.cli.common import (
 from vedette.domain.base.errors import BadCommand
 
 if TYPE_CHECKING:
-    from vedette.adapters.ledger_file import Walk
+    from vedette.adapters.ledger_export import Walk
     from vedette.ledger.history.target_match import Matched
 
 
@@ -82,7 +82,7 @@ def reconstruct(
 
 @contextmanager
 def _record(ctx: click.Context, export: Path | None, archive: Path | None) -> Iterator[Walk]:
-    from vedette.adapters.ledger_file import Archive, Exported, Joined
+    from vedette.adapters.ledger_export import Archive, Exported, Joined
 
     def joined(record: Walk) -> Walk:
         return record if archive is None else Joined(Archive(archive), record)

@@ -120,7 +120,7 @@ def _engine_for(
 ) -> Iterator[Callable[[Bundle], PolicyEngine]]:
     """Yield what makes an engine of a recorded bundle. Raises BadCommand without opa."""
     if name == "regorus":
-        from vedette.adapters.rego.stage import SubprocessStage
+        from vedette.adapters.policy_engines.regorus.stage import SubprocessStage
 
         yield SubprocessStage().load
         return
@@ -129,13 +129,13 @@ def _engine_for(
 
         yield wasm_maker(settings, store)
         return
-    from vedette.adapters.opa_wasm import find_opa
+    from vedette.adapters.policy_engines.opa_wasm import find_opa
 
     opa = find_opa(settings.root)
     if opa is None:
         mend = "put opa on PATH or name it in VEDETTE_OPA"
         raise BadCommand("--engine opa needs the program opa", mend=mend)
-    from vedette.adapters.opa import OwnServer
+    from vedette.adapters.policy_engines.opa import OwnServer
 
     with OwnServer(opa) as server:
         yield server.load

@@ -18,7 +18,7 @@ from vedette.cli.view import LiveView, PlainView
 from vedette.domain.base.errors import BadPolicy
 
 if TYPE_CHECKING:
-    from vedette.adapters.worker_pool.begun import Begun
+    from vedette.adapters.reasoners.workers.fork_server_start import Begun
     from vedette.config import Settings
     from vedette.signals import Signals
 
@@ -107,7 +107,7 @@ class _Early:
     """
 
     def __init__(self, settings: Settings) -> None:
-        from vedette.adapters.rego.stage import SubprocessStage, read_bundle
+        from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
         from vedette.engines import shipped_rules
 
         self.stage = SubprocessStage()
@@ -117,7 +117,7 @@ class _Early:
                 bundle = read_bundle(settings.policies)
                 self.stage.begin(bundle, compare=not shipped_rules(settings, bundle))
         if settings.isolation.processes:
-            from vedette.adapters.worker_pool.begun import Begun
+            from vedette.adapters.reasoners.workers.fork_server_start import Begun
 
             self.begun = Begun()
 

@@ -59,7 +59,7 @@ async def _shipped(settings: Settings) -> tuple[int, int]:
 
 def _opened(settings: Settings) -> SqlStore:
     """Open the store to write the marks. Raises StoreBusy while the fleet runs."""
-    from vedette.adapters.keys import ledger_key
+    from vedette.adapters.signing_keys import ledger_key
     from vedette.app import key_in_force
     from vedette.domain.base.clock import SystemClock
     from vedette.store.runner_lock import LOCK, own
@@ -76,7 +76,7 @@ def _opened(settings: Settings) -> SqlStore:
 
 
 def _checked(settings: Settings) -> dict[str, Any]:
-    from vedette.adapters.bigquery.compare import differences
+    from vedette.adapters.bigquery.reconciliation import differences
     from vedette.adapters.bigquery.shipper import mark_of
     from vedette.adapters.bigquery.tables import KINDS
     from vedette.edges import warehouse

@@ -112,7 +112,7 @@ def rebuild(ctx: click.Context, check: bool, as_json: bool) -> None:
 
 
 async def _rebuilt(settings: Settings) -> int:
-    from vedette.adapters.keys import ledger_key
+    from vedette.adapters.signing_keys import ledger_key
     from vedette.app import key_in_force
     from vedette.domain.base.clock import SystemClock
     from vedette.domain.base.state_folder import secure

@@ -135,8 +135,8 @@ def _read(settings: Settings, path: Path) -> Event:
                 raise BadEvent(f"holds {len(value)} events", where=str(path), mend="give one")
             value = value[0]
         return event_of(value)
+    from vedette.adapters.mail import mail_event
     from vedette.config import MaildirPlan
-    from vedette.mail import mail_event
 
     plans = [plan for plan in settings.sources if isinstance(plan, MaildirPlan)]
     source = f"maildir:{plans[0].name if plans else 'try'}"
@@ -148,7 +148,7 @@ def _read(settings: Settings, path: Path) -> Event:
 def _csv_row(settings: Settings, path: Path, row: int) -> _Given:
     from glob import glob
 
-    from vedette.adapters.file_source import CsvSource
+    from vedette.adapters.files.source import CsvSource
     from vedette.config import CsvPlan
     from vedette.domain.base.clock import SystemClock
 
@@ -183,8 +183,8 @@ def _before(store: Reads | None, agent: Agent, given: _Given) -> Before | None:
 def _trial(
     settings: Settings, loaded: Any, agent: Agent, store: Reads | None, now_us: int
 ) -> Trial:
-    from vedette.adapters.rego.engine import RegorusEngine
-    from vedette.adapters.rego.stage import read_bundle
+    from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
+    from vedette.adapters.policy_engines.regorus.stage import read_bundle
     from vedette.config import build_judge
     from vedette.domain.budget import DAY_US, MINUTE_US, window_start
     from vedette.domain.bundle import Bundle

@@ -49,7 +49,7 @@ def worker(
     """
     import asyncio
 
-    from vedette.adapters.worker_pool.protection import protection
+    from vedette.adapters.reasoners.workers.sandbox_probe import protection
 
     folder = (agents / agent).resolve()
     if not (folder / "judge.py").is_file():
@@ -69,11 +69,11 @@ def _minter(agent: str, identity: str, audience: str | None) -> Callable[[], Awa
     if identity == "google":
         if not audience:
             raise BadCommand("google tokens need the gateway's audience", mend="add --audience")
-        from vedette.adapters.google_tokens import Metadata
+        from vedette.adapters.identity.google import Metadata
 
         metadata, name = Metadata(), audience
         return lambda: metadata.id_token(name)
-    from vedette.adapters.svid import Signer
+    from vedette.adapters.identity.spiffe import Signer
     from vedette.domain.base.clock import SystemClock
 
     path, clock = Path(identity), SystemClock()
@@ -101,8 +101,8 @@ async def _work(
     import signal
     import tempfile
 
-    from vedette.adapters.worker_pool.pool import WorkerPool
-    from vedette.adapters.worker_pool.relay import Relay
+    from vedette.adapters.reasoners.workers.supervisor import WorkerPool
+    from vedette.adapters.reasoners.workers.websocket_client import Relay
     from vedette.config.snapshot import keep_snapshot
 
     def told(words: str) -> None:

@@ -103,7 +103,9 @@ def _of_manager(version: str, where: str) -> str:
         raise BadFleet(f"{version!r} is no version of a secret", where=where, mend=mend)
     if not _fetch:
         what = "nothing here reads Secret Manager"
-        raise BadFleet(what, where=where, mend="call vedette.adapters.secrets.wire() first")
+        raise BadFleet(
+            what, where=where, mend="call vedette.adapters.identity.secrets.wire() first"
+        )
     found = _fetch[0](version)
     if not found:
         raise BadFleet(f"{version} is empty", where=where, mend="add a version that is not")

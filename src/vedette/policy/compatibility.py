@@ -22,7 +22,12 @@ from vedette.domain.ports import Finding
 
 CHECKED = "policy_checked"
 # What says what is admitted: all that reads, compares and tries Rego.
-_CODE = ("adapters/rego", "adapters/opa_wasm", "policy/bundle_data.py", "config/yaml.py")
+_CODE = (
+    "adapters/policy_engines/regorus",
+    "adapters/policy_engines/opa_wasm",
+    "policy/bundle_data.py",
+    "config/yaml.py",
+)
 
 
 class Checks(Protocol):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import Route
 
-    from vedette.adapters.jwt import Claims, Verifier
+    from vedette.adapters.identity.jwt import Claims, Verifier
     from vedette.app import App
     from vedette.config.deployment import PeoplePlan
 
@@ -53,7 +53,7 @@ def routes(app: App) -> list[Route]:
     people = app.settings.edges.people
     if people.issuer is None:
         return []
-    from vedette.adapters.jwt import Jwks, Verifier
+    from vedette.adapters.identity.jwt import Jwks, Verifier
     from vedette.stores import open_reading
 
     now_us = app.line.clock.now_us

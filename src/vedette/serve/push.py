@@ -110,7 +110,7 @@ def push_routes(app: App) -> list[Route]:
 
 
 def _door(plan: PushPlan, app: App) -> Door:
-    from vedette.adapters.jwt import Jwks, Verifier
+    from vedette.adapters.identity.jwt import Jwks, Verifier
     from vedette.adapters.pubsub.client import subscription_path
     from vedette.adapters.pubsub.source_decoder import decoder
     from vedette.sourcing import source_context

@@ -17,7 +17,7 @@ from vedette.serve.endpoint import MAX_PATH_BYTES
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from vedette.adapters.svid import Issuer
+    from vedette.adapters.identity.spiffe import Issuer
     from vedette.app import App
 
 SOCKET = "workers.sock"
@@ -120,7 +120,7 @@ async def serve_workers(
     if not isinstance(judges, Apart):
         yield None
         return
-    from vedette.adapters.worker_pool.door import Door
+    from vedette.adapters.reasoners.workers.websocket_server import Door
 
     refusals, pool, metrics = Refusals(app), judges.pool, app.metrics
     path = socket_path(app.settings.state)

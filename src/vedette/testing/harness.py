@@ -49,7 +49,7 @@ class TrustingStage:
 
     def load(self, bundle: Bundle) -> PolicyEngine:
         """Make an engine of the bundle; the same one for the same bundle, as compiling is slow."""
-        from vedette.adapters.rego.engine import RegorusEngine
+        from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 
         engine = _ENGINES.get(bundle.digest)
         if engine is None:

@@ -1,6 +1,6 @@
 """A model and a reasoner that follow a script, for tests and rehearsals without a model's key.
 
-`ScriptedModel` speaks through ADK's own Runner (see `vedette.adapters.adk.reasoner`).
+`ScriptedModel` speaks through ADK's own Runner (see `vedette.adapters.reasoners.adk.reasoner`).
 `ScriptedReasoner` fits the Reasoner port itself and needs no ADK.
 """
 
@@ -17,7 +17,7 @@ from vedette.domain.memory import Briefing
 from vedette.domain.ports import Thought
 
 if TYPE_CHECKING:
-    from vedette.adapters.adk.tools import FunctionModel, Reply, Request
+    from vedette.adapters.reasoners.adk.tools import FunctionModel, Reply, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class ScriptedModel:
 
     def model_for(self, agent: str) -> FunctionModel:
         """Return this script as a model for ADK. Imports ADK."""
-        from vedette.adapters.adk.tools import FunctionModel
+        from vedette.adapters.reasoners.adk.tools import FunctionModel
 
         return FunctionModel(model=f"scripted-{agent}", answer=self._answer)
 
@@ -99,7 +99,7 @@ class ScriptedModel:
         return self._reply([line] if isinstance(line, str | Calls) else line, number)
 
     def _reply(self, said: Sequence[str | Calls], number: int) -> Reply:
-        from vedette.adapters.adk.tools import Reply, function_name
+        from vedette.adapters.reasoners.adk.tools import Reply, function_name
 
         texts = [part for part in said if isinstance(part, str)]
         calls = tuple(

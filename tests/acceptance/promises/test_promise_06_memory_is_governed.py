@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vedette.adapters.rego.engine import RegorusEngine
+from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.domain.base.errors import BadCommand, Forbidden, NotFound
 from vedette.domain.budget import DAY_US
 from vedette.domain.event import Event

@@ -10,8 +10,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.acceptance.promises.common import MIXED
 
-from vedette.adapters.keys import ledger_key
-from vedette.adapters.ledger_file import verify_store
+from vedette.adapters.ledger_export import verify_store
+from vedette.adapters.signing_keys import ledger_key
 from vedette.domain.event import Event
 from vedette.ledger.merkle import key_id, sign_note, verifier_key
 from vedette.ledger.verify import Code, verify_ledger

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from tests.acceptance.promises.common import MIXED, approve
 
-from vedette.adapters.rego.engine import RegorusEngine
+from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.domain.base.canonical import canonical
 from vedette.domain.bundle import Bundle
 from vedette.policy.replay import ReplayReport, replay

@@ -34,7 +34,7 @@ class CsvPlugin(_FilePlugin):
 
     def build(self, plan: CsvPlan, context: SourceContext) -> Source:
         """Make the source."""
-        from vedette.adapters.file_source import CsvSource
+        from vedette.adapters.files.source import CsvSource
 
         limit = context.max_event_bytes
         return CsvSource(plan.name, plan.path, context.clock, rate=plan.rate, max_bytes=limit)
@@ -51,7 +51,7 @@ class JsonlPlugin(_FilePlugin):
 
     def build(self, plan: JsonlPlan, context: SourceContext) -> Source:
         """Make the source."""
-        from vedette.adapters.file_source import JsonlSource
+        from vedette.adapters.files.source import JsonlSource
 
         limit = context.max_event_bytes
         return JsonlSource(plan.name, plan.path, context.clock, rate=plan.rate, max_bytes=limit)

@@ -25,7 +25,7 @@ class HostPlugin(SourcePlugin):
 
     def build(self, plan: HostPlan, context: SourceContext) -> Source:
         """Make the source."""
-        from vedette.adapters.host_source import HostSource
+        from vedette.adapters.host.source import HostSource
 
         return HostSource(plan.name, context.clock, plan.every_us)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from vedette.adapters.http_client import NoAnswer, NotSent, request
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import Permanent, Temporary, Unsendable, VedetteError
-from vedette.http_client import NoAnswer, NotSent, request
 
 # For each answer of the network, and for the whole, as a server may trickle for ever.
 TIMEOUT_S = 8.0

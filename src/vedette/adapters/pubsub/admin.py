@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vedette.adapters.pubsub.client import Connection, connect
-from vedette.adapters.pubsub.declared import Change, Declared, Fields, compare
+from vedette.adapters.pubsub.declaration import Change, Declared, Fields, compare
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import BadCommand, Unavailable, VedetteError
 

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from vedette.adapters.pubsub.acknowledgement import IDS, Settler, attempt
 from vedette.adapters.pubsub.client import Connection
 from vedette.adapters.pubsub.leases import Leases
-from vedette.adapters.pubsub.settle import IDS, Settler, attempt
 from vedette.domain.base.clock import MICROS, Clock
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.ports import Metrics

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from vedette.adapters.pubsub.acknowledgement import PASSING
 from vedette.adapters.pubsub.admin import patient
 from vedette.adapters.pubsub.client import Connection, connect, topic_path
-from vedette.adapters.pubsub.declared import dead_letter_subscription
-from vedette.adapters.pubsub.settle import PASSING
+from vedette.adapters.pubsub.declaration import dead_letter_subscription
 from vedette.config.deployment import PubsubPlan, PushPlan
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import BadCommand, Unavailable

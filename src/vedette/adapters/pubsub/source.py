@@ -13,8 +13,8 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from vedette.adapters.pubsub.batch_delivery import Hand, Poison
 from vedette.adapters.pubsub.client import Connection, shared, subscription_path
-from vedette.adapters.pubsub.hand import Hand, Poison
 from vedette.adapters.pubsub.inbox import Inbox
 from vedette.adapters.pubsub.stream import Pauses, PullStream
 from vedette.domain.base.clock import MICROS, Clock

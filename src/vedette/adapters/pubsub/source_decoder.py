@@ -15,7 +15,7 @@ def decoder(plan: PubsubPlan | PushPlan, context: SourceContext) -> Decoder:
     """Return what makes events of a Pub/Sub source's messages."""
     scheduled = None
     if plan.schedules:
-        from vedette.adapters.pubsub.scheduled import Schedules
+        from vedette.adapters.pubsub.cloud_scheduler import Schedules
 
         scheduled = Schedules(
             context.fleet, context.cron_walls, context.clock.now_us, context.is_known

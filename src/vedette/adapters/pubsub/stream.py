@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from vedette.adapters.pubsub.acknowledgement import passing
 from vedette.adapters.pubsub.client import Connection
 from vedette.adapters.pubsub.leases import Leases
-from vedette.adapters.pubsub.settle import passing
 from vedette.domain.base.dataclass import dataclass
 
 # The service closes a stream that hears nothing for about a minute.

@@ -3,7 +3,7 @@
 A target's record is read first and the ledger afterwards: an intent is durable before its effect,
 so whatever the record holds by then has its intent in the ledger, unless something went around us.
 What the ledger says was done must be in the record, except what was done only while it was read.
-Pure: the readers of records are adapters (`vedette.adapters.target_records`).
+Pure: the readers of records are adapters (`vedette.adapters.audit`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Who an agent or a person is: keys, tokens, secrets."""

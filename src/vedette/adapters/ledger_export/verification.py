@@ -1,0 +1,242 @@
+"""Verification of a store, an export or an archive: entries, bodies, and a store's own columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vedette.adapters.ledger_export.files import (
+    Walk,
+    Walked,
+    archived_of,
+    read_object,
+    read_witness,
+    size_of,
+    snapshot,
+)
+from vedette.ledger.history.action import MOVES, ActionHistory
+from vedette.ledger.history.entry_view import view_entry
+from vedette.ledger.merkle import Frontier, ProofError
+from vedette.ledger.verify import Code, Finding, Report, verify_ledger
+
+# The typed columns that a store keeps beside the bytes, in the order in which it yields them.
+COLUMNS = (
+    "seq", "at", "kind", "about", "agent", "outcome", "rule", "policy_rev", "actor", "cause",
+)  # fmt: skip
+
+_LIMIT = 100
+
+_ENDS = ("run.closed", "run.dropped")
+_OF_ACTIONS = (*sorted(MOVES), *_ENDS)
+# What an approval did not cover; all else that is wrong with an action was not permitted.
+_CODES = {"approval": Code.APPROVAL_MISSING, "digest": Code.APPROVAL_MISSING}
+
+
+class _Stream:
+    """Hands entries to the verifier one by one, and with each the body that lies beside it."""
+
+    def __init__(self, rows: Iterable[Walked], found: list[Finding]) -> None:
+        self._rows = rows
+        self._found = found
+        self._body: tuple[bytes, bytes] | None = None
+        self._asked = True
+        self.strays = 0
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        for seq, raw, salt, data in self._rows:
+            self._body = None if salt is None or data is None else (salt, data)
+            self._asked = self._body is None
+            yield seq, raw
+            if not self._asked:
+                # It would be shown beside an entry that vouches for nothing.
+                self.strays += 1
+                if self.strays <= _LIMIT:
+                    what = f"a body lies beside entry {seq}, which has none"
+                    self._found.append(Finding(Code.BODY_MISMATCH, seq, what))
+
+    def get(self, digest: str, /) -> tuple[bytes, bytes] | None:
+        """Return the body of the entry at hand, whatever its digest: the verifier compares."""
+        self._asked = True
+        return self._body
+
+
+def verify_store(
+    record: Walk,
+    verifier_key: str,
+    witness: Path | None = None,
+    *,
+    bodies: bool = True,
+    one_witness: bool = False,
+) -> Report:
+    """Verify a store or an export against a key and a witness file: see `verify_ledger`.
+
+    Every effect must have been permitted, and each permit by approval have its person's entry. Of a
+    store the typed columns are held against the bytes too, and its rows against the entries. With
+    `one_witness` nobody else shows this store's checkpoints: the file must have all of them. The
+    witness is read before the entries, so a fleet that goes on running meanwhile is not mistaken
+    for a cut. Raises ProofError for a malformed key; what is wrong with the record is reported.
+    """
+    shown = read_witness(witness)
+    found: list[Finding] = []
+    with snapshot(record):
+        begun = archived_of(record)
+        stream = _Stream(record.walk(after=begun.size), found)
+        report = verify_ledger(
+            stream,
+            record.notes(),
+            verifier_key,
+            shown,
+            stream if bodies else None,
+            archived=begun,
+        )
+        wrong, columns = _columns(record)
+        beside = [*_sizes(record), *_tree(record, report)]
+        told = [*_heads(record, shown, report, begun.size, one_witness=one_witness)]
+        told += _permits(record, begun.size)
+        if report.ok:
+            # Where the entries themselves are wrong, nothing can be held against them.
+            told += _rows(record)
+    counts = dict(report.counts)
+    if stream.strays and bodies:
+        counts[Code.BODY_MISMATCH] = counts.get(Code.BODY_MISMATCH, 0) + stream.strays
+        columns = found + columns
+    if wrong or beside:
+        counts[Code.COLUMN_MISMATCH] = wrong + len(beside)
+    kept: list[Finding] = []
+    for one in told:
+        counts[one.code] = counts.get(one.code, 0) + 1
+        if counts[one.code] <= _LIMIT:
+            kept.append(one)
+    findings = (*report.findings, *columns, *beside[:_LIMIT], *kept)
+    return replace(report, counts=counts, findings=findings)
+
+
+def _columns(record: Walk) -> tuple[int, list[Finding]]:
+    """Return how many entries have a column that differs from their bytes, and the first ones."""
+    read: Callable[[], Iterator[tuple[Any, ...]]] | None = getattr(record, "columns", None)
+    wrong, found = 0, []
+    accepted: dict[str, int] = {}
+    for row in read() if read is not None else ():
+        *columns, raw = row
+        value = read_object(raw)
+        if "about" not in value:
+            _say_about(value, accepted)
+        bad = [n for n, c in zip(COLUMNS, columns, strict=True) if c != value.get(n)]
+        if bad:
+            wrong += 1
+            if wrong <= _LIMIT:
+                what = f"column {bad[0]} of entry {row[0]} is not what the entry's bytes say"
+                found.append(Finding(Code.COLUMN_MISMATCH, row[0], what))
+    return wrong, found
+
+
+def _say_about(value: dict[str, Any], accepted: dict[str, int]) -> None:
+    """Say what an entry is about that was made before entries said so themselves.
+
+    Its store has moved it since to where its event lies (see `vedette.store.sqlite.migration`).
+    """
+    event, kind, seq = value.get("event"), value.get("kind"), value.get("seq")
+    if not isinstance(seq, int):
+        return
+    if kind == "event.accepted":
+        accepted[str(event)] = seq
+    if kind == "event.refused":
+        value["about"] = seq
+    elif isinstance(event, str):
+        value["about"] = accepted.get(event)
+
+
+def _sizes(record: Walk) -> list[Finding]:
+    """Return the checkpoints that a store keeps under another size than they sign."""
+    read: Callable[[], Iterator[tuple[int, str]]] | None = getattr(record, "sized", None)
+    return [
+        Finding(Code.COLUMN_MISMATCH, size, f"the checkpoint kept as {size} is one of {size_of(n)}")
+        for size, n in (read() if read is not None else ())
+        if size != size_of(n)
+    ]
+
+
+def _tree(record: Walk, report: Report) -> list[Finding]:
+    """Return the finding that a store would go on with another tree than that of its entries.
+
+    Where the entries themselves are wrong, theirs is the wrong one.
+    """
+    read: Callable[[], str | None] | None = getattr(record, "tree", None)
+    kept = read() if read is not None else None
+    if kept is None or not report.ok:
+        return []
+    try:
+        tree = Frontier.from_bytes(bytes.fromhex(kept))
+        if (tree.size, tree.root()) == (report.size, report.root):
+            return []
+        what = f"the store keeps a tree of {tree.size} entries that is not that of its entries"
+    except (ProofError, ValueError) as error:
+        what = f"the tree that the store keeps is not readable: {error}"
+    return [Finding(Code.COLUMN_MISMATCH, None, what)]
+
+
+def _heads(
+    record: Walk, shown: Sequence[str], report: Report, archived: int, *, one_witness: bool
+) -> Iterator[Finding]:
+    """Yield the checkpoints that the store has lost, or its witness: each has what the other has.
+
+    Nothing is said of a restored ledger, whose two histories have checkpoints of their own.
+    """
+    if getattr(record, "sized", None) is None or report.restored:
+        return
+    kept = {size_of(note) for note in record.notes()}
+    seen = {size_of(note) for note in shown}
+    gone = sorted(size for size in seen - kept if archived < size <= report.size)
+    if gone or (not kept and report.size > archived):
+        what = f"the store has lost {len(gone)} checkpoints that the witness saw" if gone else (
+            f"the store has no checkpoint of its {report.size} entries"
+        )  # fmt: skip
+        yield Finding(Code.CHECKPOINTS_GONE, gone[0] if gone else None, what)
+    if not one_witness:
+        return
+    # The last one is shown after its commit, and a runner that was killed had no time to.
+    unseen = sorted(kept - seen - {max(kept, default=0)})
+    outside = [size for size in unseen if not min(seen, default=0) < size < max(seen, default=0)]
+    outside = [size for size in outside if size > archived]
+    if outside:
+        what = f"the witness lacks {len(outside)} checkpoints that the store has: it was cut"
+        yield Finding(Code.WITNESS_SHORT, outside[0], what)
+
+
+def _permits(record: Walk, archived: int) -> Iterator[Finding]:
+    """Yield what the entries say of actions that cannot have come about by permission."""
+    actions: dict[str, ActionHistory] = {}
+    of_run: dict[str, list[str]] = {}
+    for seq, raw, _, data in record.walk(_OF_ACTIONS):
+        value = read_object(raw)
+        if int(value.get("about") or seq) <= archived:
+            continue  # its beginning is not at hand
+        if value.get("kind") in _ENDS:
+            for id in of_run.pop(str(value.get("run")), ()):
+                del actions[id]
+            continue
+        if "action" not in value:
+            continue
+        id = str(value["action"])
+        if id not in actions:
+            actions[id] = ActionHistory(id)
+            of_run.setdefault(str(value.get("run")), []).append(id)
+        try:
+            entry = view_entry(seq, value, data)
+        except ValueError:
+            continue  # such a body is found where its digest is compared
+        faults = actions[id].faults(entry)
+        actions[id] = actions[id].after(entry.light(value))
+        for one in faults:
+            code = _CODES.get(one["code"], Code.UNPERMITTED)
+            yield Finding(code, seq, f"entry {seq}: {one['what']}")
+
+
+def _rows(record: Walk) -> Iterator[Finding]:
+    """Yield what a store's rows say that its entries do not."""
+    read: Callable[[], Iterator[Any]] | None = getattr(record, "audit", None)
+    for odd in read() if read is not None else ():
+        policy = odd.table in ("policy", "bundle")
+        yield Finding(Code.POLICY_MISMATCH if policy else Code.ROW_MISMATCH, None, str(odd))

@@ -1,0 +1,1 @@
+"""What answers the port PolicyEngine: regorus, OPA, OPA's Wasm."""

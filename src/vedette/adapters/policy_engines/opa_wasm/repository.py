@@ -1,0 +1,90 @@
+"""Where the Wasm of a bundle's rules comes from: the record, this installation, or an opa."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import TypeVar
+
+import vedette
+from vedette.adapters.policy_engines.opa_wasm.build import build
+from vedette.domain.base.errors import BadPolicy
+from vedette.domain.bundle import Bundle
+from vedette.domain.policy_wasm import PolicyWasm, WasmRecord, recorded_wasm
+
+# Made when the wheel is built and by `make setup` (tools/policy_wasm.py): the shipped rules.
+SHIPPED = Path(vedette.__file__).parent / "_wasm"
+# The live rules, those before them, and two that are tried.
+_KEPT = 4
+
+_T = TypeVar("_T")
+
+
+class WasmRepository:
+    """Finds the Wasm of a bundle: first `recall`, then `find`.
+
+    `opa` is the program that compiles; without one, only what was compiled before is found.
+    """
+
+    def __init__(self, opa: str | None, record: WasmRecord | None = None) -> None:
+        self.opa = opa
+        self._record = record
+        self._found: OrderedDict[str, PolicyWasm] = OrderedDict()
+        self._recorded: OrderedDict[str, tuple[str | None, PolicyWasm | None]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def recall(self, bundle: Bundle) -> None:
+        """Look up what the record has of a bundle, on the thread that reads the record.
+
+        Raises BadPolicy for bytes that are not those that were published.
+        """
+        if self._record is not None:
+            found = recorded_wasm(self._record, bundle)
+            with self._lock:
+                _keep(self._recorded, bundle.digest, found)
+
+    def find(self, bundle: Bundle) -> PolicyWasm | None:
+        """Return the Wasm of a bundle's rules; None if it is not there and nobody can compile it.
+
+        Where the record names the one that was published with the bundle, it is that or an error.
+        May be asked on any thread, and may run opa, which takes 0.1 to 0.3 s, on a busy machine
+        longer. Raises BadPolicy.
+        """
+        with self._lock:
+            named, found = self._recorded.get(bundle.digest, (None, None))
+            found = found or self._found.get(bundle.rules_digest)
+            if found is None or named not in (None, found.digest):
+                found = self._of_installation(bundle) or self._compiled(bundle)
+            if named is not None and (found is None or found.digest != named):
+                raise BadPolicy(
+                    "the Wasm that was published with this policy is not in the store",
+                    mend='restore the store from a backup, or start with engine = "embedded"',
+                )
+            if found is not None:
+                _keep(self._found, found.rules, found)
+            return found
+
+    def _of_installation(self, bundle: Bundle) -> PolicyWasm | None:
+        try:
+            raw = shipped_file(bundle).read_bytes()
+        except OSError:
+            return None
+        return PolicyWasm.of(bundle, raw, "shipped with vedette")
+
+    def _compiled(self, bundle: Bundle) -> PolicyWasm | None:
+        if self.opa is None:
+            return None
+        return PolicyWasm.of(bundle, build(self.opa, bundle), "compiled here by opa")
+
+
+def shipped_file(bundle: Bundle) -> Path:
+    """Return where the Wasm of a bundle's rules would lie if they were shipped with vedette."""
+    return SHIPPED / f"{bundle.rules_digest}.wasm"
+
+
+def _keep(held: OrderedDict[str, _T], name: str, value: _T) -> None:
+    held[name] = value
+    held.move_to_end(name)
+    while len(held) > _KEPT:
+        held.popitem(last=False)

@@ -1,0 +1,198 @@
+"""The stage of the Wasm engine: what the embedded one admits, decided by OPA's Wasm of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import orjson
+
+from vedette.adapters.policy_engines.opa_wasm.engine import WasmEngine
+from vedette.adapters.policy_engines.opa_wasm.machine_code import MachineCode
+from vedette.adapters.policy_engines.opa_wasm.repository import WasmRepository, shipped_file
+from vedette.domain.base.errors import BadPolicy
+from vedette.domain.bundle import Bundle
+from vedette.domain.decision import Decision, denied, read_decision
+from vedette.domain.policy_wasm import PolicyWasm
+from vedette.domain.ports import Comparing, Finding, PolicyEngine, PolicyStage
+
+Questions = Callable[[Bundle], Sequence[tuple[str, object]]]
+
+NO_OPA = "these rules were never compiled to Wasm, and no opa is here to do it"
+MEND = "put opa on PATH or name it in VEDETTE_OPA"
+_ENTRY = "vedette/gateway/decide.rego"
+
+
+class WasmStage:
+    """Tries bundles as the stage within does, and decides by the Wasm of their rules.
+
+    Where there is none, and nothing to make it with, the engine within decides; with `required` the
+    bundle is refused. Before a bundle is admitted both engines are asked what it `granted`, which
+    they must answer, and its `branches`; what it `must_deny` is put to each engine that is made,
+    and one that does not deny it decides nothing. `why` says for people why the engine that was
+    loaded last decides.
+    """
+
+    def __init__(
+        self,
+        within: PolicyStage,
+        repository: WasmRepository,
+        *,
+        granted: Questions,
+        branches: Questions,
+        must_deny: Questions,
+        code: MachineCode | None = None,
+        required: bool = False,
+    ) -> None:
+        self._within = within
+        self._repository = repository
+        self._granted = granted
+        self._branches = branches
+        self._must_deny = must_deny
+        self._code = code
+        self._required = required
+        self._made: dict[str, WasmEngine] = {}
+        self.why = ""
+
+    async def try_out(self, bundle: Bundle) -> list[Finding]:
+        """Return what is wrong with the bundle; an empty list admits it.
+
+        opa checks and compiles changed rules beside the trial within: it is another program.
+        Of the rules that vedette shipped the trial need not compare two evaluators of its own:
+        what it loads is compared with their Wasm.
+        """
+        try:
+            self._repository.recall(bundle)
+        except BadPolicy as error:
+            return [_finding(error)]
+        within, spared = self._within, False
+        trial = within.try_out
+        if isinstance(within, Comparing) and shipped_file(bundle).exists():
+            trial, spared = within.try_rules, True
+        found, wasm = await asyncio.gather(trial(bundle), asyncio.to_thread(self._found, bundle))
+        if found:
+            return found
+        if not isinstance(wasm, PolicyWasm):
+            # Then the engine within decides, and nothing else has compared it.
+            return wasm or (await within.try_out(bundle) if spared else [])
+        return await asyncio.to_thread(self._compared, bundle)
+
+    async def warm(self, bundle: Bundle) -> None:
+        """Make the engine of a bundle on another thread. Raises BadPolicy.
+
+        To compile takes a part of a second, on a busy machine up to 30 s: the fleet must not wait.
+        """
+        self._repository.recall(bundle)
+        await asyncio.to_thread(self._engine, bundle)
+
+    def load(self, bundle: Bundle) -> PolicyEngine:
+        """Make an engine of an admitted bundle. Raises BadPolicy.
+
+        A bundle that was tried out or warmed here is compiled already; another is compiled now.
+        """
+        self._repository.recall(bundle)
+        engine = self._engine(bundle)
+        if engine is None:
+            self.why = NO_OPA
+            return self._within.load(bundle)
+        self._made.pop(bundle.digest, None)
+        wasm = self.wasm(bundle)
+        self.why = wasm.origin if wasm else ""
+        return engine
+
+    def wasm(self, bundle: Bundle) -> PolicyWasm | None:
+        """Return the Wasm of a bundle's rules, None if nobody can make it. Raises BadPolicy.
+
+        May run opa.
+        """
+        return self._repository.find(bundle)
+
+    def other(self, bundle: Bundle) -> PolicyEngine | None:
+        """Make the engine that does not decide under an admitted bundle: the one within.
+
+        None where that one decides. Raises BadPolicy.
+        """
+        return self._within.load(bundle) if self.wasm(bundle) is not None else None
+
+    def _engine(self, bundle: Bundle) -> WasmEngine | None:
+        """Return the engine of a bundle, made once until it is taken; None without Wasm."""
+        found = self._made.get(bundle.digest)
+        if found is None:
+            wasm = self.wasm(bundle)
+            if wasm is None:
+                if self._required:
+                    raise BadPolicy(NO_OPA, where="[policy] engine", mend=MEND)
+                return None
+            found = WasmEngine(bundle, wasm.raw, code=self._code)
+            self._refuse_permissive(found, bundle)
+            self._made = {bundle.digest: found}
+        return found
+
+    def _refuse_permissive(self, engine: WasmEngine, bundle: Bundle) -> None:
+        """Raise BadPolicy for an engine that does not deny what must be denied.
+
+        Whatever took the place of the Wasm that was tried: no record and no file is asked here.
+        """
+        for name, question in self._must_deny(bundle):
+            decision = _decide(engine, orjson.dumps(question))
+            if decision.outcome != "deny":
+                what = f"{name} is not denied but {decision.outcome} by {decision.rule}"
+                raise BadPolicy(what, where=f"{_ENTRY}:1", mend="deny what proves nothing")
+
+    def _found(self, bundle: Bundle) -> PolicyWasm | list[Finding]:
+        """Return the Wasm of a bundle that loads, or what is wrong with it: nothing without one."""
+        try:
+            wasm = self.wasm(bundle)
+            self._engine(bundle)
+            return wasm or []
+        except BadPolicy as error:
+            return [_finding(error)]
+
+    def _compared(self, bundle: Bundle) -> list[Finding]:
+        """Put the bundle's own questions to both engines; return where they differ or fail."""
+        wasm, within = self._engine(bundle), self._within.load(bundle)
+        assert wasm is not None
+        found = []
+        for name, question in self._granted(bundle):
+            first, second = _decide_twice(wasm, within, question)
+            if "engine.error" in (first.rule, second.rule):
+                what = f"an engine fails on {name!r}, which is granted: {_said(first, second)}"
+                found.append(Finding(_ENTRY, 1, what, "look for a rule that multiplies data"))
+            elif first != second:
+                found.append(_differ(name, first, second))
+        for name, question in [*self._branches(bundle), *self._must_deny(bundle)]:
+            first, second = _decide_twice(wasm, within, question)
+            failed = "engine.error" in (first.rule, second.rule)
+            if not (first.outcome == second.outcome == "deny" if failed else first == second):
+                found.append(_differ(name, first, second))
+        return found
+
+
+def _decide_twice(
+    wasm: PolicyEngine, within: PolicyEngine, question: object
+) -> tuple[Decision, Decision]:
+    raw = orjson.dumps(question)
+    return _decide(wasm, raw), _decide(within, raw)
+
+
+def _differ(name: str, first: Decision, second: Decision) -> Finding:
+    what = f"the engines differ on {name!r}: {_said(first, second)}"
+    return Finding(_ENTRY, 1, what, "keep within the portable profile")
+
+
+def _decide(engine: PolicyEngine, question: bytes) -> Decision:
+    try:
+        return read_decision(engine.decide(question))
+    except Exception:  # whatever it is, the gateway makes a deny of it
+        return denied("engine.error")
+
+
+def _said(first: Decision, second: Decision) -> str:
+    said = f"{first.outcome} by {first.rule} as OPA compiles it"
+    return f"{said}, and {second.outcome} by {second.rule}"
+
+
+def _finding(error: BadPolicy) -> Finding:
+    file, _, line = (error.where or "policies:1").rpartition(":")
+    place = int(line) if line.isdigit() else 1
+    return Finding(file or "policies", place, error.what, error.mend or "")

@@ -1,0 +1,365 @@
+"""Questions made of the rules themselves, so that each branch of each rule is taken both ways.
+
+Golden questions (golden.py) are made of what the policy grants; a rule about hours or folders would
+never see its own hour among them. Here each body of each rule gives one question for which all
+its conditions hold, as far as they can be read off, and for each condition questions for which it
+just fails: another text, one more, one less, another type, nothing at all. What a condition
+compares with may be a literal, or what the data say for that question. Pure.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, zip_longest
+from typing import Any, NamedTuple
+
+import orjson
+
+from vedette.adapters.policy_engines.regorus.golden_inputs import Named, Question
+from vedette.adapters.policy_engines.regorus.syntax import (
+    Module,
+    Node,
+    Rule,
+    expand,
+    ref_of,
+    text_of,
+    var_of,
+)
+
+# Of each rule in turn, so that the last file is asked about as well as the first.
+MOST = 250
+_DEPTH = 4
+_OTHERS = 3
+_LITERALS = ("String", "RawString", "Number", "Bool")
+
+InputPath = tuple[str, ...]
+EACH = "*"  # the step into any element of a list
+
+
+class Missing:
+    """The value of what is left out."""
+
+
+MISSING = Missing()
+
+
+class Condition(NamedTuple):
+    """A place in the question, values for which a condition holds there, and for which not.
+
+    `own` is false for what a rule that the body names asks: that is varied where it stands.
+    """
+
+    path: InputPath
+    holds: tuple[Any, ...]
+    fails: tuple[Any, ...]
+    own: bool = True
+
+
+def branches(
+    modules: Sequence[Module], data: Mapping[str, Any], bases: Sequence[Named], most: int = MOST
+) -> list[Named]:
+    """Return named questions, each another, at most so many; none where there is nothing to vary.
+
+    `bases` are questions that are right as they stand: each is varied from the one it fits best.
+    """
+    if not bases:
+        return []
+    rules = _Rules(modules, data)
+    each = [
+        _of_body(f"{module.path}:{rule.line}", rules, module, rule, body, bases)
+        for module in modules
+        for rule in module.rules
+        if not module.test
+        for body, _ in rule.values()
+        if body is not None
+    ]
+    found: dict[bytes, Named] = {}
+    for turn in zip_longest(*each):
+        for one in turn:
+            if one is not None:
+                found.setdefault(orjson.dumps(one[1], option=orjson.OPT_SORT_KEYS), one)
+        if len(found) >= most:
+            break
+    return list(islice(found.values(), most))
+
+
+def _of_body(
+    name: str, rules: _Rules, module: Module, rule: Rule, body: Node, bases: Sequence[Named]
+) -> Iterator[Named]:
+    base = bases[0][1]
+    conditions = rules.conditions(module, body, base)
+    wanted = {each.path: each.holds[0] for each in conditions}
+    fitting = max((one for _, one in bases), key=lambda one: _fit(one, wanted))
+    if fitting is not base:
+        base = fitting
+        conditions = rules.conditions(module, body, base)
+    if not conditions:
+        return
+    held = copy.deepcopy(base)
+    for each in conditions:
+        _put(held, each.path, each.holds[0])
+    yield f"{rule.name} in {name} holds", held
+    variations = [
+        [
+            (each.path, value)
+            for value in (
+                *each.fails[:1],
+                *((*each.holds[1:], *each.fails[1:]) if each.own else ()),
+            )
+        ]
+        for each in conditions
+    ]
+    for turn in zip_longest(*variations):
+        for variation in turn:
+            if variation is not None:
+                path, value = variation
+                other = copy.deepcopy(held)
+                _put(other, path, value)
+                told = "nothing" if value is MISSING else repr(value)[:40]
+                yield f"{rule.name} in {name} with {told} at /{'/'.join(path)}", other
+
+
+def _fit(question: Question, wanted: Mapping[InputPath, Any]) -> int:
+    """Return how much of what is wanted a question has as it stands."""
+    return sum(_get(question, path) == value for path, value in wanted.items())
+
+
+class _Rules:
+    """Reads conditions off the bodies of rules."""
+
+    def __init__(self, modules: Sequence[Module], data: Mapping[str, Any]) -> None:
+        self._data = data
+        self._rules = {
+            (*module.package, rule.name): (module, rule)
+            for module in reversed(modules)
+            for rule in module.rules
+            if not module.test and rule.kind != "Default"
+        }
+
+    def conditions(
+        self, module: Module, body: Node, base: Question, depth: int = _DEPTH
+    ) -> list[Condition]:
+        """Return what a body asks of the question, those of the rules that it names included."""
+        names: dict[str, Node] = {}
+        found: list[Condition] = []
+        for stmt in body["query"]["stmts"]:
+            kind, inner = next(iter(stmt["literal"].items()))
+            if kind == "SomeIn":
+                name = var_of(inner["value"])
+                if name:
+                    names[name] = {"each": inner["collection"]}
+                continue
+            if kind not in ("Expr", "NotExpr"):
+                continue
+            expr = inner["expr"]
+            target = var_of(expr.get("AssignExpr", {}).get("lhs", {}))
+            if target is not None:
+                names[target] = expr["AssignExpr"]["rhs"]
+                continue
+            within = _Body(self._data, module, names, base)
+            for each in within.of(expr) or self._of_rule(module, expr, base, depth):
+                found.append(each if kind == "Expr" else _turned(each))
+        return [each for each in found if each.holds]
+
+    def _of_rule(
+        self, module: Module, expr: Node, base: Question, depth: int
+    ) -> Sequence[Condition]:
+        ref = ref_of(expr)
+        if ref is None or not depth:
+            return []
+        path = expand(module, ref) or (*module.package, ref.root)
+        other, rule = self._rules.get(path, (None, None))
+        if other is None or rule is None:
+            return []
+        body = next((body for body, _ in rule.values() if body is not None), None)
+        found = self.conditions(other, body, base, depth - 1) if body else []
+        return [each._replace(own=False) for each in found]
+
+
+class _Body:
+    """What one expression of a body asks of the question."""
+
+    def __init__(
+        self, data: Mapping[str, Any], module: Module, names: Mapping[str, Node], base: Question
+    ) -> None:
+        self._data = data
+        self._module = module
+        self._names = names
+        self._base = base
+
+    def of(self, expr: Node) -> list[Condition]:
+        kind, inner = next(iter(expr.items()))
+        if kind == "BoolExpr":
+            return self._comparison(inner)
+        if kind == "Membership":
+            return self._membership(inner)
+        if kind == "Call":
+            return self._test(inner)
+        path = self.path(expr)
+        return [Condition(path, (True,), (False, MISSING))] if path else []
+
+    def _comparison(self, inner: Node) -> list[Condition]:
+        signs = {"Lt": "Gt", "Gt": "Lt", "Le": "Ge", "Ge": "Le"}
+        sign = inner["op"]
+        path, value = self.path(inner["lhs"]), self.value(inner["rhs"])
+        if path is None or value is MISSING:
+            sign = signs.get(sign, sign)
+            path, value = self.path(inner["rhs"]), self.value(inner["lhs"])
+        if path is None or value is MISSING:
+            return []
+        return [_compared(path, sign, value)]
+
+    def _membership(self, inner: Node) -> list[Condition]:
+        path, many = self.path(inner["value"]), self.value(inner["collection"])
+        if path is not None and isinstance(many, list | dict):
+            members = list(many.values() if isinstance(many, dict) else many)
+            if members:
+                outside = [each for each in _near(members[0]) if each not in members]
+                return [Condition(path, tuple(members[:_OTHERS]), tuple(outside))]
+        value, place = self.value(inner["value"]), self.path(inner["collection"])
+        if place is not None and value is not MISSING:
+            return [Condition(place, ([value],), ([], [_near(value)[0]], MISSING))]
+        return []
+
+    def _test(self, inner: Node) -> list[Condition]:
+        ref = ref_of(inner["fcn"])
+        path = self.path(inner["params"][0]) if inner["params"] else None
+        if ref is None or path is None:
+            return []
+        samples: tuple[Any, ...] | None = {
+            "is_string": ("a",), "is_number": (1, 0), "is_array": ([],), "is_object": ({},),
+            "is_boolean": (True,), "is_null": (None,),
+        }.get(ref.root)  # fmt: skip
+        if samples is not None:
+            # What is there and fits is left as it is: another condition may speak of it.
+            now = _get(self._base, path)
+            if type(now) is type(samples[0]):
+                samples = (now, *samples)
+            other: Any = 7 if ref.root != "is_number" else "7"
+            return [Condition(path, samples, (other, MISSING))]
+        text = text_of(inner["params"][1]) if len(inner["params"]) == 2 else None
+        if ref.root in ("startswith", "endswith", "contains") and text is not None:
+            longer = {"startswith": text + "z", "endswith": "z" + text}.get(ref.root, f"z{text}z")
+            return [Condition(path, (longer, text), (text[:-1], "z" + text[1:] + "y", 7, MISSING))]
+        return []
+
+    def path(self, node: Node) -> InputPath | None:
+        """Return the place in the question that an expression names, None if it names none."""
+        if "each" in node:
+            outer = self.path(node["each"])
+            return (*outer, EACH) if outer else None
+        steps: list[Node] = []
+        while "RefDot" in node or "RefBrack" in node:
+            steps.append(node)
+            node = next(iter(node.values()))["refr"]
+        root = var_of(node)
+        if root is None:
+            return None
+        found: InputPath | None
+        if root in self._names:
+            found = self.path(self._names[root])
+        else:
+            whole = ("input",) if root == "input" else self._module.aliases.get(root, ())
+            found = whole[1:] if whole[:1] == ("input",) else None
+        for step in reversed(steps):
+            name = self._step(step)
+            found = (*found, name) if found is not None and isinstance(name, str) else None
+        return found or None
+
+    def value(self, node: Node) -> Any:
+        """Return what an expression is, of literals and data; MISSING if that cannot be told."""
+        kind, inner = next(iter(node.items()))
+        if kind in _LITERALS:
+            return inner["value"]
+        if kind in ("Array", "Set"):
+            values = [self.value(item) for item in inner["items"]]
+            return MISSING if MISSING in values else values
+        if kind == "Var" and inner["value"] in self._names:
+            return self.value(self._names[inner["value"]])
+        steps: list[Node] = []
+        while "RefDot" in node or "RefBrack" in node:
+            steps.append(node)
+            node = next(iter(node.values()))["refr"]
+        root = var_of(node)
+        whole = ("data",) if root == "data" else self._module.aliases.get(root or "", ())
+        if whole[:1] != ("data",):
+            return MISSING
+        found: Any = self._data
+        for name in (*whole[1:], *(self._step(step) for step in reversed(steps))):
+            found = found.get(name, MISSING) if isinstance(found, Mapping) else MISSING
+        return found
+
+    def _step(self, step: Node) -> Any:
+        if "RefDot" in step:
+            return str(step["RefDot"]["field"][1])
+        index = step["RefBrack"]["index"]
+        text = text_of(index)
+        if text is not None:
+            return text
+        path = self.path(index)
+        found = _get(self._base, path) if path else MISSING
+        return found if isinstance(found, str) else MISSING
+
+
+def _compared(path: InputPath, sign: str, value: Any) -> Condition:
+    near = _near(value)
+    if sign == "Eq":
+        return Condition(path, (value,), near)
+    if sign == "Ne":
+        return Condition(path, near[:1], (value, *near[1:]))
+    if not isinstance(value, int) or isinstance(value, bool):
+        return Condition(path, (value,), near)
+    holds, fails = {
+        "Lt": ((value - 1,), (value, value + 1)),
+        "Le": ((value, value - 1), (value + 1,)),
+        "Gt": ((value + 1,), (value, value - 1)),
+        "Ge": ((value, value + 1), (value - 1,)),
+    }[sign]
+    return Condition(path, holds, (*fails, str(value), MISSING))
+
+
+def _near(value: Any) -> tuple[Any, ...]:
+    """Return what a value is easily taken for, and what is none of its kind."""
+    if isinstance(value, bool):
+        return (not value, str(value).lower(), MISSING)
+    if isinstance(value, int):
+        return (value + 1, value - 1, str(value), MISSING)
+    if isinstance(value, str):
+        return (value + "z", value[:-1], value.swapcase() + "\u00e9", 7, MISSING)
+    return ("z", 7, MISSING)
+
+
+def _turned(each: Condition) -> Condition:
+    return each._replace(holds=each.fails, fails=each.holds)
+
+
+def _get(question: Any, path: InputPath) -> Any:
+    for step in path:
+        if step == EACH:
+            question = question[0] if isinstance(question, list) and question else MISSING
+        else:
+            question = question.get(step, MISSING) if isinstance(question, dict) else MISSING
+    return question
+
+
+def _put(question: Question, path: InputPath, value: Any) -> None:
+    """Put a value at a place, making what leads there; an element comes alone in its list."""
+    if EACH in path:
+        at = path.index(EACH)
+        inner: Any = {} if path[at + 1 :] else value
+        if path[at + 1 :]:
+            now = _get(question, path[: at + 1])
+            inner = copy.deepcopy(now) if isinstance(now, dict) else {}
+            _put(inner, path[at + 1 :], value)
+        _put(question, path[:at], [] if inner is MISSING else [inner])
+        return
+    at_last: Any = question
+    for step in path[:-1]:
+        if not isinstance(at_last.get(step), dict):
+            at_last[step] = {}
+        at_last = at_last[step]
+    if value is MISSING:
+        at_last.pop(path[-1], None)
+    else:
+        at_last[path[-1]] = copy.deepcopy(value)

@@ -1,0 +1,215 @@
+"""Rego in this process: the embedded PolicyEngine, on regorus' compiled programs.
+
+Traps of the vendor that this module keeps from its callers (research: docs/design/policy.md):
+whatever it makes belongs to the thread that made it and must end there, so engines hold only the
+serialised program and every thread keeps its own VMs (shelf.py); panics are no `Exception`;
+undefined comes back as the text `<undefined>`; and a recursive policy crashes the process while
+compiling, so only an admitted bundle may be loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+
+from vedette.adapters.policy_engines.regorus.program_cache import borrow, discard
+from vedette.domain.base.canonical import sha256_hex
+from vedette.domain.base.errors import BadPolicy
+from vedette.domain.base.errors import EngineFailed as EngineFailed
+from vedette.domain.bundle import ENTRYPOINT, Bundle
+from vedette.policy.bundle_data import mount
+
+_T = TypeVar("_T")
+_UNDEFINED = '"<undefined>"'
+
+
+def guarded(call: Callable[[], _T]) -> _T:
+    """Run a call into the vendor. Raises EngineFailed for its errors and its panics.
+
+    The vendor's error comes without its frames: they hold the vendor's objects, and whoever
+    receives the error may be another thread.
+    """
+    try:
+        return call()
+    except Exception as error:
+        raise EngineFailed(plain(error)) from error.with_traceback(None)
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as panic:  # pyo3's PanicException is not an Exception
+        what = f"the engine panicked: {plain(panic)}"
+        raise EngineFailed(what) from panic.with_traceback(None)
+
+
+def plain(error: BaseException) -> str:
+    """Return a vendor's message without its backtrace."""
+    return str(error).split("Stack backtrace:", 1)[0].strip()
+
+
+@functools.cache
+def version() -> str:
+    """Return the version of regorus, as `name` and the ledger carry it."""
+    import regorus
+
+    # Beside the package; asking importlib.metadata reads every distribution (50 ms).
+    beside = Path(regorus.__file__).parent.parent.glob("gordon_to_regorus-*.dist-info")
+    found = [path.name.removesuffix(".dist-info").rpartition("-")[2] for path in beside]
+    return found[0] if found else "unknown"
+
+
+class RegorusEngine:
+    """Evaluates one admitted bundle. May be used from any thread.
+
+    `digest` is the bundle's. A decision takes 60-120 us of CPU and holds the interpreter lock.
+    """
+
+    def __init__(self, bundle: Bundle, data: Mapping[str, Any] | None = None) -> None:
+        """Compile the bundle's modules, tests left out. Raises BadPolicy.
+
+        `data` is the bundle's data where the caller has mounted it already.
+        """
+        self.name = f"regorus/{version()} rvm"
+        self.digest = bundle.digest
+        self._data = _json(bundle, data)
+        self._key = _key(self.name, bundle, self._data)
+        try:
+            self._program = guarded(lambda: _compile(self._data, bundle.modules()))
+            self.decide(b"{}")
+        except EngineFailed as error:
+            raise BadPolicy(f"the policy does not load: {error}") from error
+
+    def decide(self, question: bytes) -> object:
+        """Return what the entry point says of a canonical question; None if undefined.
+
+        Raises EngineFailed, or ValueError if the question is not JSON in UTF-8.
+        """
+        text = question.decode("utf-8")
+        try:
+            answer = guarded(lambda: self._answer(text))
+        except BaseException:
+            # What a failed evaluation leaves behind must not reach the next decision.
+            discard(self._key)
+            raise
+        return None if answer == _UNDEFINED else orjson.loads(answer)
+
+    def _answer(self, text: str) -> str:
+        vm = borrow(self._key, lambda: _vm(self._program, self._data))
+        vm.set_input_json(text)
+        answer: str = vm.execute_entry_point(ENTRYPOINT)
+        return answer
+
+
+def _compile(data: str, modules: Mapping[str, str]) -> bytes:
+    import regorus
+
+    program = regorus.Program.compile_from_modules(data, list(modules.items()), [ENTRYPOINT])
+    return bytes(program.serialize_binary())
+
+
+def _vm(program: bytes, data: str) -> Any:
+    import regorus
+
+    loaded, partial = regorus.Program.deserialize_binary(program)
+    if partial:
+        raise EngineFailed("the compiled program reads back in part only")
+    vm = regorus.Rvm()
+    vm.load_program(loaded)
+    vm.set_data_json(data)
+    return vm
+
+
+class PlainEngine:
+    """The vendor's interpreter: ten times slower, and stricter. For tests and cross-checks.
+
+    It tells conflicts, unknown functions and type errors where the compiled program says
+    undefined. May be used from any thread; each parses the bundle for itself.
+    """
+
+    def __init__(
+        self, bundle: Bundle, data: Mapping[str, Any] | None = None, *, tests: bool = False
+    ) -> None:
+        """Parse the bundle's modules. Raises BadPolicy for data, EngineFailed for Rego."""
+        self.name = "regorus interpreter"
+        self.digest = bundle.digest
+        self._modules = bundle.modules(tests=tests)
+        self._data = _json(bundle, data)
+        self._key = _key(f"{self.name} {tests}", bundle, self._data)
+        guarded(lambda: self._interpreter().parsed)
+
+    def decide(self, question: bytes) -> object:
+        """Return what the entry point says of a canonical question; None if undefined.
+
+        Raises EngineFailed, also for what the compiled program calls undefined, or ValueError.
+        """
+        return self.rule(ENTRYPOINT, question)
+
+    def rule(self, path: str, question: bytes = b"{}") -> object:
+        """Return the value of a rule by its full path, None if undefined.
+
+        Raises EngineFailed, or ValueError if the question is not UTF-8.
+        """
+        text = question.decode("utf-8")
+        found = orjson.loads(guarded(lambda: self._interpreter().answer(path, text)))
+        return None if found == "<undefined>" else found
+
+    def syntax(self) -> list[dict[str, Any]]:
+        """Return the parsed modules as the vendor describes them."""
+        found: list[dict[str, Any]] = orjson.loads(
+            guarded(lambda: self._interpreter().parsed.get_ast_as_json())
+        )
+        return found
+
+    def _interpreter(self) -> _Interpreter:
+        found: _Interpreter = borrow(self._key, lambda: _Interpreter(self._modules, self._data))
+        return found
+
+
+class _Interpreter:
+    """One thread's interpreter: what was parsed, and the copy of it that answers."""
+
+    def __init__(self, modules: Mapping[str, str], data: str) -> None:
+        self.parsed = _engine(modules, data)
+        self._analysed = False
+        self._copy: Any = None
+
+    def answer(self, path: str, text: str) -> str:
+        if self._copy is None:
+            self._copy = self._fresh()
+        try:
+            self._copy.set_input_json(text)
+            answer: str = self._copy.eval_rule_as_json(path)
+        except BaseException:
+            # As for a VM: what failed answers no further question.
+            self._copy = None
+            raise
+        return answer
+
+    def _fresh(self) -> Any:
+        # The first evaluation analyses all rules (0.1 s); copies made after it need not.
+        if not self._analysed:
+            self._analysed = True
+            with contextlib.suppress(EngineFailed):
+                guarded(lambda: self.parsed.eval_rule_as_json(ENTRYPOINT))
+        return self.parsed.clone()
+
+
+def _engine(modules: Mapping[str, str], data: str) -> Any:
+    import regorus
+
+    engine = regorus.Engine()
+    for path, text in modules.items():
+        engine.add_policy(path, text)
+    engine.add_data_json(data)
+    return engine
+
+
+def _json(bundle: Bundle, data: Mapping[str, Any] | None) -> str:
+    return orjson.dumps(mount(bundle.files) if data is None else data).decode()
+
+
+def _key(name: str, bundle: Bundle, data: str) -> str:
+    return f"{name} {bundle.digest} {sha256_hex(data.encode())}"

@@ -1,0 +1,206 @@
+"""The PolicyStage: reads a policy folder, tries it in a throw-away process, loads it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from vedette.adapters.policy_engines.regorus.trial_process import Trial
+from vedette.domain.base.errors import BadPolicy, NoPolicy
+from vedette.domain.bundle import Bundle
+from vedette.policy.bundle_data import DATA_NAMES
+
+if TYPE_CHECKING:
+    from vedette.domain.ports import Finding, PolicyEngine
+
+MAX_FILE_BYTES = 1 << 20
+MAX_BYTES = 8 << 20
+MAX_FILES = 2000
+DEADLINE_S = 10.0
+
+# What editors put beside the file that is being written.
+_EDITORS = ("~", ".swp", ".swo", ".swx", ".tmp", ".bak", ".orig", ".rej", ".part")
+
+
+def read_bundle(folder: Path) -> Bundle:
+    """Read a policy folder as it lies on disk.
+
+    Taken are `.manifest`, `*.rego`, `data.yaml` and `data.json`; hidden files and folders, what
+    editors leave beside a file, and everything else are passed over. Raises BadPolicy for what
+    would be taken and cannot be: links that lead out of the folder or nowhere, files over the
+    size limits, text that is not UTF-8, a folder without policy.
+    """
+    if not folder.is_dir():
+        raise NoPolicy(
+            "there is no such policy folder",
+            where=str(folder),
+            mend="bring it back, or correct [content] policies in vedette.toml",
+        )
+    root = folder.resolve()
+    files: dict[str, bytes] = {}
+    total = 0
+    for path in _walk(folder):
+        name = path.relative_to(folder).as_posix()
+        raw = _read(path, name, root)
+        total += len(raw)
+        if total > MAX_BYTES or len(files) >= MAX_FILES:
+            mend = f"a bundle holds at most {MAX_FILES} files and {MAX_BYTES >> 20} MiB"
+            raise BadPolicy("the policy folder is too large", where=str(folder), mend=mend)
+        files[name] = raw
+    if not any(name.endswith(".rego") for name in files):
+        raise BadPolicy("no *.rego in the policy folder", where=str(folder))
+    return Bundle.of(files)
+
+
+def _walk(folder: Path) -> list[Path]:
+    found: list[Path] = []
+    for at, folders, names in os.walk(folder):
+        here = Path(at)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if name == ".manifest" and here == folder:
+                found.append(here / name)
+            elif name.startswith((".", "#")) or name.endswith(_EDITORS):
+                continue
+            elif name == "data.yml":
+                where = (here / name).relative_to(folder).as_posix()
+                raise BadPolicy("data.yml is not read", where=where, mend="rename it data.yaml")
+            elif name.endswith(".rego") or name in DATA_NAMES:
+                found.append(here / name)
+    return found
+
+
+def _read(path: Path, name: str, root: Path) -> bytes:
+    try:
+        target = path.resolve(strict=True)
+        if not target.is_relative_to(root):
+            # Passing it over would silently drop its rules.
+            mend = "copy the file into the folder"
+            raise BadPolicy("a link leads out of the policy folder", where=f"{name}:1", mend=mend)
+        before = target.stat()
+        if not stat.S_ISREG(before.st_mode):
+            raise BadPolicy("not a regular file", where=f"{name}:1")
+        if before.st_size > MAX_FILE_BYTES:
+            raise BadPolicy(f"larger than {MAX_FILE_BYTES >> 20} MiB", where=f"{name}:1")
+        raw = target.read_bytes()
+        after = target.stat()
+    except (OSError, RuntimeError) as error:
+        mend = "restore it, or try again if it is being written"
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise BadPolicy(f"cannot be read: {why}", where=f"{name}:1", mend=mend) from error
+    if (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size):
+        raise BadPolicy("is being written", where=f"{name}:1", mend="try again")
+    _check_text(raw, name)
+    return raw
+
+
+def _check_text(raw: bytes, name: str) -> None:
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise BadPolicy("not UTF-8", where=f"{name}:{line}", mend="save it as UTF-8") from error
+    if b"\0" in raw:
+        line = raw[: raw.index(b"\0")].count(b"\n") + 1
+        raise BadPolicy("holds a NUL", where=f"{name}:{line}", mend="the file may be half-written")
+
+
+class SubprocessStage:
+    """Tries bundles with a deadline and a memory limit, where a crash harms nobody."""
+
+    def __init__(self, *, deadline_s: float = DEADLINE_S) -> None:
+        self._deadline_s = deadline_s
+        self._admitted: dict[str, Any] = {}
+        self._begun: dict[tuple[str, bool], Trial] = {}
+
+    read_bundle = staticmethod(read_bundle)
+
+    def begin(self, bundle: Bundle, *, compare: bool = True) -> None:
+        """Begin to try a bundle that will be asked about, while other things are done.
+
+        `compare` is for a trial by `try_out`; without it, it is one by `try_rules`.
+        """
+        asked = bundle.digest, compare
+        if asked not in self._begun:
+            self._begun[asked] = Trial(bundle, compare=compare)
+
+    def abandon(self) -> None:
+        """End the trials that were begun and that nobody asked about."""
+        while self._begun:
+            self._begun.popitem()[1].end()
+
+    async def try_out(self, bundle: Bundle) -> list[Finding]:
+        """Return what is wrong with the bundle; an empty list admits it.
+
+        A crash, a missed deadline and an answer that cannot be read are findings too.
+        """
+        return await self._try(bundle, compare=True)
+
+    async def try_rules(self, bundle: Bundle) -> list[Finding]:
+        """Return what is wrong with the bundle, but do not compare regorus' two evaluators.
+
+        For whoever compares what `load` makes with the engine that is to decide.
+        """
+        return await self._try(bundle, compare=False)
+
+    async def _try(self, bundle: Bundle, *, compare: bool) -> list[Finding]:
+        # Imported here: a start begins its trial first of all, and what asks for it comes later.
+        import asyncio
+
+        from vedette.domain.ports import Finding
+
+        trial = self._begun.pop((bundle.digest, compare), None) or Trial(bundle, compare=compare)
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                code, answer, said = await asyncio.wrap_future(trial.ended)
+        except TimeoutError:
+            what = f"the trial took longer than {self._deadline_s:g} s"
+            mend = "offer it again if the machine was busy, or look for a rule that multiplies data"
+            return [Finding("policies", 1, what, mend, verdict=False)]
+        finally:
+            trial.end()
+        findings, data = _read_answer(code, answer, said)
+        if not findings:
+            # Reading the data files again would hold up the fleet when they are long.
+            self._admitted = {bundle.digest: data}
+        return findings
+
+    def load(self, bundle: Bundle) -> PolicyEngine:
+        """Make an engine of an admitted bundle. Raises BadPolicy.
+
+        A bundle that was not admitted may crash this process.
+        """
+        from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
+
+        return RegorusEngine(bundle, self._admitted.get(bundle.digest))
+
+
+def _read_answer(code: int, answer: bytes, said: bytes) -> tuple[list[Finding], Any]:
+    from vedette.domain.ports import Finding
+
+    lines = answer.splitlines()
+    try:
+        last = orjson.loads(lines[-1]) if lines else {}
+        if code == 0 and "findings" in last:
+            return [Finding(*each) for each in last["findings"]], last["data"]
+    except (orjson.JSONDecodeError, TypeError, KeyError):
+        last = {}
+    file, _, line = str(last.get("at", "")).partition(":")
+    step = last.get("step", "starting")
+    how = f"signal {_signal(-code)}" if code < 0 else f"exit code {code}"
+    words = said.decode("utf-8", "replace").strip().splitlines()
+    why = f": {words[-1][:200]}" if words else ""
+    what = f"the trial ended with {how} while {step}{why}"
+    return [Finding(file or "policies", int(line) if line.isdigit() else 1, what)], {}
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)

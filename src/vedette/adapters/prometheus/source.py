@@ -1,0 +1,168 @@
+"""Prometheus as a source: the points of its queries, each once and without a gap.
+
+Each query is asked for its steps in order, up to the last one that is over and `delay` old: by then
+its samples have come. Where a query is becomes durable with its points, so a fleet that stood still
+asks for what it missed. A step without a sample is no event: that is how staleness looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import orjson
+
+from vedette.adapters.prometheus.client import AwayError, Client
+from vedette.adapters.prometheus.series import chosen, named, points, until
+from vedette.config.source_tables import PrometheusPlan, QueryPlan
+from vedette.domain.base.backoff import delay_us
+from vedette.domain.base.clock import MICROS, Clock
+from vedette.domain.base.errors import BadFleet, StoreFailed, Unavailable
+from vedette.domain.ports import Intake, Metrics
+
+POINTS = 5_000  # of one asking, about
+STEPS = 1_000  # of one asking, at most
+FIRST_US, LAST_US = 500_000, 60_000_000  # backoff while Prometheus does not answer
+
+
+class PrometheusSource:
+    """Points of one server. Events are `metric.point` of source `prometheus:NAME`.
+
+    With `watch` it stays; without, it asks once and ends. `leads` says whether this worker still
+    runs the fleet's sources.
+    """
+
+    def __init__(
+        self,
+        plan: PrometheusPlan,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        watch: bool = True,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.name = f"prometheus:{plan.name}"
+        self.finite = not watch
+        self._plan, self._clock, self._metrics, self._leads = plan, clock, metrics, leads
+        self._client = Client(plan)
+        self._known: dict[str, list[str]] = {query.name: [] for query in plan.queries}
+        self._answered: set[str] = set()
+        self._tries = 0
+
+    async def deliver(self, intake: Intake) -> None:
+        """Hand over points until cancelled, or once (`finite`).
+
+        Raises BadFleet for what is wrong in the settings, AwayError where Prometheus may answer
+        later: the next call waits longer before it asks. StoreFailed if another worker leads.
+        """
+        while True:
+            if self._tries:
+                wait = delay_us(self._tries, first_us=FIRST_US, last_us=LAST_US, seed=self.name)
+                await self._clock.sleep_until(self._clock.now_us() + wait)
+            away: AwayError | None = None
+            for query in self._plan.queries:
+                # One that cannot be answered now keeps none of the others waiting.
+                try:
+                    await self._catch_up(query, intake)
+                except AwayError as error:
+                    away = away or error
+                except BadFleet as error:
+                    if query.name not in self._answered:
+                        raise
+                    away = away or AwayError(str(error))
+            if away is not None:
+                self._tries += 1
+                raise away
+            self._tries = 0
+            if self.finite:
+                return
+            await self._clock.sleep_until(self._next(intake))
+
+    # --- one query --------------------------------------------------------------------------
+
+    async def _catch_up(self, query: QueryPlan, intake: Intake) -> None:
+        """Hand over the steps of a query that are over."""
+        step, place = query.step_us // MICROS, f"{self.name}/{query.name}"
+        last = self._last_whole(step)
+        at = self._position(place, intake)
+        if at is None:
+            at = last - max(0, self._plan.lookback_us // MICROS // step * step)
+            await intake.accept([], position=(place, _told(at)))
+        # Steps lie on whole multiples of the step, whatever it was when we stopped.
+        at = at // step * step
+        while at < last:
+            if not self._leads():
+                raise StoreFailed("another worker leads")
+            many = max(1, min(STEPS, POINTS // (len(self._known[query.name]) or self._plan.most)))
+            end = min(last, at + many * step)
+            at = await self._hand_over(query, at + step, end, place, intake)
+            if at < end:
+                return
+
+    async def _hand_over(
+        self, query: QueryPlan, start: int, end: int, place: str, intake: Intake
+    ) -> int:
+        """Hand over the points of some steps; return the last step that was taken."""
+        step = query.step_us // MICROS
+        result, date = await asyncio.to_thread(self._client.range, query.expr, start, end, step)
+        there = named(query.name, result, self.name)
+        self._answered.add(query.name)
+        if date is not None:
+            # By the server's own clock a step may not be over yet where ours is ahead of it.
+            end = min(end, (date - self._plan.delay_us // MICROS) // step * step)
+            if end < start:
+                return start - step
+        series = until(there, end)
+        taken = chosen(self._known[query.name], list(series), self._plan.most)
+        events, skipped = points(
+            self.name, {name: series[name] for name in taken}, self._plan.vouched
+        )
+        skipped["most"] += len(series) - len(taken)
+        await intake.accept(events, position=(place, _told(end)))
+        gone = [name for name in self._known[query.name] if name not in series]
+        self._known[query.name] = (taken + gone)[: self._plan.most]
+        for why, count in skipped.items():
+            if count:
+                self._metrics.count("prometheus_skipped", count, source=self._plan.name, why=why)
+        return end
+
+    def _last_whole(self, step: int) -> int:
+        """Return the last step that is over and old enough, in seconds since the epoch."""
+        return (self._clock.now_us() - self._plan.delay_us) // MICROS // step * step
+
+    def _position(self, place: str, intake: Intake) -> int | None:
+        told = intake.position(place)
+        return None if told is None else int(orjson.loads(told)["at"])
+
+    def _next(self, intake: Intake) -> int:
+        """Return when there is something to ask for again."""
+        now = self._clock.now_us()
+        if self._plan.every_us is not None:
+            return now + self._plan.every_us
+        steps = [query.step_us for query in self._plan.queries]
+        over = (self._last_whole(step // MICROS) * MICROS + step for step in steps)
+        return max(now + 1, min(over) + self._plan.delay_us)
+
+
+def _told(at_s: int) -> str:
+    return orjson.dumps({"version": 1, "at": at_s}).decode()
+
+
+async def probe(plan: PrometheusPlan) -> str:
+    """Ask each query for its present series. Raises BadFleet and Unavailable."""
+
+    def look() -> str:
+        client, told = Client(plan), []
+        for query in plan.queries:
+            data = client.ask("/api/v1/query", {"query": query.expr})
+            result = data.get("result")
+            count = len(result) if data.get("resultType") == "vector" and result else 0
+            told.append(f"{query.name} {count} series" + (" (too many)" * (count > plan.most)))
+        return f"Prometheus answers: {', '.join(told)}"
+
+    try:
+        return await asyncio.to_thread(look)
+    except AwayError as error:
+        raise Unavailable(
+            str(error), where=f"prometheus:{plan.name}", mend="see whether it runs"
+        ) from error

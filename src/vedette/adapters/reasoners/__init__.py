@@ -1,0 +1,1 @@
+"""What answers the port Reasoner: a judge in this process, in a worker, a model by ADK."""

@@ -1,0 +1,278 @@
+"""The zygote: one clean, single-threaded process that forks workers when the engine asks.
+
+It is started before the engine has threads, files or keys, so a fork copies none of them. It holds
+a lock of the state folder, and so does every worker: a zygote that finds it taken waits until all
+workers of an earlier engine are dead, so none of their calls is still under way when the next
+engine asks the targets about them. A program that agents' code runs does not get the lock: one
+that is left behind would keep the next engine waiting. When the engine ends, in whatever way, its
+workers are killed.
+
+Control messages, both ways, are a length (u32) and JSON: `lock` (with the lock, and what to import
+`ahead` of the first fork), then `start` (with the worker's socket and note), `kill`, `linger` in;
+`waiting`, `ready`, `born`, `ended` out.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import gc
+import os
+import select
+import selectors
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import orjson
+
+from vedette.adapters.reasoners.workers.sandbox import NOT_ENTERED, Box, keep_orphans, prepare
+
+_LENGTH = struct.Struct("<I")
+# How long without a new worker until what most judges import is imported ahead.
+_WARM_AFTER_S = 1.0
+# How long the lock may be taken before the engine is told that we wait for it.
+_TELL_AFTER_S = 1.0
+_SOON_MS, _LATER_MS = 5, 50
+
+# What a worker is for (`kind`), how to serve it: (socket, descriptors of the note, of the lock and
+# of what `say_entered` takes, start message).
+Serve = Callable[[socket.socket, int, int, int, dict[str, Any]], None]
+# Imports modules of `vedette` by name; without names, what most judges need.
+Warm = Callable[[Sequence[str]], None]
+
+
+def run_zygote(control: socket.socket, serve: Serve, warm: Warm = lambda names: None) -> None:
+    """Serve one engine until it closes `control`; then kill what is left and return."""
+    for ours in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ours, signal.SIG_IGN)  # the engine's to answer; we end when it does
+    control.set_inheritable(False)
+    keep_orphans()
+    told, descriptors = receive(control)
+    if told is None:
+        return  # it was begun ahead, and not wanted
+    (lock,) = descriptors  # by a fork it is shared, and by nothing else
+    if _hold(lock, control):
+        _Zygote(control, lock, serve, warm).run(told["ahead"])
+
+
+def _hold(lock: int, control: socket.socket) -> bool:
+    """Wait for the lock, and say so if that takes long. False if the engine has gone meanwhile."""
+    gone = select.poll()
+    gone.register(control, 0)
+    tell_at, after_ms = time.monotonic() + _TELL_AFTER_S, _SOON_MS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if gone.poll(after_ms):
+                return False
+        else:
+            return True
+        if after_ms == _SOON_MS and time.monotonic() > tell_at:
+            after_ms = _LATER_MS
+            with contextlib.suppress(OSError):
+                send(control, {"waiting": True})
+
+
+class _Zygote:
+    def __init__(self, control: socket.socket, lock: int, serve: Serve, warm: Warm) -> None:
+        self._control = control
+        self._lock = lock
+        self._serve = serve
+        self._warm: Warm | None = warm
+        # By process id: the worker's number, and where it says that it has entered its box.
+        self._children: dict[int, tuple[int, int]] = {}
+        self._linger_s = 0.0
+        self._ears, self._mouth = socket.socketpair()
+        self._waiting = selectors.DefaultSelector()
+        self._ears.setblocking(False)
+        self._mouth.setblocking(False)
+
+    def run(self, ahead: Sequence[str] = ()) -> None:
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._mouth.fileno(), warn_on_full_buffer=False)
+        self._tell({"ready": os.getpid()})
+        if ahead and self._warm is not None:
+            # Else each worker would import it for itself.
+            self._warm(ahead)
+        self._waiting.register(self._control, selectors.EVENT_READ)
+        self._waiting.register(self._ears, selectors.EVENT_READ)
+        while True:
+            ready = self._waiting.select(_WARM_AFTER_S if self._warm else None)
+            if not ready and self._warm:
+                warm, self._warm = self._warm, None
+                warm(())
+                gc.collect()
+            for key, _ in ready:
+                if key.fileobj is self._ears:
+                    with contextlib.suppress(BlockingIOError):
+                        self._ears.recv(4096)
+                    self._reap()
+                elif not self._listen():
+                    self._end()
+                    return
+
+    def _listen(self) -> bool:
+        """Do what the engine asks next; False if it has gone."""
+        told, descriptors = receive(self._control)
+        if told is None:
+            return False
+        if "start" in told:
+            self._start(told, descriptors)
+        elif "kill" in told:
+            for pid, (worker, _) in self._children.items():
+                if worker == told["kill"]:
+                    os.kill(pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
+        elif "linger" in told:
+            self._linger_s = float(told["linger"])
+        return True
+
+    def _start(self, told: dict[str, Any], descriptors: list[int]) -> None:
+        wire, note = descriptors
+        if told["box"] is not None:
+            # What goes wrong here goes wrong in the worker too, and is told by its end.
+            with contextlib.suppress(Exception):
+                prepare(Box.of_json(told["box"]))
+        gc.freeze()
+        ours = theirs = -1
+        try:
+            ours, theirs = os.pipe()
+            pid = os.fork()
+        except OSError as error:
+            self._tell({"ended": told["start"], "how": f"could not be started: {error.strerror}"})
+            if ours >= 0:
+                os.close(ours)
+        else:
+            if pid == 0:
+                self._become(wire, note, theirs, told)
+            self._children[pid] = told["start"], ours
+            self._tell({"born": told["start"], "pid": pid})
+        finally:
+            os.close(wire)
+            os.close(note)
+            if theirs >= 0:
+                os.close(theirs)
+
+    def _become(self, wire: int, note: int, entering: int, told: dict[str, Any]) -> None:
+        """Be a worker; never returns."""
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for mine in (self._waiting, self._control, self._ears, self._mouth):
+                mine.close()
+            self._serve(socket.socket(fileno=wire), note, self._lock, entering, told)
+            status = 0
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.flush()
+            os._exit(status)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            if pid in self._children:
+                worker, entering = self._children.pop(pid)
+                # Agents' code may end with any code; what it was told of before, it cannot unsay.
+                said = os.read(entering, 1)
+                os.close(entering)
+                entered = bool(said) or os.waitstatus_to_exitcode(status) != NOT_ENTERED
+                how = how_it_ended(status) if entered else "could not enter its box"
+                self._tell({"ended": worker, "how": how, "entered": entered})
+
+    def _tell(self, told: dict[str, Any]) -> None:
+        # An engine that has gone is noticed where we listen.
+        with contextlib.suppress(OSError):
+            send(self._control, told)
+
+    def _end(self) -> None:
+        """Let workers come to their end for as long as the engine said, then kill them."""
+        end = time.monotonic() + self._linger_s
+        while self._children and time.monotonic() < end:
+            self._reap()
+            time.sleep(0.005)
+        for pid in self._children:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._children:
+            os.waitpid(pid, 0)
+
+
+def say_entered(entering: int) -> None:
+    """Say that this worker is in its box, and agents' code runs from now on."""
+    os.write(entering, b"\1")
+    os.close(entering)
+
+
+def how_it_ended(status: int) -> str:
+    """Say in words what a wait status means."""
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"ended by itself with exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"was ended by signal {-code}"
+
+
+# --- control messages ------------------------------------------------------------------------
+
+
+def send(control: socket.socket, told: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
+    """Send one message, with open files."""
+    data = orjson.dumps(told)
+    frame = _LENGTH.pack(len(data)) + data
+    if not descriptors:
+        control.sendall(frame)
+        return
+    sent = socket.send_fds(control, [frame], descriptors)
+    if sent < len(frame):
+        control.sendall(frame[sent:])
+
+
+def receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """Return the next message and its open files; None at the end."""
+    descriptors: list[int] = []
+    data = b""
+    while len(data) < _LENGTH.size:
+        more, found = _some(control, _LENGTH.size - len(data))
+        descriptors += found
+        if not more:
+            return None, descriptors
+        data += more
+    (length,) = _LENGTH.unpack(data)
+    data = b""
+    while len(data) < length:
+        more, found = _some(control, length - len(data))
+        descriptors += found
+        if not more:
+            return None, descriptors
+        data += more
+    told: dict[str, Any] = orjson.loads(data)
+    return told, descriptors
+
+
+def _some(control: socket.socket, most: int) -> tuple[bytes, list[int]]:
+    size = array.array("i").itemsize
+    try:
+        data, extra, _, _ = control.recvmsg(most, socket.CMSG_SPACE(4 * size))
+    except ConnectionResetError:
+        return b"", []
+    found = array.array("i")
+    for level, kind, content in extra:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(content[: len(content) - len(content) % size])
+    for descriptor in found:
+        os.set_inheritable(descriptor, False)
+    return data, list(found)

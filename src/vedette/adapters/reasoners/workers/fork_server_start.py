@@ -1,0 +1,77 @@
+"""A zygote's start, which may come before there is a pool: what it imports takes a while.
+
+It does nothing for anybody until it is given the lock of a state folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from vedette.adapters.reasoners.workers.environment import without_secrets
+from vedette.adapters.reasoners.workers.fork_server import send
+from vedette.domain.base.state_folder import open_file
+
+COMMAND = (sys.executable, "-P", "-m", "vedette.worker")
+LOCK = "workers.lock"
+_GONE_S = 1.0
+
+
+class Begun:
+    """A zygote that serves nobody yet: `hold` makes it an engine's, `abandon` ends it."""
+
+    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+        """Start it. Raises OSError."""
+        self._held = False
+        self._control, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = subprocess.Popen(  # noqa: S603 (our own command)
+                    [*command, str(theirs.fileno())],
+                    pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                    env=without_secrets(os.environ),
+                )
+        except BaseException:
+            self._control.close()
+            raise
+
+    def hold(
+        self, state: Path, ahead: Sequence[str] = ()
+    ) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+        """Give it the lock that lies in `state`; return what it is spoken to by, and itself.
+
+        `ahead` are modules of `vedette` that it imports before it forks. Raises OSError;
+        then it is ended.
+        """
+        try:
+            state.mkdir(parents=True, exist_ok=True)
+            lock = open_file(state / LOCK, os.O_RDWR | os.O_CREAT)
+        except BaseException:
+            self.abandon()
+            raise
+        self._held = True
+        try:
+            # One that is gone is found where the pool reads.
+            with contextlib.suppress(OSError):
+                send(self._control, {"lock": True, "ahead": list(ahead)}, (lock,))
+        finally:
+            os.close(lock)
+        return self._control, self._process
+
+    def abandon(self) -> None:
+        """End it if it is nobody's: there was no work for it."""
+        if self._held:
+            return
+        self._control.close()
+        try:
+            self._process.wait(_GONE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

@@ -1,0 +1,129 @@
+"""Plain data, exactly: what a worker answers, as bytes that the engine may read without trust.
+
+What is JSON already goes as JSON (the first byte says so). All else goes in a spelled-out form,
+in which every value that JSON does not know is a list with a tag before it. Neither form can name
+a class or a function, and a reference is never mistaken for a value that looks like one. The
+one thing that changes is a tuple inside JSON, which comes back as a list, as it would from the
+ledger.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import orjson
+
+from vedette.adapters.reasoners.workers.frames import BadFrame
+from vedette.domain.origin import Ref
+
+_JSON, _SPELLED = b"j", b"s"
+_OPTIONS = (
+    orjson.OPT_PASSTHROUGH_DATACLASS
+    | orjson.OPT_PASSTHROUGH_DATETIME
+    | orjson.OPT_PASSTHROUGH_SUBCLASS
+)
+
+
+def pack_plain(value: Any) -> bytes:
+    """Return `value` as bytes. Raises TypeError for what is not data."""
+    try:
+        data = orjson.dumps(value, option=_OPTIONS)
+    except TypeError:
+        return _SPELLED + orjson.dumps(spell(value))
+    # orjson writes NaN and the infinities as null.
+    if b"null" in data and _odd(value):
+        return _SPELLED + orjson.dumps(spell(value))
+    return _JSON + data
+
+
+def read_plain(data: bytes) -> Any:
+    """Return what `pack_plain` wrote. Raises BadFrame."""
+    form, text = data[:1], memoryview(data)[1:]
+    try:
+        if form == _JSON:
+            return orjson.loads(text)
+        if form == _SPELLED:
+            return read_spelled(orjson.loads(text))
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise BadFrame(f"no plain data: {error}") from error
+    raise BadFrame("no plain data")
+
+
+def _odd(value: Any) -> bool:
+    """Say whether a value holds a float that JSON cannot write."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(map(_odd, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_odd, value))
+    return False
+
+
+def spell(value: Any) -> Any:
+    """Return a value in the spelled-out form. Raises TypeError for what is not data."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return ["i", str(int(value))]
+    if isinstance(value, float):
+        return ["f", float(value).hex()]
+    if isinstance(value, str):
+        return ["s", str.encode(value, "utf-8", "surrogatepass").hex()]
+    if isinstance(value, bytes | bytearray):
+        return ["b", bytes(value).hex()]
+    if isinstance(value, tuple):
+        return ["t", *map(spell, value)]
+    if isinstance(value, list):
+        return ["l", *map(spell, value)]
+    if isinstance(value, Ref):
+        return ["r", spell(value.pointer)]
+    if hasattr(value, "items"):
+        return ["d", *([spell(name), spell(item)] for name, item in value.items())]
+    raise TypeError(f"{type(value).__name__} is no plain data")
+
+
+def read_spelled(value: Any) -> Any:
+    """Return what `spell` wrote. Raises ValueError."""
+    if value is None or isinstance(value, bool):
+        return value
+    if not isinstance(value, list) or not value:
+        raise ValueError("a value without a tag")
+    tag, *rest = value
+    if tag in ("t", "l"):
+        items = [read_spelled(item) for item in rest]
+        return tuple(items) if tag == "t" else items
+    if tag == "d":
+        return _dict(rest)
+    if len(rest) != 1:
+        raise ValueError("a tag without its value")
+    (one,) = rest
+    if tag == "r":
+        pointer = read_spelled(one)
+        if not isinstance(pointer, str):
+            raise ValueError("a reference that is no text")
+        return Ref(pointer)
+    if not isinstance(one, str):
+        raise ValueError("a value that is no text")
+    if tag == "i":
+        return int(one)
+    if tag == "f":
+        return float.fromhex(one)
+    if tag == "s":
+        return bytes.fromhex(one).decode("utf-8", "surrogatepass")
+    if tag == "b":
+        return bytes.fromhex(one)
+    raise ValueError("an unknown tag")
+
+
+def _dict(pairs: list[Any]) -> dict[Any, Any]:
+    found = {}
+    for pair in pairs:
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise ValueError("a mapping of something else than pairs")
+        name = read_spelled(pair[0])
+        if isinstance(name, list | dict):
+            raise ValueError("a name that is no scalar")
+        found[name] = read_spelled(pair[1])
+    return found

@@ -1,0 +1,32 @@
+"""What agents' code raised in a worker, raised again in the engine by its name and words."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from vedette.adapters.reasoners.workers.frames import BadFrame
+from vedette.adapters.reasoners.workers.plain_data import read_plain
+from vedette.domain.base.errors import Temporary
+
+
+class Raised(Exception):
+    """An error of agents' code. Subclasses bear the name that it had in the worker.
+
+    Whatever it was there (SystemExit, a cancellation), here it is an error and nothing else.
+    """
+
+
+def raised(plain: bytes) -> tuple[Exception, str]:
+    """Return the error that a worker told of, and of which kind it is. Raises BadFrame."""
+    told = read_plain(plain)
+    if not isinstance(told, list) or len(told) != 3 or not all(isinstance(t, str) for t in told):
+        raise BadFrame("no error where one belongs")
+    name, words, kind = told
+    if kind == "temporary":
+        return Temporary(words), kind
+    return _class_of(name if name.isidentifier() and len(name) < 80 else "Raised")(words), kind
+
+
+@lru_cache(maxsize=256)
+def _class_of(name: str) -> type[Exception]:
+    return type(name, (Raised,), {})

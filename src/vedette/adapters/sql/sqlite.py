@@ -1,0 +1,173 @@
+"""A table of SQLite, opened for reading only; and the file, made of a script if it is absent."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from vedette.adapters.sql.tables import (
+    QUERY_S,
+    AwayError,
+    Found,
+    no_table,
+    page_begins,
+    quoted,
+    wanted,
+)
+from vedette.adapters.sql.watermark import Value
+from vedette.config.source_tables import SqlPlan
+from vedette.domain.base import failpoint
+from vedette.domain.base.errors import BadFleet
+from vedette.domain.base.fsync import sync
+
+_LOCKED_S = 2.0
+# How many steps of SQLite's machine lie between two looks at the clock.
+_STEPS = 100_000
+# What a number may be. A text is greater than every number, whatever its column is declared as: one
+# among numbers would have us leave out all numbers that come.
+_NUMBERS, _TEXTS = "typeof({0}) IN ('integer','real') AND {0} < 9e999", "typeof({0}) = 'text'"
+
+
+class SqliteTable:
+    """One table of a file. Views count as tables."""
+
+    def __init__(self, plan: SqlPlan) -> None:
+        """Open it. Raises BadFleet for a file, table or column that is not there, AwayError."""
+        assert plan.path is not None
+        self._plan, self._end = plan, 0.0
+        if not plan.path.is_file():
+            mend = "set path to the file, or create_from to a script that makes it"
+            raise BadFleet(f"{plan.path} is no file", where=f"sql:{plan.name}", mend=mend)
+        with _told():
+            self._file = sqlite3.connect(
+                f"file:{quote(str(plan.path))}?mode=ro", uri=True, timeout=_LOCKED_S,
+                check_same_thread=False, isolation_level=None,
+            )  # fmt: skip
+        try:
+            self._open()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _open(self) -> None:
+        # A byte that is no UTF-8 must not hide the rows behind it.
+        self._file.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        self._file.set_progress_handler(lambda: time.monotonic() > self._end, _STEPS)
+        # The functions that a schema calls are its author's choice, and not ours.
+        self._rows("PRAGMA trusted_schema=OFF")
+        self._rows("PRAGMA query_only=ON")
+        kinds = "type IN ('table','view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+        # Nothing of the settings stands in this text.
+        tables = [r[0] for r in self._rows(f"SELECT name FROM sqlite_master WHERE {kinds}")]  # noqa: S608
+        if self._plan.table not in tables:
+            raise no_table(self._plan, tables)
+        told = self._rows("SELECT name FROM pragma_table_xinfo(?)", (self._plan.table,))
+        self.columns, self._read = wanted(self._plan, [row[0] for row in told])
+
+    def last(self) -> Value | None:
+        """Return the greatest number."""
+        return self._end_of_order(f"WHERE {self._placed(self._first())}", "DESC")
+
+    def page(
+        self, floor: Value | None, begin: Value | None, behind: Found | None, limit: int
+    ) -> list[Found]:
+        """Return rows in order of number and id."""
+        number, id = quoted(self._plan.order_column), quoted(self._plan.id_column)
+        places = (None if behind is None else behind.number, floor, begin)
+        known = next((value for value in places if value is not None), None)
+        begins, values = page_begins(number, id, floor, begin, behind)
+        where = self._placed(self._first() if known is None else known) + begins
+        columns = ", ".join([number, id, *map(quoted, self._read)])
+        # Every name is the catalogue's own, quoted.
+        text = (
+            f"SELECT {columns} FROM {quoted(self._plan.table)} WHERE {where} "  # noqa: S608
+            f"ORDER BY {number}, {id} LIMIT ?"
+        )
+        found = self._rows(text, (*values, limit))
+        return [Found(row[0], row[1], dict(zip(self._read, row[2:], strict=True))) for row in found]
+
+    def without_place(self) -> int:
+        """Return how many rows have no id or no number."""
+        where = f"NOT coalesce({self._placed(self._first())}, false)"
+        text = f"SELECT count(*) FROM {quoted(self._plan.table)} WHERE {where}"  # noqa: S608
+        return int(self._rows(text)[0][0])
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _first(self) -> Value | None:
+        """Return the least number; a text only where there is no number at all."""
+        number = quoted(self._plan.order_column)
+        return self._end_of_order(f"WHERE {number} IS NOT NULL", "ASC")
+
+    def _end_of_order(self, where: str, way: str) -> Value | None:
+        number = quoted(self._plan.order_column)
+        table = quoted(self._plan.table)
+        text = f"SELECT {number} FROM {table} {where} ORDER BY {number} {way} LIMIT 1"  # noqa: S608
+        found = self._rows(text)
+        return found[0][0] if found else None
+
+    def _placed(self, like: Value | None) -> str:
+        """Return which rows have a place in the order: numbers like one that is known."""
+        kind = _TEXTS if isinstance(like, str) else _NUMBERS
+        number, id = quoted(self._plan.order_column), quoted(self._plan.id_column)
+        return f"{kind.replace('{0}', number)} AND {id} IS NOT NULL"
+
+    def _rows(self, text: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        self._end = time.monotonic() + QUERY_S
+        with _told():
+            return self._file.execute(text, values).fetchall()
+
+
+def create(path: Path, script: Path, where: str) -> None:
+    """Make a file of SQLite by a script, whole or not at all; one that is there stays.
+
+    Raises BadFleet if the script cannot be read or run.
+    """
+    if path.exists():
+        return
+    try:
+        text = script.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        mend = "mend create_from in vedette.toml"
+        raise BadFleet(f"cannot read {script}", where=where, mend=mend) from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    made = Path(name)
+    try:
+        with closing(sqlite3.connect(made)) as file:
+            # Nobody knows the file yet, and what comes of a crash is not taken up: it is synced
+            # once, when it is whole. A sync for each statement took a tenth of a second.
+            file.execute("PRAGMA synchronous=OFF")
+            file.execute("PRAGMA journal_mode=MEMORY")
+            file.executescript(text)
+            file.commit()
+        sync(made)
+        failpoint.reach("sql.create:before")
+        # Unlike a rename this leaves a file alone that somebody else made meanwhile.
+        with suppress(FileExistsError):
+            os.link(made, path)
+        sync(path.parent)
+        failpoint.reach("sql.create:after")
+    except sqlite3.Error as error:
+        raise BadFleet(f"{script}: {error}", where=where, mend="mend the script") from error
+    finally:
+        for leftover in (made, made.with_name(made.name + "-journal")):
+            leftover.unlink(missing_ok=True)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise AwayError(f"{type(error).__name__}: {error}"[:300]) from error

@@ -1,0 +1,99 @@
+"""What a source asks of a table, in SQLite's words and in PostgreSQL's. Synchronous.
+
+Names of tables and columns cannot be parameters of a query. Each is looked up in the database's own
+catalogue, and what stands in a query is the catalogue's name, quoted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from vedette.adapters.sql.watermark import Value
+from vedette.config.problem import did_you_mean
+from vedette.config.source_tables import SqlPlan
+from vedette.domain.base.dataclass import dataclass
+from vedette.domain.base.errors import BadFleet
+
+QUERY_S = 30.0  # how long one query may take
+
+
+class AwayError(Exception):
+    """The database did not answer; it is asked again, later each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One row: its place in the order (number, then id), and its columns."""
+
+    number: Value
+    id: Any
+    row: Mapping[str, Any]
+
+
+class Table(Protocol):
+    """One table, opened. Used by one thread at a time. Every method may raise AwayError."""
+
+    columns: tuple[str, ...]
+
+    def last(self) -> Value | None:
+        """Return the greatest number, None in an empty table."""
+        ...
+
+    def page(
+        self, floor: Value | None, begin: Value | None, behind: Found | None, limit: int
+    ) -> list[Found]:
+        """Return rows in order: behind a row, or else from `floor` on, or else behind `begin`."""
+        ...
+
+    def without_place(self) -> int:
+        """Return how many rows have no id or no number: they are never seen."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the database."""
+        ...
+
+
+def page_begins(
+    number: str,
+    id: str,
+    floor: Value | None,
+    begin: Value | None,
+    behind: Found | None,
+    marks: tuple[str, str] = ("?", "?"),
+) -> tuple[str, list[Any]]:
+    """Return the condition for where a page begins (see `Table.page`), and its parameters.
+
+    `number` and `id` are columns, quoted; `marks` are how a query marks a parameter for each.
+    """
+    if behind is not None:
+        return f" AND ({number}, {id}) > ({marks[0]}, {marks[1]})", [behind.number, behind.id]
+    if floor is not None:
+        return f" AND {number} >= {marks[0]}", [floor]
+    if begin is not None:
+        return f" AND {number} > {marks[0]}", [begin]
+    return "", []
+
+
+def wanted(plan: SqlPlan, known: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the columns of the data, and all that are read. Raises BadFleet for an unknown one."""
+    data = plan.columns or tuple(known)
+    more = (plan.id_column, plan.order_column, plan.time_column, plan.subject_column)
+    for column in (*(name for name in more if name is not None), *data):
+        if column not in known:
+            what = f"table {plan.table!r} has no column {column!r}"
+            raise BadFleet(what, where=f"sql:{plan.name}", mend=did_you_mean(column, list(known)))
+    extra = (plan.time_column, plan.subject_column)
+    return data, tuple(dict.fromkeys((*data, *(name for name in extra if name is not None))))
+
+
+def quoted(name: str) -> str:
+    """Return a name of SQL as a delimited identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def no_table(plan: SqlPlan, known: Sequence[str]) -> BadFleet:
+    """Return the error for a table that is not there."""
+    mend = did_you_mean(plan.table, list(known)) if known else "make it first"
+    return BadFleet(f"there is no table {plan.table!r}", where=f"sql:{plan.name}", mend=mend)

@@ -1,6 +1,0 @@
-"""Mail as an event: the same `mail.received` whatever door a mail came in by."""
-
-from vedette.mail.event import mail_event
-from vedette.mail.parse import mail_lineage, parse_mail
-
-__all__ = ["mail_event", "mail_lineage", "parse_mail"]
