@@ -54,7 +54,7 @@ def main() -> int:
 
 async def replay(laid: Laid) -> dict[str, object]:
     """Run the fleet until it is idle; return its summary."""
-    from vedette.app import open_app
+    from vedette.app.composition_root import open_app
     from vedette.config import load_settings
     from vedette.runner import Running, summary
 

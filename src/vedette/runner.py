@@ -10,7 +10,8 @@ from typing import Any
 
 import orjson
 
-from vedette.app import App
+from vedette.app.composition_root import App
+from vedette.app.sources import make_sources
 from vedette.domain.base import machine
 from vedette.domain.base.clock import next_beat, until_beat
 from vedette.domain.base.errors import BadPolicy, StoreFailed, Unavailable, VedetteError
@@ -24,7 +25,6 @@ from vedette.policy.compatibility import CHECKED, check_live, checked_mark, read
 from vedette.policy.folder import offer_folder, waiting, waits
 from vedette.policy.rollout import Wish
 from vedette.signals import Signals
-from vedette.sourcing import make_sources
 
 TICK_S = 0.25
 # The same while nothing happens: then with whoever else looks around, so that one wakeup is enough.
@@ -199,7 +199,7 @@ class Running:
 
     def _beside(self) -> list[asyncio.Task[None]]:
         """Start what goes on beside the line: traces, logs, shipping, a look at the folders."""
-        from vedette.edges import followers
+        from vedette.app.source_plans import followers
 
         keeping = self.app.rollout.keep_shelf(lambda: self.app.store.leads, self.trouble)
         opinions = self.app.rollout.opinions

@@ -231,7 +231,7 @@ def die_calling(day: Day) -> None:
 def warm(folder: Path) -> None:
     """Load once, in the parent, what every child would load again."""
     keep_content()
-    app: Any = import_module("vedette.app")
+    app: Any = import_module("vedette.app.composition_root")
     app.Dispatcher = partial(app.Dispatcher, handlers=16)
     with TemporaryDirectory(dir=folder) as place:
         day = Day(folder, 100, 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests import pg
 
-from vedette.app import App
+from vedette.app.composition_root import App
 from vedette.config.settings import StorePlan
 from vedette.engine.cluster import catch_up, follow
 

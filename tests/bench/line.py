@@ -31,7 +31,7 @@ from tests.bench.profiles import Calls, Samples, sampling
 from tests.bench.spin import spinning
 from tests.bench.target import happened, marks_file
 
-from vedette.app import App
+from vedette.app.composition_root import App
 from vedette.cli.run import COLLECT
 from vedette.domain.event import Event
 from vedette.testing.harness import FleetHarness

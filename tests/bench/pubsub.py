@@ -36,7 +36,7 @@ from tests.pubsub import HOST_VARIABLE, Broker, Emulator, broker, find_emulator,
 
 from vedette.adapters.pubsub.decode import Decoder
 from vedette.adapters.pubsub.source import PubsubSource
-from vedette.app import App
+from vedette.app.composition_root import App
 from vedette.cli.run import COLLECT
 from vedette.domain.event import Event
 

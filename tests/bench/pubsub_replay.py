@@ -37,7 +37,7 @@ from tools.replay_real import account, received
 from vedette.adapters.mail.maildir.source import copy_maildir
 
 if TYPE_CHECKING:
-    from vedette.app import App
+    from vedette.app.composition_root import App
 
 STALLED_S = 60.0
 VEDETTE = Path(sys.executable).with_name("vedette")
@@ -191,7 +191,7 @@ async def receive(
 
     `beside` is done once, while the fleet runs.
     """
-    from vedette.app import open_app
+    from vedette.app.composition_root import open_app
     from vedette.config import load_settings
     from vedette.runner import Running, summary
 

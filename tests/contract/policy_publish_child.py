@@ -19,10 +19,10 @@ from typing import Any
 from tests.faults.warming import keep
 
 from vedette.adapters.bundles.repository import open_shelf
+from vedette.app.policy_publication import FolderSealer
 from vedette.config.deployment import Edges, PolicyPlan
 from vedette.domain.base import failpoint
 from vedette.policy.distribution import Archive, on_shelf
-from vedette.publishing import FolderSealer
 from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness, copy_policies
 
@@ -87,7 +87,7 @@ def warm(folder: Path, edited: Path) -> None:
     keep("vedette.config", "load_fleet", lambda root, settings, **_: root)
     keep("vedette.policy.bundle_data", "mount", lambda files: frozenset(files.items()))
     keep("vedette.adapters.policy_engines.regorus.stage", "read_bundle", lambda folder: folder)
-    app: Any = import_module("vedette.app")
+    app: Any = import_module("vedette.app.composition_root")
     app.Dispatcher = partial(app.Dispatcher, handlers=8)
     asyncio.run(publish(folder, edited, lambda: None))
 

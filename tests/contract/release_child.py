@@ -71,7 +71,7 @@ async def look(folder: Path) -> dict[str, Any]:
 def main(folder: Path) -> None:
     keep("vedette.policy.bundle_data", "mount", lambda files: frozenset(files.items()))
     keep("vedette.adapters.policy_engines.regorus.stage", "read_bundle", lambda folder: folder)
-    app: Any = import_module("vedette.app")
+    app: Any = import_module("vedette.app.composition_root")
     app.Dispatcher = partial(app.Dispatcher, handlers=8)
     write(folder / "warm")
     asyncio.run(release(folder / "warm", lambda: None))

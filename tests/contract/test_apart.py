@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from tests.remote import Host, connect_as, now_us
 
 from vedette.adapters.identity.spiffe import Issuer
-from vedette.apart import Apart, apart, as_gateway, issuer_of, tokens_of, with_tokens
+from vedette.app.remote_workers import Apart, apart, as_gateway, issuer_of, tokens_of, with_tokens
 from vedette.cli import cli
 from vedette.config import Settings, load_settings
 from vedette.config.deployment import Edges, GatewayPlan, TokensPlan
@@ -404,10 +404,10 @@ def test_a_worker_reads_neither_settings_nor_store() -> None:
         "import vedette.config.agent_folder;"
         "import vedette.adapters.reasoners.workers.supervisor;"
         "print([m for m in sys.modules if m.startswith(("
-        "'vedette.config.settings', 'vedette.app.',"
+        "'vedette.config.settings', 'vedette.app.composition_root.',"
         " 'vedette.store', 'vedette.store.sqlite',"
         " 'vedette.adapters.identity.secrets', 'apsw'))"
-        " or m == 'vedette.app'])"
+        " or m == 'vedette.app.composition_root'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

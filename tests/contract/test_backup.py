@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from vedette.adapters.files.source import JsonlSource
 from vedette.adapters.ledger_export import verify_store
 from vedette.adapters.signing_keys import read_key
-from vedette.backup import back_up, restore
+from vedette.app.backup import back_up, restore
 from vedette.config import Settings
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.clock import SystemClock, iso
@@ -693,7 +693,7 @@ import asyncio, os, signal, sys
 from dataclasses import replace
 from pathlib import Path
 from vedette.domain.base import failpoint as crashpoint
-from vedette.backup import restore
+from vedette.app.composition_root.backup import restore
 from vedette.domain.identity import Principal
 from vedette.config import Settings
 

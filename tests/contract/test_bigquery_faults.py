@@ -34,6 +34,7 @@ from vedette.adapters.bigquery.sql import AT, ROW
 from vedette.adapters.bigquery.tables import KINDS
 from vedette.adapters.bigquery.warehouse import Warehouse
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
+from vedette.app.sources import make_source
 from vedette.cli import ship
 from vedette.config import load_settings
 from vedette.config.deployment import AuditPlan, BigQueryPlan, Edges
@@ -42,7 +43,6 @@ from vedette.domain.base.errors import BadFleet, StoreFailed
 from vedette.domain.event import ENVELOPE
 from vedette.domain.origin import Ref, Roots, resolve
 from vedette.runner import Running
-from vedette.sourcing import make_source
 from vedette.testing.clock import ManualClock
 from vedette.testing.intake import ListIntake
 from vedette.testing.toy import until
@@ -489,12 +489,14 @@ def test_a_table_that_lags_is_not_wrong(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(ship, "reading", lambda settings: Reading())
     settings: Any = SimpleNamespace(fleet="f", edges=Edges(audit=AuditPlan("p", "d", 1)))
-    monkeypatch.setattr("vedette.edges.warehouse", lambda settings: Shelf(ledger, marks))
+    monkeypatch.setattr("vedette.app.source_plans.warehouse", lambda settings: Shelf(ledger, marks))
     told = ship._checked(settings)
     assert (told["ok"], told["last"], told["head"]) == (True, 4, 12)
     # The control: a row that its mark says is there, and is not.
     lacking = {"ledger": 9, "decisions": 3}
-    monkeypatch.setattr("vedette.edges.warehouse", lambda settings: Shelf(ledger, lacking))
+    monkeypatch.setattr(
+        "vedette.app.source_plans.warehouse", lambda settings: Shelf(ledger, lacking)
+    )
     told = ship._checked(settings)
     assert told["tables"]["decisions"]["wrong"] == ["entry 4 is not there"]
     # A table that was never shipped to has nothing that could be wrong.

@@ -17,12 +17,12 @@ from vedette.adapters.bigquery import source as module
 from vedette.adapters.bigquery.clients import query_client
 from vedette.adapters.bigquery.source import AwayError, BigQuerySource
 from vedette.adapters.bigquery.sql import AT, ROW, query_text
+from vedette.app.sources import make_source
 from vedette.config import load_settings
 from vedette.config.deployment import BigQueryPlan
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadFleet, StoreFailed
 from vedette.domain.event import Event
-from vedette.sourcing import make_source
 from vedette.testing.clock import ManualClock, settle
 from vedette.testing.harness import FleetHarness
 from vedette.testing.intake import ListIntake

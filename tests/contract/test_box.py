@@ -26,6 +26,7 @@ from vedette.adapters.reasoners.workers.pending_call import WorkerLost
 from vedette.adapters.reasoners.workers.reasoner_client import Making
 from vedette.adapters.reasoners.workers.sandbox_probe import Protection
 from vedette.adapters.reasoners.workers.tool_client import WorkerHands
+from vedette.app.workers import Containment, containment, require_box
 from vedette.config import Isolation, Settings
 from vedette.config.reach import reach_of
 from vedette.config.settings import read_settings
@@ -33,7 +34,6 @@ from vedette.domain.agent import Limits
 from vedette.domain.base.errors import BadFleet, Forbidden
 from vedette.domain.effect import Call
 from vedette.domain.tool import Tool
-from vedette.isolation import Containment, containment, require_box
 from vedette.serve.ancestry import descends
 from vedette.serve.client import LocalClient
 from vedette.serve.local import serve_local

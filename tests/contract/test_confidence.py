@@ -16,7 +16,7 @@ import pytest
 from tests.remote import Host, now_us
 
 from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
-from vedette.apart import issuer_of
+from vedette.app.remote_workers import issuer_of
 from vedette.config.deployment import Edges, GatewayPlan
 from vedette.domain.base.errors import BadConfidence
 from vedette.domain.confidence import check_confidence, proposal_confidence

@@ -17,19 +17,19 @@ import pytest
 
 from vedette.adapters.ledger_export import archive
 from vedette.adapters.reasoners.in_process import LocalJudges
-from vedette.app import App
+from vedette.app.composition_root import App
+from vedette.app.judge_releases import open_judges
+from vedette.app.stores import open_reading
+from vedette.app.workers import judges
 from vedette.config import build_judge
 from vedette.domain.event import Event
 from vedette.domain.judge_state import made_of
 from vedette.domain.run import Lease, Step
 from vedette.engine.handle import handle
-from vedette.isolation import judges
-from vedette.judge_releases import open_judges
 from vedette.ledger.merkle import Checkpoint, parse_note
 from vedette.operations.judge_replay import replay_judges
 from vedette.operations.judge_report import ARCHIVED, CHANGED, ERASED, UNNAMED, JudgeReport
 from vedette.store.sqlite import OpenedStore
-from vedette.stores import open_reading
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import JUDGE_PY, World, before_commit, job, note, send, toy_fleet
 

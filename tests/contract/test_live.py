@@ -17,8 +17,8 @@ from tests.imap import server
 from tests.said import said
 from tests.small import small
 
-from vedette import live, outside
 from vedette.adapters.notify import plugin
+from vedette.app import doctor, doctor_network
 from vedette.config import MaildirPlan, Sender, Settings, load_fleet, load_settings
 from vedette.config.mail_servers import ImapPlan
 from vedette.config.settings import CsvPlan
@@ -36,7 +36,7 @@ def settings(tmp_path: Path) -> Settings:
     return replace(Settings.of(tmp_path), state=tmp_path / "state")
 
 
-def state_of(found: Iterator[live.Seen] | list[live.Seen], what: str) -> tuple[str, str]:
+def state_of(found: Iterator[doctor.Seen] | list[doctor.Seen], what: str) -> tuple[str, str]:
     seen = next(one for one in found if one.what == what)
     assert seen.mend or seen.state not in ("fail", "warn"), seen
     return seen.state, seen.told
@@ -83,10 +83,10 @@ def test_the_whole_page_of_a_fleet_that_is_well(root: Path) -> None:
 def test_python_that_is_too_old_and_a_disk_that_is_full_fail(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "PYTHON", (9, 0))
+    monkeypatch.setattr(doctor, "PYTHON", (9, 0))
     usage = type("Usage", (), {"free": 1 << 20})()
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    found = list(live.machine(settings, runs=False))
+    found = list(doctor.machine(settings, runs=False))
     assert state_of(found, "python")[0] == "fail"
     assert state_of(found, "disk") == ("fail", "1 MiB free")
 
@@ -99,22 +99,22 @@ def test_a_runner_that_holds_the_store_and_a_port_that_is_taken_are_seen(
         address = ("127.0.0.1", taken.getsockname()[1])
         busy = replace(settings, http=address)
         lock = own(settings.state / LOCK)
-        found = list(live.machine(busy, runs=False))
+        found = list(doctor.machine(busy, runs=False))
         lock.close()
         assert state_of(found, "another run")[0] == "fail"
         assert state_of(found, "[serve] http")[0] == "fail"
-        spare = list(live.machine(replace(busy, http_fallback=True), runs=False))
+        spare = list(doctor.machine(replace(busy, http_fallback=True), runs=False))
         assert state_of(spare, "[serve] http")[0] == "warn"
         # With a fleet that answers, its port is its own.
-        assert state_of(list(live.machine(busy, runs=True)), "[serve] http")[0] == "ok"
-    found = list(live.machine(busy, runs=False))
+        assert state_of(list(doctor.machine(busy, runs=True)), "[serve] http")[0] == "ok"
+    found = list(doctor.machine(busy, runs=False))
     assert {state_of(found, what)[0] for what in ("another run", "[serve] http")} == {"ok"}
 
 
 @pytest.mark.parametrize(("behind_s", "state"), [(-5, "ok"), (0, "ok"), (3, "warn"), (600, "fail")])
 def test_a_clock_behind_the_ledger_is_seen(behind_s: int, state: str) -> None:
     now = 1_795_257_600_000_000
-    found = list(live.clocks(now, now + behind_s * 1_000_000, {}))
+    found = list(doctor.clocks(now, now + behind_s * 1_000_000, {}))
     assert found[0].state == state
 
 
@@ -124,7 +124,7 @@ def test_a_clock_apart_from_a_servers_is_seen(skew_s: int, state: str) -> None:
 
     now = 1_795_257_600_000_000
     date = formatdate(now / 1e6 + skew_s, usegmt=True)
-    found = list(live.clocks(now, None, {"source p": (date, now)}))
+    found = list(doctor.clocks(now, None, {"source p": (date, now)}))
     assert state_of(found, "clock against source p")[0] == state
 
 
@@ -134,7 +134,7 @@ def test_every_secret_is_looked_for_and_none_is_shown(
     monkeypatch.setenv("SEEN_TOKEN", "swordfish")
     monkeypatch.delenv("LOST_TOKEN", raising=False)
     found = list(
-        outside.secrets(
+        doctor_network.secrets(
             replace(
                 settings,
                 targets={"hook": {"kind": "webhook", "token_env": "SEEN_TOKEN"}},
@@ -154,7 +154,7 @@ async def test_targets_and_sources_that_are_not_there_fail_and_unknown_ones_are_
     for name in ("new", "cur"):
         (box / name).mkdir(parents=True)
     away = MaildirPlan("away", tmp_path / "nowhere", None, 1)
-    found = await outside.outside(
+    found = await doctor_network.outside(
         replace(
             settings,
             targets={
@@ -182,12 +182,12 @@ async def test_a_mail_server_is_logged_into_and_a_wrong_password_is_seen(
     plan = ImapPlan("desk", {**table, "password_env": "DESK_PASSWORD"}, ("INBOX",))
     monkeypatch.setenv("DESK_PASSWORD", password)
     before = box.folders()
-    found = await outside.outside(replace(settings, sources=(plan,)), {})
+    found = await doctor_network.outside(replace(settings, sources=(plan,)), {})
     assert state_of(found, "source desk")[0] == "ok"
     assert "logged in as" in state_of(found, "source desk")[1]
     assert box.folders() == before
     monkeypatch.setenv("DESK_PASSWORD", "guessed")
-    found = await outside.outside(replace(settings, sources=(plan,)), {})
+    found = await doctor_network.outside(replace(settings, sources=(plan,)), {})
     assert state_of(found, "source desk")[0] == "fail"
     assert "guessed" not in str(found)
 
@@ -201,15 +201,15 @@ async def test_who_does_not_answer_is_not_waited_for_for_ever(
         await asyncio.Event().wait()
         return "never"
 
-    monkeypatch.setattr(outside, "WAIT_S", 0.01)
-    monkeypatch.setattr(outside, "probe_of", lambda kind: probe)
-    found = await outside.outside(replace(settings, targets={"slow": {"kind": "imap"}}), {})
+    monkeypatch.setattr(doctor_network, "WAIT_S", 0.01)
+    monkeypatch.setattr(doctor_network, "probe_of", lambda kind: probe)
+    found = await doctor_network.outside(replace(settings, targets={"slow": {"kind": "imap"}}), {})
     assert state_of(found, "target slow")[0] == "fail"
 
 
 def test_the_probes_that_are_named_are_there() -> None:
-    assert all(outside.probe_of(kind) is not None for kind in outside.PROBES)
-    assert outside.probe_of("semaphore") is None
+    assert all(doctor_network.probe_of(kind) is not None for kind in doctor_network.PROBES)
+    assert doctor_network.probe_of("semaphore") is None
 
 
 def test_a_server_without_a_certificate_that_is_trusted_is_refused(
@@ -232,7 +232,7 @@ def test_schedules_say_when_they_are_due_and_a_missing_zone_database_fails(
     agent: Agent = replace(
         next(iter(agents.values())), schedules=(Schedule("hourly", every_us=3_600_000_000),)
     )
-    found = list(live.zones({agent.name: agent}, 1_795_257_600_000_000 + 1))
+    found = list(doctor.zones({agent.name: agent}, 1_795_257_600_000_000 + 1))
     assert state_of(found, f"schedule {agent.name}/hourly") == ("ok", "next 2026-11-21T11:00:00Z")
     import zoneinfo
 
@@ -240,4 +240,4 @@ def test_schedules_say_when_they_are_due_and_a_missing_zone_database_fails(
         raise zoneinfo.ZoneInfoNotFoundError(key)
 
     monkeypatch.setattr(zoneinfo, "ZoneInfo", none)
-    assert [one.state for one in live.zones({}, 1)] == ["fail"]
+    assert [one.state for one in doctor.zones({}, 1)] == ["fail"]

@@ -17,7 +17,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from vedette import releasing
+from vedette.app import releases as releasing
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import (
     AlreadyDone,

@@ -19,7 +19,7 @@ from tests.contract.test_store import KEY
 from tests.pg import Server, server
 
 from vedette.adapters.ledger_export import archive, last_before, verify_store
-from vedette.backup import back_up, restore
+from vedette.app.backup import back_up, restore
 from vedette.cli.common import obey
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand, BadStore, Unavailable

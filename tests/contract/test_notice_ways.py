@@ -22,12 +22,12 @@ from tests.contract.test_notices import (
 
 from vedette.adapters import notify as webhook
 from vedette.adapters.mail.smtp import deliver
+from vedette.app.doctor_network import _bounded, _notices
+from vedette.app.followers.notifications import MOST, TRIED_US, Notice, Outbox, facts
+from vedette.app.followers.notifier import follow
 from vedette.config.notify import MailPlan, NotifyPlan, WebhookPlan
 from vedette.domain.base.errors import Permanent, Temporary
 from vedette.ledger.history.lists import status
-from vedette.notices import MOST, TRIED_US, Notice, Outbox, facts
-from vedette.notify import follow
-from vedette.outside import _bounded, _notices
 from vedette.testing.clock import ManualClock
 
 __all__ = ["hook"]  # a fixture
@@ -134,7 +134,7 @@ async def test_a_way_that_hangs_ends_in_time_and_others_are_told_meanwhile(
             let_go.wait(30)
 
         told.telling._senders["slow"] = hang
-        from vedette.tell import Reader
+        from vedette.app.followers.telemetry import Reader
 
         # Nobody waits for it: while it hangs, two rounds tell the other way of two things.
         with Reader(fleet.app) as reader:

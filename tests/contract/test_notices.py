@@ -21,6 +21,19 @@ import pytest
 from tests.contract.test_undo import NEW, content, lay, mail
 
 from vedette.adapters.notify import post
+from vedette.app.followers.notifications import (
+    EVERY_US,
+    KEPT,
+    MOST,
+    TRIED_US,
+    Notice,
+    Outbox,
+    facts,
+    letter,
+    told_of,
+)
+from vedette.app.followers.notifier import NOTICES, Telling
+from vedette.app.followers.telemetry import Reader
 from vedette.config import read_settings
 from vedette.config.notify import MailPlan, NotifyPlan, WebhookPlan
 from vedette.domain.action import Proposal
@@ -28,9 +41,6 @@ from vedette.domain.base.errors import Permanent, Temporary, Unsendable
 from vedette.domain.origin import Ref
 from vedette.domain.ports import Thought
 from vedette.ledger.history.lists import status
-from vedette.notices import EVERY_US, KEPT, MOST, TRIED_US, Notice, Outbox, facts, letter, told_of
-from vedette.notify import NOTICES, Telling
-from vedette.tell import Reader
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner

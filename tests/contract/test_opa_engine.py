@@ -20,6 +20,7 @@ from vedette.adapters.policy_engines.opa.connection import PROBE_S
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.adapters.policy_engines.regorus.golden_inputs import golden
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
+from vedette.app.policy_engines import close_stage, policy_stage
 from vedette.config import read_settings
 from vedette.config.policy_table import bad_server
 from vedette.domain.base.canonical import canonical
@@ -28,7 +29,6 @@ from vedette.domain.bundle import Bundle
 from vedette.domain.decision import denied
 from vedette.domain.decision_request import Nobody, ask
 from vedette.domain.ports import Finding, PolicyEngine
-from vedette.engines import close_stage, policy_stage
 from vedette.policy.bundle_data import mount
 
 BUNDLE = read_bundle(Path(__file__).parents[2] / "policies")

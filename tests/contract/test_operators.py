@@ -15,7 +15,7 @@ import httpx
 import pytest
 from tests.oidc import Provider, find_node, new_key
 
-from vedette import releasing
+from vedette.app import releases
 from vedette.config.deployment import Edges, PeoplePlan
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import Forbidden
@@ -452,7 +452,7 @@ async def test_the_commands_themselves_ask_for_the_role(tmp_path: Path) -> None:
             ("correct", lambda: corrections.carry_out(commands, nobody, {"run": "run_1"})),
             ("mode", lambda: modes.carry_out(commands, nobody, {"agent": "x", "mode": "ask"})),
             ("clock_confirm", lambda: commands.clock_confirm(nobody)),
-            ("agent_release", lambda: releasing.carry_out(commands, nobody, {"agent": "x"})),
+            ("agent_release", lambda: releases.carry_out(commands, nobody, {"agent": "x"})),
         ]
         asked += [
             (verb, partial(curation.carry_out, commands.curating, verb, who, why, None, {}))

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from vedette.app.sources import make_source
 from vedette.config import read_settings
 from vedette.config.plugins import plugins
 from vedette.config.reserved import source_kinds
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.ports.plugin import NOTIFIERS, SOURCES
-from vedette.sourcing import make_source
 from vedette.testing import FleetHarness
 
 ROOT = Path(__file__).resolve().parents[2]

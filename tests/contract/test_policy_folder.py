@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vedette.app import open_app
+from vedette.app.composition_root import open_app
 from vedette.cli.common import _here
 from vedette.domain.bundle import Bundle
 from vedette.domain.ports import Finding

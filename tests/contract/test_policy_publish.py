@@ -15,6 +15,7 @@ from vedette.adapters.bundles import PUBLIC_FILE, unpack
 from vedette.adapters.bundles.bucket import EMULATOR
 from vedette.adapters.bundles.repository import open_shelf
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
+from vedette.app.policy_publication import FolderSealer
 from vedette.config.deployment import Edges, PolicyPlan
 from vedette.domain.base.errors import AlreadyDone, BadCommand, BadPolicy, Outrun, Unavailable
 from vedette.domain.bundle import Bundle
@@ -22,7 +23,6 @@ from vedette.domain.ports import Finding
 from vedette.ledger.history.policy_history import differences, history
 from vedette.operations.commands import Order
 from vedette.policy.distribution import Archive, Shelving, on_shelf
-from vedette.publishing import FolderSealer
 from vedette.testing.harness import FleetHarness, copy_policies
 
 NAME = "harbour.tar.gz"

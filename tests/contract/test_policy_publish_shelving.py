@@ -17,11 +17,11 @@ from tests.gcs import Gcs, serving
 from vedette.adapters.bundles.bucket import EMULATOR
 from vedette.adapters.bundles.repository import open_shelf
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
+from vedette.app.policy_publication import FolderSealer
 from vedette.config.deployment import Edges, PolicyPlan
 from vedette.domain.bundle import Bundle
 from vedette.policy.distribution import Archive, Shelving
 from vedette.policy.signed_archive import ARCHIVE, KEY
-from vedette.publishing import FolderSealer
 from vedette.testing.harness import FleetHarness, checkout, copy_policies
 
 NAME = "harbour.tar.gz"

@@ -15,12 +15,12 @@ from tests.pubsub import Emulator
 
 from vedette.adapters.pubsub import admin, redrive
 from vedette.adapters.pubsub.redrive import DeadLetters, attributes_of
+from vedette.app.sources import make_source
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import AlreadyDone, BadCommand, Forbidden, Unavailable
 from vedette.domain.identity import Principal
 from vedette.operations.commands import Order
 from vedette.serve.orders import carry_out
-from vedette.sourcing import make_source
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, toy_fleet, until
 

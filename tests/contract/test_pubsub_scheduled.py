@@ -13,6 +13,7 @@ from vedette.adapters.pubsub.cloud_scheduler import ATTRIBUTE, Schedules
 from vedette.adapters.pubsub.decode import Decoder
 from vedette.adapters.pubsub.source_decoder import decoder
 from vedette.adapters.schedule.source import ScheduleSource, cron_walls
+from vedette.app.sources import source_context
 from vedette.config.deployment import PushPlan
 from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.clock import MICROS, from_iso, iso
@@ -22,7 +23,6 @@ from vedette.domain.event import DATA, ENVELOPE, Event
 from vedette.domain.identity import Identity
 from vedette.domain.ports import Refused
 from vedette.domain.trigger import TICK_TYPE, Schedule
-from vedette.sourcing import source_context
 from vedette.testing.clock import ManualClock
 from vedette.testing.intake import ListIntake
 from vedette.testing.toy import World, toy_fleet

@@ -19,7 +19,8 @@ from tests.pg import server
 from tests.remote import Host, now_us
 from tests.said import ROOT
 
-from vedette.apart import issuer_of
+from vedette.app.releases import Releases
+from vedette.app.remote_workers import issuer_of
 from vedette.config.agent_folder import release_digest
 from vedette.config.deployment import Edges, GatewayPlan
 from vedette.config.settings import StorePlan
@@ -29,7 +30,6 @@ from vedette.domain.effect import Call, Outcome
 from vedette.domain.entry import Draft
 from vedette.domain.event import Event
 from vedette.engine.cluster import follow
-from vedette.releasing import Releases
 from vedette.serve.workers import serve_workers
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, toy_fleet, until

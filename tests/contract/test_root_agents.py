@@ -20,11 +20,11 @@ from vedette.adapters.reasoners.adk.tools import read_declared
 from vedette.adapters.reasoners.workers import supervisor
 from vedette.adapters.reasoners.workers.root_agents import describe_in_worker
 from vedette.adapters.reasoners.workers.sandbox_probe import protection
+from vedette.app.workers import Containment, root_agents
 from vedette.config import Isolation, Settings
 from vedette.config.agent_folder import release_digest
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.event import Event
-from vedette.isolation import Containment, root_agents
 from vedette.testing.harness import checkout
 from vedette.testing.toy import World, toy_fleet
 

@@ -302,7 +302,7 @@ async def test_of_two_rotations_at_once_the_key_in_force_stays(
 async def test_a_second_runner_does_not_touch_a_key_on_its_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vedette.app import open_app
+    from vedette.app.composition_root import open_app
 
     async with toy_fleet(tmp_path, World()) as fleet:
         upkeep = upkeep_of(fleet)

@@ -23,6 +23,7 @@ from vedette.adapters.policy_engines import opa_wasm
 from vedette.adapters.policy_engines.opa import OwnServer
 from vedette.adapters.policy_engines.opa_wasm import repository
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
+from vedette.app.policy_engines import close_stage, policy_stage, second_maker
 from vedette.config import Settings
 from vedette.config.deployment import Edges, PolicyPlan
 from vedette.domain.agent import Scope
@@ -32,7 +33,6 @@ from vedette.domain.decision import denied, read_decision
 from vedette.domain.decision_request import Decided, Situation, difference
 from vedette.domain.entry import Draft
 from vedette.domain.ports import PolicyEngine
-from vedette.engines import close_stage, policy_stage, second_maker
 from vedette.memory.retrieval import read_drafts
 from vedette.policy.replay import ReplayReport, replay
 from vedette.policy.second_opinion import (

@@ -32,6 +32,7 @@ from vedette.adapters.mail.maildir import MaildirSource
 from vedette.adapters.prometheus.series import points
 from vedette.adapters.pubsub.decode import Decoder
 from vedette.adapters.sql.source import SqlSource
+from vedette.app.followers.notifications import Notice, facts, letter
 from vedette.config import load_settings
 from vedette.config.settings_file import SourceFile
 from vedette.config.source_tables import SqlPlan
@@ -49,7 +50,6 @@ from vedette.domain.schedule import Tick
 from vedette.domain.trigger import Schedule
 from vedette.ledger.history.hold_groups import group_of
 from vedette.ledger.history.lists import hold_item
-from vedette.notices import Notice, facts, letter
 from vedette.serve.alertmanager import routes
 from vedette.serve.orders import carry_out
 from vedette.testing import toy

@@ -16,6 +16,7 @@ from tests.small import AGENT, small
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.adapters.schedule.source import cron_walls
+from vedette.app.stores import open_reading
 from vedette.config import load_fleet, load_settings
 from vedette.domain.agent import Fleet
 from vedette.domain.bundle import Bundle
@@ -23,7 +24,6 @@ from vedette.ledger.history.observe_mode import lacking, wilson
 from vedette.operations.permissions import Asked, rights
 from vedette.policy.bundle_data import mount
 from vedette.serve.orders import carry_out
-from vedette.stores import open_reading
 from vedette.testing.harness import FleetHarness, checkout
 
 MAILS = sorted((checkout() / "samples/mailbox/new").iterdir())[:6]

@@ -11,6 +11,7 @@ from tests.pg import server
 
 from vedette.adapters.ledger_export import verify_store
 from vedette.adapters.signing_keys import KeyFolder, ledger_key, line_of, next_files, read_key
+from vedette.app.store_copy import Copied, copy_store, tables
 from vedette.config import Settings
 from vedette.domain.base import failpoint
 from vedette.domain.base.canonical import canonical
@@ -26,7 +27,6 @@ from vedette.ledger.merkle import SigningKey
 from vedette.store.postgres import OpenedPostgres, PostgresStore, has_store
 from vedette.store.postgres.database import PostgresDatabase
 from vedette.store.sqlite import OpenedStore, SqliteStore
-from vedette.store_copy import Copied, copy_store, tables
 from vedette.testing.clock import ManualClock
 from vedette.testing.steps import accepted, agents_of, closing, decided, entry, event, held, step
 

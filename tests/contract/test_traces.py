@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from vedette import tell
 from vedette.adapters.telemetry.otel import OtlpSpans
+from vedette.app.followers import telemetry as tell
+from vedette.app.followers.telemetry import TRACED, Sending, line_of, traces_after
 from vedette.config.deployment import TelemetryPlan
 from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
 from vedette.ledger.history.trace import Span
 from vedette.runner import Running
-from vedette.tell import TRACED, Sending, line_of, traces_after
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, do, job, send, toy_fleet, until
 

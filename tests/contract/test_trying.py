@@ -6,13 +6,13 @@ from pathlib import Path
 
 import orjson
 
+from vedette.app.dry_run import Before, Trial, before
 from vedette.config import build_judge
 from vedette.memory.retrieval import Recall
 from vedette.policy.gateway import Gateway
 from vedette.store.banks import SqliteBank
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, note, send, toy_fleet
-from vedette.trying import Before, Trial, before
 
 
 def trial(fleet: FleetHarness) -> Trial:

@@ -28,13 +28,13 @@ from vedette.adapters.policy_engines.opa_wasm import (
 )
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.adapters.policy_engines.regorus.golden_inputs import golden, must_deny
+from vedette.app.policy_engines import other_engine, policy_stage, reason_of, wasm_maker
 from vedette.config.deployment import Edges, PolicyPlan
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
 from vedette.domain.policy_wasm import PolicyWasm
 from vedette.domain.ports import Finding, PolicyEngine, PolicyStage
-from vedette.engines import other_engine, policy_stage, reason_of, wasm_maker
 from vedette.policy.bundle_data import mount
 from vedette.policy.replay import replay
 from vedette.store import retention

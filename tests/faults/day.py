@@ -47,12 +47,12 @@ from tests.faults.world import FileWorld
 
 from vedette.adapters.ledger_export import archive, archived_of, last_before, verify_store
 from vedette.adapters.ledger_export.archive import Archive, Joined
-from vedette.backup import back_up
+from vedette.app.backup import back_up
+from vedette.app.stores import open_reading
 from vedette.cli import sentence
 from vedette.domain.base.disk_errors import told_of_disk
 from vedette.domain.base.errors import AlreadyDone, VedetteError
 from vedette.domain.budget import DAY_US
-from vedette.stores import open_reading
 from vedette.testing.clock import ManualClock
 from vedette.testing.toy import job, note
 

@@ -402,9 +402,9 @@ def dump(stage: Stage, folder: Path, *, verify: bool = False, archived: bool = F
     verification has to find nothing either. Of what is `archived` nothing may be left to judge by.
     """
     from vedette.adapters.ledger_export import export, verify_store
-    from vedette.judge_releases import judge_again
+    from vedette.app.judge_releases import judge_again
+    from vedette.app.stores import open_reading
     from vedette.store.banks import SqliteBank
-    from vedette.stores import open_reading
 
     settings = replace(settings_of(stage.content), state=folder / "state", store=store_of(folder))
     store = open_reading(settings)

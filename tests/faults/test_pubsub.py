@@ -13,7 +13,7 @@ from tests.pubsub import Broker, Emulator, broker, giving_back, message_of
 
 from vedette.adapters.pubsub.decode import Decoder
 from vedette.adapters.pubsub.source import PubsubSource
-from vedette.app import App
+from vedette.app.composition_root import App
 from vedette.domain.event import Event
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send, toy_fleet, until

@@ -22,7 +22,7 @@ def warm(stage: Stage) -> None:
     # Hundreds of folders lie in memory at a time, each with its spare space.
     spare: Any = import_module("vedette.store.spare_space")
     spare.SPARE_BYTES = 1 << 16
-    app: Any = import_module("vedette.app")
+    app: Any = import_module("vedette.app.composition_root")
     # A fleet this small needs no 256 handlers, and making them would be most of a child's work.
     app.Dispatcher = partial(app.Dispatcher, handlers=8)
     if stage.store == "postgresql":

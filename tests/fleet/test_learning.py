@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from vedette.adapters.schedule.source import ScheduleSource
+from vedette.app.sources import gathering
 from vedette.cli.memory_flips import would_flip
 from vedette.domain.base.canonical import canonical, sha256_hex
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, VedetteError
@@ -27,7 +28,6 @@ from vedette.domain.ports import Thought
 from vedette.domain.run import Run
 from vedette.ledger.history.explain import explain
 from vedette.serve.orders import carry_out
-from vedette.sourcing import gathering
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner

@@ -15,7 +15,7 @@ from tests.simulation.proof import check_proof
 from tests.simulation.server import Server
 
 from vedette.adapters.ledger_export import Archive
-from vedette.backup import back_up, restore
+from vedette.app.backup import back_up, restore
 from vedette.config import Settings
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.identity import Principal

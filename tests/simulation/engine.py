@@ -24,7 +24,7 @@ from tests.simulation.loop import OWNER, Owner, SimLoop
 from vedette import config
 from vedette.adapters.policy_engines.regorus import stage
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
-from vedette.app import App, open_app
+from vedette.app.composition_root import App, open_app
 from vedette.config import Isolation, Settings, agent_loader
 from vedette.config.fleet import Loaded
 from vedette.config.settings import StorePlan

@@ -111,12 +111,12 @@ LATER = frozenset(
         "vedette.operations.corrections",
         "vedette.operations.scaffold",
         "vedette.judging.examples",
-        "vedette.live",
+        "vedette.app.doctor",
         "vedette.adapters.mail",
-        "vedette.outside",
+        "vedette.app.doctor_network",
         "vedette.serve.http",
         "vedette.ledger.history",
-        "vedette.trying",
+        "vedette.app.dry_run",
         "vedette.ledger.verify",
     }
 )
@@ -191,7 +191,7 @@ from vedette.adapters.policy_engines.regorus.stage import SubprocessStage
 from vedette.adapters.reasoners.workers.fork_server_start import Begun
 """
     assert "asyncio" not in loaded(begins)
-    assert "asyncio" in loaded(begins + "import vedette.app")
+    assert "asyncio" in loaded(begins + "import vedette.app.composition_root")
 
 
 # The standard decorator compiles six methods for each class: a fifth of a start, with 150 classes.

@@ -116,9 +116,9 @@ _Read = tuple[
 
 def _read(settings: Settings) -> _Read:
     from vedette.adapters.policy_engines.regorus.stage import read_bundle
+    from vedette.app.stores import is_there
     from vedette.config import load_fleet
     from vedette.domain.base.clock import SystemClock
-    from vedette.stores import is_there
 
     agents = load_fleet(settings.root, settings, now_us=SystemClock().now_us()).fleet.agents
     if is_there(settings):

@@ -27,7 +27,7 @@ def backup(ctx: click.Context, to: Path, with_keys: bool, as_json: bool) -> None
     kept elsewhere: no restore without ledger.key, no signed policy without policy.key. Take a new
     backup after every `vedette keys rotate`.
     """
-    from vedette.backup import back_up
+    from vedette.app.backup import back_up
 
     told = back_up(settings_of(ctx), to.absolute(), with_keys=with_keys)
     size = sum(value["bytes"] for value in told["files"].values())

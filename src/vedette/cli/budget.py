@@ -78,7 +78,7 @@ def raise_(ctx: click.Context, /, **given: Any) -> None:
 
 
 def _found(settings: Settings, only: str | None) -> dict[str, Any]:
-    from vedette.app import budgets
+    from vedette.app.composition_root import budgets
     from vedette.config import load_fleet
     from vedette.domain.base.clock import SystemClock
     from vedette.domain.base.errors import BadCommand

@@ -100,10 +100,10 @@ def _problems(path: Path) -> list[dict[str, Any]]:
 
 def folder_warnings(settings: Settings, shown: str) -> list[dict[str, Any]]:
     """Return a warning where the policy folder says something else than the live policy."""
+    from vedette.app.stores import is_there
     from vedette.cli.common import reading
     from vedette.cli.folder_state import folder_state
     from vedette.config import Problem
-    from vedette.stores import is_there
 
     if not is_there(settings):
         return []
@@ -223,7 +223,7 @@ def budget_findings(
     bundle: Bundle, shown: str, agents: Mapping[str, Agent]
 ) -> list[dict[str, Any]]:
     """Return what of the policy's limits cannot be kept for the agents that can be read."""
-    from vedette.app import budgets
+    from vedette.app.composition_root import budgets
 
     try:
         found = budgets(bundle.files, agents)[1]
@@ -310,7 +310,7 @@ def _tried_policy(
 ) -> tuple[Bundle | None, list[dict[str, Any]]]:
     """Return the bundle of a policy folder, None if it cannot be read, and its findings."""
     from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
-    from vedette.engines import trial_stage
+    from vedette.app.policy_engines import trial_stage
 
     bundle: Bundle | None = None
     try:

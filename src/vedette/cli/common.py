@@ -81,7 +81,7 @@ def settings_of(ctx: click.Context) -> Settings:
 @contextmanager
 def reading(settings: Settings) -> Iterator[Reads]:
     """Open the store to read, beside a running fleet or with none. Raises BadStore."""
-    from vedette.stores import open_reading
+    from vedette.app.stores import open_reading
 
     try:
         store = open_reading(settings)
@@ -162,7 +162,7 @@ async def _here(
 ) -> dict[str, Any]:
     from dataclasses import replace
 
-    from vedette.app import open_app
+    from vedette.app.composition_root import open_app
     from vedette.operations.commands import Order
     from vedette.serve.endpoint import this_person
     from vedette.serve.orders import carry_out

@@ -24,7 +24,7 @@ def gateway(ctx: click.Context, as_json: bool) -> None:
     import asyncio
 
     import vedette.cli
-    from vedette.apart import as_gateway
+    from vedette.app.remote_workers import as_gateway
     from vedette.cli import run as running
     from vedette.cli.view import PlainView
     from vedette.signals import Signals

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _issuer(ctx: click.Context) -> Issuer:
-    from vedette.apart import issuer_of
+    from vedette.app.remote_workers import issuer_of
     from vedette.domain.base.clock import SystemClock
 
     return issuer_of(settings_of(ctx), SystemClock().now_us)

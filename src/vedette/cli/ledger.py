@@ -96,9 +96,9 @@ def ledger_verify(
 
 def _deep(settings: Settings) -> tuple[dict[str, Any], list[str]]:
     """Hold rows, decisions and judgements against the entries; return what is said of them."""
+    from vedette.app.judge_releases import judge_again
     from vedette.cli.replay import decide_again, judge_lines
     from vedette.domain.base.clock import SystemClock
-    from vedette.judge_releases import judge_again
 
     with reading(settings) as store, store.snapshot():
         odd = [plain(str(one)) for one in store.audit()]

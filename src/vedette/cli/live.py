@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from vedette.cli.common import plain, reading
 
 if TYPE_CHECKING:
+    from vedette.app.doctor import Seen
     from vedette.config import Settings
-    from vedette.live import Seen
 
 _MARKS = {"ok": "ok  ", "warn": "WARN", "fail": "FAIL", "untested": "-   "}
 _WIDE = 78
@@ -20,20 +20,20 @@ def look(settings: Settings) -> list[Seen]:
     """Look at everything, in the order in which a person mends it."""
     import orjson
 
-    from vedette import live, outside
     from vedette.adapters.identity.secrets import wire
     from vedette.adapters.policy_engines.regorus.stage import read_bundle
+    from vedette.app import doctor, doctor_network
+    from vedette.app.stores import is_there
     from vedette.config import read_fleet
     from vedette.domain.base.clock import SystemClock
     from vedette.domain.base.errors import VedetteError
     from vedette.domain.bundle import Bundle
     from vedette.serve.client import LocalClient
-    from vedette.stores import is_there
 
     wire()
-    found = list(live.machine(settings, runs=LocalClient(settings.state).alive()))
+    found = list(doctor.machine(settings, runs=LocalClient(settings.state).alive()))
     last_us: int | None = None
-    decides: list[live.Seen] = []
+    decides: list[doctor.Seen] = []
     try:
         if is_there(settings):
             with reading(settings) as store:
@@ -44,24 +44,24 @@ def look(settings: Settings) -> list[Seen]:
                 files = store.bundle(digest) if number else None
                 if files is not None:
                     bundle = Bundle.recorded(files, digest)
-                    decides = list(live.engines(settings, bundle, store))
-            found.append(live.Seen("store", "ok", f"can be read; {head:,} entries"))
+                    decides = list(doctor.engines(settings, bundle, store))
+            found.append(doctor.Seen("store", "ok", f"can be read; {head:,} entries"))
         else:
-            found.append(live.Seen("store", "ok", "none yet; the first run makes it"))
+            found.append(doctor.Seen("store", "ok", "none yet; the first run makes it"))
     except VedetteError as error:
-        found.append(live.Seen("store", "fail", error.what, error.mend or ""))
+        found.append(doctor.Seen("store", "fail", error.what, error.mend or ""))
     now_us = SystemClock().now_us()
-    found += outside.secrets(settings)
+    found += doctor_network.secrets(settings)
     try:
-        found += decides or live.engines(settings, read_bundle(settings.policies))
+        found += decides or doctor.engines(settings, read_bundle(settings.policies))
     except VedetteError as error:
-        found.append(live.Seen("policy engine", "fail", error.what, error.mend or ""))
+        found.append(doctor.Seen("policy engine", "fail", error.what, error.mend or ""))
     dates: dict[str, tuple[str, int]] = {}
-    found += asyncio.run(outside.outside(settings, dates))
-    found += live.clocks(now_us, last_us, dates)
+    found += asyncio.run(doctor_network.outside(settings, dates))
+    found += doctor.clocks(now_us, last_us, dates)
     agents, _, _ = read_fleet(settings.root, settings, now_us=now_us)
-    found += live.zones(agents, now_us)
-    found.append(live.box(settings, agents))
+    found += doctor.zones(agents, now_us)
+    found.append(doctor.box(settings, agents))
     return found
 
 

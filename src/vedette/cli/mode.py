@@ -73,10 +73,10 @@ def mode_of(settings: Settings, agent: str) -> dict[str, Any]:
     From the live policy if there is a store; else from the folder. Raises BadCommand.
     """
     from vedette.adapters.policy_engines.regorus.stage import read_bundle
+    from vedette.app.stores import is_there
     from vedette.config import load_fleet
     from vedette.domain.base.clock import SystemClock
     from vedette.operations.modes import granted, in_force
-    from vedette.stores import is_there
 
     now_us = SystemClock().now_us()
     agents = load_fleet(settings.root, settings, now_us=now_us).fleet.agents

@@ -52,8 +52,8 @@ def _refuse_what_was_taken_back(settings: Settings) -> None:
     publish all of it: what somebody had taken back would be in force again.
     """
     from vedette.adapters.policy_engines.regorus.stage import read_bundle
+    from vedette.app.stores import is_there
     from vedette.policy.folder import POLICY_FOLDER
-    from vedette.stores import is_there
 
     if not is_there(settings):
         return

@@ -247,8 +247,8 @@ def _last(store: Reads, kind: str, number: int) -> list[tuple[dict[str, Any], An
 
 def _shelf_state(settings: Settings, number: int, digest: str) -> dict[str, Any] | None:
     """Say what lies on the fleet's shelf, verified; None if it has none."""
+    from vedette.app.policy_publication import FolderSealer, bundle_name, shelf_of
     from vedette.policy.distribution import on_shelf
-    from vedette.publishing import FolderSealer, bundle_name, shelf_of
 
     shelf = shelf_of(settings)
     if shelf is None:

@@ -46,8 +46,8 @@ def replay(ctx: click.Context, engine: str, judges: bool, as_json: bool) -> int:
     """
     settings = settings_of(ctx)
     if judges:
+        from vedette.app.judge_releases import judge_again
         from vedette.domain.base.clock import SystemClock
-        from vedette.judge_releases import judge_again
 
         with reading(settings) as store, store.snapshot():
             value = judge_again(settings, store, SystemClock()).to_json()
@@ -125,7 +125,7 @@ def _engine_for(
         yield SubprocessStage().load
         return
     if name == "wasm":
-        from vedette.engines import wasm_maker
+        from vedette.app.policy_engines import wasm_maker
 
         yield wasm_maker(settings, store)
         return

@@ -63,7 +63,7 @@ def report(
 
 
 def _judged_again(settings: Settings, store: Reads) -> dict[str, Any]:
+    from vedette.app.judge_releases import judge_again
     from vedette.domain.base.clock import SystemClock
-    from vedette.judge_releases import judge_again
 
     return judge_again(settings, store, SystemClock()).to_json()

@@ -59,7 +59,7 @@ def restore(ctx: click.Context, /, **given: Any) -> None:
         raise BadCommand("say what the witness saw", mend=mend)
     import asyncio
 
-    from vedette.backup import restore as put_back
+    from vedette.app.backup import restore as put_back
     from vedette.serve.endpoint import this_person
 
     done = asyncio.run(

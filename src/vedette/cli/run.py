@@ -108,7 +108,7 @@ class _Early:
 
     def __init__(self, settings: Settings) -> None:
         from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
-        from vedette.engines import shipped_rules
+        from vedette.app.policy_engines import shipped_rules
 
         self.stage = SubprocessStage()
         self.begun: Begun | None = None
@@ -146,7 +146,7 @@ async def _run(
     signals: Signals,
     early: _Early,
 ) -> dict[str, Any]:
-    from vedette.app import open_app
+    from vedette.app.composition_root import open_app
     from vedette.runner import Running, summary
 
     app = await open_app(settings, stage=early.stage, begun=early.begun)

@@ -43,7 +43,7 @@ def ship(ctx: click.Context, check: bool, as_json: bool) -> int:
 
 
 async def _shipped(settings: Settings) -> tuple[int, int]:
-    from vedette.edges import shipper, warehouse
+    from vedette.app.source_plans import shipper, warehouse
 
     warehouse(settings)  # says what is wrong with [audit] before a store is opened to be written
     store = _opened(settings)
@@ -60,10 +60,10 @@ async def _shipped(settings: Settings) -> tuple[int, int]:
 def _opened(settings: Settings) -> SqlStore:
     """Open the store to write the marks. Raises StoreBusy while the fleet runs."""
     from vedette.adapters.signing_keys import ledger_key
-    from vedette.app import key_in_force
+    from vedette.app.composition_root import key_in_force
+    from vedette.app.stores import is_there, open_store
     from vedette.domain.base.clock import SystemClock
     from vedette.store.runner_lock import LOCK, own
-    from vedette.stores import is_there, open_store
 
     if not is_there(settings):
         raise BadCommand("there is no store here", mend="start `vedette run` once")
@@ -79,7 +79,7 @@ def _checked(settings: Settings) -> dict[str, Any]:
     from vedette.adapters.bigquery.reconciliation import differences
     from vedette.adapters.bigquery.shipper import mark_of
     from vedette.adapters.bigquery.tables import KINDS
-    from vedette.edges import warehouse
+    from vedette.app.source_plans import warehouse
 
     with reading(settings) as store:
         there = warehouse(settings)

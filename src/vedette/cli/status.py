@@ -58,8 +58,8 @@ def status(ctx: click.Context, as_json: bool) -> None:
 
 def _box(settings: Settings) -> dict[str, Any]:
     """Return how tightly a fleet that starts here now would close agents' code in."""
+    from vedette.app.workers import containment
     from vedette.config import read_fleet
-    from vedette.isolation import containment
 
     agents, _, _ = read_fleet(settings.root, settings, now_us=SystemClock().now_us())
     return dict(containment(settings, agents).to_json())

@@ -41,8 +41,8 @@ def copy(
     import asyncio
     import os
 
+    from vedette.app.store_copy import copy_store
     from vedette.serve.endpoint import this_person
-    from vedette.store_copy import copy_store
 
     if (url is None) == (variable is None):
         raise BadCommand("say where to", mend="give either --to URL or --to-env NAME")
@@ -113,11 +113,11 @@ def rebuild(ctx: click.Context, check: bool, as_json: bool) -> None:
 
 async def _rebuilt(settings: Settings) -> int:
     from vedette.adapters.signing_keys import ledger_key
-    from vedette.app import key_in_force
+    from vedette.app.composition_root import key_in_force
+    from vedette.app.stores import is_there, open_store
     from vedette.domain.base.clock import SystemClock
     from vedette.domain.base.state_folder import secure
     from vedette.store.runner_lock import LOCK, own
-    from vedette.stores import is_there, open_store
 
     if not is_there(settings):
         raise BadCommand("there is no store here", mend="start `vedette run` once")

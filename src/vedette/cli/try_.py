@@ -16,11 +16,11 @@ from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand, BadEvent, NotFound
 
 if TYPE_CHECKING:
+    from vedette.app.dry_run import Before, Trial
     from vedette.config import Settings
     from vedette.domain.agent import Agent
     from vedette.domain.event import Event
     from vedette.store.read_runs import Reads
-    from vedette.trying import Before, Trial
 
 _WORDS = {"permit": "would be done", "hold": "would wait for a person", "deny": "would be denied"}
 _NEAREST, _WIDE = 3, 76
@@ -56,11 +56,11 @@ class _Given:
 
 
 def _tried(settings: Settings, name: str, text: str) -> dict[str, Any]:
+    from vedette.app.dry_run import Before
+    from vedette.app.stores import is_there
     from vedette.config import load_fleet
     from vedette.config.problem import did_you_mean
     from vedette.domain.base.clock import SystemClock
-    from vedette.stores import is_there
-    from vedette.trying import Before
 
     now_us = SystemClock().now_us()
     loaded = load_fleet(settings.root, settings, now_us=now_us)
@@ -165,7 +165,7 @@ def _csv_row(settings: Settings, path: Path, row: int) -> _Given:
 
 
 def _before(store: Reads | None, agent: Agent, given: _Given) -> Before | None:
-    from vedette.trying import Before, before
+    from vedette.app.dry_run import Before, before
 
     if store is not None:
         found = before(store, agent, agent.key_of(given.event), given.position)
@@ -185,6 +185,7 @@ def _trial(
 ) -> Trial:
     from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
     from vedette.adapters.policy_engines.regorus.stage import read_bundle
+    from vedette.app.dry_run import Trial
     from vedette.config import build_judge
     from vedette.domain.budget import DAY_US, MINUTE_US, window_start
     from vedette.domain.bundle import Bundle
@@ -194,7 +195,6 @@ def _trial(
     from vedette.policy.bundle_data import mount
     from vedette.policy.gateway import Gateway
     from vedette.store.banks import SqliteBank
-    from vedette.trying import Trial
 
     number, digest = store.revision() if store is not None else (0, "")
     files = store.bundle(digest) if store is not None and number else None

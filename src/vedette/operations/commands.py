@@ -51,7 +51,7 @@ class EndDead(Protocol):
 
 
 class ReleaseAgents(Protocol):
-    """What makes releases of agents' folders (see `vedette.releasing`)."""
+    """What makes releases of agents' folders (see `vedette.app.releases`)."""
 
     async def release(self, order: Order, name: str) -> dict[str, Any]: ...
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import Route
 
-    from vedette.app import App
+    from vedette.app.composition_root import App
 
 VERSION = "4"
 STATES = ("firing", "resolved")

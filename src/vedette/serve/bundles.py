@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import Route
 
-    from vedette.app import App
+    from vedette.app.composition_root import App
 
 # By this content type OPA knows that we answer late when asked to; by any other that we do not,
 # and then it polls at its interval.
@@ -85,8 +85,8 @@ def is_loopback(host: str) -> bool:
 
 def bundle_routes(app: App) -> list[Route]:
     """Return the route of the fleet's bundle. Raises BadFleet for a token that is not there."""
+    from vedette.app.policy_publication import bundle_name
     from vedette.config import read_secret
-    from vedette.publishing import bundle_name
 
     shelving = app.rollout.shelving
     if shelving is None or app.settings.http is None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from vedette.app import App
+    from vedette.app.composition_root import App
 
 
 def application(app: App) -> Starlette:

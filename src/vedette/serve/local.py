@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import Route
 
-    from vedette.isolation import Containment
+    from vedette.app.workers import Containment
 
 MAX_BODY_BYTES = 8 << 20
 _MOST_CONNECTIONS = 64
@@ -52,7 +52,7 @@ PEER = "peer_uid"
 
 
 class Served(Protocol):
-    """What the local API needs of an opened fleet (see `vedette.app.App`)."""
+    """What the local API needs of an opened fleet (see `vedette.app.composition_root.App`)."""
 
     @property
     def commands(self) -> Commands: ...

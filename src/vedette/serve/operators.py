@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
     from vedette.adapters.identity.jwt import Claims, Verifier
-    from vedette.app import App
+    from vedette.app.composition_root import App
     from vedette.config.deployment import PeoplePlan
 
 BELOW = "/v1/operator"
@@ -54,7 +54,7 @@ def routes(app: App) -> list[Route]:
     if people.issuer is None:
         return []
     from vedette.adapters.identity.jwt import Jwks, Verifier
-    from vedette.stores import open_reading
+    from vedette.app.stores import open_reading
 
     now_us = app.line.clock.now_us
     verifier = Verifier(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vedette import releasing
+from vedette.app import releases
 from vedette.domain.base.disk_errors import told_of_disk
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.cloudevents import from_json
@@ -39,7 +39,7 @@ VERBS: Mapping[str, Mapping[str, type]] = {
     **modes.VERBS,
     **undo.VERBS,
     **approvals.VERBS,
-    **releasing.VERBS,
+    **releases.VERBS,
 }
 
 _NEEDED = {
@@ -56,7 +56,7 @@ _NEEDED = {
     **modes.NEEDED,
     **undo.NEEDED,
     **approvals.NEEDED,
-    **releasing.NEEDED,
+    **releases.NEEDED,
 }
 
 
@@ -108,8 +108,8 @@ async def _carry_out(
         return await undo.carry_out(commands, verb, order, given)
     if verb in approvals.VERBS:
         return await approvals.carry_out(commands, verb, order, given)
-    if verb in releasing.VERBS:
-        return await releasing.carry_out(commands, order, given)
+    if verb in releases.VERBS:
+        return await releases.carry_out(commands, order, given)
     if verb in modes.VERBS:
         return await modes.carry_out(commands, order, given)
     return await commands.erase(order, **given)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import Route
 
-    from vedette.app import App
+    from vedette.app.composition_root import App
     from vedette.config.deployment import PushPlan
 
 # How many refused messages are remembered, so that each is recorded once.
@@ -113,7 +113,7 @@ def _door(plan: PushPlan, app: App) -> Door:
     from vedette.adapters.identity.jwt import Jwks, Verifier
     from vedette.adapters.pubsub.client import subscription_path
     from vedette.adapters.pubsub.source_decoder import decoder
-    from vedette.sourcing import source_context
+    from vedette.app.sources import source_context
 
     made, now_us = decoder(plan, source_context(app)), app.line.clock.now_us
     verifier = Verifier(

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from vedette.apart import Apart, issuer_of, tokens_of
+from vedette.app.remote_workers import Apart, issuer_of, tokens_of
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.errors import AlreadyDone, BadFleet, StoreFailed
 from vedette.domain.entry import Body, Draft
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from vedette.adapters.identity.spiffe import Issuer
-    from vedette.app import App
+    from vedette.app.composition_root import App
 
 SOCKET = "workers.sock"
 # One entry for an agent and a code within so long; how often it happened is in the next.

@@ -29,7 +29,7 @@ from vedette.domain.run import ActionRow, Run
 from vedette.operations.commands import Order
 
 if TYPE_CHECKING:
-    from vedette.app import App
+    from vedette.app.composition_root import App
     from vedette.config.deployment import Edges
     from vedette.config.settings import StorePlan
     from vedette.domain.display import Display
@@ -131,7 +131,7 @@ class FleetHarness:
         """Open the fleet and begin to handle."""
         from dataclasses import replace
 
-        from vedette.app import open_app
+        from vedette.app.composition_root import open_app
         from vedette.config import Isolation, Settings
         from vedette.config.deployment import Edges
         from vedette.config.settings import StorePlan

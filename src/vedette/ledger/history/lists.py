@@ -175,7 +175,9 @@ def status(record: Record, now_us: int) -> dict[str, Any]:
 
 
 def _notices(kept: str | None) -> dict[str, Any] | None:
-    """Return how telling people goes (see `vedette.notices`); None where nobody is told."""
+    """Return how telling people goes (see `vedette.app.followers.notifications`); None where nobody
+    is told.
+    """
     if kept is None:
         return None
     outbox = orjson.loads(kept)

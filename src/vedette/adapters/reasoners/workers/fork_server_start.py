@@ -17,7 +17,7 @@ from vedette.adapters.reasoners.workers.environment import without_secrets
 from vedette.adapters.reasoners.workers.fork_server import send
 from vedette.domain.base.state_folder import open_file
 
-COMMAND = (sys.executable, "-P", "-m", "vedette.worker")
+COMMAND = (sys.executable, "-P", "-m", "vedette.app.worker_main")
 LOCK = "workers.lock"
 _GONE_S = 1.0
 

@@ -71,7 +71,7 @@ def machine(settings: Settings, *, runs: bool) -> Iterator[Seen]:
 
 def box(settings: Settings, agents: Mapping[str, Agent]) -> Seen:
     """Look at how tightly this kernel closes agents' code in, as the settings have it."""
-    from vedette.isolation import containment
+    from vedette.app.workers import containment
 
     found = containment(settings, agents)
     lacks = found.lacks()
@@ -233,7 +233,13 @@ def engines(settings: Settings, bundle: Bundle, record: Any = None) -> Iterator[
     """
     from vedette.adapters.policy_engines.regorus.stage import SubprocessStage
     from vedette.adapters.telemetry.prometheus import PrometheusMetrics
-    from vedette.engines import close_stage, policy_stage, reason_of, second_maker, trial_stage
+    from vedette.app.policy_engines import (
+        close_stage,
+        policy_stage,
+        reason_of,
+        second_maker,
+        trial_stage,
+    )
 
     name, what = settings.edges.policy.engine, "policy engine"
     within = SubprocessStage()

@@ -11,7 +11,7 @@ from vedette.domain.base.errors import BadFleet
 if TYPE_CHECKING:
     from vedette.adapters.bigquery.shipper import Marks, Shipper
     from vedette.adapters.bigquery.warehouse import Warehouse
-    from vedette.app import App
+    from vedette.app.composition_root import App
     from vedette.config import Settings
 
 
@@ -26,11 +26,11 @@ def followers(
 
     found: list[tuple[str, Coroutine[Any, Any, None]]] = []
     if app.settings.edges.telemetry != TelemetryPlan():
-        from vedette.tell import tellers
+        from vedette.app.followers.telemetry import tellers
 
         found += tellers(app, sys.stderr)
     if app.settings.notify.to:
-        from vedette.notify import follow as tell_people
+        from vedette.app.followers.notifier import follow as tell_people
 
         found.append(("notices", tell_people(app, trouble)))
     if app.settings.edges.audit.dataset is not None:
@@ -48,7 +48,7 @@ def followers(
 def shipper(settings: Settings, marks: Marks) -> Shipper:
     """Return what ships the ledger to where [audit] says. Raises BadFleet if it says nowhere."""
     from vedette.adapters.bigquery.shipper import Shipper
-    from vedette.stores import open_reading
+    from vedette.app.stores import open_reading
 
     to = warehouse(settings)
     return Shipper(settings.fleet, marks, lambda: open_reading(settings), to)

@@ -9,7 +9,7 @@ from vedette.domain.ports import Source
 from vedette.domain.ports.plugin import SOURCES, Plan, SourceContext
 
 if TYPE_CHECKING:
-    from vedette.app import App
+    from vedette.app.composition_root import App
 
 
 def make_sources(app: App, *, until_idle: bool) -> tuple[list[Source], list[Source]]:

@@ -14,7 +14,27 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from vedette.apart import apart, close_apart, with_tokens
+from vedette.app.policy_engines import (
+    close_stage,
+    policy_stage,
+    reason_of,
+    second_maker,
+    trouble_of,
+)
+from vedette.app.policy_publication import shelving
+from vedette.app.releases import Releases, keep_all, record_start
+from vedette.app.remote_workers import apart, close_apart, with_tokens
+from vedette.app.stores import is_there, open_reading, open_store
+from vedette.app.workers import (
+    Containment,
+    containment,
+    in_hand,
+    judges,
+    open_pool,
+    performer,
+    require_box,
+    root_agents,
+)
 from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.canonical import canonical
 from vedette.domain.base.clock import Clock, MachineClock, SystemClock
@@ -37,17 +57,6 @@ from vedette.engine.reservation import gap_of, pause_unbounded
 from vedette.engine.scheduler.dispatcher import Dispatcher
 from vedette.engine.scheduler.watchdog import Watchdog
 from vedette.engine.services import Line
-from vedette.engines import close_stage, policy_stage, reason_of, second_maker, trouble_of
-from vedette.isolation import (
-    Containment,
-    containment,
-    in_hand,
-    judges,
-    open_pool,
-    performer,
-    require_box,
-    root_agents,
-)
 from vedette.memory.retrieval import Recall
 from vedette.memory.training_set import Lessons, Readable
 from vedette.operations.commands import Commands
@@ -58,9 +67,6 @@ from vedette.policy.gateway import Gateway
 from vedette.policy.loosening import Loosening, loosened_decisions, loosening
 from vedette.policy.rollout import Rollout, Wish
 from vedette.policy.second_opinion import SecondOpinion, SecondOpinions
-from vedette.publishing import shelving
-from vedette.releasing import Releases, keep_all, record_start
-from vedette.stores import is_there, open_reading, open_store
 
 if TYPE_CHECKING:
     from vedette.adapters.reasoners.workers.fork_server_start import Begun
@@ -584,6 +590,6 @@ def _restore_counts(line: Line, store: SqlStore) -> None:
 
 def _loaded(loaded: Loaded, versions: Any, visit: bool) -> Draft:
     releases = {agent.name: agent.release for agent in loaded.fleet.agents.values()}
-    # Who comes for one command decides no release (see `vedette.releasing`).
+    # Who comes for one command decides no release (see `vedette.app.releases`).
     what = "visit" if visit else None
     return Draft("fleet.loaded", {"releases": releases, "banks": dict(versions), "what": what})

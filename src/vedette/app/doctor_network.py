@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from vedette.app.doctor import Seen
 from vedette.config.plugins import plugins
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import VedetteError
 from vedette.domain.ports.plugin import NOTIFIERS, SOURCES, Plan
-from vedette.live import Seen
 
 if TYPE_CHECKING:
     from vedette.config import Settings

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from vedette.apart import Apart
+from vedette.app.remote_workers import Apart
+from vedette.app.workers import try_judge
 from vedette.config.snapshot import drop_unfinished, find_snapshot, keep_snapshot, marks_of
 from vedette.domain.agent import Agent
 from vedette.domain.base.dataclass import dataclass
@@ -36,7 +37,6 @@ from vedette.domain.roles import require
 from vedette.engine.reservation import gap_of, pause_unbounded, refuse_unbounded
 from vedette.engine.scheduler.dispatcher import Dispatcher
 from vedette.engine.services import Line
-from vedette.isolation import try_judge
 from vedette.memory.training_set import Lessons, Readable
 from vedette.operations.commands import Commands, Order
 from vedette.policy.rollout import Rollout

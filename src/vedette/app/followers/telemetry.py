@@ -19,7 +19,7 @@ from vedette.domain.base.errors import BadStore, StoreFailed
 from vedette.ledger.history.trace import ENDS, sampled, spans
 
 if TYPE_CHECKING:
-    from vedette.app import App
+    from vedette.app.composition_root import App
     from vedette.ledger.history.trace import Span
 
 TRACED = "traces_at"
@@ -150,7 +150,7 @@ class Reader:
     """A connection of its own to the record, for one thread at a time; closed when it is free."""
 
     def __init__(self, app: App) -> None:
-        from vedette.stores import open_reading
+        from vedette.app.stores import open_reading
 
         self.store: Any = open_reading(app.settings)
         self._lock = machine.Lock()

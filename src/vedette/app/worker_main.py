@@ -1,7 +1,7 @@
 """A worker process: where agents' code runs, apart from the engine.
 
-Started by the engine as `python -m vedette.worker CONTROL` (an open file). What it imports here
-every worker has for nothing; it holds no store, no key, no socket but its own.
+Started by the engine as `python -m vedette.app.worker_main CONTROL` (an open file). What it imports
+here every worker has for nothing; it holds no store, no key, no socket but its own.
 """
 
 from __future__ import annotations

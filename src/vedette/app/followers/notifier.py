@@ -1,4 +1,5 @@
-"""Tells people: follows the ledger beside the line, and sends what `vedette.notices` says is due.
+"""Tells people: follows the ledger beside the line, and sends what
+`vedette.app.followers.notifications` says is due.
 
 What is to be told is durable before it is sent, with how far the ledger was read; so after a crash
 nothing is lost, and what was on its way goes again under the same id. The line waits for none of
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from vedette.app.followers.notifications import NAMED, Notice, Outbox, facts, letter, title
+from vedette.app.followers.telemetry import Reader, opened_at
 from vedette.config.notify import NotifyPlan
 from vedette.config.plugins import plugins
 from vedette.domain.base import machine
@@ -25,11 +28,9 @@ from vedette.domain.base.errors import BadStore, StoreFailed, Temporary, Unsenda
 from vedette.domain.ports.plugin import NOTIFIERS, Missed, Notification, Plan
 from vedette.domain.run import ActionRow
 from vedette.ledger.history.review import about_id
-from vedette.notices import NAMED, Notice, Outbox, facts, letter, title
-from vedette.tell import Reader, opened_at
 
 if TYPE_CHECKING:
-    from vedette.app import App
+    from vedette.app.composition_root import App
 
 NOTICES = "notices"
 _EVERY_US = 500_000

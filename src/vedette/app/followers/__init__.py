@@ -1,0 +1,1 @@
+"""What follows the ledger beside the line, and may fall behind it."""
