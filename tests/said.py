@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from vedette.cli import main
+from vedette.interfaces.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
-START = (sys.executable, "-c", "from vedette.cli import main; main()")
+START = (sys.executable, "-c", "from vedette.interfaces.cli import main; main()")
 _OURS = ("VEDETTE", "COV_", "PYTEST")
 
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vedette.cli.error_codes import LESSONS
 from vedette.config import agent_schema, bank_schema, settings_schema
+from vedette.interfaces.cli.error_codes import LESSONS
 
 _WRITTEN = "Written by `UPDATE=1 pytest tests/acceptance/test_reference_docs.py`; a test compares."
 

@@ -56,7 +56,7 @@ async def replay(laid: Laid) -> dict[str, object]:
     """Run the fleet until it is idle; return its summary."""
     from vedette.app.composition_root import open_app
     from vedette.config import load_settings
-    from vedette.runner import Running, summary
+    from vedette.interfaces.daemon import Running, summary
 
     app = await open_app(load_settings(laid.config))
     running = Running(app, until_idle=True)

@@ -1,6 +1,6 @@
 """`python -m vedette`."""
 
-from vedette.cli import main
+from vedette.interfaces.cli import main
 
 if __name__ == "__main__":
     main()

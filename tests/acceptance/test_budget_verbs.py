@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-_START = [sys.executable, "-c", "from vedette.cli import main; main()"]
+_START = [sys.executable, "-c", "from vedette.interfaces.cli import main; main()"]
 
 pytestmark = pytest.mark.slow
 

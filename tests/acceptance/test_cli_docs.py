@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from vedette.cli import cli
+from vedette.interfaces.cli import cli
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 

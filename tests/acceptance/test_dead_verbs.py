@@ -13,7 +13,7 @@ import pytest
 
 from vedette.testing.toy import World, job, send, toy_fleet
 
-_START = [sys.executable, "-c", "from vedette.cli import main; main()"]
+_START = [sys.executable, "-c", "from vedette.interfaces.cli import main; main()"]
 _TOML = """\
 fleet = "harbour"
 state = "state"

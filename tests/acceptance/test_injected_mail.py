@@ -21,12 +21,12 @@ from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports import Reasoner, Thought
+from vedette.interfaces.http.command_dispatch import carry_out
+from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
-from vedette.serve.orders import carry_out
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import World, do, job, note, send, toy_fleet
-from vedette.timeline.text import explain_text
 
 EVIL = "x@evil.example"
 SENDER = "master@evil.example"

@@ -28,9 +28,9 @@ import pytest
 from tests.said import START, environment
 from tools import json_shapes
 
-import vedette.cli
-from vedette.cli import cli, common, main
+import vedette.interfaces.cli
 from vedette.domain.base.fleet_clock import FILE
+from vedette.interfaces.cli import cli, common, main
 from vedette.testing.toy import World, job, send, toy_fleet
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,8 +109,8 @@ class Scene:
 
 
 def every_module() -> list[Any]:
-    names = [found.name for found in pkgutil.iter_modules(vedette.cli.__path__)]
-    return [importlib.import_module(f"vedette.cli.{name}") for name in names]
+    names = [found.name for found in pkgutil.iter_modules(vedette.interfaces.cli.__path__)]
+    return [importlib.import_module(f"vedette.interfaces.cli.{name}") for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -410,7 +410,7 @@ def test_colours_add_nothing_to_the_words(scene: Scene) -> None:
 def test_the_live_view_has_room_in_80_columns(seldom: int) -> None:
     from rich.console import Console
 
-    from vedette.cli.view import Look, draw, notable
+    from vedette.interfaces.cli.live_table import Look, draw, notable
 
     numbers = dict.fromkeys(("events", "actions", "permits", "held", "denied", "effects"), 1234)
     agent = {**numbers, "backlog": 0, "would": seldom, "dead": 0}

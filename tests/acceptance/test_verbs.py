@@ -26,10 +26,10 @@ from tests.opa import find_opa
 from tests.said import START, environment, vedette
 from tests.said import said as look
 
-from vedette.cli.fresh import wipe
 from vedette.config import Settings
 from vedette.domain.base.errors import BadCommand, StoreBusy
-from vedette.serve.endpoint import socket_of
+from vedette.interfaces.cli.reset import wipe
+from vedette.interfaces.http.unix_socket import socket_of
 
 # The first test waits for a whole run of the samples.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -243,7 +243,7 @@ def test_what_is_told_to_try_can_be_pasted(own: Path) -> None:
     """Called by a path, as out of a virtual environment, a verb names that path."""
     script = own / "bin" / "vedette"
     script.parent.mkdir()
-    script.write_text(f"#!{sys.executable}\nfrom vedette.cli import main\n\nmain()\n")
+    script.write_text(f"#!{sys.executable}\nfrom vedette.interfaces.cli import main\n\nmain()\n")
     script.chmod(0o755)
 
     def said(*command: str) -> list[str]:

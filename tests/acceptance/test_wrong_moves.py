@@ -18,7 +18,7 @@ import pytest
 from tests.contract.test_store_sqlite import mounts, need_mounts
 from tests.said import environment
 
-from vedette.cli.error_codes import LESSONS
+from vedette.interfaces.cli.error_codes import LESSONS
 
 CI = os.environ.get("CI") == "true"
 SAID = re.compile(r"error\[(?P<code>[a-z-]+)\]: (?P<what>.+?) \((?P<mend>.+)\)")
@@ -220,7 +220,7 @@ def running(fleet: Path) -> Iterator[int]:
 
 
 def vedette_is_up(fleet: Path) -> bool:
-    from vedette.serve.client import LocalClient
+    from vedette.interfaces.http.local_client import LocalClient
 
     return LocalClient(fleet / ".vedette").alive()
 

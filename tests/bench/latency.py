@@ -26,8 +26,8 @@ from tests.bench.machine import CpuTimes, described, percentile
 from tests.bench.target import happened, marks_file
 from tests.bench.verdict import Verdict, told
 
-from vedette.cli.run import COLLECT
 from vedette.domain.event import Event
+from vedette.interfaces.cli.run import COLLECT
 from vedette.testing.harness import FleetHarness
 
 SYNCS, MORE_MS, P99_MS = 3, 3.0, 50.0

@@ -32,8 +32,8 @@ from tests.bench.spin import spinning
 from tests.bench.target import happened, marks_file
 
 from vedette.app.composition_root import App
-from vedette.cli.run import COLLECT
 from vedette.domain.event import Event
+from vedette.interfaces.cli.run import COLLECT
 from vedette.testing.harness import FleetHarness
 
 STORES = ("sqlite", "postgresql")

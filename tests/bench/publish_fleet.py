@@ -24,7 +24,7 @@ from typing import Any
 from tests.faults.test_policy_change import AGENT, GRANT, JUDGE, TOOLS, deny_hooks
 from tools.real_fleet import ROOT, receiver
 
-from vedette.serve.client import LocalClient
+from vedette.interfaces.http.local_client import LocalClient
 
 UP_S = 120.0
 TOGETHER = 4

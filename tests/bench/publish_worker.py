@@ -24,7 +24,7 @@ def without_fence() -> None:
 
 def main() -> None:
     """Run the command line."""
-    from vedette.cli import main as vedette
+    from vedette.interfaces.cli import main as vedette
 
     words = sys.argv[1:]
     if words[:1] == ["--unfenced"]:

@@ -37,8 +37,8 @@ from tests.pubsub import HOST_VARIABLE, Broker, Emulator, broker, find_emulator,
 from vedette.adapters.pubsub.decode import Decoder
 from vedette.adapters.pubsub.source import PubsubSource
 from vedette.app.composition_root import App
-from vedette.cli.run import COLLECT
 from vedette.domain.event import Event
+from vedette.interfaces.cli.run import COLLECT
 
 GOAL_PER_S, GOAL_US = 5000.0, 60.0
 BATCH = 256

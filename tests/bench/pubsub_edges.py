@@ -31,8 +31,8 @@ from vedette.adapters.pubsub.redrive import DeadLetters
 from vedette.config.deployment import PushPlan
 from vedette.domain.effect import Call
 from vedette.domain.event import ENVELOPE, Event
+from vedette.interfaces.http.pubsub_receiver import push_routes
 from vedette.sdk import publish
-from vedette.serve.push import push_routes
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, toy_fleet
 

@@ -170,8 +170,8 @@ async def redrive(laid: Laid) -> int:
 
     From here, as the fleet runs here: of a process that it started it would take no command.
     """
-    from vedette.cli.common import obey
     from vedette.config import load_settings
+    from vedette.interfaces.cli.common import obey
 
     why, args = "the source says now what bare data is", {"source": f"s{POISONED}", "most": 1000}
     told = await asyncio.to_thread(
@@ -193,7 +193,7 @@ async def receive(
     """
     from vedette.app.composition_root import open_app
     from vedette.config import load_settings
-    from vedette.runner import Running, summary
+    from vedette.interfaces.daemon import Running, summary
 
     app = await open_app(load_settings(laid.config))
     running = Running(app, until_idle=False)

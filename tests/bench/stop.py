@@ -27,7 +27,7 @@ from tests.bench.start import VEDETTE, installed, noted, running, until
 from tests.bench.start_fleet import SmallFleet, events, small_fleet
 from tests.bench.verdict import Verdict, told
 
-from vedette.serve.client import LocalClient
+from vedette.interfaces.http.local_client import LocalClient
 from vedette.store.sqlite import OpenedStore
 
 P99_MS = 1000.0

@@ -21,10 +21,10 @@ from tests.bigquery import PROJECT, ROOT
 
 from vedette.adapters.bigquery import source as module
 from vedette.adapters.bigquery.source import BigQuerySource
-from vedette.cli.ship import _shipped
 from vedette.config import Settings
 from vedette.config.deployment import AuditPlan, BigQueryPlan, Edges
 from vedette.domain.base import failpoint
+from vedette.interfaces.cli.ship import _shipped
 from vedette.testing.clock import ManualClock
 from vedette.testing.toy import World, toy_fleet
 

@@ -22,7 +22,7 @@ from vedette.config import load_settings
 from vedette.config.source_tables import AlertmanagerPlan
 from vedette.domain.base.errors import BadFleet, StoreFailed
 from vedette.domain.event import ENVELOPE
-from vedette.serve.alertmanager import AlertDoor, AlertLimits, routes
+from vedette.interfaces.http.alertmanager_receiver import AlertDoor, AlertLimits, routes
 from vedette.testing.intake import ListIntake
 
 TOKEN = "token-of-the-harbour-light"

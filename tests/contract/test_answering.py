@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from tests.contract.test_undo import content, lay, mail
 
-from vedette.cli.showing import folded, group_lines, hold_lines, safe_whole
 from vedette.domain.action import Proposal
 from vedette.domain.base.errors import BadCommand, Forbidden, NotFound
 from vedette.domain.event import Event
@@ -18,12 +17,13 @@ from vedette.domain.identity import Principal
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports import Thought
+from vedette.interfaces.cli.hold_text import folded, group_lines, hold_lines, safe_whole
+from vedette.interfaces.http.command_dispatch import carry_out
 from vedette.ledger.history.hold_groups import group, groups
 from vedette.ledger.history.lists import hold_item
 from vedette.ledger.history.report import report
 from vedette.operations.approvals import AT_ONCE, CLAIMED_US
 from vedette.operations.commands import Order
-from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner

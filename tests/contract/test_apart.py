@@ -17,13 +17,13 @@ from tests.remote import Host, connect_as, now_us
 
 from vedette.adapters.identity.spiffe import Issuer
 from vedette.app.remote_workers import Apart, apart, as_gateway, issuer_of, tokens_of, with_tokens
-from vedette.cli import cli
 from vedette.config import Settings, load_settings
 from vedette.config.deployment import Edges, GatewayPlan, TokensPlan
 from vedette.domain.base.errors import BadCommand, BadFleet, StoreFailed
 from vedette.domain.ports.tokens import BadToken
-from vedette.serve import workers
-from vedette.serve.workers import serve_workers, socket_path
+from vedette.interfaces.cli import cli
+from vedette.interfaces.http import worker_gateway
+from vedette.interfaces.http.worker_gateway import serve_workers, socket_path
 from vedette.store.store import SqlStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
@@ -140,7 +140,7 @@ async def test_what_people_change_is_in_the_ledger_once(tmp_path: Path) -> None:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the book of identities looked at often."""
-    monkeypatch.setattr(workers, "_LOOK_S", 0.02)
+    monkeypatch.setattr(worker_gateway, "_LOOK_S", 0.02)
 
 
 def reasons(fleet: FleetHarness) -> list[str]:
@@ -398,7 +398,7 @@ def test_a_worker_reads_neither_settings_nor_store() -> None:
     import subprocess
 
     code = (
-        "import sys, vedette.cli.worker;"
+        "import sys, vedette.interfaces.cli.worker;"
         "import vedette.adapters.reasoners.workers.websocket_client;"
         "import vedette.adapters.identity.spiffe;"
         "import vedette.config.agent_folder;"

@@ -296,7 +296,7 @@ async def test_what_is_refused_leaves_no_segment_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next archiving ends elsewhere; of two segments that overlap no archive is made."""
-    from vedette.cli import archive as verb
+    from vedette.interfaces.cli import archive as verb
 
     world, clock = World(), ManualClock()
     settings = replace(Settings.of(tmp_path / "content", "harbour"), state=tmp_path / "state")

@@ -29,12 +29,12 @@ from vedette.adapters.audit import TargetRecord, keeps_record, read_record, same
 from vedette.adapters.audit.bigquery import statement
 from vedette.adapters.mail.maildir import MaildirSource
 from vedette.adapters.pubsub.publisher import publish
-from vedette.cli import cli
-from vedette.cli.common import reading
 from vedette.config.settings import read_settings
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import BadCommand, BadFleet, Unavailable
 from vedette.domain.effect import Call
+from vedette.interfaces.cli import cli
+from vedette.interfaces.cli.common import reading
 from vedette.ledger.history.audit import (
     Claim,
     Item,

@@ -22,7 +22,6 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud.bigquery import Client
 from tests.contract.bigquery_child import SECOND, T0, plan_of
 
-from vedette import runner
 from vedette.adapters.bigquery import query, reconciliation, shipper
 from vedette.adapters.bigquery import source as module
 from vedette.adapters.bigquery.clients import may_pass
@@ -35,14 +34,15 @@ from vedette.adapters.bigquery.tables import KINDS
 from vedette.adapters.bigquery.warehouse import Warehouse
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.app.sources import make_source
-from vedette.cli import ship
 from vedette.config import load_settings
 from vedette.config.deployment import AuditPlan, BigQueryPlan, Edges
 from vedette.domain.base.canonical import canonical, sha256_hex
 from vedette.domain.base.errors import BadFleet, StoreFailed
 from vedette.domain.event import ENVELOPE
 from vedette.domain.origin import Ref, Roots, resolve
-from vedette.runner import Running
+from vedette.interfaces import daemon
+from vedette.interfaces.cli import ship
+from vedette.interfaces.daemon import Running
 from vedette.testing.clock import ManualClock
 from vedette.testing.intake import ListIntake
 from vedette.testing.toy import until
@@ -240,7 +240,7 @@ def test_a_trusted_writer_is_said_to_be_one(tmp_path: Path) -> None:
 
 async def test_a_worker_that_leads_no_more_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """And when it leads again, it goes on where the other one was."""
-    monkeypatch.setattr(runner, "TICK_S", 0.001)
+    monkeypatch.setattr(daemon, "TICK_S", 0.001)
     service, intake, store = Service([("a", T0)]), ListIntake(), SimpleNamespace(leads=True)
     clock = ManualClock(T0 + 100 * SECOND)
     plan = replace(plan_of("d"), subject_column=None)

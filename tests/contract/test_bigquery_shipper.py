@@ -17,9 +17,9 @@ from vedette.adapters.bigquery.reconciliation import differences
 from vedette.adapters.bigquery.shipper import Shipper
 from vedette.adapters.bigquery.warehouse import Warehouse
 from vedette.app.source_plans import followers
-from vedette.cli.ship import _checked, _shipped
 from vedette.domain.action import Proposal
 from vedette.domain.ports import Thought
+from vedette.interfaces.cli.ship import _checked, _shipped
 from vedette.store.sqlite import OpenedStore
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner

@@ -34,9 +34,9 @@ from vedette.domain.agent import Limits
 from vedette.domain.base.errors import BadFleet, Forbidden
 from vedette.domain.effect import Call
 from vedette.domain.tool import Tool
-from vedette.serve.ancestry import descends
-from vedette.serve.client import LocalClient
-from vedette.serve.local import serve_local
+from vedette.interfaces.http.ancestry import descends
+from vedette.interfaces.http.local_api import serve_local
+from vedette.interfaces.http.local_client import LocalClient
 from vedette.testing.harness import FleetHarness
 
 LIMITS = Limits(time_us=20_000_000, memory=256 << 20)

@@ -11,8 +11,8 @@ import pytest
 
 from vedette.domain.base.errors import BadCommand, StoreFailed
 from vedette.domain.effect import Outcome
-from vedette.serve.local import live_status
-from vedette.serve.orders import carry_out
+from vedette.interfaces.http.command_dispatch import carry_out
+from vedette.interfaces.http.local_api import live_status
 from vedette.testing.clock import ManualClock, settle
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send, toy_fleet, until

@@ -21,7 +21,7 @@ from vedette.config.deployment import Edges, GatewayPlan
 from vedette.domain.base.errors import BadConfidence
 from vedette.domain.confidence import check_confidence, proposal_confidence
 from vedette.domain.event import Event
-from vedette.serve.workers import serve_workers
+from vedette.interfaces.http.worker_gateway import serve_workers
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import Calls, ScriptedModel
 from vedette.testing.toy import World, toy_fleet, until

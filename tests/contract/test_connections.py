@@ -14,7 +14,7 @@ import pytest
 
 from vedette.domain.base.connections import RESERVE, Connections, room
 from vedette.domain.base.errors import BadFleet
-from vedette.serve.deadlines import protocol
+from vedette.interfaces.http.deadlines import protocol
 
 # Seconds: short enough to wait for, long enough to tell one part from another.
 HEADER, BODY, READING = 0.3, 0.6, 0.6

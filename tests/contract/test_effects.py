@@ -20,11 +20,11 @@ from vedette.domain.run import ActionRow
 from vedette.domain.tool import Tool
 from vedette.engine.handle import bury
 from vedette.engine.tool_calls import make
+from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, denying, job, note, send, toy_fleet, until, write_policies
-from vedette.timeline.text import explain_text
 
 HOUR_US = 3_600_000_000
 OBLIGES = {

@@ -205,7 +205,7 @@ def test_who_is_too_far_behind_is_told_to_read_again(record: Reads) -> None:
 
 
 async def test_changes_over_the_local_api(record: Reads) -> None:
-    from vedette.serve.local import serve_local
+    from vedette.interfaces.http.local_api import serve_local
 
     line = SimpleNamespace(store=record, fleet=SimpleNamespace(name="harbour"))
     app: Any = SimpleNamespace(commands=SimpleNamespace(line=line), containment=None)

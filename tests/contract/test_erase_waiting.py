@@ -23,10 +23,10 @@ from vedette.adapters.mail import mail_event
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand, Forbidden, NotShown
 from vedette.domain.identity import Principal
+from vedette.interfaces.http.command_dispatch import carry_out
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.reconstruction import reconstruct
 from vedette.operations.commands import Order
-from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, checkout
 from vedette.testing.toy import World, job, note, send

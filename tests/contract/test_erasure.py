@@ -16,7 +16,7 @@ from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate
 from vedette.domain.ports import Erased, Refused, Thought
 from vedette.domain.run import Committed, Step
-from vedette.runner import feeding
+from vedette.interfaces.daemon import feeding
 from vedette.store.sqlite import OpenedStore
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner

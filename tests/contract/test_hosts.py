@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from vedette.config import read_settings
-from vedette.serve.hosts import Hosts
-from vedette.serve.http import application
+from vedette.interfaces.http.hosts import Hosts
+from vedette.interfaces.http.server import application
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, toy_fleet
 

@@ -28,7 +28,6 @@ from vedette.adapters.http.outcomes import retry_after_us
 from vedette.adapters.http.request import Answer, forbidden
 from vedette.adapters.http.tools import HttpHands
 from vedette.adapters.identity.secrets import with_secrets
-from vedette.cli.check import code_problems
 from vedette.config import load_settings
 from vedette.config.http_template import BadArgument, made
 from vedette.domain.agent import Fleet
@@ -36,6 +35,7 @@ from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.readers import Readers
 from vedette.domain.tool import Settles, Tool
+from vedette.interfaces.cli.check import code_problems
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send, toy_fleet, until

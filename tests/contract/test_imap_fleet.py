@@ -16,7 +16,7 @@ from vedette.domain.action import Proposal
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.origin import Ref
 from vedette.domain.ports import Thought
-from vedette.serve.orders import carry_out
+from vedette.interfaces.http.command_dispatch import carry_out
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner
 

@@ -20,7 +20,7 @@ from vedette.domain.base.errors import BadFleet, StoreFailed
 from vedette.domain.cloudevents import BATCH, STRUCTURED
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.ports import Receipt, Refused
-from vedette.serve.ingest import IngestLimits, Sender, routes
+from vedette.interfaces.http.event_receiver import IngestLimits, Sender, routes
 from vedette.testing.intake import ListIntake
 
 TOKEN, OTHER, GREEDY = "token-of-the-lighthouse", "token-of-the-breakwater", "token-of-the-greedy"

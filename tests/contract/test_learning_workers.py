@@ -19,7 +19,7 @@ from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import Event
 from vedette.engine.cluster import follow
-from vedette.runner import feeding
+from vedette.interfaces.daemon import feeding
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import until

@@ -17,7 +17,7 @@ from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.ports import Thought
 from vedette.domain.run import Step
-from vedette.serve.http import application
+from vedette.interfaces.http.server import application
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner

@@ -29,13 +29,13 @@ from vedette.domain.base.errors import (
     VedetteError,
 )
 from vedette.domain.base.fleet_clock import FleetClock
+from vedette.interfaces.http import local_api, unix_socket
+from vedette.interfaces.http.command_dispatch import VERBS
+from vedette.interfaces.http.local_api import serve_local
+from vedette.interfaces.http.local_client import LocalClient
+from vedette.interfaces.http.unix_socket import MAX_PATH_BYTES, POINTER, SOCKET, person, socket_of
 from vedette.operations import approvals, corrections, curation, maintenance, modes, undo
 from vedette.operations.commands import Commands, Order
-from vedette.serve import endpoint, local
-from vedette.serve.client import LocalClient
-from vedette.serve.endpoint import MAX_PATH_BYTES, POINTER, SOCKET, person, socket_of
-from vedette.serve.local import serve_local
-from vedette.serve.orders import VERBS
 
 ME = person(os.getuid())
 
@@ -269,7 +269,7 @@ async def test_nobody_sends_what_only_the_engine_may_say(
 
 
 async def test_too_much_is_refused(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(local_api, "MAX_BODY_BYTES", 1000)
     commands = Recorder()
     async with serving(state, commands) as path:
         long = json.dumps({"reason": "x" * 2000, "args": {"all": True}}).encode()
@@ -279,7 +279,7 @@ async def test_too_much_is_refused(state: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_another_user_is_forbidden(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "peer_uid", lambda connection: os.getuid() + 4711)
+    monkeypatch.setattr(local_api, "peer_uid", lambda connection: os.getuid() + 4711)
     commands = Recorder()
     async with serving(state, commands) as path:
         for method, url in (("POST", "/v1/commands/stop"), ("GET", "/v1/health")):
@@ -298,7 +298,7 @@ async def test_a_peer_that_cannot_be_told_is_forbidden(
     def unknown(connection: socket.socket) -> int:
         raise Forbidden("who you are cannot be told")
 
-    monkeypatch.setattr(local, "peer_uid", unknown)
+    monkeypatch.setattr(local_api, "peer_uid", unknown)
     async with serving(state, Recorder()) as path:
         answer = await raw(path, "POST", "/v1/commands/stop", json={"args": {"all": True}})
     assert answer.status_code == 403
@@ -310,11 +310,11 @@ async def test_a_peer_that_cannot_be_told_is_forbidden(
 def test_the_kernel_says_who_a_peer_is() -> None:
     here, there = socket.socketpair(socket.AF_UNIX)
     with here, there:
-        assert endpoint.peer_uid(here) == os.getuid()
+        assert unix_socket.peer_uid(here) == os.getuid()
     with socket.socket(socket.AF_INET) as inet:
         if inet.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) and os.uname().sysname == "Darwin":
             with pytest.raises(Forbidden):
-                endpoint.peer_uid(inet)
+                unix_socket.peer_uid(inet)
 
 
 async def test_only_the_owner_can_open_it_and_it_goes_with_its_runner(state: Path) -> None:

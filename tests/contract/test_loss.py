@@ -20,7 +20,6 @@ from tests.pg import Server, server
 
 from vedette.adapters.ledger_export import archive, last_before, verify_store
 from vedette.app.backup import back_up, restore
-from vedette.cli.common import obey
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand, BadStore, Unavailable
 from vedette.domain.entry import Draft
@@ -28,8 +27,9 @@ from vedette.domain.event import Event
 from vedette.domain.loss_window import Doubt
 from vedette.domain.run import ActionRow
 from vedette.engine.cluster import follow
+from vedette.interfaces.cli.common import obey
+from vedette.interfaces.daemon import Running
 from vedette.operations.commands import Order
-from vedette.runner import Running
 from vedette.store.sqlite import SqliteStore
 from vedette.store.witness import last_shown
 from vedette.testing.clock import ManualClock

@@ -20,10 +20,10 @@ from vedette.domain.bundle import Bundle
 from vedette.domain.event import Event
 from vedette.domain.identity import Principal
 from vedette.domain.ports import Finding
+from vedette.interfaces.daemon import Running
+from vedette.interfaces.http.command_dispatch import carry_out
 from vedette.operations import modes
 from vedette.operations.commands import Order
-from vedette.runner import Running
-from vedette.serve.orders import carry_out
 from vedette.testing.harness import FleetHarness, TrustingStage, copy_policies
 
 

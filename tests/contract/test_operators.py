@@ -23,12 +23,12 @@ from vedette.domain.event import Event
 from vedette.domain.identity import Principal
 from vedette.domain.ports.tokens import Claims
 from vedette.domain.roles import NEEDS, READS, ROLES, WRITES, may
+from vedette.interfaces.http.command_dispatch import VERBS
+from vedette.interfaces.http.operator_api import MAX_WAITING, person_of
+from vedette.interfaces.http.server import serve_http
 from vedette.ledger.pruned_log import Archived
 from vedette.operations import approvals, corrections, curation, modes, undo
 from vedette.operations.commands import Order
-from vedette.serve.http import serve_http
-from vedette.serve.operators import MAX_WAITING, person_of
-from vedette.serve.orders import VERBS
 from vedette.testing.harness import FleetHarness, checkout
 
 AUDIENCE = "urn:vedette"

@@ -12,7 +12,7 @@ import pytest
 from tests.contract.test_answering import judged
 from tests.contract.test_undo import content, files, lay, mail
 
-from vedette.cli import main
+from vedette.interfaces.cli import main
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vedette.domain.base.errors import BadPolicy
-from vedette.runner import Running
+from vedette.interfaces.daemon import Running
 from vedette.testing.toy import DENY_TOOL, World, job, send, toy_fleet
 
 

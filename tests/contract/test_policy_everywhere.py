@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vedette.cli.policy import told_of
+from vedette.interfaces.cli.policy import told_of
 from vedette.store.store import SqlStore
 from vedette.testing.harness import FleetHarness, copy_policies
 

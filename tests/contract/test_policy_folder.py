@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from vedette.app.composition_root import open_app
-from vedette.cli.common import _here
 from vedette.domain.bundle import Bundle
 from vedette.domain.ports import Finding
+from vedette.interfaces.cli.common import _here
 from vedette.testing.harness import FleetHarness, TrustingStage, copy_policies
 
 

@@ -13,9 +13,9 @@ from tests.small import AGENT, small
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.domain.base.errors import AlreadyDone
 from vedette.domain.bundle import Bundle
+from vedette.interfaces.daemon import Running
+from vedette.interfaces.http.command_dispatch import carry_out
 from vedette.operations.modes import granted
-from vedette.runner import Running
-from vedette.serve.orders import carry_out
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import DENY_TOOL, DESK, World, do, job, toy_fleet
 

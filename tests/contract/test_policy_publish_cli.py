@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 from tools.real_fleet import lay_out
 
-from vedette.cli import cli
 from vedette.domain.base.errors import BadCommand
+from vedette.interfaces.cli import cli
 from vedette.testing.harness import copy_policies
 
 

@@ -24,8 +24,15 @@ from vedette.adapters.bundles import PUBLIC_FILE, revision_text, unpack
 from vedette.adapters.bundles.tar import read_tar, write_tar
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.bundle import Bundle
+from vedette.interfaces.http.bundle_server import (
+    CONTENT_TYPE,
+    MOST_WAIT_S,
+    PLAIN_TYPE,
+    Readers,
+    _asked,
+    routes,
+)
 from vedette.policy.distribution import Archive, Shelving
-from vedette.serve.bundles import CONTENT_TYPE, MOST_WAIT_S, PLAIN_TYPE, Readers, _asked, routes
 from vedette.testing.harness import FleetHarness, copy_policies
 
 NAME = "harbour.tar.gz"
@@ -166,7 +173,7 @@ async def test_a_fleet_that_ends_answers_who_waits() -> None:
 
 
 async def test_too_many_who_wait_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vedette.serve.bundles.MOST_WAITING", 0)
+    monkeypatch.setattr("vedette.interfaces.http.bundle_server.MOST_WAITING", 0)
     has = {"If-None-Match": f'"{FIRST.digest}"', "Prefer": "wait=60"}
     async with serving(shelving(FIRST)) as client:
         answer = await asyncio.wait_for(client.get(PATH, headers=has), 5)
@@ -176,7 +183,7 @@ async def test_too_many_who_wait_are_answered_at_once(monkeypatch: pytest.Monkey
 
 
 async def test_who_hangs_up_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vedette.serve.bundles.MOST_WAITING", 1)
+    monkeypatch.setattr("vedette.interfaces.http.bundle_server.MOST_WAITING", 1)
     held = shelving(FIRST)
     has = {"If-None-Match": f'"{FIRST.digest}"', "Prefer": "wait=60"}
     asked = {"If-None-Match": f'"{FIRST.digest}"'}

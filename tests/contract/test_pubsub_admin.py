@@ -17,9 +17,9 @@ from vedette.adapters.pubsub import admin
 from vedette.adapters.pubsub.admin import exit_code
 from vedette.adapters.pubsub.client import Connection, connect
 from vedette.adapters.pubsub.declaration import Change, compare, declared
-from vedette.cli import main
 from vedette.config.settings import read_settings
 from vedette.domain.base.errors import BadFleet
+from vedette.interfaces.cli import main
 
 SOURCES = """
 [[sources]]

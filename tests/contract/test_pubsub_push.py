@@ -29,8 +29,8 @@ from vedette.config.deployment import PushPlan
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import ENVELOPE
 from vedette.domain.ports.tokens import Claims
-from vedette.serve.http import application
-from vedette.serve.push import Door, PushLimits, push_routes, routes
+from vedette.interfaces.http.pubsub_receiver import Door, PushLimits, push_routes, routes
+from vedette.interfaces.http.server import application
 from vedette.testing.intake import ListIntake
 from vedette.testing.toy import World, toy_fleet
 
@@ -265,7 +265,7 @@ async def test_strangers_are_listened_to_in_bounds(
     async def listening(*given: Any) -> None:
         await over.wait()
 
-    monkeypatch.setattr("vedette.serve.push.discard", listening)
+    monkeypatch.setattr("vedette.interfaces.http.pubsub_receiver.discard", listening)
     await pushing.open(max_draining=1)
     first = asyncio.create_task((await pushing.stranger()).readline())
     async with asyncio.timeout(5):

@@ -19,8 +19,8 @@ from vedette.app.sources import make_source
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import AlreadyDone, BadCommand, Forbidden, Unavailable
 from vedette.domain.identity import Principal
+from vedette.interfaces.http.command_dispatch import carry_out
 from vedette.operations.commands import Order
-from vedette.serve.orders import carry_out
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, toy_fleet, until
 

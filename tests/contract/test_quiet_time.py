@@ -21,11 +21,11 @@ from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
 from vedette.engine.quiet_time import MARGIN_US, QuietTimes
+from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, denying, job, send, toy_fleet, until, write_policies
-from vedette.timeline.text import explain_text
 
 SECOND = 1_000_000
 TIMEOUT_US = 30 * SECOND  # of `order.place`

@@ -14,13 +14,13 @@ from vedette.adapters.ledger_export import Archive, Exported, Joined, archive, e
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.effect import Call, Outcome
+from vedette.interfaces.render.report_text import reconstruction_text, report_text
 from vedette.ledger.history.reconstruction import reconstruct
 from vedette.ledger.history.report import report
 from vedette.ledger.history.target_match import match
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, do, job, note, send, toy_fleet
-from vedette.timeline.report_text import reconstruction_text, report_text
 
 START = 1_750_000_000_000_000
 HOUR = 3_600_000_000
@@ -195,7 +195,7 @@ async def test_a_window_without_entries(tmp_path: Path) -> None:
 
 
 def test_a_bad_stretch_of_time_is_refused() -> None:
-    from vedette.cli.common import since
+    from vedette.interfaces.cli.common import since
 
     assert since("2h", "2026-05-01T02:00:00Z") == (1_777_593_600_000_000, 1_777_600_800_000_000)
     with pytest.raises(BadCommand, match="no length of time"):

@@ -30,7 +30,7 @@ from vedette.domain.effect import Call, Outcome
 from vedette.domain.entry import Draft
 from vedette.domain.event import Event
 from vedette.engine.cluster import follow
-from vedette.serve.workers import serve_workers
+from vedette.interfaces.http.worker_gateway import serve_workers
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, toy_fleet, until
 

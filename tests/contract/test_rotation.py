@@ -347,7 +347,7 @@ async def test_a_commit_of_unknown_fate_leaves_the_next_key(
 async def test_a_rebuild_ends_a_rotation_that_was_broken_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vedette.cli.store import _rebuilt
+    from vedette.interfaces.cli.store import _rebuilt
 
     async with toy_fleet(tmp_path, World()) as fleet:
         with monkeypatch.context() as patch:

@@ -18,7 +18,6 @@ import uvicorn
 
 from vedette.adapters.bundles import watch
 from vedette.adapters.files.source import JsonlSource
-from vedette.cli import exit_code
 from vedette.domain.base.errors import BadCommand, Forbidden, StoreFailed, Unavailable, VedetteError
 from vedette.domain.budget import MINUTE_US
 from vedette.domain.effect import Outcome
@@ -26,15 +25,16 @@ from vedette.domain.event import DATA, ENVELOPE, PRINCIPAL, REASON, Event
 from vedette.domain.identity import ENGINE, Principal
 from vedette.domain.schedule import Tick
 from vedette.domain.trigger import Schedule
+from vedette.interfaces.cli import exit_code
+from vedette.interfaces.daemon import Running
+from vedette.interfaces.http import server
+from vedette.interfaces.render.explain_text import explain_text
+from vedette.interfaces.signals import Signals
 from vedette.ledger.history.explain import explain
 from vedette.operations.commands import Order
-from vedette.runner import Running
-from vedette.serve import http
-from vedette.signals import Signals
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, job, send, toy_fleet, until
-from vedette.timeline.text import explain_text
 
 
 @pytest.fixture
@@ -333,7 +333,7 @@ async def test_servers_end_though_a_client_stays(fleet: FleetHarness) -> None:
     """A connection that is left open must not keep the fleet from ending."""
     fleet.app.settings = replace(fleet.app.settings, http=("127.0.0.1", 0))
     async with asyncio.timeout(10):
-        async with http.serve_http(fleet.app) as address:
+        async with server.serve_http(fleet.app) as address:
             assert address is not None
             host, _, port = address.removeprefix("http://").partition(":")
             _, writer = await asyncio.open_connection(host, int(port))

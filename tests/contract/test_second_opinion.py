@@ -33,6 +33,7 @@ from vedette.domain.decision import denied, read_decision
 from vedette.domain.decision_request import Decided, Situation, difference
 from vedette.domain.entry import Draft
 from vedette.domain.ports import PolicyEngine
+from vedette.interfaces.daemon import Running
 from vedette.memory.retrieval import read_drafts
 from vedette.policy.replay import ReplayReport, replay
 from vedette.policy.second_opinion import (
@@ -42,7 +43,6 @@ from vedette.policy.second_opinion import (
     SecondOpinions,
     inward_tools,
 )
-from vedette.runner import Running
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, TrustingStage
 from vedette.testing.toy import DENY_TOOL, DESK, World, do, job, toy_fleet

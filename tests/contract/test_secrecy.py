@@ -15,7 +15,7 @@ from vedette.domain.origin import Ref
 from vedette.domain.ports import Thought
 from vedette.domain.readers import Readers, Rule
 from vedette.engine.ingest import LineIntake
-from vedette.serve.orders import carry_out
+from vedette.interfaces.http.command_dispatch import carry_out
 from vedette.testing import toy
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner

@@ -48,10 +48,10 @@ from vedette.domain.origin import Ref
 from vedette.domain.ports import Thought
 from vedette.domain.schedule import Tick
 from vedette.domain.trigger import Schedule
+from vedette.interfaces.http.alertmanager_receiver import routes
+from vedette.interfaces.http.command_dispatch import carry_out
 from vedette.ledger.history.hold_groups import group_of
 from vedette.ledger.history.lists import hold_item
-from vedette.serve.alertmanager import routes
-from vedette.serve.orders import carry_out
 from vedette.testing import toy
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness

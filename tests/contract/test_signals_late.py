@@ -11,7 +11,7 @@ import pytest
 
 STUCK = """
 import sys, time
-from vedette.signals import Signals
+from vedette.interfaces.signals import Signals
 with Signals(patience_s={patience}) as signals:
     print("ready", flush=True)
     end = time.monotonic() + 30

@@ -20,10 +20,10 @@ from vedette.app.stores import open_reading
 from vedette.config import load_fleet, load_settings
 from vedette.domain.agent import Fleet
 from vedette.domain.bundle import Bundle
+from vedette.interfaces.http.command_dispatch import carry_out
 from vedette.ledger.history.observe_mode import lacking, wilson
 from vedette.operations.permissions import Asked, rights
 from vedette.policy.bundle_data import mount
-from vedette.serve.orders import carry_out
 from vedette.testing.harness import FleetHarness, checkout
 
 MAILS = sorted((checkout() / "samples/mailbox/new").iterdir())[:6]

@@ -16,8 +16,8 @@ from tests.small import small
 
 from vedette.domain.base.errors import BadStore, Unavailable
 from vedette.domain.base.state_folder import StateIdentity, open_file, secure
+from vedette.interfaces.daemon import Running
 from vedette.ledger.merkle import Checkpoint
-from vedette.runner import Running
 from vedette.store.runner_lock import own
 from vedette.store.witness import Witness, last_shown, show
 from vedette.testing.harness import checkout

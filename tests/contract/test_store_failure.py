@@ -21,11 +21,11 @@ from tests.contract.test_store_sqlite import mounts, need_mounts
 from tests.contract.test_upgrade import SETTINGS
 from tests.contract.test_upgrade import said as say
 
-from vedette.cli.stopping import told_of
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.effect import Call
 from vedette.domain.run import Step
-from vedette.serve.local import serve_local
+from vedette.interfaces.cli.stop import told_of
+from vedette.interfaces.http.local_api import serve_local
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import (
     World,

@@ -24,7 +24,7 @@ from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
 from vedette.engine.cluster import follow
 from vedette.engine.services import Line
-from vedette.runner import Running
+from vedette.interfaces.daemon import Running
 from vedette.store.postgres import PostgresStore
 from vedette.store.postgres.schema import shard_of
 from vedette.testing.harness import FleetHarness

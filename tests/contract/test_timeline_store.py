@@ -15,6 +15,7 @@ from vedette.domain.decision import Decision
 from vedette.domain.entry import Body, Draft
 from vedette.domain.run import Run
 from vedette.engine import held_actions
+from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.lists import inbox, runs_page, status
 from vedette.ledger.history.reader import Record
@@ -32,7 +33,6 @@ from vedette.testing.steps import (
     held,
     step,
 )
-from vedette.timeline.text import explain_text
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 HOLD = Decision("hold", "impact.high", ("impact.high:valve.close",), "approval")

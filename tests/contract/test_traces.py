@@ -21,8 +21,8 @@ from vedette.app.followers.telemetry import TRACED, Sending, line_of, traces_aft
 from vedette.config.deployment import TelemetryPlan
 from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
+from vedette.interfaces.daemon import Running
 from vedette.ledger.history.trace import Span
-from vedette.runner import Running
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import World, do, job, send, toy_fleet, until
 

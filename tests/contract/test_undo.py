@@ -26,16 +26,16 @@ from vedette.domain.origin import Ref
 from vedette.domain.ports import Thought
 from vedette.domain.run import ActionRow
 from vedette.domain.trigger import UNDO_TYPE
+from vedette.interfaces.http.command_dispatch import carry_out
+from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.lists import hold_item
 from vedette.ledger.history.series import plot
 from vedette.operations.commands import Order
-from vedette.serve.orders import carry_out
 from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy import until
-from vedette.timeline.text import explain_text
 
 NEW = "1772331742.M0001.harbour"
 FLAGGED = "1772331743.M0002.harbour"

@@ -12,10 +12,10 @@ from tests.contract.test_undo import FILE, NEW, done, files, harness, lay, mail,
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.run import ActionRow
 from vedette.engine.handle import bury
+from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.report import report
 from vedette.testing.harness import FleetHarness, copy_policies, without_tests
-from vedette.timeline.text import explain_text
 
 AGENT = "inbox_triage"
 FOREVER = 10**16

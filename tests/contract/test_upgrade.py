@@ -18,11 +18,11 @@ from tests.contract.test_store_sqlite import mounts, need_mounts
 
 from vedette.adapters.ledger_export import verify_store
 from vedette.adapters.policy_engines.regorus.stage import SubprocessStage
-from vedette.cli import main
 from vedette.domain.bundle import Bundle
 from vedette.domain.ports import Finding
+from vedette.interfaces.cli import main
+from vedette.interfaces.daemon import Running
 from vedette.policy.compatibility import CHECKED, read_check
-from vedette.runner import Running
 from vedette.store.banks import SqliteBank
 from vedette.store.schema import SCHEMA
 from vedette.store.sqlite import OpenedStore
@@ -163,8 +163,8 @@ async def test_a_live_policy_that_this_version_refuses_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stays live: it was admitted, and to drop it would stop the fleet at an upgrade."""
-    monkeypatch.setattr("vedette.runner.CHECK_S", 0.0)
-    monkeypatch.setattr("vedette.runner.LOOK_S", 0.1)
+    monkeypatch.setattr("vedette.interfaces.daemon.CHECK_S", 0.0)
+    monkeypatch.setattr("vedette.interfaces.daemon.LOOK_S", 0.1)
     fleet = toy_fleet(tmp_path, World(), extra=FORBIDDEN)
     (tmp_path / "vedette.toml").write_text(SETTINGS, encoding="utf-8")
     monkeypatch.setenv("VEDETTE_STATE", str(fleet.folder / "state"))
@@ -209,7 +209,7 @@ async def test_a_check_that_cannot_be_made_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No process can be had for it; the policy is live all the same."""
-    monkeypatch.setattr("vedette.runner.CHECK_S", 0.0)
+    monkeypatch.setattr("vedette.interfaces.daemon.CHECK_S", 0.0)
     world = World()
 
     async def fails(bundle: Bundle) -> list[Finding]:

@@ -466,7 +466,7 @@ async def test_a_person_checks_and_rebuilds(tmp_path: Path, clock: ManualClock) 
     from click.testing import CliRunner
 
     from vedette.adapters.signing_keys import ledger_key
-    from vedette.cli import cli
+    from vedette.interfaces.cli import cli
 
     state = tmp_path / "state"
     store = SqliteStore(

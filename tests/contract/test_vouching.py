@@ -24,7 +24,7 @@ from vedette.config.source_tables import VOUCHED_LABELS, SqlPlan
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.origin import Ref, Roots, resolve
 from vedette.domain.ports import Refused
-from vedette.serve.orders import carry_out
+from vedette.interfaces.http.command_dispatch import carry_out
 from vedette.testing.toy import World, do, job, toy_fleet
 
 EVIL = "pay@evil.example"

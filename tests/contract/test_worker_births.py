@@ -30,7 +30,7 @@ from vedette.domain.base.errors import Temporary, Unavailable
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.ports import Thought
 from vedette.domain.tool import Tool
-from vedette.runner import Running
+from vedette.interfaces.daemon import Running
 from vedette.testing.toy import World, toy_fleet
 
 

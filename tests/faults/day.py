@@ -49,10 +49,10 @@ from vedette.adapters.ledger_export import archive, archived_of, last_before, ve
 from vedette.adapters.ledger_export.archive import Archive, Joined
 from vedette.app.backup import back_up
 from vedette.app.stores import open_reading
-from vedette.cli import sentence
 from vedette.domain.base.disk_errors import told_of_disk
 from vedette.domain.base.errors import AlreadyDone, VedetteError
 from vedette.domain.budget import DAY_US
+from vedette.interfaces.cli import sentence
 from vedette.testing.clock import ManualClock
 from vedette.testing.toy import job, note
 

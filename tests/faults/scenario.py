@@ -29,8 +29,8 @@ from vedette.domain.event import Event
 from vedette.domain.run import Step
 from vedette.domain.tool import Tool
 from vedette.engine.cluster import follow
+from vedette.interfaces.http.command_dispatch import carry_out
 from vedette.operations.commands import Commands, Order
-from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy import (

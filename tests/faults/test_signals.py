@@ -13,8 +13,8 @@ import pytest
 from tests.faults.kill import effects, run_to_end, start
 from tools.real_fleet import ROOT, lay_out, receiver
 
+from vedette.interfaces.http.unix_socket import socket_of
 from vedette.judging.series import generate
-from vedette.serve.endpoint import socket_of
 from vedette.store.sqlite import OpenedStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

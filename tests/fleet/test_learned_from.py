@@ -10,9 +10,9 @@ from tests.fleet.test_unlearning import clock, fleet, labelled, let_go, states
 
 from vedette.domain.base.errors import NotFound
 from vedette.domain.identity import Principal
+from vedette.interfaces.http.command_dispatch import carry_out
 from vedette.memory.lineage import learned_from
 from vedette.operations.commands import Order
-from vedette.serve.orders import carry_out
 from vedette.testing.harness import FleetHarness
 
 __all__ = ["clock", "fleet"]

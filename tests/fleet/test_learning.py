@@ -19,19 +19,19 @@ import pytest
 
 from vedette.adapters.schedule.source import ScheduleSource
 from vedette.app.sources import gathering
-from vedette.cli.memory_flips import would_flip
 from vedette.domain.base.canonical import canonical, sha256_hex
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, VedetteError
 from vedette.domain.event import Event
 from vedette.domain.memory import Candidate
 from vedette.domain.ports import Thought
 from vedette.domain.run import Run
+from vedette.interfaces.cli.memory_flips import would_flip
+from vedette.interfaces.http.command_dispatch import carry_out
+from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
-from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.timeline.text import explain_text
 
 ODD = "Could the mooring crew drop by pontoon B about the squeaking fender?"
 SENDER = "ann@stranger.example"

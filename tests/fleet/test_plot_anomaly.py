@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from vedette.cli import main
 from vedette.domain.event import Event
+from vedette.interfaces.cli import main
 from vedette.judging.series import generate
 from vedette.testing.harness import FleetHarness
 

@@ -24,7 +24,7 @@ from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate
 from vedette.domain.ports import Thought
 from vedette.domain.run import Run
-from vedette.runner import Running
+from vedette.interfaces.daemon import Running
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner

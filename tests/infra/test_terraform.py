@@ -19,10 +19,10 @@ from tests.infra.plans import ROOT, Checked, check, copy, edit, need_terraform, 
 from vedette.adapters.bigquery.tables import CLUSTERED, VIEWS
 from vedette.adapters.identity.google import GoogleTokens, IamCredentials, Metadata
 from vedette.adapters.reasoners.workers.websocket_server import PATH
-from vedette.cli import cli
 from vedette.config import load_settings
 from vedette.config.deployment import PubsubPlan
-from vedette.serve.operators import BELOW
+from vedette.interfaces.cli import cli
+from vedette.interfaces.http.operator_api import BELOW
 
 MODULES = sorted(path.name for path in (ROOT / "infra/terraform/modules").iterdir())
 HARBOUR = "examples/harbour"

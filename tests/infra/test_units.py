@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from vedette.cli import cli
+from vedette.interfaces.cli import cli
 
 UNITS = Path(__file__).parents[2] / "infra/systemd"
 

@@ -18,7 +18,7 @@ import psutil
 from tests.jepsen.fleet import TOKEN, Laid
 from tests.said import environment
 
-from vedette.serve.client import LocalClient
+from vedette.interfaces.http.local_client import LocalClient
 
 VEDETTE = Path(sys.executable).with_name("vedette")
 STARTS_S = 60.0

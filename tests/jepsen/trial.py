@@ -26,7 +26,7 @@ from tests.jepsen.targets import Targets
 from tests.jepsen.verification import verify
 from tests.simulation.history import NEVER, Fault, History, Order
 
-from vedette.serve.endpoint import this_person
+from vedette.interfaces.http.unix_socket import this_person
 from vedette.store.sqlite import OpenedStore
 
 WORKERS = {"sqlite": 1, "postgresql": 3}

@@ -31,8 +31,8 @@ from vedette.config.settings import StorePlan
 from vedette.domain.agent import Fleet
 from vedette.domain.bundle import Bundle
 from vedette.engine.cluster import catch_up, follow
+from vedette.interfaces.daemon import feeding
 from vedette.policy import bundle_data
-from vedette.runner import feeding
 from vedette.testing.harness import TrustingStage
 
 T = TypeVar("T")

@@ -16,14 +16,14 @@ import click
 import pytest
 
 from vedette import __version__
-from vedette.cli import VERBS, exit_code, main
-from vedette.cli.common import plain, program, table, write_out
-from vedette.cli.run import summary_text, try_next
-from vedette.cli.view import Look, draw, notable, status_line
 from vedette.domain.base import errors
 from vedette.domain.base.errors import BadCommand, VedetteError
-from vedette.serve.client import error_of
-from vedette.serve.local import status_of
+from vedette.interfaces.cli import VERBS, exit_code, main
+from vedette.interfaces.cli.common import plain, program, table, write_out
+from vedette.interfaces.cli.live_table import Look, draw, notable, status_line
+from vedette.interfaces.cli.run import summary_text, try_next
+from vedette.interfaces.http.local_api import status_of
+from vedette.interfaces.http.local_client import error_of
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -51,7 +51,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
         def broken(as_json: bool) -> None:
             raise error
 
-        module = importlib.import_module("vedette.cli.schema")
+        module = importlib.import_module("vedette.interfaces.cli.schema")
         monkeypatch.setattr(module, "schema", broken)
 
     return put
@@ -62,7 +62,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
 
 def test_every_verb_of_the_table_is_there_and_takes_json() -> None:
     for verb, (module, name, told) in VERBS.items():
-        command = getattr(importlib.import_module(f"vedette.cli.{module}"), name)
+        command = getattr(importlib.import_module(f"vedette.interfaces.cli.{module}"), name)
         assert isinstance(command, click.Command)
         assert command.name in (verb, name)
         assert told.endswith(".")
@@ -89,7 +89,7 @@ def test_every_order_of_a_person_needs_a_reason(run: Run) -> None:
 
 def test_help_imports_no_verb() -> None:
     code = (
-        "import sys\nfrom vedette.cli import main\n"
+        "import sys\nfrom vedette.interfaces.cli import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
         "print(*[name for name in sys.modules if name.startswith('vedette.')])"
     )
@@ -98,8 +98,8 @@ def test_help_imports_no_verb() -> None:
     )
     assert set(done.stdout.splitlines()[-1].split()) == {
         *(
-            "vedette.cli",
-            "vedette.cli.wide",
+            "vedette.interfaces.cli",
+            "vedette.interfaces.cli.text_width",
             "vedette.domain.base.disk_errors",
             "vedette.domain.base.errors",
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vedette.cli import VERBS
+from vedette.interfaces.cli import VERBS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(

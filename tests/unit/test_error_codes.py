@@ -13,9 +13,9 @@ from typing import get_args
 import pytest
 
 import vedette
-from vedette.cli.error_codes import LESSONS
 from vedette.domain.base.errors import VedetteError
 from vedette.domain.ports.tokens import Code
+from vedette.interfaces.cli.error_codes import LESSONS
 
 SRC = Path(vedette.__file__).parent
 ABSTRACT = {"error"}

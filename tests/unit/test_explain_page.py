@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from vedette.domain.base.clock import iso
-from vedette.timeline.page import STYLE, explain_page, inert
+from vedette.interfaces.render.explain_html import STYLE, explain_page, inert
 
 HOSTILE = '"><script>alert(1)</script><img src=//evil.example/x>\u202egpj\u200b\u2066'
 

@@ -48,7 +48,7 @@ VENDORS = frozenset(
 IMPORT = "import vedette"
 HELP = """
 sys.argv = ["vedette", "--help"]
-from vedette.cli import main
+from vedette.interfaces.cli import main
 try:
     main()
 except SystemExit as end:
@@ -114,7 +114,7 @@ LATER = frozenset(
         "vedette.app.doctor",
         "vedette.adapters.mail",
         "vedette.app.doctor_network",
-        "vedette.serve.http",
+        "vedette.interfaces.http.server",
         "vedette.ledger.history",
         "vedette.app.dry_run",
         "vedette.ledger.verify",
@@ -136,7 +136,7 @@ def loaded_at_effects(fleet: SmallFleet, then: str = "") -> list[set[str]]:
 
     The second event is given when the local API is there.
     """
-    from vedette.serve.endpoint import socket_of
+    from vedette.interfaces.http.unix_socket import socket_of
 
     told = fleet.record.with_name(f"{fleet.record.name}.modules")
     process = subprocess.Popen(
@@ -179,13 +179,18 @@ def test_a_start_loads_no_more_than_the_first_event_needs(tmp_path: Path) -> Non
     assert not first & LATER
     # The control: what is served with is loaded by then, and would have been seen.
     assert {"starlette", "uvicorn"} <= second
-    assert {"vedette.ledger.history", "vedette.serve.http", "http", "email"} <= second & LATER
+    assert {
+        "vedette.ledger.history",
+        "vedette.interfaces.http.server",
+        "http",
+        "email",
+    } <= second & LATER
 
 
 def test_the_trial_of_a_policy_and_the_zygote_begin_before_the_event_loop_is_loaded() -> None:
     """What another process works on meanwhile is begun before what this one needs itself."""
     begins = """
-import vedette.cli.run, vedette.config
+import vedette.interfaces.cli.run, vedette.config
 vedette.config.load_settings
 from vedette.adapters.policy_engines.regorus.stage import SubprocessStage
 from vedette.adapters.reasoners.workers.fork_server_start import Begun

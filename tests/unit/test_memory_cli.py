@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vedette.cli.memory import told
+from vedette.interfaces.cli.memory import told
 
 FOUND: dict[str, Any] = {
     "memory": {

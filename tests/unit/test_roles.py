@@ -7,8 +7,8 @@ import pytest
 from vedette.domain.base.errors import Forbidden
 from vedette.domain.identity import ENGINE, Principal
 from vedette.domain.roles import EVERY, NEEDS, READS, ROLES, WRITES, may, require
-from vedette.serve.operator_reads import READS as SERVED
-from vedette.serve.orders import VERBS
+from vedette.interfaces.http.command_dispatch import VERBS
+from vedette.interfaces.http.operator_queries import READS as SERVED
 
 
 def test_every_verb_and_read_that_is_served_has_its_roles_and_nothing_else_has() -> None:

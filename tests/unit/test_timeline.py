@@ -20,12 +20,12 @@ from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.hold import move
 from vedette.domain.run import ActionRow, Run, run_id
 from vedette.engine import held_actions
+from vedette.interfaces.render.explain_html import explain_page
+from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.lists import inbox, runs_page, status
 from vedette.ledger.history.reader import Record, resolve
 from vedette.testing.steps import action, decided, entry, event, held
-from vedette.timeline.page import explain_page
-from vedette.timeline.text import explain_text
 
 T0 = 1_750_000_000_000_000
 MINUTE = 60_000_000

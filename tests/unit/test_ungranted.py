@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from vedette.cli.agent import NOTE, _tool_lines
-from vedette.cli.try_ import _lines
+from vedette.interfaces.cli.agent import NOTE, _tool_lines
+from vedette.interfaces.cli.dry_run import _lines
 
 
 def _tried(**changed: Any) -> dict[str, Any]:

@@ -209,7 +209,7 @@ class FleetHarness:
 
     async def confirmed(self, verb: str, *, reason: str = "a test", **args: Any) -> dict[str, Any]:
         """Give a command as a person who confirms what it loosens."""
-        from vedette.serve.orders import carry_out
+        from vedette.interfaces.http.command_dispatch import carry_out
 
         done = await carry_out(self.app.commands, verb, self.order(reason), args)
         if done.get("confirm"):

@@ -15,10 +15,10 @@ from vedette.domain.identity import Principal
 from vedette.domain.memory import Briefing, Candidate
 from vedette.domain.memory_state import MOVES
 from vedette.domain.ports import Thought
+from vedette.interfaces.http.command_dispatch import carry_out
 from vedette.memory.training_set import Lessons
 from vedette.operations.commands import Order
 from vedette.policy.replay import replay
-from vedette.serve.orders import carry_out
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner

@@ -1,1 +1,1 @@
-"""Alerts that an Alertmanager posts; `vedette.serve.alertmanager` takes them."""
+"""Alerts that an Alertmanager posts; `vedette.interfaces.http.alertmanager_receiver` takes them."""

@@ -1,0 +1,357 @@
+"""What the verbs share: where the fleet is, how it is read, how a command reaches it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from vedette.domain.base.disk_errors import disk_failed
+from vedette.domain.base.errors import BadCommand, BadStore, NoFleetHere, StoreBusy, VedetteError
+from vedette.domain.base.safe_text import is_seen
+from vedette.interfaces.cli.text_width import columns, fitted, row
+
+if TYPE_CHECKING:
+    from vedette.config import Settings
+    from vedette.store.read_runs import Reads
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FILE = "vedette.toml"
+# A runner takes the store before its socket is there; and leaves its socket before the store.
+_PATIENCE_S = 5.0
+
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def human_verb(verb: F) -> F:
+    """Give a verb what every order of a person has: a reason, and an id to repeat it safely."""
+    reason = click.option(
+        "--reason", required=True, metavar="TEXT", help="Why; it is recorded with your name."
+    )
+    again = click.option(
+        "--command-id", metavar="ID", help="A repeat of the same id is not done again."
+    )
+    return as_json_option(again(reason(verb)))
+
+
+# --- where the fleet is ----------------------------------------------------------------------
+
+
+def config_file(given: Path | None) -> Path:
+    """Return the settings file: the one given, or the nearest from the current folder upward.
+
+    Raises BadFleet.
+    """
+    if given is not None:
+        path = given / FILE if given.is_dir() else given
+        if not path.is_file():
+            raise NoFleetHere("there is no such file", where=str(path), mend="give --config PATH")
+        return path
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / FILE).is_file():
+            return folder / FILE
+    raise NoFleetHere(
+        f"there is no {FILE} here or above",
+        where=str(here),
+        mend="change into the fleet's folder, give --config PATH, or make one: vedette init DIR",
+    )
+
+
+def settings_of(ctx: click.Context) -> Settings:
+    """Return the fleet's settings. Raises BadFleet."""
+    from vedette.adapters.identity.secrets import wire
+    from vedette.config import load_settings
+
+    wire()
+    return load_settings(config_file(ctx.find_root().obj))
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def reading(settings: Settings) -> Iterator[Reads]:
+    """Open the store to read, beside a running fleet or with none. Raises BadStore."""
+    from vedette.app.stores import open_reading
+
+    try:
+        store = open_reading(settings)
+        try:
+            yield store
+        finally:
+            store.close()
+    except Exception as error:
+        # By its name: which library reads the file is the adapter's business.
+        if type(error).__module__.partition(".")[0] not in ("apsw", "psycopg"):
+            raise
+        if (told := disk_failed(error, settings.state / "store.db")) is not None:
+            raise told from error
+        raise BadStore(
+            f"the store cannot be read: {error}",
+            where=settings.store.url_env or str(settings.state / "store.db"),
+            mend="restore it from a backup; `vedette ledger verify` says what stands",
+        ) from error
+
+
+def refuse_unknown_agent(settings: Settings, store: Reads, name: str) -> None:
+    """Raise NotFound for an agent that is neither in the fleet nor in the record.
+
+    So that a slip of the pen does not read like an agent that did nothing.
+    """
+    import orjson
+
+    from vedette.config.problem import did_you_mean
+    from vedette.domain.base.errors import NotFound
+
+    if store.entries_page({"agent": name}, before=None, after=None, limit=1):
+        return
+    known = {path.parent.name for path in settings.agents.glob("*/agent.yaml")}
+    for _, raw, _, _ in store.walk(("fleet.loaded",)):
+        known |= orjson.loads(raw).get("releases", {}).keys()
+    if name not in known:
+        what = f"neither the fleet nor its record knows an agent {name!r}"
+        raise NotFound(what, mend=did_you_mean(name, sorted(known)))
+
+
+# --- commands --------------------------------------------------------------------------------
+
+
+def obey(
+    settings: Settings, verb: str, reason: str, args: Mapping[str, Any], command_id: str | None
+) -> dict[str, Any]:
+    """Give a command to the running fleet; without one open the store, do it, and close.
+
+    The answer says under `by` who did it: `fleet` or `here`. Raises what the command raises, and
+    StoreBusy or Unavailable if a fleet runs that does not answer, UnicodeEncodeError for what is
+    no text.
+    """
+    import asyncio
+    import uuid
+
+    from vedette.interfaces.http.local_client import LocalClient
+
+    command_id = command_id or str(uuid.uuid4())
+    # What is no text is refused here: a fleet could only say that it does not understand.
+    json.dumps([reason, args, command_id], ensure_ascii=False, default=str).encode()
+    end = time.monotonic() + _PATIENCE_S
+    while True:
+        client = LocalClient(settings.state)
+        if client.alive():
+            return {**client.command(verb, reason, args, command_id), "by": "fleet"}
+        try:
+            done = asyncio.run(_here(settings, verb, reason, args, command_id))
+        except StoreBusy:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+            continue
+        return {**done, "by": "here"}
+
+
+async def _here(
+    settings: Settings, verb: str, reason: str, args: Mapping[str, Any], command_id: str
+) -> dict[str, Any]:
+    from dataclasses import replace
+
+    from vedette.app.composition_root import open_app
+    from vedette.interfaces.http.command_dispatch import carry_out
+    from vedette.interfaces.http.unix_socket import this_person
+    from vedette.operations.commands import Order
+
+    app = await open_app(replace(settings, store=replace(settings.store, visit=True)))
+    for told in app.store.remarks:
+        click.echo(f"note: {told}", err=True)
+    try:
+        if app.store.loss is not None:
+            # It stopped everything just now, and no order that was given before may undo that.
+            raise BadCommand(
+                f"{app.store.loss.sentence}; everything is stopped, and what may have happened "
+                "already is in doubt: nothing was ordered",
+                mend="see docs/guides/restore.md; if it is still right then, give the order again",
+            )
+        return await carry_out(app.commands, verb, Order(this_person(), reason, command_id), args)
+    finally:
+        await app.close()
+
+
+# --- saying ----------------------------------------------------------------------------------
+
+
+def program(*, below: Path | None = None) -> str:
+    """Return how this program is started by hand, quoted for a shell.
+
+    `vedette` if that is what the shell would find; else its path, relative where it lies below
+    the folder `below` (default: the current one).
+    """
+    import shlex
+    import shutil
+
+    called = Path(sys.argv[0])
+    module = called.name == "__main__.py"
+    if not module and called.name != "vedette":
+        return "vedette"
+    found = Path(sys.executable if module else os.path.abspath(called))  # noqa: PTH100 (no link)
+    known = shutil.which("vedette")
+    if not module and known is not None and os.path.realpath(known) == os.path.realpath(found):
+        return "vedette"
+    here = below or Path.cwd()
+    shown = shlex.quote(str(found.relative_to(here) if found.is_relative_to(here) else found))
+    return f"{shown} -m vedette" if module else shown
+
+
+def prefix(ctx: click.Context) -> str:
+    """Return the program with the --config it was given: what a further verb is put behind."""
+    import shlex
+
+    config = ctx.find_root().obj
+    return f"{program()} --config {shlex.quote(str(config))}" if config else program()
+
+
+def say(as_json: bool, value: Any, text: str) -> None:
+    """Print `value` as JSON, or `text` for people, no wider than they have columns."""
+    click.echo(dumps(value) if as_json else for_reader(text))
+
+
+def write_out(path: Path, text: str, what: str, option: str) -> bool:
+    """Write the `what` that was asked for into a file; False if that is -: standard output.
+
+    Raises BadCommand, naming the `option` that gives the file.
+    """
+    if str(path) == "-":
+        click.echo(text, nl=False)
+        return False
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadCommand(
+            f"the {what} cannot be written: {error.strerror}", where=str(path),
+            mend=f"name a file that you may write: {option} FILE",
+        ) from error  # fmt: skip
+    return True
+
+
+def for_reader(text: str) -> str:
+    """Return text as wide as its reader has columns; commands to copy stay whole."""
+    return fitted(text, columns(), f"{program()} ")
+
+
+def dumps(value: Any) -> str:
+    """Return JSON for people and scripts: keys in the order in which they were put.
+
+    It may be read at a terminal: what would move its cursor or hide itself is escaped.
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    if text.isascii():
+        return text
+    return "".join(c if c == "\n" or is_seen(c) else json.dumps(c)[1:-1] for c in text)
+
+
+def table(heads: list[str], rows: list[list[str]], *, fits: bool = True) -> str:
+    """Return rows under heads, columns as wide as their widest cell; numbers to the right.
+
+    What is wider than its reader has columns goes on below, further in; not with `fits` off.
+    """
+    if not rows:
+        return "  ".join(heads)
+    lines = [heads, *rows]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(heads))]
+    right = [all(_number(row[at]) for row in rows) for at in range(len(heads))]
+    width = columns() if fits else None
+    return "\n".join(
+        row(
+            [
+                cell.rjust(widths[at]) if right[at] else cell.ljust(widths[at])
+                for at, cell in enumerate(line)
+            ],
+            width,
+        )
+        for line in lines
+    )
+
+
+def _number(cell: str) -> bool:
+    return cell.replace(",", "").replace(".", "").isdigit() or cell in ("-", "")
+
+
+def shown_time(at_us: int) -> str:
+    """Return an instant to the second in the viewer's time zone; '-' for none.
+
+    In UTC with `--utc`, or where that is the viewer's zone.
+    """
+    return whens()(at_us)[:25] if at_us else "-"
+
+
+def whens() -> Callable[[int], str]:
+    """Return how this viewer reads instants: local with its offset, or UTC with a Z."""
+    from vedette.domain.base.clock import local, utc_second
+
+    ctx = click.get_current_context(silent=True)
+    wants_utc = ctx is not None and bool(ctx.find_root().params.get("utc"))
+    return utc_second if wants_utc else local
+
+
+def stretch(verb: F) -> F:
+    """Give a verb `--last` and `--until`: the stretch of time that it tells of."""
+    last = click.option(
+        "--last", default="24h", show_default=True, metavar="TIME", help="How far back: 24h, 7d."
+    )
+    until = click.option(
+        "--until", metavar="INSTANT", help="Up to then (UTC), as 2026-05-01. Default: now."
+    )
+    return last(until(verb))
+
+
+def since(last: str, until: str | None) -> tuple[int, int]:
+    """Return the instants between which a stretch of time lies; none is before the calendar.
+
+    Raises BadCommand.
+    """
+    from vedette.domain.base.clock import SystemClock, ago, duration_us, from_iso
+
+    try:
+        to_us = SystemClock().now_us() if until is None else from_iso(until)
+    except ValueError as error:
+        mend = "for example --until 2026-05-01T06:00:00Z"
+        raise BadCommand(f"{until!r} is no instant", mend=mend) from error
+    try:
+        return ago(to_us, duration_us(last)), to_us
+    except ValueError as error:
+        raise BadCommand(f"{last!r} is no length of time", mend="for example --last 24h") from error
+
+
+def plain(text: str) -> str:
+    """Return text of unknown origin without what would move a terminal's cursor or colours."""
+    return "".join(c if is_seen(c) or c in "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def problem_json(error: VedetteError) -> dict[str, Any]:
+    """Return an error as one finding of a check."""
+    where = error.where or ""
+    file, _, line = where.rpartition(":")
+    placed = bool(file) and line.isdigit()
+    return {
+        "file": file if placed else where,
+        "line": int(line) if placed else 0,
+        "field": "",
+        "what": error.what,
+        "mend": error.mend or "",
+        "warning": False,
+        "code": error.code,
+    }
+
+
+def folder_given(folder: Path | None, default: Path) -> Path:
+    """Return the absolute path of a folder that was named. Raises BadCommand if it is none."""
+    found = (folder or default).absolute()
+    if not found.is_dir():
+        raise BadCommand("there is no such folder", where=str(found), mend="name the policy folder")
+    return found

@@ -1,0 +1,132 @@
+"""What a person is shown of a hold before they are asked: all of it, and safe to print.
+
+What strangers wrote stands behind a bar, and so does whatever goes on from the line above: no
+content begins a line, so none can pass for one of ours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vedette.domain.base.safe_text import BAR, escape_text, fold_line
+from vedette.domain.display_text import INSIDE, OUTSIDE, about_line, about_lines
+from vedette.interfaces.cli.common import shown_time
+from vedette.interfaces.cli.text_width import columns
+
+WIDTH = 80
+# As many digits of a digest as a command names, and as many members as a list of groups shows.
+DIGITS = 16
+LISTED = 50
+
+
+def width() -> int:
+    """Return how many columns there are for text of strangers, which no terminal is to break."""
+    return min(WIDTH, columns() or WIDTH)
+
+
+def safe_whole(value: Any) -> str:
+    """Return a value as JSON, whole, with everything that is no plain character escaped.
+
+    Letters of all languages stay; what would move a cursor, reverse a line or hide itself does not.
+    """
+    return escape_text(json.dumps(value, ensure_ascii=False))
+
+
+def safe_line(value: Any) -> str:
+    """Return text as one line that is safe to print."""
+    return safe_whole(str(value))[1:-1]
+
+
+def hold_lines(item: Mapping[str, Any]) -> list[str]:
+    """Return all that an answer to a hold is for, as lines: exact arguments, none cut short."""
+    resource = item["resource"] or {}
+    lines = [
+        f"HOLD {item['hold']}",
+        f"  agent     {item['agent']}",
+        f"  action    {item['tool']}  (digest {item['digest'][:16]}…)",
+        f"  touches   {resource.get('type', '?')} {safe_line(resource.get('id', '?'))}: "
+        f"{item['verb'] or '?'}" + (", high impact" if item["high_impact"] else ""),
+    ]
+    lines += about_lines(item["about"], width(), 2)
+    if item["erased"]:
+        lines.append("  its arguments were erased")
+    for argument in item["arguments"] or ():
+        lines.append(f"  {argument['name']} = {safe_whole(argument['value'])}")
+        lines.append(f"      {_from(argument)}")
+    if item["label"] and item["confidence_milli"] is not None:
+        sure = item["confidence_milli"] / 1000
+        lines.append(f"  judged    {safe_line(item['label'])}, confidence {sure:g}")
+    if item["why"]:
+        lines.append(f"  why       {safe_line(item['why'])}")
+    reasons = "; ".join(safe_line(reason) for reason in item["reasons"] or ())
+    lines.append(f"  held by   {item['rule']}" + (f" ({reasons})" if reasons else ""))
+    if item["effect"]:
+        lines.append(f"  effect    {item['effect']}: it may have happened already")
+    inverse = item["inverse"]
+    lines.append(f"  undo      {inverse}" if inverse else "  undo      cannot be taken back")
+    if item["expires"]:
+        lines.append(f"  expires   {shown_time(item['expires'])}, which is a no")
+    lines += attention_lines(item)
+    lines.append(f"  shown as  {item['shown_digest'][:DIGITS]}")
+    return folded(lines, width())
+
+
+def attention_lines(item: Mapping[str, Any]) -> list[str]:
+    """Return who looks at a hold and what was noted about it, as lines."""
+    lines = []
+    if claim := item["claim"]:
+        lines.append(f"  claimed   by {safe_line(claim['by'])} until {shown_time(claim['until'])}")
+    for note in item["notes"]:
+        text = "(erased)" if note["erased"] else safe_line(note["text"])
+        lines.append(f"  note      {safe_line(note['by'])}: {text}")
+    return lines
+
+
+def _from(argument: Mapping[str, Any]) -> str:
+    told = f"{argument['origin'] or 'unknown'}"
+    if argument["source"]:
+        told += f", from {safe_line(argument['source'])}"
+    return told + ("; decides who, where or which" if argument["sink"] else "")
+
+
+def group_lines(group: Mapping[str, Any], members: int = LISTED) -> list[str]:
+    """Return a group of holds as lines: what is alike, what differs, what each is about."""
+    label = f", judged {safe_line(group['label'])}" if group["label"] else ""
+    lines = [
+        f"{group['group']}  {group['count']} × {group['agent']}: {group['tool']}{label}",
+        f"    held by {group['rule']}, the oldest since {shown_time(group['since'] or 0)}",
+    ]
+    for name, value in group["same"].items():
+        lines.append(f"    {name} = {_cut(safe_whole(value))}")
+    for name, told in group["differ"].items():
+        values = ", ".join(_cut(safe_whole(value), 40) for value in told["values"])
+        more = told["different"] - len(told["values"])
+        lines.append(f"    {name} differs: {values}" + (f" and {more} more" if more > 0 else ""))
+    if group["expires"]:
+        lines.append(f"    the first is denied {shown_time(group['expires'])} without an answer")
+    if members:
+        outside = any(member["about"].get("outside", True) for member in group["members"])
+        lines.append(f"    {OUTSIDE if outside else INSIDE}")
+    for member in group["members"][:members]:
+        lines.append(about_line(member["about"], f"    {BAR}"))
+    if members and (left := group["count"] - members) > 0:
+        lines.append(f"    and {left:,} more: see `vedette hold list`")
+    return folded(lines, width(), at_spaces=True)
+
+
+def folded(lines: Sequence[str], width: int = WIDTH, *, at_spaces: bool = False) -> list[str]:
+    """Return lines no wider than `width`; nothing is left out, and no space is made into a break.
+
+    What goes on stands behind the bar, as long a word as somebody may have written: so what is
+    shown is exactly what is there, and none of it begins a line.
+    """
+    found: list[str] = []
+    for line in lines:
+        found += fold_line(line, width, at_spaces=at_spaces or line.lstrip().startswith(BAR))
+    return found
+
+
+def _cut(text: str, most: int = 160) -> str:
+    return text if len(text) <= most else text[:most] + "…"

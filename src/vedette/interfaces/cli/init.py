@@ -1,0 +1,59 @@
+"""`vedette init`: writes a new fleet to start from."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+
+import click
+
+import vedette
+from vedette.domain.base.errors import BadCommand, Unavailable
+from vedette.interfaces.cli.common import as_json_option, program, say
+
+CONTENT = ("agents", "policies", "memory", "samples", "vedette.toml")
+_LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.py[co]", ".vedette", ".adk", ".DS_Store", "*~")
+_IGNORED = "# Everything the program writes: store, keys, copies, caches.\n.vedette/\n"
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@as_json_option
+def init(folder: Path, as_json: bool) -> None:
+    """Write a new fleet into DIR: two agents, their policy, memory and samples.
+
+    DIR must be new or empty. Start with `vedette check` and `vedette run` in it.
+    """
+    template = template_folder()
+    target = folder.absolute()
+    if target.exists() and any(target.iterdir()):
+        raise BadCommand("the folder is not empty", where=str(target), mend="name a new one")
+    target.mkdir(parents=True, exist_ok=True)
+    for name in CONTENT:
+        origin = template / name
+        if origin.is_dir():
+            shutil.copytree(origin, target / name, ignore=_LEFT_OUT)
+        else:
+            shutil.copy2(origin, target / name)
+    (target / ".gitignore").write_text(_IGNORED, encoding="utf-8")
+    written = sorted([*CONTENT, ".gitignore"])
+    following = f"cd {shlex.quote(str(folder))} && {program(below=target)} run"
+    text = f"wrote {', '.join(written)} into {target}\nnext: {following}"
+    say(as_json, {"folder": str(target), "written": written}, text)
+
+
+def template_folder() -> Path:
+    """Return where the content to copy lies: in the wheel, or the checkout this runs from.
+
+    Raises Unavailable if neither is whole.
+    """
+    package = Path(vedette.__file__).resolve().parent
+    candidates = [package / "_template"]
+    if package.parent.name == "src":
+        candidates.insert(0, package.parent.parent)
+    for folder in candidates:
+        if all((folder / name).exists() for name in CONTENT):
+            return folder
+    mend = "install vedette again; its wheel carries the template"
+    raise Unavailable("the template is missing", where=str(candidates[-1]), mend=mend)

@@ -1,0 +1,253 @@
+"""What `vedette run` shows while it runs: a live table on a terminal, else a line now and then."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vedette.domain.base.dataclass import dataclass
+from vedette.interfaces.cli.common import for_reader, plain, shown_time
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
+    from vedette.interfaces.daemon import Running
+
+_NOTABLE = (
+    "action.decided", "effect.failed", "effect.unknown", "hold.approved", "hold.denied",
+    "hold.expired", "run.dead", "policy.published", "policy.refused", "stop.set", "stop.lifted",
+    "body.erased", "run.redriven", "run.dropped", "notice.raised",
+)  # fmt: skip
+_LINES, _ID = 8, 16
+# How many entries one look reads at most: the newest.
+_MOST = 200
+_PLAIN_EVERY_S = 5.0
+# Looking costs the fleet's own time: a twentieth of it, but none is put off for long.
+_SHARE = 20
+_LOOK_EVERY_S, _LOOK_LATEST_S = 0.4, 10.0
+
+
+@dataclass(slots=True)
+class Look:
+    """What was seen of a running fleet at one moment."""
+
+    agents: Mapping[str, Mapping[str, int]]
+    events: int
+    rate: float
+    pending: int
+    revision: int
+    stopped: list[str]
+    seconds: float
+
+
+@dataclass(slots=True)
+class Watch:
+    """Looks at a running fleet, no oftener than it can afford, and keeps the notable lines."""
+
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES))
+    look: Look | None = None
+    _next: float = 0.0
+    _began: float = field(default_factory=time.monotonic)
+    _last: tuple[float, int] = (0.0, 0)
+    _after: int | None = None
+    _troubles: int = 0
+
+    def tick(self, running: Running, *, now: bool = False) -> bool:
+        """Look if it is time to; return whether it was."""
+        began = time.monotonic()
+        if began < self._next and not now:
+            return False
+        self._note(running)
+        self.look = self._see(running, began)
+        took = time.monotonic() - began
+        self._next = began + min(_LOOK_LATEST_S, max(_LOOK_EVERY_S, took * _SHARE))
+        return True
+
+    def _see(self, running: Running, at: float) -> Look:
+        app = running.app
+        counts = app.store.counts()
+        agents = {}
+        for name in app.line.fleet.agents:
+            found = counts.get(name, {})
+            agents[name] = {
+                "events": sum(v for k, v in found.items() if k.startswith("run.")),
+                "actions": sum(v for k, v in found.items() if k.startswith("decided.")),
+                "permits": found.get("decided.permit", 0),
+                "held": found.get("hold.open", 0),
+                "denied": found.get("decided.deny", 0),
+                "would": app.metrics.total("would", agent=name),
+                "effects": found.get("effect.done", 0),
+                "dead": found.get("run.dead", 0),
+                "backlog": found.get("run.ready", 0),
+            }
+        events = app.metrics.total("events", outcome="accepted")
+        before_at, before = self._last
+        rate = (events - before) / (at - before_at) if before_at else 0.0
+        self._last = (at, events)
+        stopped = [f"{scope} {name}".strip() for scope, name in app.line.stops.listed()]
+        return Look(
+            agents=agents,
+            events=events,
+            rate=max(0.0, rate),
+            pending=app.dispatcher.pending,
+            revision=app.rollout.live.number,
+            stopped=stopped,
+            seconds=at - self._began,
+        )
+
+    def _note(self, running: Running) -> None:
+        store = running.app.store
+        head = store.head()
+        if self._after is None:
+            self._after = head
+        for _, raw in store.latest(_NOTABLE, self._after, _MOST):
+            line = notable(json.loads(raw))
+            if line is not None:
+                self.lines.append(line)
+        self._after = head
+        fresh = running.troubles[self._troubles :]
+        self._troubles = len(running.troubles)
+        self.lines.extend(plain(told) for told in fresh)
+
+
+def notable(entry: Mapping[str, Any]) -> str | None:
+    """Return one entry as a line worth showing, or None."""
+    kind, at = entry["kind"], shown_time(entry["at"])[11:19]
+    # Either id will do for `vedette explain`, and so does its beginning.
+    where = str(entry.get("run") or entry.get("event", ""))[:_ID]
+    if kind == "action.decided":
+        if entry["outcome"] == "permit":
+            return None
+        word = "held  " if entry["outcome"] == "hold" else "denied"
+        return f"{at} {word} {entry['agent']} {entry['tool']} by {entry['rule']}  {where}"
+    if kind == "run.dead":
+        return f"{at} dead   {entry['agent']}  {where}"
+    if kind == "notice.raised":
+        return f"{at} NOTICE {entry['agent']} may {entry['tool']} ({entry['rule']})  {where}"
+    if kind.startswith(("hold.", "effect.")):
+        word = kind.partition(".")[2].ljust(6)
+        actor = f" by {entry['actor']}" if entry.get("actor") else ""
+        return f"{at} {word} {entry.get('agent', '')} {entry.get('tool', '')}{actor}"
+    if kind.startswith("policy."):
+        number = entry.get("policy_rev")
+        which = f" revision {number}" if number else f" bundle {str(entry.get('bundle'))[:12]}"
+        return f"{at} policy {kind.partition('.')[2]}{which} by {entry.get('actor')}"
+    if kind.startswith("stop."):
+        return f"{at} stop {kind.partition('.')[2]}: {entry.get('what')} by {entry.get('actor')}"
+    return f"{at} {kind} by {entry.get('actor')}"
+
+
+class PlainView:
+    """A line every few seconds, for logs and pipes."""
+
+    def __init__(self, *, silent: bool = False) -> None:
+        self._watch = Watch()
+        self._silent = silent
+        self._next = 0.0
+        self._shown: list[str] = []
+
+    def __enter__(self) -> PlainView:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def tick(self, running: Running) -> None:
+        """Say how the fleet does, if it is time to."""
+        if self._silent or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _PLAIN_EVERY_S
+        self._watch.tick(running, now=True)
+        look = self._watch.look
+        assert look is not None
+        click.echo(for_reader(status_line(look)))
+
+
+def status_line(look: Look) -> str:
+    """Return a look as one line."""
+    parts = [f"{look.seconds:7.1f} s", f"events {look.events:,} ({look.rate:,.0f}/s)"]
+    for name in ("actions", "permits", "held", "denied", "would", "effects", "dead"):
+        number = sum(agent[name] for agent in look.agents.values())
+        if number or name not in ("would", "dead"):
+            parts.append(f"{name} {number:,}")
+    parts += [f"pending {look.pending:,}", f"policy {look.revision}"]
+    if look.stopped:
+        parts.append(f"STOPPED {', '.join(look.stopped)}")
+    return "  ".join(parts)
+
+
+class LiveView:
+    """A table that is drawn again in place."""
+
+    def __init__(self, fleet: str) -> None:
+        self._fleet = fleet
+        self._watch = Watch()
+        self._live: Live | None = None
+
+    def __enter__(self) -> LiveView:
+        from rich.live import Live
+
+        self._live = Live(auto_refresh=False, redirect_stdout=True, redirect_stderr=True)
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._live is not None:
+            self._live.__exit__(*error)
+
+    def tick(self, running: Running) -> None:
+        """Draw again, if it is time to."""
+        if self._live is None or not self._watch.tick(running, now=running.stopping.is_set()):
+            return
+        assert self._watch.look is not None
+        shown = draw(self._fleet, running.address, self._watch.look, list(self._watch.lines))
+        self._live.update(shown, refresh=True)
+
+
+_COLUMNS = (
+    ("events", None), ("actions", None), ("permits", "green"), ("held", "yellow"),
+    ("denied", "red"), ("would", "cyan"), ("effects", None), ("dead", "red"), ("backlog", None),
+)  # fmt: skip
+
+# Columns that are there only when they have something to say.
+_SELDOM = ("would", "dead")
+
+
+def draw(fleet: str, address: str | None, look: Look, lines: list[str]) -> RenderableType:
+    """Return what the live view shows. Every colour stands beside a word or a number."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    # In 80 columns there is room for words and numbers, but not for lines between them.
+    table = Table(box=None, expand=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("agent", overflow="fold", header_style="bold underline")
+    shown = [
+        (name, style)
+        for name, style in _COLUMNS
+        if name not in _SELDOM or any(agent[name] for agent in look.agents.values())
+    ]
+    for name, style in shown:
+        table.add_column(
+            name, justify="right", style=style, no_wrap=True, header_style="bold underline"
+        )
+    for agent, numbers in look.agents.items():
+        table.add_row(agent, *(f"{numbers[name]:,}" for name, _ in shown))
+    head = (
+        f"{look.seconds:.0f} s  events {look.events:,}  {look.rate:,.0f}/s  "
+        f"in hand {look.pending:,}  policy revision {look.revision}"
+    )
+    parts: list[RenderableType] = [Text(f"fleet {fleet}", style="bold"), table, Text(head)]
+    if look.stopped:
+        parts.append(Text(f"STOPPED: {', '.join(look.stopped)}", style="bold red"))
+    parts += [Text(plain(line), no_wrap=True, overflow="ellipsis") for line in lines]
+    foot = "Ctrl-C ends; `vedette hold list` in another terminal shows what waits for you"
+    parts.append(Text(foot if address is None else f"{foot}; metrics: {address}", style="dim"))
+    return Group(*parts)

@@ -1,0 +1,149 @@
+"""`vedette mode`: whether an agent observes, asks or acts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vedette.domain.base.errors import BadCommand, BadPolicy, NotFound
+from vedette.interfaces.cli.common import (
+    as_json_option,
+    plain,
+    reading,
+    say,
+    settings_of,
+    shown_time,
+)
+from vedette.interfaces.cli.loosening import obey_confirmed, yes_option
+
+if TYPE_CHECKING:
+    from vedette.config import Settings
+
+_MODES = ("observe", "ask", "act")
+_MEANING = {
+    "observe": "nothing is done; what would have been is counted",
+    "ask": "a person decides every action",
+    "act": "what policy permits is done",
+}
+
+
+@click.command()
+@click.argument("agent")
+@click.argument("mode", required=False, type=click.Choice(_MODES))
+@click.option("--reason", metavar="TEXT", help="Why; it is recorded with your name.")
+@click.option("--command-id", metavar="ID", help="A repeat of the same id is not done again.")
+@yes_option
+@as_json_option
+@click.pass_context
+def mode(
+    ctx: click.Context,
+    agent: str,
+    mode: str | None,
+    reason: str | None,
+    command_id: str | None,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Show the mode of AGENT, or set it: observe, ask or act.
+
+    The mode stands in policies/grants/data.yaml. That word is changed there, comments kept, and
+    published through the usual trial; when this returns it is in force everywhere. A mode that
+    rises is shown with the recorded decisions that it changes, and asked about. In force is the
+    more careful of what policy grants and what agent.yaml requests. A refusal changes nothing and
+    exits with 1.
+    """
+    settings = settings_of(ctx)
+    if mode is None:
+        value = mode_of(settings, agent)
+        say(as_json, value, _shown(value))
+        return 0
+    if not (reason or "").strip():
+        raise BadCommand("a reason is missing", mend="add --reason 'why'")
+    try:
+        args = {"agent": agent, "mode": mode}
+        done = obey_confirmed(settings, "mode", reason or "", args, command_id, yes=yes)
+    except BadPolicy as error:
+        done = {"ok": False, "findings": [str(error)], "revision": None}
+    if not done["ok"]:
+        stays = f"; revision {done['revision']} stays" if done["revision"] else ""
+        lines = [f"refused{stays}, the file is as it was:", *done["findings"]]
+        say(as_json, done, "\n".join(lines))
+        return 1
+    say(as_json, done, _done(done))
+    return 0
+
+
+def mode_of(settings: Settings, agent: str) -> dict[str, Any]:
+    """Return the mode of an agent: requested, granted, in force, and since when.
+
+    From the live policy if there is a store; else from the folder. Raises BadCommand.
+    """
+    from vedette.adapters.policy_engines.regorus.stage import read_bundle
+    from vedette.app.stores import is_there
+    from vedette.config import load_fleet
+    from vedette.domain.base.clock import SystemClock
+    from vedette.operations.modes import granted, in_force
+
+    now_us = SystemClock().now_us()
+    agents = load_fleet(settings.root, settings, now_us=now_us).fleet.agents
+    if agent not in agents:
+        raise NotFound(f"there is no agent {agent!r}", mend=f"one of: {', '.join(agents)}")
+    requested = agents[agent].requested_mode
+    folder = granted(read_bundle(settings.policies).files, agent)["mode"]
+    value: dict[str, Any] = {"agent": agent, "requested": requested, "folder": folder}
+    if not is_there(settings):
+        told = {"granted": folder, "in_force": in_force(requested, folder)}
+        return {**value, **told, "revision": None, "since_revision": None, "since": None}
+    with reading(settings) as store:
+        revisions = store.revisions()
+        live = granted(store.bundle(revisions[0][1]) or {}, agent)["mode"] if revisions else folder
+        since = revisions[0] if revisions else None
+        for number, digest, at in revisions[1:]:
+            if granted(store.bundle(digest) or {}, agent)["mode"] != live:
+                break
+            since = (number, digest, at)
+    return {
+        **value,
+        "granted": live,
+        "in_force": in_force(requested, live),
+        "revision": revisions[0][0] if revisions else None,
+        "since_revision": since[0] if since else None,
+        "since": since[2] if since else None,
+    }
+
+
+def _shown(value: dict[str, Any]) -> str:
+    lines = [
+        f"{value['agent']}: {value['in_force']} ({_MEANING[value['in_force']]})",
+        f"  requested in agent.yaml: {value['requested']}",
+        f"  granted by policy:       {value['granted']}",
+    ]
+    if value["since"]:
+        lines[-1] += f", since revision {value['since_revision']} ({shown_time(value['since'])})"
+    if value["folder"] != value["granted"]:
+        lines.append(f"  the policy folder says {value['folder']}: see `vedette policy status`")
+    return "\n".join(lines)
+
+
+def _done(done: dict[str, Any]) -> str:
+    told = f"{done['agent']}: {done['was']} -> {done['mode']}"
+    if done["was"] == done["mode"]:
+        told = f"{done['agent']}: {done['mode']} already"
+    if done["changed"]:
+        where = "" if done["behind"] else " everywhere"
+        told += f", in force{where} after {done['took_us'] / 1000:.0f} ms"
+        told += f" (revision {done['revision']})"
+    lines = [told]
+    if done["behind"]:
+        lines.append(f"note: not known to be in force at worker {plain(', '.join(done['behind']))}")
+    if done["in_force"] != done["mode"]:
+        lines.append(
+            f"note: agent.yaml requests {done['requested']}, so {done['in_force']} is in force;"
+            " change `mode:` there and start the fleet again"
+        )
+    if done["folder"] != "written":
+        lines.append(f"note: {done['folder']}")
+    if done["told"]:
+        lines.append(f"note: {plain(done['told'])}")
+    return "\n".join(lines)

@@ -1,0 +1,123 @@
+"""`vedette ledger reconstruct`: what every agent did, from the ledger alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vedette.domain.base.errors import BadCommand
+from vedette.interfaces.cli.common import (
+    as_json_option,
+    dumps,
+    for_reader,
+    reading,
+    settings_of,
+    since,
+    stretch,
+    whens,
+)
+
+if TYPE_CHECKING:
+    from vedette.adapters.ledger_export import Walk
+    from vedette.ledger.history.target_match import Matched
+
+
+@click.command("reconstruct")
+@click.argument("export", required=False, type=click.Path(path_type=Path, file_okay=False))
+@stretch
+@click.option("--agent", "agents", multiple=True, metavar="NAME", help="Only this one's; repeat.")
+@click.option(
+    "--archive",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where `ledger archive` put what came before.",
+)
+@click.option(
+    "--against",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help='A target\'s own record: JSON lines with "tool" and "key" of what happened to it.',
+)
+@as_json_option
+@click.pass_context
+def reconstruct(
+    ctx: click.Context,
+    export: Path | None,
+    last: str,
+    until: str | None,
+    agents: tuple[str, ...],
+    archive: Path | None,
+    against: Path | None,
+    as_json: bool,
+) -> int:
+    """Rebuild every agent's timeline from the ledger, or from an EXPORT of it; offline.
+
+    Nothing else is read: no state, no cache. Effects whose end is not known are listed as open.
+    Exits with 1 if the entries do not agree with each other, or a target's record with them. What
+    makes entries trustworthy is `ledger verify`.
+    """
+    from vedette.interfaces.render.report_text import reconstruction_text
+    from vedette.ledger.history.reconstruction import reconstruct as rebuilt
+    from vedette.ledger.history.target_match import match
+
+    from_us, to_us = since(last, until)
+    with _record(ctx, export, archive) as record:
+        told = rebuilt(record, from_us, to_us, agents)
+    matched = match(told, _happened(against)) if against is not None else None
+    if as_json:
+        value = told.to_json()
+        click.echo(dumps({**value, "matched": matched.to_json() if matched else None}))
+    else:
+        for line in reconstruction_text(told, whens()):
+            click.echo(for_reader(line))
+        if matched is not None:
+            click.echo(for_reader("\n".join(_matched(matched))))
+    return 0 if told.ok and (matched is None or matched.ok) else 1
+
+
+@contextmanager
+def _record(ctx: click.Context, export: Path | None, archive: Path | None) -> Iterator[Walk]:
+    from vedette.adapters.ledger_export import Archive, Exported, Joined
+
+    def joined(record: Walk) -> Walk:
+        return record if archive is None else Joined(Archive(archive), record)
+
+    if export is not None:
+        if not export.exists():
+            mend = "name the folder of an export"
+            raise BadCommand("there is no such export", where=str(export), mend=mend)
+        yield joined(Exported(export))
+        return
+    with reading(settings_of(ctx)) as store, store.snapshot():
+        yield joined(store)
+
+
+def _happened(path: Path) -> list[tuple[str, str]]:
+    """Read a target's record. A line whose "effect" is false tells of a call without effect."""
+    found = []
+    try:
+        for number, raw in enumerate(path.read_bytes().splitlines(), 1):
+            line: Any = json.loads(raw)
+            if not isinstance(line, dict) or not {"tool", "key"} <= line.keys():
+                mend = 'every line is an object with "tool" and "key"'
+                raise BadCommand("no effect can be read", where=f"{path}:{number}", mend=mend)
+            if line.get("effect", True):
+                found.append((str(line["tool"]), str(line["key"])))
+    except (OSError, ValueError) as error:
+        raise BadCommand(f"the record cannot be read: {error}", where=str(path)) from error
+    return found
+
+
+def _matched(found: Matched) -> Iterator[str]:
+    yield f"THE TARGET: {found.matched:,} of {found.effects:,} effects have exactly one intent"
+    for one in found.unmatched:
+        yield f"  effect without intent: {one['tool']} {one['key']}: {one['why']}"
+    for key in found.repeated:
+        yield f"  happened more than once: {key}"
+    for id in found.phantoms:
+        yield f"  recorded as done, unknown to the target: {id}"

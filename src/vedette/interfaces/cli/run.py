@@ -1,0 +1,204 @@
+"""`vedette run`: the fleet at work."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import vedette.interfaces.cli
+from vedette.domain.base.errors import BadPolicy
+from vedette.interfaces.cli.common import as_json_option, plain, prefix, say, settings_of, table
+from vedette.interfaces.cli.live_table import LiveView, PlainView
+
+if TYPE_CHECKING:
+    from vedette.adapters.reasoners.workers.fork_server_start import Begun
+    from vedette.config import Settings
+    from vedette.interfaces.signals import Signals
+
+# How long calls that are on their way may take to come back when the fleet has ended.
+_LINGER_S = 0.2
+# Threads on which somebody else is waited for: a tool's target, a mail server.
+_CALLS = ("vedette-hand", "vedette-http", "vedette-imap")
+
+_TRY = {"denied": "explain", "hold": "hold show", "incident": "explain", "effect": "explain"}
+_ALWAYS = ("hold list", "status", "replay")
+
+
+@click.command()
+@click.option("--until-idle", is_flag=True, help="End when nothing is left to do.")
+@click.option(
+    "--only", multiple=True, metavar="SOURCE", help="Of the sources only this; repeatable."
+)
+@click.option("--fresh", is_flag=True, help="First delete the state folder's content.")
+@click.option("--plain", "plainly", is_flag=True, help="A line now and then, no live view.")
+@as_json_option
+@click.pass_context
+def run(
+    ctx: click.Context, until_idle: bool, only: tuple[str, ...], fresh: bool, plainly: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Run the fleet: its sources, its agents, its policy; until Ctrl-C, or until idle.
+
+    While it runs every other verb works beside it. Ends with a summary. Ctrl-C waits for no call
+    that is on its way (the next run finds out what came of it); a second one ends at once.
+    """
+    # A start makes many objects and little garbage: collecting costs it a tenth of its time.
+    gc.disable()
+    settings = settings_of(ctx)
+    if only:
+        settings = with_only(settings, only)
+    if fresh:
+        from vedette.interfaces.cli.reset import wipe
+
+        wipe(settings)
+    # From here on nothing that takes long is imported before what needs another process began.
+    early = _Early(settings)
+    import asyncio
+
+    from vedette.interfaces.signals import Signals
+
+    terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    view = (
+        LiveView(settings.fleet)
+        if terminal and not plainly and not as_json
+        else PlainView(silent=as_json)
+    )
+    with Signals() as signals:
+        try:
+            done = asyncio.run(_run(settings, until_idle, view, signals, early))
+            say(as_json, done, summary_text(done, prefix(ctx)))
+        finally:
+            gc.enable()
+            early.abandon()
+            vedette.interfaces.cli.abandon = _calls_linger()
+
+
+def with_only(settings: Settings, names: tuple[str, ...]) -> Settings:
+    """Return settings with those sources alone; schedules stay. Raises NotFound."""
+    from dataclasses import replace
+
+    from vedette.config.problem import did_you_mean
+    from vedette.domain.base.errors import NotFound
+
+    known = [source.name for source in settings.sources]
+    for name in names:
+        if name not in known:
+            raise NotFound(f"there is no source {name!r}", mend=did_you_mean(name, known))
+    return replace(settings, sources=tuple(s for s in settings.sources if s.name in names))
+
+
+# Thousands of runs on their way are no garbage: at the usual thresholds looking through them took
+# a sixth of the event loop's time.
+COLLECT = (20_000, 20, 50)
+
+
+class _Early:
+    """What runs in other processes before the fleet is opened: a trial, and what forks workers.
+
+    The trial is most of a first start; where a fleet ran, its policy is known. What may not be
+    tried at all is said by whoever opens the fleet.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
+        from vedette.app.policy_engines import shipped_rules
+
+        self.stage = SubprocessStage()
+        self.begun: Begun | None = None
+        if not (settings.state / "store.db").exists():
+            with suppress(BadPolicy):
+                bundle = read_bundle(settings.policies)
+                self.stage.begin(bundle, compare=not shipped_rules(settings, bundle))
+        if settings.isolation.processes:
+            from vedette.adapters.reasoners.workers.fork_server_start import Begun
+
+            self.begun = Begun()
+
+    def abandon(self) -> None:
+        """End what nobody took up."""
+        self.stage.abandon()
+        if self.begun is not None:
+            self.begun.abandon()
+
+
+def _calls_linger() -> bool:
+    """Say whether a call has not come back: the interpreter would not end before it does."""
+    end = time.monotonic() + _LINGER_S
+    for thread in threading.enumerate():
+        if thread.name.startswith(_CALLS):
+            thread.join(max(0.0, end - time.monotonic()))
+            if thread.is_alive():
+                return True
+    return False
+
+
+async def _run(
+    settings: Settings,
+    until_idle: bool,
+    view: LiveView | PlainView,
+    signals: Signals,
+    early: _Early,
+) -> dict[str, Any]:
+    from vedette.app.composition_root import open_app
+    from vedette.interfaces.daemon import Running, summary
+
+    app = await open_app(settings, stage=early.stage, begun=early.begun)
+    # What a fleet is made of stays as long as the fleet: no collection needs to look at it.
+    gc.freeze()
+    gc.set_threshold(*COLLECT)
+    gc.enable()
+    try:
+        running = Running(app, until_idle=until_idle, signals=signals)
+        with view:
+            await running.run(view.tick)
+        return summary(running)
+    finally:
+        await app.close()
+
+
+def summary_text(done: dict[str, Any], program: str = "vedette") -> str:
+    """Return what a run came to, for people, ending with three commands to try."""
+    agents = done["agents"].values()
+    found = {name for agent in agents for name in agent if name in _ALWAYS_TOLD or agent[name]}
+    names = sorted(found, key=_order)
+    rows = [
+        [agent, *(f"{numbers.get(name, 0):,}" for name in names)]
+        for agent, numbers in done["agents"].items()
+    ]
+    events = done["events"]
+    counted = ", ".join(f"{name.replace('_', ' ')} {events[name]:,}" for name in events)
+    lines = [
+        "",
+        table(["agent", *(name.replace("_", " ") for name in names)], rows),
+        "",
+        f"events: {counted}",
+        f"{done['seconds']:,.1f} s, {done['events_per_second']:,} events/s, "
+        f"{done['cpu_us_per_event']:,} us of CPU per event, "
+        f"policy revision {done['policy_revision']}",
+    ]
+    lines += [f"note: {plain(told)}" for told in done["troubles"]]
+    lines += ["", "try next:"]
+    lines += [f"  {program} {command}" for command in try_next(done["try_next"])]
+    return "\n".join(lines)
+
+
+# The others have a column only where one of them is not 0: the table is wide enough.
+_ALWAYS_TOLD = ("runs", "actions", "permits", "holds", "denials", "effects")
+_FIRST = ("events", "runs", "actions", "permits", "holds", "denials", "would", "effects")
+
+
+def _order(name: str) -> tuple[int, str]:
+    return (_FIRST.index(name), "") if name in _FIRST else (len(_FIRST), name)
+
+
+def try_next(found: dict[str, str]) -> list[str]:
+    """Return three commands on real ids, as far as there are any; else ones that always work."""
+    commands = [f"{verb} {found[name]}" for name, verb in _TRY.items() if name in found]
+    return [*commands, *_ALWAYS][:3]

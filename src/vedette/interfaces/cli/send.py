@@ -1,0 +1,153 @@
+"""`vedette send`: an event from a person's hand."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vedette.domain.base.errors import BadEvent
+from vedette.interfaces.cli.common import as_json_option, obey, plain, say, settings_of
+
+if TYPE_CHECKING:
+    from vedette.config import Settings
+    from vedette.domain.event import Event
+
+
+@click.command()
+@click.argument("file", required=False, type=click.Path(allow_dash=True, path_type=Path))
+@click.option("--type", "type_", metavar="TYPE", help="The event's type, such as metric.point.")
+@click.option("--source", metavar="URI", help="Its source. Default: cli:YOU.")
+@click.option("--subject", metavar="TEXT", help="Its subject: for a metric the series' name.")
+@click.option("--data", metavar="JSON|@FILE", help="Its data.")
+@click.option("--id", "id_", metavar="ID", help="Its id; the same again is the same event.")
+@click.option("--time", metavar="RFC3339", help="When it happened. Default: now.")
+@click.option("--reason", metavar="TEXT", help="Why; it is recorded with your name.")
+@click.option("--dry-run", is_flag=True, help="Only say who would wake, and why; no reason needed.")
+@as_json_option
+@click.pass_context
+def send(
+    ctx: click.Context,
+    /,
+    file: Path | None,
+    reason: str | None,
+    dry_run: bool,
+    as_json: bool,
+    **given: Any,
+) -> int:
+    """Hand an event to the fleet: of the options, or CloudEvents JSON out of FILE (- is stdin).
+
+    FILE holds one event or a list of them. You vouch for the envelope, never for the data; your
+    name and your reason become part of the event.
+    With --dry-run neither a running fleet nor a store is needed. Exits with 1 if one is refused.
+    """
+    if reason is None and not dry_run:
+        raise click.MissingParameter(
+            ctx=ctx, param_type="option", param_hint="'--reason' (or --dry-run)"
+        )
+    settings = settings_of(ctx)
+    events = _events(file, given)
+    if dry_run:
+        return _dry_run(settings, events, as_json)
+    done = obey(settings, "send", reason or "", {"events": events}, None)
+    lines = []
+    for receipt in done["receipts"]:
+        runs = ", ".join(receipt["runs"]) or "nobody"
+        if receipt["status"] == "refused":
+            lines.append(f"refused: {receipt['error']}")
+        elif receipt["status"] == "duplicate":
+            lines.append(f"known already: {receipt['event']}; see vedette explain")
+        else:
+            lines.append(f"accepted {receipt['event']}; woke {runs}")
+    if done["by"] == "here" and any(receipt["runs"] for receipt in done["receipts"]):
+        lines.append("no fleet runs here; it is handled at the next `vedette run`")
+    say(as_json, done, "\n".join(lines))
+    return 1 if any(receipt["status"] == "refused" for receipt in done["receipts"]) else 0
+
+
+def _events(file: Path | None, given: dict[str, Any]) -> list[Any]:
+    from vedette.domain.cloudevents import load_json
+
+    used = [name for name, value in given.items() if value is not None]
+    if file is not None:
+        if used:
+            raise click.UsageError(f"FILE says everything; leave out --{used[0].rstrip('_')}")
+        name = "stdin" if str(file) == "-" else str(file)
+        raw = sys.stdin.buffer.read() if name == "stdin" else _bytes(file)
+        found = load_json(raw, where=name)
+        return found if isinstance(found, list) else [found]
+    if given["type_"] is None:
+        raise click.UsageError("give --type, or a FILE with CloudEvents")
+    return [_event(given)]
+
+
+def _event(given: dict[str, Any]) -> dict[str, Any]:
+    from vedette.domain.base.clock import SystemClock, iso
+    from vedette.interfaces.http.unix_socket import this_person
+
+    event = {
+        "specversion": "1.0",
+        "id": given["id_"] or str(uuid.uuid4()),
+        "source": given["source"] or f"cli:{this_person().name}",
+        "type": given["type_"],
+        "time": given["time"] or iso(SystemClock().now_us()),
+    }
+    if given["subject"] is not None:
+        event["subject"] = given["subject"]
+    if given["data"] is not None:
+        event["data"] = _data(given["data"])
+    return event
+
+
+def _data(text: str) -> Any:
+    from vedette.domain.cloudevents import load_json
+
+    if text.startswith("@"):
+        return load_json(_bytes(Path(text[1:])), where=text[1:])
+    try:
+        return load_json(text.encode("utf-8", "surrogateescape"))
+    except BadEvent as error:
+        mend = "write JSON, for example '{\"value\": 3.2}', or @FILE"
+        raise BadEvent(error.what, where="--data", mend=mend) from error
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        what = f"cannot be read: {error.strerror}"
+        raise BadEvent(what, where=str(path), mend="name a file with JSON") from error
+
+
+def _dry_run(settings: Settings, events: list[Any], as_json: bool) -> int:
+    from vedette.config import load_fleet
+    from vedette.domain.event import check_event
+    from vedette.interfaces.http.command_dispatch import event_of
+
+    fleet = load_fleet(settings.root, settings).fleet
+    found: list[dict[str, Any]] = []
+    lines: list[str] = []
+    for value in events:
+        event: Event = event_of(value)
+        size = len(check_event(event, max_bytes=settings.max_event_bytes))
+        matches = fleet.match(event)
+        found.append(
+            {
+                "event": event.key,
+                "bytes": size,
+                "agents": [
+                    {"agent": match.agent, "wakes": match.wakes, "why": match.why}
+                    for match in matches
+                ],
+            }
+        )
+        lines.append(f"{event.key} {plain(json.dumps(event.type))}, {size} bytes")
+        for match in matches:
+            mark = "wakes" if match.wakes else "stays asleep"
+            lines.append(f"  {match.agent} {mark}: {plain(match.why)}")
+    say(as_json, {"events": found}, "\n".join(lines))
+    return 0

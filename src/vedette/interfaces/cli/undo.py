@@ -1,0 +1,85 @@
+"""`vedette undo`: has what an effect did taken back by the inverse that its tool declares."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vedette.domain.base.errors import BadCommand
+from vedette.interfaces.cli.common import human_verb, obey, plain, prefix, reading, say, settings_of
+
+if TYPE_CHECKING:
+    from vedette.config import Settings
+    from vedette.store.read_runs import Reads
+
+# How long a running fleet is waited for; what takes longer is told by `explain`.
+_PATIENCE_S = 2.0
+
+
+@click.command()
+@click.argument("effect")
+@human_verb
+@click.pass_context
+def undo(
+    ctx: click.Context, effect: str, reason: str, command_id: str | None, as_json: bool
+) -> None:
+    """Take back what EFFECT did (its id, that of its action, or the first characters).
+
+    The inverse that the tool declares is decided under the policy of this moment like any other
+    action, done once, and recorded with the effect as its cause.
+    """
+    settings = settings_of(ctx)
+    with reading(settings) as store:
+        name = _effect(store, effect)
+    done = obey(settings, "undo", reason, {"effect": name}, command_id)
+    done["outcome"] = _outcome(settings, done["run"]) if done["by"] == "fleet" else None
+    lines = [f"undo of {done['effect']}: {done['inverse']} of {done['agent']}"]
+    lines += [f"  {key} = {plain(str(value))}" for key, value in done["args"].items()]
+    lines.append(_TOLD[done["outcome"]] if done["by"] == "fleet" else _LATER)
+    lines.append(f"see: {prefix(ctx)} explain {done['run']}")
+    say(as_json, done, "\n".join(lines))
+
+
+_LATER = "no fleet runs here; it is acted on at the next `vedette run`"
+_TOLD: dict[str | None, str] = {
+    None: "it is not done yet",
+    "done": "undone: it is as it was before",
+    "hold": "it waits for a person: see `vedette hold list`",
+    "deny": "policy did not permit it; nothing was done",
+    "failed": "its target did not do it; nothing is undone",
+}
+
+
+def _effect(store: Reads, text: str) -> str:
+    """Return the action that is meant. Raises BadCommand, NotFound."""
+    from vedette.ledger.history.reader import action_of, resolve
+
+    kind, name = resolve(store, text)
+    if kind not in ("run", "event"):
+        return action_of(name)
+    runs = [name] if kind == "run" else [run.id for run in store.runs_of_event(name)]
+    rows = [row for run in runs for row in store.actions(run)]
+    done = [row for row in rows if row.effect == "done"]
+    if len(rows) == 1 or len(done) == 1:
+        return (done or rows)[0].id
+    listed = ", ".join(f"{row.id.replace('act_', 'eff_')} ({row.tool})" for row in done)
+    raise BadCommand(
+        f"{text} did {len(done)} things" + (f": {listed}" if done else ""),
+        mend="name the one to take back",
+    )
+
+
+def _outcome(settings: Settings, run: str) -> Any:
+    """Wait a moment for what becomes of an undo; None if it takes longer."""
+    end = time.monotonic() + _PATIENCE_S
+    with reading(settings) as store:
+        while time.monotonic() < end:
+            rows = store.actions(run)
+            if rows and rows[0].effect in ("done", "failed"):
+                return rows[0].effect
+            if rows and rows[0].decided in ("hold", "deny"):
+                return rows[0].decided
+            time.sleep(0.05)
+    return None

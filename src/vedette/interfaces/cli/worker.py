@@ -1,0 +1,128 @@
+"""`vedette worker`: one agent's judge, apart from the gateway."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from vedette.domain.base.errors import BadCommand, BadFleet
+from vedette.interfaces.cli.common import plain
+
+
+@click.command()
+@click.option("--agent", required=True, metavar="NAME", help="Whose judge this is.")
+@click.option("--gateway", required=True, metavar="URL", help="https://HOST[:PORT], or unix:PATH.")
+@click.option(
+    "--identity",
+    metavar="FILE",
+    help="Its key, written by `vedette identity issue`; `google` is the metadata server's token.",
+    required=True,
+)
+@click.option(
+    "--agents",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    default=Path("agents"),
+    show_default=True,
+    help="The folder that holds the agent's folder.",
+)
+@click.option("--audience", metavar="NAME", help="Of the gateway; for --identity google.")
+@click.option("--require-box", is_flag=True, help="Refuse where this kernel has no whole box.")
+@click.option("--json", "as_json", is_flag=True, help="Tell what happens as lines of JSON.")
+def worker(
+    agent: str,
+    gateway: str,
+    identity: str,
+    agents: Path,
+    audience: str | None,
+    require_box: bool,
+    as_json: bool,
+) -> None:
+    """Run one agent's judge for a gateway, with nothing but the agent's identity and folder.
+
+    It reads no vedette.toml, no store and no target's credential. The judge runs in a box: it reads
+    its folder, and reaches no network, file or process else; what the kernel leaves open is said.
+    If the gateway goes away it connects again; until Ctrl-C.
+    """
+    import asyncio
+
+    from vedette.adapters.reasoners.workers.sandbox_probe import protection
+
+    folder = (agents / agent).resolve()
+    if not (folder / "judge.py").is_file():
+        mend = "give --agents FOLDER; only agents with a judge have workers"
+        raise BadCommand("is not there", where=str(folder / "judge.py"), mend=mend)
+    lacks = protection().lacks()
+    if lacks and require_box:
+        what = f"the judge would not be closed in: {'; '.join(lacks)}"
+        raise BadFleet(what, mend="leave --require-box out and trust its code", code="not-boxed")
+    mint = _minter(agent, identity, audience)
+    with suppress(KeyboardInterrupt):
+        asyncio.run(_work(agent, folder, gateway, mint, lacks, as_json))
+
+
+def _minter(agent: str, identity: str, audience: str | None) -> Callable[[], Awaitable[str]]:
+    """Return what mints the worker's tokens. Raises BadFleet for a file that is no identity."""
+    if identity == "google":
+        if not audience:
+            raise BadCommand("google tokens need the gateway's audience", mend="add --audience")
+        from vedette.adapters.identity.google import Metadata
+
+        metadata, name = Metadata(), audience
+        return lambda: metadata.id_token(name)
+    from vedette.adapters.identity.spiffe import Signer
+    from vedette.domain.base.clock import SystemClock
+
+    path, clock = Path(identity), SystemClock()
+    found = Signer.of_file(path).identity.agent
+    if found != agent:
+        what = f"is the identity of {found}, not of {agent}"
+        raise BadCommand(what, where=identity, mend="give the right file")
+
+    async def mint() -> str:
+        # Read anew each time: the file is replaced when the key is rotated.
+        return Signer.of_file(path).mint(clock.now_us())
+
+    return mint
+
+
+async def _work(
+    agent: str,
+    folder: Path,
+    gateway: str,
+    mint: Callable[[], Awaitable[str]],
+    lacks: list[str],
+    as_json: bool,
+) -> None:
+    import asyncio
+    import signal
+    import tempfile
+
+    from vedette.adapters.reasoners.workers.supervisor import WorkerPool
+    from vedette.adapters.reasoners.workers.websocket_client import Relay
+    from vedette.config.snapshot import keep_snapshot
+
+    def told(words: str) -> None:
+        line = f"worker {agent}: {plain(words)}"
+        click.echo(json.dumps({"agent": agent, "told": words}) if as_json else line, err=True)
+
+    for open_way in lacks:
+        told(f"not closed in: {open_way}")
+    with tempfile.TemporaryDirectory(prefix="vedette-worker-") as state:
+        pool = WorkerPool(Path(state), told=lambda *_: None)
+        try:
+            relay = Relay(
+                agent, gateway, mint=mint, keep=lambda: keep_snapshot(Path(state), folder),
+                pool=pool, told=told,
+            )  # fmt: skip
+            work = asyncio.ensure_future(relay.run())
+            loop = asyncio.get_running_loop()
+            for ours in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(ours, work.cancel)
+            with suppress(asyncio.CancelledError):
+                await work
+        finally:
+            pool.close()

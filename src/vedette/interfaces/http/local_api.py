@@ -1,0 +1,317 @@
+"""The local API: commands over a Unix socket that only the fleet's owner can open.
+
+Who gives a command is what the kernel says of the peer; nothing in a request can change it.
+
+POST /v1/commands/VERB  {"command_id"?, "reason"?, "args"?} -> 200 {"result": …}
+GET  /v1/health         -> 200 {"fleet", "pid", "ready"}
+GET  /v1/status         -> 200 {"result": …}
+GET  /v1/changes?after=SEQ[&topics=a,b] -> 200 {"result": {"items", "head", "gap"}}
+Errors are {"error": {code, what, where, mend}} with 400 (not as asked), 403 (not you), 404 (no
+such verb), 409 (done before under this command_id) or 503 (not now).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from vedette.domain.base.connections import BACKLOG, Connections
+from vedette.domain.base.errors import (
+    AlreadyDone,
+    BadCommand,
+    Forbidden,
+    StoreBusy,
+    Temporary,
+    VedetteError,
+)
+from vedette.domain.base.fleet_clock import told_jump
+from vedette.domain.identity import Principal
+from vedette.interfaces.http.ancestry import refuse_descendant
+from vedette.interfaces.http.command_dispatch import VERBS, carry_out
+from vedette.interfaces.http.refusal import Refusals
+from vedette.interfaces.http.unix_socket import close, listen, peer_uid, person
+from vedette.interfaces.http.uvicorn_server import serving
+from vedette.operations.commands import Commands, Order
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+
+    from vedette.app.workers import Containment
+
+MAX_BODY_BYTES = 8 << 20
+_MOST_CONNECTIONS = 64
+PEER = "peer_uid"
+
+
+class Served(Protocol):
+    """What the local API needs of an opened fleet (see `vedette.app.composition_root.App`)."""
+
+    @property
+    def commands(self) -> Commands: ...
+
+    @property
+    def containment(self) -> Containment | None: ...
+
+
+def routes(
+    commands: Commands,
+    *,
+    health: Callable[[], Mapping[str, Any]] = dict,
+    status: Callable[[], Mapping[str, Any]] = dict,
+    owner_uid: int | None = None,
+) -> list[Route]:
+    """Return the routes. Only `owner_uid` (default: who runs this process) and root may pass."""
+    from starlette.routing import Route
+
+    door = _Door(commands, health, status, os.geteuid() if owner_uid is None else owner_uid)
+    return [
+        Route("/v1/commands/{verb}", door.command, methods=["POST"]),
+        Route("/v1/health", door.health, methods=["GET"]),
+        Route("/v1/status", door.status, methods=["GET"]),
+        Route("/v1/changes", door.changes, methods=["GET"]),
+    ]
+
+
+class _Door:
+    def __init__(
+        self,
+        commands: Commands,
+        health: Callable[[], Mapping[str, Any]],
+        status: Callable[[], Mapping[str, Any]],
+        owner_uid: int,
+    ) -> None:
+        self._commands = commands
+        self._health = health
+        self._status = status
+        self._owner_uid = owner_uid
+
+    def _person(self, request: Request) -> Principal:
+        uid = getattr(request.state, PEER, None)
+        if uid is None:
+            raise Forbidden("who you are cannot be told")
+        if uid not in (self._owner_uid, 0):
+            raise Forbidden(f"{person(uid)} does not own this fleet", mend="ask its owner")
+        return person(uid)
+
+    async def command(self, request: Request) -> Response:
+        return await self._answer(request, self._command)
+
+    async def health(self, request: Request) -> Response:
+        async def look(_request: Request) -> Mapping[str, Any]:
+            return self._health()
+
+        return await self._answer(request, look, wrap=False)
+
+    async def status(self, request: Request) -> Response:
+        async def look(_request: Request) -> Mapping[str, Any]:
+            return self._status()
+
+        return await self._answer(request, look)
+
+    async def changes(self, request: Request) -> Response:
+        async def look(request: Request) -> Mapping[str, Any]:
+            from vedette.ledger.history.changes import changes
+
+            asked = request.query_params
+            after, topics = asked.get("after", ""), asked.get("topics")
+            if not (after.isascii() and after.isdigit() and len(after) < 19):
+                raise BadCommand("after is a place in the ledger", mend="take `head` of an answer")
+            store: Any = self._commands.line.store
+            wanted = None if topics is None else frozenset(topics.split(","))
+            return changes(store, int(after), wanted)
+
+        return await self._answer(request, look)
+
+    async def _answer(self, request: Request, work: Any, *, wrap: bool = True) -> Response:
+        from starlette.responses import Response
+
+        status, value = 200, None
+        try:
+            self._person(request)
+            value = await work(request)
+            answer: Any = {"result": value} if wrap else value
+        except VedetteError as error:
+            status, answer = status_of(error), {"error": error.to_json()}
+        except NoVerb as error:
+            status, answer = 404, {"error": error.told}
+        body = json.dumps(answer, default=str, ensure_ascii=False).encode("utf-8", "replace")
+        return Response(body, status, media_type="application/json")
+
+    async def _command(self, request: Request) -> Mapping[str, Any]:
+        verb = request.path_params["verb"]
+        if verb not in VERBS:
+            raise NoVerb(verb)
+        asked = await read_order(request)
+        order = Order(self._person(request), asked["reason"], asked["command_id"])
+        # The work goes on if the client hangs up: half a command is worse than an unread answer.
+        return await asyncio.shield(carry_out(self._commands, verb, order, asked["args"]))
+
+
+class NoVerb(Exception):
+    """There is no such verb; `told` is the error object."""
+
+    def __init__(self, verb: str) -> None:
+        super().__init__(verb)
+        mend = f"there are: {', '.join(VERBS)}"
+        self.told = {
+            "code": "no-such-verb", "what": f"no verb {verb!r}", "where": None, "mend": mend,
+        }  # fmt: skip
+
+
+async def read_order(request: Request) -> dict[str, Any]:
+    """Read an order as it was sent: command_id, reason and args. Raises BadCommand."""
+    raw = bytearray()
+    async for chunk in request.stream():
+        raw += chunk
+        if len(raw) > MAX_BODY_BYTES:
+            raise BadCommand(f"more than {MAX_BODY_BYTES} bytes", mend="send less at once")
+    try:
+        asked = json.loads(raw) if raw else {}
+    except (ValueError, RecursionError) as error:
+        raise BadCommand(f"the request is not JSON: {error}") from error
+    if not isinstance(asked, dict) or not set(asked) <= {"command_id", "reason", "args"}:
+        raise BadCommand("a command is an object of command_id, reason and args")
+    reason, command_id, args = asked.get("reason"), asked.get("command_id"), asked.get("args")
+    if not isinstance(reason, str | None) or not isinstance(command_id, str | None):
+        raise BadCommand("command_id and reason are texts")
+    if not isinstance(args, dict | None):
+        raise BadCommand("args is an object")
+    if command_id is not None and not 1 <= len(command_id) <= 200:
+        raise BadCommand("command_id has 1 to 200 characters")
+    return {"reason": reason or "", "command_id": command_id, "args": args or {}}
+
+
+def status_of(error: VedetteError) -> int:
+    """Return the HTTP status of an error."""
+    if isinstance(error, AlreadyDone):
+        return 409
+    if isinstance(error, Forbidden):
+        return 403
+    return 503 if isinstance(error, Temporary | StoreBusy) else 400
+
+
+@asynccontextmanager
+async def serve_local(
+    app: Served, state: Path, mind: Callable[[asyncio.Task[None]], None] | None = None
+) -> AsyncIterator[Path]:
+    """Serve the local API of an opened fleet in its state folder for as long as the block runs.
+
+    Yields the socket's path; `mind` is given the server's task. Raises Unavailable if it cannot
+    listen.
+    """
+    from starlette.applications import Starlette
+
+    api = Starlette(
+        routes=routes(app.commands, health=lambda: _health(app), status=lambda: _status(app))
+    )
+    async with _serving(api, state, mind) as path:
+        yield path
+
+
+def _health(app: Served) -> dict[str, Any]:
+    line = app.commands.line
+    ready = bool(getattr(line.store, "ready", True))
+    return {"fleet": line.fleet.name, "pid": os.getpid(), "ready": ready}
+
+
+def _status(app: Served) -> dict[str, Any]:
+    contained = app.containment
+    box = None if contained is None else contained.to_json()
+    return {**live_status(app.commands), "box": box}
+
+
+def live_status(commands: Commands) -> dict[str, Any]:
+    """Return what the runner says of itself: what is live, stopped, left alone."""
+    line = commands.line
+    live = commands.rollout.live
+    return {
+        "fleet": line.fleet.name,
+        "agents": sorted(line.fleet.agents),
+        "pid": os.getpid(),
+        "policy": {"revision": live.number, "digest": live.digest},
+        "changed_on_disk": [
+            one.to_json() for one in (commands.releases.changed() if commands.releases else ())
+        ],
+        "engine": {
+            "name": line.gateway.engine.name,
+            "why": commands.rollout.why,
+        },
+        "second": line.gateway.second.name if line.gateway.second is not None else None,
+        "stopped": [f"{scope}:{name}" for scope, name in line.stops.listed()],
+        "unrecorded": [f"{scope}:{name}" for scope, name in line.stops.unrecorded],
+        "store": {"ready": line.store.ready},
+        "clock": None if line.clock.jump is None else told_jump(line.clock.jump),
+        "until": {f"{stop.scope}:{stop.name}": stop.until_us for stop in line.stops.ends},
+        "targets": [
+            {
+                "target": breaker.target,
+                "state": breaker.state,
+                "retry_us": breaker.retry_us,
+                "waiting": line.parking.waiting(breaker.target),
+            }
+            for breaker in line.breakers.listed()
+        ],
+    }
+
+
+@asynccontextmanager
+async def _serving(
+    api: Any, state: Path, mind: Callable[[asyncio.Task[None]], None] | None
+) -> AsyncIterator[Path]:
+    import uvicorn
+
+    opened, path = listen(state)
+    refusals = Refusals()
+    config = uvicorn.Config(
+        api,
+        http=_protocol(refusals),
+        ws="none",
+        lifespan="off",
+        loop="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=5,
+        backlog=BACKLOG,
+    )
+    try:
+        async with serving(config, opened, "local API", mind):
+            yield path
+    finally:
+        refusals.close()
+        opened.close()
+        close(state, path)
+
+
+def _protocol(refusals: Refusals) -> type[asyncio.Protocol]:
+    """Return uvicorn's HTTP protocol with the peer's user id put into each request's state.
+
+    Whom the fleet started, or of whom that cannot be told, is refused before it takes a place.
+    """
+    from vedette.interfaces.http.deadlines import protocol
+
+    # Apart from the network's: whoever takes all of that room leaves this.
+    base: Any = protocol(Connections(_MOST_CONNECTIONS))
+
+    class PeerProtocol(base):  # type: ignore[misc]
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            connection: socket.socket = transport.get_extra_info("socket")
+            try:
+                refuse_descendant(connection)
+                uid = peer_uid(connection)
+            except Forbidden as error:
+                refusals.answer(transport, error)
+                return
+            own: Any = self
+            own.app_state = {**own.app_state, PEER: uid}
+            super().connection_made(transport)
+
+    return PeerProtocol

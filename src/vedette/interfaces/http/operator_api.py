@@ -1,0 +1,265 @@
+"""The operator API: the commands of the local API, and what people read, over HTTP with OIDC.
+
+Everything below /v1/operator asks for `Authorization: Bearer TOKEN`, a JSON Web Token of the
+people's issuer for the people's audience. One claim names the person, one lists roles; what a role
+is enough for stands in `vedette.domain.roles`, and the commands themselves ask it. Agents have
+tokens of another issuer and audience, and names below spiffe://: neither is ever taken here.
+
+POST /v1/operator/commands/VERB  as the local API's /v1/commands/VERB; policy_apply takes `files`
+GET  /v1/operator/READ           me, status, changes, holds, runs, entries, dead, explain/ID
+Errors are {"error": {code, what, where, mend}} with 400 (not as asked), 401 (no token that is
+good), 403 (not you), 404 (no such thing), 408 (too slow), 409 (done before under this
+command_id) or 503 (not now).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from vedette.domain.base.errors import BadCommand, Forbidden, VedetteError
+from vedette.domain.identity import Principal
+from vedette.domain.roles import NEEDS, ROLES, may, require
+from vedette.interfaces.http.command_dispatch import VERBS, carry_out
+from vedette.interfaces.http.local_api import NoVerb, live_status, read_order, status_of
+from vedette.interfaces.http.operator_queries import READS
+from vedette.interfaces.http.policy_upload import unpacked
+from vedette.operations.commands import Commands, Order
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+
+    from vedette.adapters.identity.jwt import Claims, Verifier
+    from vedette.app.composition_root import App
+    from vedette.config.deployment import PeoplePlan
+
+BELOW = "/v1/operator"
+# What an issuer of people may sign with; a shared secret is not among it.
+ALGORITHMS = ("RS256", "ES256")
+MAX_WAITING = 64
+READ_S = 10.0
+_READERS = 4
+_LONGEST_NAME = 200
+
+Reading = Callable[[], Any]
+
+
+def routes(app: App) -> list[Route]:
+    """Return the operator API of an opened fleet: nothing where no issuer of people is named."""
+    people = app.settings.edges.people
+    if people.issuer is None:
+        return []
+    from vedette.adapters.identity.jwt import Jwks, Verifier
+    from vedette.app.stores import open_reading
+
+    now_us = app.line.clock.now_us
+    verifier = Verifier(
+        keys=Jwks(issuer=people.issuer, now_us=now_us),
+        issuer=people.issuer,
+        audience=people.audience,
+        now_us=now_us,
+        algorithms=ALGORITHMS,
+        max_life_us=people.max_token_life_us,
+    )
+    door = Door(app.commands, people, verifier, lambda: open_reading(app.settings))
+    return door.routes()
+
+
+class Door:
+    """Who comes, what they may, and the answer. `open_record` opens the store to read."""
+
+    def __init__(
+        self, commands: Commands, people: PeoplePlan, verifier: Verifier, open_record: Reading
+    ) -> None:
+        self._commands = commands
+        self._people = people
+        self._verifier = verifier
+        self._open_record = open_record
+        self._waiting = 0
+        self._readers = asyncio.Semaphore(_READERS)
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        from starlette.routing import Route
+
+        return [
+            Route(f"{BELOW}/commands/{{verb}}", self.command, methods=["POST"]),
+            Route(f"{BELOW}/explain/{{id}}", self.explain, methods=["GET"]),
+            Route(f"{BELOW}/{{read}}", self.read, methods=["GET"]),
+        ]
+
+    async def command(self, request: Request) -> Response:
+        """Carry out a command as the person who comes."""
+        return await self._answer(request, self._command)
+
+    async def explain(self, request: Request) -> Response:
+        """Tell the whole story of an id."""
+        return await self._answer(request, self._explain)
+
+    async def read(self, request: Request) -> Response:
+        """Answer what is read."""
+        return await self._answer(request, self._read)
+
+    # --- who --------------------------------------------------------------------------------
+
+    async def _person(self, request: Request) -> Principal:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        claims = await self._verifier.verify(token.strip() if scheme.lower() == "bearer" else "")
+        return person_of(claims, self._people)
+
+    async def _answer(
+        self, request: Request, work: Callable[[Request, Principal], Awaitable[Any]]
+    ) -> Response:
+        from vedette.domain.ports.tokens import BadToken
+
+        if self._waiting >= MAX_WAITING:
+            return _refused(503, "overloaded", f"{self._waiting} requests wait", {"Retry-After": 1})
+        self._waiting += 1
+        try:
+            who = await self._person(request)
+            return _json(200, {"result": await work(request, who)})
+        except BadToken as error:
+            self._count(error)
+            asks = f'Bearer realm="{self._people.audience}", error="invalid_token"'
+            return _json(401, {"error": error.to_json()}, {"WWW-Authenticate": asks})
+        except VedetteError as error:
+            if isinstance(error, Forbidden):
+                self._count(error)
+            return _json(status_of(error), {"error": error.to_json()})
+        except NoVerb as error:
+            return _json(404, {"error": error.told})
+        except TimeoutError:
+            return _refused(408, "too-slow", "the request did not come in time")
+        finally:
+            self._waiting -= 1
+
+    def _count(self, error: Forbidden) -> None:
+        self._commands.line.metrics.count("operator_refusals", code=error.code)
+
+    # --- what -------------------------------------------------------------------------------
+
+    async def _command(self, request: Request, who: Principal) -> Mapping[str, Any]:
+        verb = request.path_params["verb"]
+        if verb not in VERBS:
+            raise NoVerb(verb)
+        # Before the body is read: it may be large, and is none of theirs.
+        require(who, who.roles, verb)
+        async with asyncio.timeout(READ_S):
+            asked = await read_order(request)
+        order = Order(who, asked["reason"], asked["command_id"])
+        # The work goes on if the client hangs up: half a command is worse than an unread answer.
+        return await asyncio.shield(self._carry_out(verb, order, asked["args"]))
+
+    async def _carry_out(
+        self, verb: str, order: Order, args: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        if verb != "policy_apply":
+            return await carry_out(self._commands, verb, order, args)
+        with unpacked(args) as given:
+            return await carry_out(self._commands, verb, order, given)
+
+    async def _explain(self, request: Request, who: Principal) -> Any:
+        from vedette.ledger.history.explain import explain
+
+        require(who, who.roles, "explain")
+        wanted = request.path_params["id"]
+        return await self._recorded(lambda record: explain(record, wanted))
+
+    async def _read(self, request: Request, who: Principal) -> Any:
+        name = request.path_params["read"]
+        if name == "me":
+            return {
+                "principal": str(who),
+                "roles": sorted(who.roles),
+                "may": sorted(verb for verb in NEEDS if may(who.roles, verb)),
+            }
+        if name == "status":
+            require(who, who.roles, name)
+            return live_status(self._commands)
+        work = READS.get(name)
+        if work is None:
+            raise NoVerb(name)
+        require(who, who.roles, name)
+        asked, now_us = dict(request.query_params), self._commands.line.clock.now_us()
+        return await self._recorded(lambda record: work(record, now_us, asked))
+
+    async def _recorded(self, work: Callable[[Any], Any]) -> Any:
+        """Read with a connection of its own beside the line, which must not wait for a reader."""
+
+        def look() -> Any:
+            record = self._open_record()
+            try:
+                with record.snapshot():
+                    return work(record)
+            finally:
+                record.close()
+
+        async with self._readers:
+            return await asyncio.to_thread(look)
+
+
+def person_of(claims: Claims, people: PeoplePlan) -> Principal:
+    """Return the person that a verified token names, with the roles its claim gives.
+
+    Named with the issuer, so that nobody of another issuer, or of this machine, has the name.
+    Raises Forbidden for an agent, for who has no name, and for who has no role here.
+    """
+    if claims.subject.startswith("spiffe:"):
+        raise _no("not-a-person", f"{claims.subject} is an agent", "agents propose; people decide")
+    name = _claim(claims.all, people.name_claim)
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+        what = f"the token's claim {people.name_claim!r} names nobody"
+        raise _no("no-name", what, "set [people] name_claim to a claim that does")
+    if people.name_claim == "email" and claims.all.get("email_verified") is not True:
+        what = "nobody has verified that the e-mail address is theirs"
+        raise _no("no-name", what, "set [people] name_claim to another claim, as sub")
+    told = _claim(claims.all, people.role_claim)
+    has = {told} if isinstance(told, str) else {one for one in told if isinstance(one, str)}
+    given = people.roles or {}
+    roles = frozenset(role for role in ROLES if has.intersection(given.get(role, ())))
+    principal = Principal("person", f"{_host(people.issuer or '')}/{name}", roles)
+    if not roles:
+        mend = f"have the issuer give a value of [people] in the claim {people.role_claim!r}"
+        raise _no("no-role", f"{principal} has no role in this fleet", mend)
+    return principal
+
+
+def _claim(told: Mapping[str, Any], name: str) -> Any:
+    """Return a claim by its name, or by its path (`realm_access.roles`); () if there is none."""
+    if name in told:
+        return told[name] if isinstance(told[name], str | list) else ()
+    at: Any = told
+    for part in name.split("."):
+        at = at.get(part) if isinstance(at, dict) else None
+    return at if isinstance(at, str | list) else ()
+
+
+def _host(issuer: str) -> str:
+    return issuer.partition("://")[2].rstrip("/")
+
+
+def _no(code: str, what: str, mend: str) -> Forbidden:
+    error = Forbidden(what, mend=mend)
+    error.code = code
+    return error
+
+
+def _refused(status: int, code: str, what: str, more: Mapping[str, Any] | None = None) -> Response:
+    error = BadCommand(what)
+    error.code = code
+    return _json(status, {"error": error.to_json()}, more)
+
+
+def _json(status: int, value: Any, more: Mapping[str, Any] | None = None) -> Response:
+    from starlette.responses import Response
+
+    body = json.dumps(value, default=str, ensure_ascii=False).encode("utf-8", "replace")
+    headers = {"Cache-Control": "no-store", **{k: str(v) for k, v in (more or {}).items()}}
+    if status != 200:
+        # What is left of a body that was refused is not read: the connection ends with it.
+        headers["Connection"] = "close"
+    return Response(body, status, headers, "application/json")

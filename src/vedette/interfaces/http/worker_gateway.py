@@ -1,0 +1,163 @@
+"""The gateway's door for workers of other hosts, and the record of whoever was turned away."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+from vedette.app.remote_workers import Apart, issuer_of, tokens_of
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.errors import AlreadyDone, BadFleet, StoreFailed
+from vedette.domain.entry import Body, Draft
+from vedette.interfaces.http.unix_socket import MAX_PATH_BYTES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from vedette.adapters.identity.spiffe import Issuer
+    from vedette.app.composition_root import App
+
+SOCKET = "workers.sock"
+# One entry for an agent and a code within so long; how often it happened is in the next.
+EVERY_US = 10_000_000
+# Up to which change of a book of identities (by its id) the ledger has what was changed.
+CHANGES = "identity_changes:"
+_LOOK_S = 0.5
+
+
+class Refusals:
+    """Puts in the ledger who was turned away and why, and never a token.
+
+    Anybody who reaches the door can cause a refusal, so what they cause is bounded: an entry for
+    each agent and code in `EVERY_US`, which counts those since the one before it (`tries`).
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._since: dict[tuple[str, str], int] = {}
+        self._at_us: dict[tuple[str, str], int] = {}
+        self._writing: set[asyncio.Task[None]] = set()
+
+    def take(self, agent: str, code: str, what: str) -> None:
+        """Count a refusal, and record it unless one like it was recorded a moment ago."""
+        self._app.metrics.count("identity_refusals", agent=agent, code=code)
+        key = (agent, code)
+        self._since[key] = self._since.get(key, 0) + 1
+        now = self._app.line.clock.now_us()
+        if key in self._at_us and now - self._at_us[key] < EVERY_US:
+            return
+        self._at_us[key], tries = now, self._since.pop(key)
+        body = Body(canonical({"why": what}))
+        fields = {"agent": agent, "what": code, "tries": tries}
+        task = asyncio.create_task(self._note(Draft("identity.refused", fields, body=body)))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    async def _note(self, draft: Draft) -> None:
+        with suppress(StoreFailed):  # counted all the same; there is no one to answer
+            await self._app.store.note([draft])
+
+    async def settle(self) -> None:
+        """Return when what was taken is written."""
+        await asyncio.gather(*self._writing, return_exceptions=True)
+
+
+async def record_changes(app: App, trouble: Callable[[str], None]) -> None:
+    """Put into the ledger what people change among the identities; goes on until cancelled.
+
+    `vedette identity` works beside the gateway, and without one: what it did is found here.
+    """
+    issuer = issuer_of(app.settings, app.line.clock.now_us)
+    said = ""
+    while True:
+        told = ""
+        try:
+            await _record(app, issuer)
+        except StoreFailed:
+            told = said  # found again when the store is back, which others speak of
+        except Exception as error:
+            # A book can be mended: what is in it by then is recorded by then.
+            told = f"changes of identities are not recorded: {type(error).__name__}: {error}"
+        if told and told != said:
+            trouble(told)
+        said = told
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _record(app: App, issuer: Issuer) -> None:
+    """Record what the book has since it was looked at last, each change once.
+
+    The store may outlive the book (a new host's state folder, one that was restored) and be shared
+    by several gateways with a book each: so a change goes by its book, number and instant, and one
+    that is recorded already is refused as done, also after a crash before it was marked so.
+    """
+    book, changes = issuer.changes()
+    done = app.store.meta(CHANGES + book)
+    marks = [f"{change['n']}:{change['at']}" for change in changes]
+    for n in range(marks.index(done) + 1 if done in marks else 0, len(marks)):
+        change = changes[n]
+        fields = {name: change[name] for name in ("what", "agent", "key", "actor")}
+        body = Body(canonical({"reason": change["reason"]}))
+        draft = Draft("identity.changed", fields, body=body)
+        with suppress(AlreadyDone):
+            await app.store.note([draft], command=f"identity:{book}:{marks[n]}")
+        await app.store.remember(CHANGES + book, marks[n])
+
+
+@asynccontextmanager
+async def serve_workers(
+    app: App, trouble: Callable[[str], None] = lambda told: None
+) -> AsyncIterator[str | None]:
+    """Let workers in for as long as the context lasts; yields the HTTP address, None without one.
+
+    Does nothing unless the app is a gateway's. `trouble` is told what a person should see. Raises
+    BadFleet if it cannot listen: the port is taken, or so.
+    """
+    judges = app.line.reasoners.get("judge")
+    if not isinstance(judges, Apart):
+        yield None
+        return
+    from vedette.adapters.reasoners.workers.websocket_server import Door
+
+    refusals, pool, metrics = Refusals(app), judges.pool, app.metrics
+    path = socket_path(app.settings.state)
+    plan = app.settings.edges.gateway
+    if path is None and plan.listen is None:
+        mend = "give [gateway] listen, or use a shorter state path"
+        raise BadFleet(
+            "the path is too long for a socket", where=str(app.settings.state), mend=mend
+        )
+    pool.told = lambda agent, kind, why: metrics.count("worker_deaths", agent=agent, kind=kind)
+    pool.refused = refusals.take
+    pool.there = lambda agent, number: metrics.gauge("workers_connected", number, agent=agent)
+    pool.listen_to()
+    door = Door(
+        tokens=tokens_of(app.settings, app.line.clock.now_us),
+        releases=judges.releases,
+        say=pool.say,
+        now_us=app.line.clock.now_us,
+        listen=plan.listen,
+        path=path,
+        connections=app.connections,
+    )
+    door.open()
+    pool.opened(door)
+    recording = asyncio.create_task(record_changes(app, trouble), name="identity changes")
+    try:
+        yield door.address
+    finally:
+        recording.cancel()
+        await asyncio.gather(recording, return_exceptions=True)
+        await asyncio.to_thread(door.close)
+        await refusals.settle()
+        if path is not None:
+            path.unlink(missing_ok=True)
+
+
+def socket_path(state: Path) -> Path | None:
+    """Return where a gateway of this state folder takes workers; None if the path is too long."""
+    path = state.absolute() / SOCKET
+    return path if len(os.fsencode(path)) <= MAX_PATH_BYTES else None

@@ -1,0 +1,1 @@
+"""How answers look: text, HTML and SVG of what the ledger's history says."""
