@@ -14,7 +14,7 @@ from typing import Any
 
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
-from vedette.testing.toy import DESK, do, job, note
+from vedette.testing.toy_fleet import DESK, do, job, note
 
 ACTING = tuple(f"keeper_{number:02}" for number in range(18))
 ASKING = ("asker_1", "asker_2")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from vedette.testing.toy import World, job, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, send, toy_fleet
 
 _START = [sys.executable, "-c", "from vedette.interfaces.cli import main; main()"]
 _TOML = """\

@@ -26,7 +26,7 @@ from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy import World, do, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import World, do, job, note, send, toy_fleet
 
 EVIL = "x@evil.example"
 SENDER = "master@evil.example"

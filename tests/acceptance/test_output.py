@@ -31,7 +31,7 @@ from tools import json_shapes
 import vedette.interfaces.cli
 from vedette.domain.base.fleet_clock import FILE
 from vedette.interfaces.cli import cli, common, main
-from vedette.testing.toy import World, job, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, send, toy_fleet
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "json.md"

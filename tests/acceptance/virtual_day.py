@@ -48,7 +48,7 @@ from vedette.domain.run import ActionRow
 from vedette.testing.clock import ManualClock
 from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import (
+from vedette.testing.toy_fleet import (
     DESK,
     GRANTS,
     World,

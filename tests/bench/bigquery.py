@@ -29,7 +29,7 @@ from vedette.config.deployment import BigQueryPlan
 from vedette.domain.base.canonical import canonical
 from vedette.testing.clock import ManualClock
 from vedette.testing.intake import ListIntake
-from vedette.testing.toy import World, job, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, send, toy_fleet
 
 T0 = 1_790_000_000_000_000
 

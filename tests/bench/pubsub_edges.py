@@ -34,7 +34,7 @@ from vedette.domain.event import ENVELOPE, Event
 from vedette.interfaces.http.pubsub_receiver import push_routes
 from vedette.sdk import publish
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, toy_fleet
+from vedette.testing.toy_fleet import World, toy_fleet
 
 
 def told(latencies: list[float], seconds: float, cpu: float) -> dict[str, float]:

@@ -28,7 +28,7 @@ from tests.faults.noise import QUIET, Filed, Seen, measure, share
 from tests.faults.noise import told as compared
 
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import job, send
+from vedette.testing.toy_fleet import job, send
 
 RATIO = 2.0
 STORM = 100

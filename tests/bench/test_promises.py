@@ -28,7 +28,7 @@ from tests.faults.noise import Seen
 
 from vedette.adapters.ledger_export import verify_store
 from vedette.store.sqlite import OpenedStore
-from vedette.testing.toy import job, send
+from vedette.testing.toy_fleet import job, send
 
 RAW = [Calibration(50_000.0, 400.0, 900.0), Calibration(50_000.0, 600.0, 900.0)]
 THROUGH = Through(1000, 2.0, 100.0, (4.0,) * 1000, 0, 0)

@@ -26,7 +26,7 @@ from vedette.config.deployment import AuditPlan, BigQueryPlan, Edges
 from vedette.domain.base import failpoint
 from vedette.interfaces.cli.ship import _shipped
 from vedette.testing.clock import ManualClock
-from vedette.testing.toy import World, toy_fleet
+from vedette.testing.toy_fleet import World, toy_fleet
 
 T0 = 1_790_000_000_000_000
 SECOND = 1_000_000

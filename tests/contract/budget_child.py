@@ -18,7 +18,7 @@ from vedette.domain.base.clock import SystemClock
 from vedette.domain.budget import Cap
 from vedette.domain.run import Answer, Run
 from vedette.store.postgres import PostgresStore
-from vedette.testing.steps import accepted, closing, event
+from vedette.testing.sample_steps import accepted, closing, event
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 ATTEMPTS = 16

@@ -16,7 +16,7 @@ from typing import Any
 from tests.contract.test_store_failure import TOOLS, Gate, calls_under_way
 
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, toy_fleet
+from vedette.testing.toy_fleet import World, toy_fleet
 
 SETTINGS = """\
 fleet = "harbour"

@@ -23,7 +23,7 @@ from tests.faults.warming import keep
 from vedette.config.agent_folder import release_digest
 from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, toy_fleet
+from vedette.testing.toy_fleet import World, toy_fleet
 
 KINDS = ("agent.released", "recall.decided")
 

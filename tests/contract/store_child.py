@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import StoreFailed
 from vedette.store.sqlite import SqliteStore
-from vedette.testing.steps import accepted, closing, entry, event, step
+from vedette.testing.sample_steps import accepted, closing, entry, event, step
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 NAME = "vedette/harbour"

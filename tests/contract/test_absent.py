@@ -14,7 +14,7 @@ from tests.contract.test_dead import world as world
 from vedette.domain.effect import Call, Outcome
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, send, until
+from vedette.testing.toy_fleet import World, job, send, until
 
 MINUTE_US = 60_000_000
 TOOL = "order.place"

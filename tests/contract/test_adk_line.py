@@ -18,7 +18,7 @@ from vedette.domain.run import Step
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import Asked, Calls, Line, ScriptedModel
-from vedette.testing.toy import World, before_commit, job, stick, toy_fleet, until
+from vedette.testing.toy_fleet import World, before_commit, job, stick, toy_fleet, until
 
 SECOND = 1_000_000
 DESK = "ref:/charter/desk"

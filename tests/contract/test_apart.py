@@ -27,7 +27,7 @@ from vedette.interfaces.http.worker_gateway import serve_workers, socket_path
 from vedette.store.store import SqlStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
 
 FAR = Edges(gateway=GatewayPlan(("127.0.0.1", 0), ("worker",), apart=True))
 

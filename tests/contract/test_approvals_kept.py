@@ -18,7 +18,7 @@ from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, denying, do, job, send, toy_fleet, write_policies
+from vedette.testing.toy_fleet import World, denying, do, job, send, toy_fleet, write_policies
 
 SECOND = 1_000_000
 HOUR_US = 3_600 * SECOND

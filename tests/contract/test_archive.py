@@ -40,8 +40,8 @@ from vedette.ledger.verify import Code, Report
 from vedette.store.sqlite import OpenedStore, SqliteStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.steps import accepted, agents_of, closing, entry, event, held, step
-from vedette.testing.toy import World, job, send, toy_fleet
+from vedette.testing.sample_steps import accepted, agents_of, closing, entry, event, held, step
+from vedette.testing.toy_fleet import World, job, send, toy_fleet
 
 NAME = "vedette/harbour"
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

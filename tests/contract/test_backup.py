@@ -38,7 +38,7 @@ from vedette.ledger.verify import Code, Report
 from vedette.store.sqlite import OpenedStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import (
+from vedette.testing.toy_fleet import (
     World,
     denying,
     job,

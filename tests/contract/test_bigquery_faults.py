@@ -45,7 +45,7 @@ from vedette.interfaces.cli import ship
 from vedette.interfaces.daemon import Running
 from vedette.testing.clock import ManualClock
 from vedette.testing.intake import ListIntake
-from vedette.testing.toy import until
+from vedette.testing.toy_fleet import until
 
 Answer = tuple[int, dict[str, Any]]
 

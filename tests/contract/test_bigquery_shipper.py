@@ -23,7 +23,7 @@ from vedette.interfaces.cli.ship import _checked, _shipped
 from vedette.store.sqlite import OpenedStore
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy import DESK, World, do, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import DESK, World, do, job, send, toy_fleet, until
 
 FLEET = "harbour"
 

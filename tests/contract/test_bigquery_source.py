@@ -26,7 +26,7 @@ from vedette.domain.event import Event
 from vedette.testing.clock import ManualClock, settle
 from vedette.testing.harness import FleetHarness
 from vedette.testing.intake import ListIntake
-from vedette.testing.toy import World, toy_fleet
+from vedette.testing.toy_fleet import World, toy_fleet
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from vedette.store.sqlite import OpenedStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy import World, before_commit, job, note, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, before_commit, job, note, send, toy_fleet, until
 
 LIMITS = "fleet: {}\nagents: {}\nprices: {}\ncomplete: true\n"
 BOUNDED = "input_tokens_per_call: 900, output_tokens_per_call: 100"

@@ -15,7 +15,7 @@ from vedette.interfaces.http.command_dispatch import carry_out
 from vedette.interfaces.http.local_api import live_status
 from vedette.testing.clock import ManualClock, settle
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

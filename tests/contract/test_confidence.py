@@ -24,7 +24,7 @@ from vedette.domain.event import Event
 from vedette.interfaces.http.worker_gateway import serve_workers
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import Calls, ScriptedModel
-from vedette.testing.toy import World, toy_fleet, until
+from vedette.testing.toy_fleet import World, toy_fleet, until
 
 # What the judge says stands in the event as Python, so that it may be anything at all.
 JUDGE_PY = """\

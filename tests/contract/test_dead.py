@@ -29,7 +29,16 @@ from vedette.ledger.history.projection import folded, told_of
 from vedette.store import dead_letters as dead_orders
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import JUDGE_PY, World, denying, job, note, send, toy_fleet, write_policies
+from vedette.testing.toy_fleet import (
+    JUDGE_PY,
+    World,
+    denying,
+    job,
+    note,
+    send,
+    toy_fleet,
+    write_policies,
+)
 
 # What makes the judge fail.
 # More than a call of the toy fleet takes, and what is waited for beyond it.

@@ -30,7 +30,7 @@ from vedette.store.schema import TABLES
 from vedette.store.sqlite import OpenedStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, TrustingStage
-from vedette.testing.toy import DENY_TOOL, World, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import DENY_TOOL, World, job, note, send, toy_fleet
 
 # Of the schema itself, so that a new column is either found or listed.
 _TABLE = re.compile(r"CREATE TABLE (\w+)\((.*?)\n?\) STRICT", re.DOTALL)

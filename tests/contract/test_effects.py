@@ -24,7 +24,16 @@ from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, denying, job, note, send, toy_fleet, until, write_policies
+from vedette.testing.toy_fleet import (
+    World,
+    denying,
+    job,
+    note,
+    send,
+    toy_fleet,
+    until,
+    write_policies,
+)
 
 HOUR_US = 3_600_000_000
 OBLIGES = {

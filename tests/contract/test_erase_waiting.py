@@ -29,7 +29,7 @@ from vedette.ledger.history.reconstruction import reconstruct
 from vedette.operations.commands import Order
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, checkout
-from vedette.testing.toy import World, job, note, send
+from vedette.testing.toy_fleet import World, job, note, send
 
 WHO = "mallory"
 PHRASE = "a phrase that is said nowhere else"

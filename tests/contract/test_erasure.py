@@ -19,9 +19,9 @@ from vedette.domain.run import Committed, Step
 from vedette.interfaces.daemon import feeding
 from vedette.store.sqlite import OpenedStore
 from vedette.testing.harness import FleetHarness
+from vedette.testing.sample_steps import agents_of
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.steps import agents_of
-from vedette.testing.toy import World, job, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, send, toy_fleet
 
 PHRASE = "a phrase that is said nowhere else"
 GUEST = "guest@visitors.example"

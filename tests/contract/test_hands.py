@@ -22,7 +22,7 @@ from vedette.adapters.tools.in_process import HUNG, THREADS, LocalHands
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.tool import Settles, Tool
 from vedette.testing.clock import ManualClock
-from vedette.testing.toy import World, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
 
 SHORT_US = 50_000
 LONG_US = 5_000_000

@@ -15,7 +15,7 @@ from vedette.config import read_settings
 from vedette.interfaces.http.hosts import Hosts
 from vedette.interfaces.http.server import application
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, toy_fleet
+from vedette.testing.toy_fleet import World, toy_fleet
 
 OPEN = ("/metrics", "/healthz", "/readyz")
 EVENT = {"specversion": "1.0", "id": "1", "source": "web", "type": "ping", "data": {}}

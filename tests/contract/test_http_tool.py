@@ -38,7 +38,7 @@ from vedette.domain.tool import Settles, Tool
 from vedette.interfaces.cli.check import code_problems
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
 
 TOKEN = "geheim-und-lang"
 

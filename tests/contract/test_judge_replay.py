@@ -31,7 +31,7 @@ from vedette.operations.judge_replay import replay_judges
 from vedette.operations.judge_report import ARCHIVED, CHANGED, ERASED, UNNAMED, JudgeReport
 from vedette.store.sqlite import OpenedStore
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import JUDGE_PY, World, before_commit, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import JUDGE_PY, World, before_commit, job, note, send, toy_fleet
 
 EVENTS = 12
 CONFIG = """\

@@ -31,8 +31,8 @@ from vedette.domain.ports import Thought
 from vedette.domain.run import Answer, Run, Step
 from vedette.store.postgres.schema import shard_of
 from vedette.testing.harness import FleetHarness
-from vedette.testing.steps import accepted, closing, entry, event, step
-from vedette.testing.toy import World, job, toy_fleet, until, write_policies
+from vedette.testing.sample_steps import accepted, closing, entry, event, step
+from vedette.testing.toy_fleet import World, job, toy_fleet, until, write_policies
 
 AGENT, KEY, ALL = "watcher", "pump", 2**62
 

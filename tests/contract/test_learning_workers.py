@@ -22,7 +22,7 @@ from vedette.engine.cluster import follow
 from vedette.interfaces.daemon import feeding
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy import until
+from vedette.testing.toy_fleet import until
 
 
 def following(fleet: FleetHarness) -> asyncio.Task[None]:

@@ -27,7 +27,7 @@ from vedette.engine.held_actions import EXPIRES_US, STOPPED_AGAIN_US, STOPPED_AT
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy import (
+from vedette.testing.toy_fleet import (
     World,
     before_commit,
     denying,

@@ -21,7 +21,7 @@ from vedette.interfaces.http.server import application
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy import World, before_commit, do, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, before_commit, do, job, send, toy_fleet, until
 
 SECOND = 1_000_000
 

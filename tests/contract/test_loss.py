@@ -34,7 +34,7 @@ from vedette.store.sqlite import SqliteStore
 from vedette.store.witness import last_shown
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import TESTER, FleetHarness
-from vedette.testing.toy import World, job, note, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, note, send, toy_fleet, until
 
 TOOLS = ("order.place", "bell.ring", "wire.send")
 LEASE_US = 1_000_000

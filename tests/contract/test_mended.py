@@ -17,7 +17,7 @@ from vedette.judging import Candidate
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy import World, job, note, send, stick, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, note, send, stick, toy_fleet, until
 
 SECOND = MICROS
 # Fails on the writer's thread, where the entry gets its place.

@@ -17,7 +17,7 @@ from vedette.adapters.ledger_export import verify_store
 from vedette.domain.base.errors import BadStore
 from vedette.store.schema import SCHEMA
 from vedette.store.sqlite import OpenedStore
-from vedette.testing.toy import World, job, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, send, toy_fleet
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 OLD = range(1, SCHEMA)

@@ -11,7 +11,7 @@ import pytest
 from tests.said import said, vedette
 
 from vedette.domain.base.errors import BadCommand
-from vedette.testing.toy import World, job, note, toy_fleet
+from vedette.testing.toy_fleet import World, job, note, toy_fleet
 
 SETTINGS = """\
 fleet = "harbour"

@@ -24,7 +24,7 @@ from vedette.store.postgres.database import PostgresDatabase
 from vedette.store.postgres.leases import Leases
 from vedette.store.postgres.schema import prepare, shard_of
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, note, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, note, toy_fleet, until
 
 LEASE_US = 1_000_000
 

@@ -11,7 +11,7 @@ import pytest
 
 from vedette.domain.base.errors import BadPolicy
 from vedette.interfaces.daemon import Running
-from vedette.testing.toy import DENY_TOOL, World, job, send, toy_fleet
+from vedette.testing.toy_fleet import DENY_TOOL, World, job, send, toy_fleet
 
 
 def not_utf8(policies: Path) -> None:

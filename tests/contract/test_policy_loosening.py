@@ -17,7 +17,7 @@ from vedette.interfaces.daemon import Running
 from vedette.interfaces.http.command_dispatch import carry_out
 from vedette.operations.modes import granted
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import DENY_TOOL, DESK, World, do, job, toy_fleet
+from vedette.testing.toy_fleet import DENY_TOOL, DESK, World, do, job, toy_fleet
 
 GRANTS = "grants/data.yaml"
 

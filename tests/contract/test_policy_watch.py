@@ -14,7 +14,7 @@ from watchdog.observers.api import BaseObserver
 
 from vedette.adapters.bundles import watch
 from vedette.adapters.bundles.watch import saved
-from vedette.testing.toy import until
+from vedette.testing.toy_fleet import until
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ from vedette.domain.ports.tokens import Claims
 from vedette.interfaces.http.pubsub_receiver import Door, PushLimits, push_routes, routes
 from vedette.interfaces.http.server import application
 from vedette.testing.intake import ListIntake
-from vedette.testing.toy import World, toy_fleet
+from vedette.testing.toy_fleet import World, toy_fleet
 
 NAME = "metrics"
 

@@ -22,7 +22,7 @@ from vedette.domain.identity import Principal
 from vedette.interfaces.http.command_dispatch import carry_out
 from vedette.operations.commands import Order
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, toy_fleet, until
+from vedette.testing.toy_fleet import World, toy_fleet, until
 
 
 @pytest.fixture

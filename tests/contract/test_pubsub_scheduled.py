@@ -25,7 +25,7 @@ from vedette.domain.ports import Refused
 from vedette.domain.trigger import TICK_TYPE, Schedule
 from vedette.testing.clock import ManualClock
 from vedette.testing.intake import ListIntake
-from vedette.testing.toy import World, toy_fleet
+from vedette.testing.toy_fleet import World, toy_fleet
 
 NEW_YORK = "America/New_York"
 HOUR = 3_600_000_000

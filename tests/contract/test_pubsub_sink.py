@@ -27,7 +27,7 @@ from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import ENVELOPE, Event
 from vedette.sdk import publish
 from vedette.testing.intake import ListIntake
-from vedette.testing.toy import job, send
+from vedette.testing.toy_fleet import job, send
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -25,7 +25,7 @@ from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, denying, job, send, toy_fleet, until, write_policies
+from vedette.testing.toy_fleet import World, denying, job, send, toy_fleet, until, write_policies
 
 SECOND = 1_000_000
 TIMEOUT_US = 30 * SECOND  # of `order.place`

@@ -20,7 +20,7 @@ from vedette.ledger.history.report import report
 from vedette.ledger.history.target_match import match
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, do, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import World, do, job, note, send, toy_fleet
 
 START = 1_750_000_000_000_000
 HOUR = 3_600_000_000

@@ -28,7 +28,7 @@ from vedette.policy.rollout import Wish
 from vedette.store.store import SqlStore
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy import World, before_commit, job, toy_fleet, until
+from vedette.testing.toy_fleet import World, before_commit, job, toy_fleet, until
 
 BOUNDS = "input_tokens_per_call: 100, output_tokens_per_call: 100"
 LIMITED = "fleet: {tokens: {hour: 1000}}\ncomplete: true\n"

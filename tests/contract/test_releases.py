@@ -32,7 +32,7 @@ from vedette.domain.event import Event
 from vedette.engine.cluster import follow
 from vedette.interfaces.http.worker_gateway import serve_workers
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, toy_fleet, until
 
 FAR = Edges(gateway=GatewayPlan(("127.0.0.1", 0), ("worker",), apart=True))
 JUDGE_PY = """\

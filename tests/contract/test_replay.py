@@ -30,7 +30,7 @@ from vedette.policy.gateway import Gateway
 from vedette.policy.replay import Difference, replay
 from vedette.store.sqlite import OpenedStore, SqliteStore
 from vedette.testing.clock import ManualClock
-from vedette.testing.steps import agents_of, event
+from vedette.testing.sample_steps import agents_of, event
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 TOOL = Tool("valve.close", "close", "valve", {"valve": "string"}, ("/valve",), "none", "close")

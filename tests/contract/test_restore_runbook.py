@@ -35,7 +35,7 @@ from vedette.domain.base.errors import BadStore, Unavailable
 from vedette.store.postgres.database import read_instance
 from vedette.store.witness import last_shown
 from vedette.testing.harness import checkout
-from vedette.testing.toy import World
+from vedette.testing.toy_fleet import World
 
 PAGE = checkout() / "docs" / "guides" / "restore.md"
 SETTINGS = """\

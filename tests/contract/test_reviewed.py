@@ -14,7 +14,7 @@ from vedette.domain.effect import Outcome
 from vedette.domain.run import Committed, Step
 from vedette.domain.spend import Total, Totals
 from vedette.testing.clock import ManualClock
-from vedette.testing.toy import World, job, note, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, note, send, toy_fleet, until
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from vedette.config.agent_folder import release_digest
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.event import Event
 from vedette.testing.harness import checkout
-from vedette.testing.toy import World, toy_fleet
+from vedette.testing.toy_fleet import World, toy_fleet
 
 if TYPE_CHECKING:
     from google.adk.models.llm_request import LlmRequest

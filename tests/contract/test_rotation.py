@@ -48,8 +48,8 @@ from vedette.operations.maintenance import Upkeep
 from vedette.store.sqlite import OpenedStore, SqliteStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.steps import accepted, closing, event
-from vedette.testing.toy import World, toy_fleet
+from vedette.testing.sample_steps import accepted, closing, event
+from vedette.testing.toy_fleet import World, toy_fleet
 
 ROOT = Path(__file__).resolve().parents[2]
 FLEET = "harbour"

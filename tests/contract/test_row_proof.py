@@ -19,7 +19,7 @@ from vedette.domain.row_proof import Told, is_approved
 from vedette.domain.run import ActionRow
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, send, toy_fleet
 
 WAKE = "UPDATE run SET wake_us=1 WHERE state='waiting'"
 APPROVED = (

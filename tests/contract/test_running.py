@@ -34,7 +34,7 @@ from vedette.ledger.history.explain import explain
 from vedette.operations.commands import Order
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ from vedette.policy.second_opinion import (
 )
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, TrustingStage
-from vedette.testing.toy import DENY_TOOL, DESK, World, do, job, toy_fleet
+from vedette.testing.toy_fleet import DENY_TOOL, DESK, World, do, job, toy_fleet
 
 PERMIT = {
     "schema": "vedette.decision/1", "outcome": "permit", "rule": "permit.tool",

@@ -16,10 +16,10 @@ from vedette.domain.ports import Thought
 from vedette.domain.readers import Readers, Rule
 from vedette.engine.ingest import LineIntake
 from vedette.interfaces.http.command_dispatch import carry_out
-from vedette.testing import toy
+from vedette.testing import toy_fleet as toy
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy import DESK, World, do, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import DESK, World, do, job, note, send, toy_fleet
 
 HOUSE = frozenset({"@example.org"})
 OTHERS = frozenset({"@elsewhere.example"})

@@ -18,7 +18,7 @@ from vedette.domain.base.errors import StoreFailed, Unavailable
 from vedette.domain.effect import Call
 from vedette.domain.run import Committed, Step
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
 
 BELL = send(tool="bell.ring")  # it can neither be repeated nor asked about
 CALLED, STARTED = job("called", BELL, key="a"), job("started", BELL, key="b")

@@ -52,12 +52,12 @@ from vedette.interfaces.http.alertmanager_receiver import routes
 from vedette.interfaces.http.command_dispatch import carry_out
 from vedette.ledger.history.hold_groups import group_of
 from vedette.ledger.history.lists import hold_item
-from vedette.testing import toy
+from vedette.testing import toy_fleet as toy
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.intake import ListIntake
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy import DESK, World, toy_fleet
+from vedette.testing.toy_fleet import DESK, World, toy_fleet
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "shown"
 AT_US = from_iso("2026-05-01T06:00:00Z")

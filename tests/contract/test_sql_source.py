@@ -34,7 +34,7 @@ from vedette.domain.base.fsync import sync
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.intake import ListIntake
-from vedette.testing.toy import World, toy_fleet
+from vedette.testing.toy_fleet import World, toy_fleet
 
 COLUMNS = "id TEXT PRIMARY KEY, author TEXT, text TEXT, posted_at TEXT"
 LITE = f"CREATE TABLE comment ({COLUMNS}, seq INTEGER UNIQUE);"

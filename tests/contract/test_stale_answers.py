@@ -18,10 +18,10 @@ from vedette.domain.entry import Draft
 from vedette.domain.run import ActionRow
 from vedette.ledger.history.lists import hold_item
 from vedette.operations.commands import Order
-from vedette.testing import toy
+from vedette.testing import toy_fleet as toy
 from vedette.testing.harness import FleetHarness
-from vedette.testing.steps import accepted, decided, entry, event, held, step
-from vedette.testing.toy import World, job, send, toy_fleet, until
+from vedette.testing.sample_steps import accepted, decided, entry, event, held, step
+from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
 
 LOST = Outcome("unknown", error="no answer")
 

@@ -23,7 +23,7 @@ from vedette.engine.kill_switch import lift_ended, park_agent
 from vedette.engine.scheduler.backpressure import Bounds, Supply
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, note, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, note, send, toy_fleet, until
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND

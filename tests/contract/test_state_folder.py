@@ -21,7 +21,7 @@ from vedette.ledger.merkle import Checkpoint
 from vedette.store.runner_lock import own
 from vedette.store.witness import Witness, last_shown, show
 from vedette.testing.harness import checkout
-from vedette.testing.toy import World, job, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, send, toy_fleet
 
 SOURCE = """
 [[sources]]

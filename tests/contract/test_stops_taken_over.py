@@ -16,7 +16,7 @@ from vedette.domain.base.errors import BadCommand, StoreFailed
 from vedette.domain.entry import Draft
 from vedette.store.loss_detection import Loss
 from vedette.testing.clock import ManualClock
-from vedette.testing.toy import World, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
 
 MINUTE_US = 60_000_000
 

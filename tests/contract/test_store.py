@@ -26,7 +26,7 @@ from vedette.domain.memory import Candidate
 from vedette.domain.ports import Refused, Store
 from vedette.domain.run import Answer, Run, Step, run_id
 from vedette.testing.clock import ManualClock
-from vedette.testing.steps import (
+from vedette.testing.sample_steps import (
     accepted,
     action,
     agents_of,

@@ -27,7 +27,7 @@ from vedette.domain.run import Step
 from vedette.interfaces.cli.stop import told_of
 from vedette.interfaces.http.local_api import serve_local
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import (
+from vedette.testing.toy_fleet import (  # fmt: skip
     World,
     before_commit,
     denying,
@@ -37,7 +37,7 @@ from vedette.testing.toy import (
     toy_fleet,
     until,
     write_policies,
-)  # fmt: skip
+)
 
 ROOT = Path(__file__).parents[2]
 HEAVY = "x" * 20_000

@@ -31,7 +31,7 @@ from vedette.store.postgres.dialect import literal
 from vedette.store.postgres.schema import SHARDS, shard_of
 from vedette.store.postgres.shards import Peer, seen, share, silent
 from vedette.testing.clock import ManualClock
-from vedette.testing.steps import accepted, closing, event
+from vedette.testing.sample_steps import accepted, closing, event
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 NAME = "vedette/harbour"

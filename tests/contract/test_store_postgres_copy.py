@@ -28,7 +28,16 @@ from vedette.store.postgres import OpenedPostgres, PostgresStore, has_store
 from vedette.store.postgres.database import PostgresDatabase
 from vedette.store.sqlite import OpenedStore, SqliteStore
 from vedette.testing.clock import ManualClock
-from vedette.testing.steps import accepted, agents_of, closing, decided, entry, event, held, step
+from vedette.testing.sample_steps import (
+    accepted,
+    agents_of,
+    closing,
+    decided,
+    entry,
+    event,
+    held,
+    step,
+)
 
 NAME = "vedette/harbour"
 WHO = Principal.owner("kim")

@@ -28,7 +28,7 @@ from vedette.interfaces.daemon import Running
 from vedette.store.postgres import PostgresStore
 from vedette.store.postgres.schema import shard_of
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, note, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, note, send, toy_fleet, until
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from vedette.engine.kill_switch import erred
 from vedette.operations.curation import feed
 from vedette.store.postgres import PostgresStore
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import DENY_TOOL, World, job, note, send, toy_fleet, until
+from vedette.testing.toy_fleet import DENY_TOOL, World, job, note, send, toy_fleet, until
 
 KEYS = 40
 

@@ -23,7 +23,7 @@ from vedette.store.postgres import OpenedPostgres, PostgresStore
 from vedette.store.postgres.database import PostgresDatabase
 from vedette.store.postgres.schema import SHARDS, shard_of
 from vedette.testing.clock import ManualClock
-from vedette.testing.steps import accepted, closing, entry, event, held, step
+from vedette.testing.sample_steps import accepted, closing, entry, event, held, step
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 NAME = "vedette/harbour"

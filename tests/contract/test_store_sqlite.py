@@ -29,7 +29,7 @@ from vedette.ledger.merkle import read_notes, verifier_key
 from vedette.store.sqlite import OpenedStore, SqliteStore
 from vedette.store.witness import last_shown, show
 from vedette.testing.clock import ManualClock
-from vedette.testing.steps import accepted, closing, entry, event, step
+from vedette.testing.sample_steps import accepted, closing, entry, event, step
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 NAME = "vedette/harbour"

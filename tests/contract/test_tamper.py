@@ -27,7 +27,7 @@ from vedette.ledger.merkle import Checkpoint, Frontier, leaf_hash, sign_note
 from vedette.ledger.verify import Code, Report, verify_ledger
 from vedette.store.sqlite import OpenedStore, SqliteStore
 from vedette.testing.clock import ManualClock
-from vedette.testing.steps import accepted, agents_of, closing, entry, event, held, step
+from vedette.testing.sample_steps import accepted, agents_of, closing, entry, event, held, step
 
 NAME = "vedette/harbour"
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

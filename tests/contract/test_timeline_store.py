@@ -21,7 +21,7 @@ from vedette.ledger.history.lists import inbox, runs_page, status
 from vedette.ledger.history.reader import Record
 from vedette.store.sqlite import OpenedStore, SqliteStore
 from vedette.testing.clock import ManualClock
-from vedette.testing.steps import (
+from vedette.testing.sample_steps import (
     accepted,
     action,
     agents_of,

@@ -24,7 +24,7 @@ from vedette.domain.event import Event
 from vedette.interfaces.daemon import Running
 from vedette.ledger.history.trace import Span
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, do, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, do, job, send, toy_fleet, until
 
 SECRET = "the-owl-sleeps-at-noon"
 SENDER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

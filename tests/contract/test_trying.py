@@ -12,7 +12,7 @@ from vedette.memory.retrieval import Recall
 from vedette.policy.gateway import Gateway
 from vedette.store.banks import SqliteBank
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, note, send, toy_fleet
 
 
 def trial(fleet: FleetHarness) -> Trial:

@@ -35,7 +35,7 @@ from vedette.operations.commands import Order
 from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy import until
+from vedette.testing.toy_fleet import until
 
 NEW = "1772331742.M0001.harbour"
 FLAGGED = "1772331743.M0002.harbour"

@@ -27,7 +27,7 @@ from vedette.store.banks import SqliteBank
 from vedette.store.schema import SCHEMA
 from vedette.store.sqlite import OpenedStore
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
 
 SETTINGS = """\
 fleet = "harbour"

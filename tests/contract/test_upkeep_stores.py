@@ -24,7 +24,7 @@ from vedette.domain.entry import Body, Draft
 from vedette.domain.loss_window import Doubt
 from vedette.domain.run import Run
 from vedette.store.loss_detection import Loss
-from vedette.testing.steps import accepted, agents_of, closing, entry, event, step
+from vedette.testing.sample_steps import accepted, agents_of, closing, entry, event, step
 
 NAME = "vedette/harbour"
 NEXT = Ed25519PrivateKey.from_private_bytes(bytes(range(2, 34)))

@@ -36,7 +36,7 @@ from vedette.ledger.history.projection import (
 from vedette.store.sqlite import SqliteStore
 from vedette.store.store import SqlStore
 from vedette.testing.clock import ManualClock
-from vedette.testing.steps import (
+from vedette.testing.sample_steps import (
     accepted,
     action,
     closing,
@@ -46,7 +46,7 @@ from vedette.testing.steps import (
     held,
     step,
 )
-from vedette.testing.toy import World, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, note, send, toy_fleet
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PERMIT = Decision("permit", "permit.small", ("p",))

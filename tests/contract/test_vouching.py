@@ -25,7 +25,7 @@ from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.origin import Ref, Roots, resolve
 from vedette.domain.ports import Refused
 from vedette.interfaces.http.command_dispatch import carry_out
-from vedette.testing.toy import World, do, job, toy_fleet
+from vedette.testing.toy_fleet import World, do, job, toy_fleet
 
 EVIL = "pay@evil.example"
 HEAD = f"From: {EVIL}\r\nSubject: {EVIL}\r\nDate: Mon, 1 Jun 2026 10:00:00 +0000\r\n"

@@ -40,7 +40,7 @@ from vedette.policy.replay import replay
 from vedette.store import retention
 from vedette.store.sqlite import OpenedStore
 from vedette.testing.harness import TESTER, FleetHarness, TrustingStage, copy_policies
-from vedette.testing.toy import World, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
 
 ROOT = Path(__file__).parents[2]
 GATEWAY = "vedette/gateway/decide.rego"

@@ -31,7 +31,7 @@ from vedette.domain.effect import Call, Outcome
 from vedette.domain.ports import Thought
 from vedette.domain.tool import Tool
 from vedette.interfaces.daemon import Running
-from vedette.testing.toy import World, toy_fleet
+from vedette.testing.toy_fleet import World, toy_fleet
 
 
 def ask(there: Crew, *keys: str, **data: Any) -> list[asyncio.Task[Thought]]:

@@ -15,7 +15,7 @@ from vedette.adapters.reasoners.workers.confinement import resident
 from vedette.config import Isolation, Settings, load_fleet, load_settings
 from vedette.domain.agent import Limits
 from vedette.domain.base.errors import BadFleet
-from vedette.testing.toy import World, toy_fleet
+from vedette.testing.toy_fleet import World, toy_fleet
 
 
 def settings(folder: Path, text: str = "") -> Settings:

@@ -20,7 +20,7 @@ from vedette.store import witness
 from vedette.store.group_commit import HOPS
 from vedette.store.sqlite import SqliteStore
 from vedette.testing.clock import ManualClock
-from vedette.testing.steps import accepted, closing, entry, event, step
+from vedette.testing.sample_steps import accepted, closing, entry, event, step
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 

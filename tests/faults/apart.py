@@ -24,7 +24,7 @@ import psutil
 from vedette.domain.base.errors import BadStore
 from vedette.store.sqlite import OpenedStore
 from vedette.testing.harness import copy_policies
-from vedette.testing.toy import GRANTS, write_agent
+from vedette.testing.toy_fleet import GRANTS, write_agent
 
 AGENTS = ("worker", "other")
 VEDETTE = (sys.executable, "-m", "vedette")

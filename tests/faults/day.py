@@ -54,7 +54,7 @@ from vedette.domain.base.errors import AlreadyDone, VedetteError
 from vedette.domain.budget import DAY_US
 from vedette.interfaces.cli import sentence
 from vedette.testing.clock import ManualClock
-from vedette.testing.toy import job, note
+from vedette.testing.toy_fleet import job, note
 
 EVENING = [
     job("e12", tell("wire.send", "e12 a"), key="k4", value=5),

@@ -17,7 +17,7 @@ from tests.faults.world import FileWorld
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import Event
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, note, send, toy_fleet
 
 EVENTS = 150
 BALLAST = 60_000_000

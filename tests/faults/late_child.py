@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import job, send
+from vedette.testing.toy_fleet import job, send
 
 ORDER = job("1", send(tool="order.place"))
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from vedette.domain.effect import Call, Outcome
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, send
+from vedette.testing.toy_fleet import World, job, send
 
 QUIET = ("alpha", "beta", "gamma", "delta")
 

@@ -1,9 +1,9 @@
 """Cut the power under the shipped store: `python -m tests.faults.outage --cuts 200 --seed 7`.
 
-A child plays the script on the VFS of `vedette.testing.power` and loses the power at a write drawn
-by the seed. What a disk would hold then is looked at by the auditor (whatever was answered for must
-be there), and another child plays the script to its end on it. With `--synchronous NORMAL` the same
-must find losses: that mode survives a crash of the process, and not one of the machine.
+A child plays the script on the VFS of `vedette.testing.power_loss` and loses the power at a write
+drawn by the seed. What a disk would hold then is looked at by the auditor (whatever was answered
+for must be there), and another child plays the script to its end on it. With `--synchronous NORMAL`
+the same must find losses: that mode survives a crash of the process, and not one of the machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.faults.scenario import Stage, dump, lay_stage, plan, play, weaken
 from tests.faults.warming import warm
 
 from vedette.testing.faults import in_child
-from vedette.testing.power import pull_plug
+from vedette.testing.power_loss import pull_plug
 
 OUTSIDE = ("world.jsonl", "accepted", "answered")  # what others know; it needs none of our power
 SYNCED = ("ledger.key", "ledger.pub")

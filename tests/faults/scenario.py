@@ -33,16 +33,7 @@ from vedette.interfaces.http.command_dispatch import carry_out
 from vedette.operations.commands import Commands, Order
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import (
-    DESK,
-    World,
-    denying,
-    do,
-    job,
-    note,
-    toy_fleet,
-    write_policies,
-)
+from vedette.testing.toy_fleet import DESK, World, denying, do, job, note, toy_fleet, write_policies
 
 AGENTS = ("worker", "other")
 DENIED = "slow.send"  # by the policy that the script publishes

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vedette.domain.base import failpoint
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, send, toy_fleet
 
 # What an agent's tools.py looks like that publishes.
 TOOLS_PY = """\

@@ -22,7 +22,7 @@ from vedette.engine.quiet_time import MARGIN_US
 from vedette.testing.clock import ManualClock
 from vedette.testing.faults import in_child
 from vedette.testing.harness import FleetHarness, without_tests
-from vedette.testing.toy import World, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
 
 pytestmark = pytest.mark.forks
 

@@ -20,7 +20,7 @@ from vedette.domain.effect import Call
 from vedette.store import dead_letters
 from vedette.testing.faults import alone, in_child
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import JUDGE_PY, World, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import JUDGE_PY, World, job, note, send, toy_fleet
 
 FAILS: dict[str, Any] = {"raise": True}
 EVENT = job("1", note("x"), send(), **FAILS)

@@ -10,7 +10,7 @@ from vedette.adapters.signing_keys import KEY_FILE, PUBLIC_FILE, ledger_key
 from vedette.domain.base import failpoint
 from vedette.domain.run import Run
 from vedette.engine.held_actions import wake_at
-from vedette.testing.steps import held
+from vedette.testing.sample_steps import held
 
 NAME = "vedette/harbour"
 RUN = Run("run_1", "evt_1", "watcher", "pump", 1)

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from vedette.testing.toy import World, toy_fleet
+from vedette.testing.toy_fleet import World, toy_fleet
 
 CHILD = Path(__file__).parent / "late_child.py"
 TIMEOUT_S, LATE_S = 2.0, 1.6

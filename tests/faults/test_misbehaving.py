@@ -14,7 +14,7 @@ from tests.workers import JUDGE_PY
 from vedette.domain.event import Event
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, note, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, note, toy_fleet, until
 
 # What one event of the agent `bad` does, and what its dead letter says of it.
 DEEDS = [

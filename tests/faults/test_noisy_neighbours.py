@@ -22,7 +22,7 @@ from vedette.domain.effect import Call
 from vedette.domain.event import Event
 from vedette.engine.scheduler.backpressure import Bounds
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import job, send, toy_fleet
+from vedette.testing.toy_fleet import job, send, toy_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

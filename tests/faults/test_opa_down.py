@@ -16,7 +16,7 @@ from vedette.config.deployment import Edges, PolicyPlan
 from vedette.domain.decision_request import Nobody
 from vedette.policy.replay import replay
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, send, toy_fleet
 
 WAVE = 30
 

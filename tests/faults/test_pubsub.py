@@ -16,7 +16,7 @@ from vedette.adapters.pubsub.source import PubsubSource
 from vedette.app.composition_root import App
 from vedette.domain.event import Event
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
 
 
 def jobs(count: int, *, wake: int = 1) -> list[Event]:

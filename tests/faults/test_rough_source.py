@@ -15,8 +15,8 @@ import pytest
 
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.rough import KINDS, RoughSource
-from vedette.testing.toy import World, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, note, send, toy_fleet
+from vedette.testing.unreliable_source import KINDS, RoughSource
 
 HOUR_US = 3_600_000_000
 ROOT = Path(__file__).parents[2]

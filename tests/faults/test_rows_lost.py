@@ -18,7 +18,7 @@ from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import World, job, note, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, note, toy_fleet, until
 
 HOUR_US = 3_600_000_000
 ADD_NOTE = """\

@@ -20,7 +20,7 @@ from tests.pg import server
 from vedette.domain.base.machine import boot_us
 from vedette.domain.run import Answer, Run
 from vedette.store.postgres import PostgresStore
-from vedette.testing.steps import accepted, closing, event
+from vedette.testing.sample_steps import accepted, closing, event
 
 CHILD = Path(__file__).parent / "zombie_child.py"
 # A call that had its leave may be recorded this much later: a check and a write apart.

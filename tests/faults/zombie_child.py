@@ -25,7 +25,7 @@ from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.base.machine import boot_us
 from vedette.store.postgres import PostgresStore
-from vedette.testing.steps import accepted, closing, event
+from vedette.testing.sample_steps import accepted, closing, event
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 LEASE_US = 1_000_000

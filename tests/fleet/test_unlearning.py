@@ -28,7 +28,7 @@ from vedette.interfaces.daemon import Running
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy import until
+from vedette.testing.toy_fleet import until
 
 DAY = 86_400_000_000
 NOW = 1_780_000_000_000_000

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vedette.testing.harness import copy_policies
-from vedette.testing.toy import JUDGE_PY
+from vedette.testing.toy_fleet import JUDGE_PY
 
 AGENTS = ("ant", "bee", "cat")
 TIMEOUT_S = 2.0  # of every call

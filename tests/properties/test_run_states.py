@@ -24,7 +24,7 @@ from vedette.domain.hold import HoldState
 from vedette.domain.run import ActionRow, Run
 from vedette.domain.tool import SETTLES, Tool
 from vedette.engine import held_actions, tool_calls
-from vedette.testing.steps import action
+from vedette.testing.sample_steps import action
 
 T0 = 1_750_000_000_000_000
 HOUR = 3_600_000_000

@@ -1,8 +1,8 @@
 """The fleet that is simulated, and the targets that its tools reach: the world outside.
 
 Three agents whose judges keep the values of their key, and a tool of each kind of unknown outcome
-(`vedette.testing.toy`). The targets know nothing of any engine: they outlive all kills, and keep
-the record by which histories are judged.
+(`vedette.testing.toy_fleet`). The targets know nothing of any engine: they outlive all kills, and
+keep the record by which histories are judged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.simulation.plan import AGENTS, DENIED, Delivery
 
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import ENVELOPE, Event
-from vedette.testing import toy
+from vedette.testing import toy_fleet
 
 # A call takes up to this long and its answer this long: together less than its tool's timeout.
 TIMEOUT_S = 2.0
@@ -54,7 +54,7 @@ async def ask(call):
 def write_content(folder: Path) -> None:
     """Write the agents, their policies and the key that signs these, which no seed can draw."""
     for name in AGENTS:
-        toy.write_agent(folder / "agents", name, reasoner="judge", max_turns=4, calls=100_000)
+        toy_fleet.write_agent(folder / "agents", name, reasoner="judge", max_turns=4, calls=100_000)
         agent = folder / "agents" / name
         charter = (agent / "agent.yaml").read_text("utf-8")
         charter = charter.replace("timeout: 30s", f"timeout: {TIMEOUT_S:.0f}s")
@@ -63,8 +63,8 @@ def write_content(folder: Path) -> None:
         (agent / "agent.yaml").write_text(charter, "utf-8")
         (agent / "tools.py").write_text(_TOOLS_PY, "utf-8")
     (folder / "memory").mkdir()
-    toy.write_policies(folder / POLICIES["base"], AGENTS)
-    toy.write_policies(folder / POLICIES["strict"], AGENTS, extra=toy.denying(DENIED))
+    toy_fleet.write_policies(folder / POLICIES["base"], AGENTS)
+    toy_fleet.write_policies(folder / POLICIES["strict"], AGENTS, extra=toy_fleet.denying(DENIED))
 
 
 def write_keys(state: Path) -> None:
@@ -89,9 +89,9 @@ def write_secret(path: Path, data: bytes) -> None:
 def event_of(delivery: Delivery, source: str) -> Event:
     """Return the event that a delivery hands over."""
     do = [
-        toy.note(text_of(delivery, at))
+        toy_fleet.note(text_of(delivery, at))
         if tool == "note.add"
-        else toy.send(text_of(delivery, at), tool)
+        else toy_fleet.send(text_of(delivery, at), tool)
         for at, tool in enumerate(delivery.tools)
     ]
     data = {"do": do, "value": delivery.value}

@@ -28,7 +28,7 @@ from tests.simulation.world import Leak, closed_world
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import ENVELOPE
-from vedette.testing import toy
+from vedette.testing import toy_fleet
 
 AGENTS = ("ant", "bee", "cat")
 EVENTS, KILLS = 30, 3
@@ -36,7 +36,7 @@ EVENTS, KILLS = 30, 3
 MEMORY = next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)
 
 
-class SlowWorld(toy.World):
+class SlowWorld(toy_fleet.World):
     """A target that takes its time; its tools are plain functions, so they wait on threads."""
 
     def __init__(self, loop: SimLoop) -> None:
@@ -110,8 +110,8 @@ class History:
         for number in range(EVENTS):
             await asyncio.sleep(self.draw.uniform(0, 0.05))
             agent, key = self.draw.choice(AGENTS), f"k{self.draw.randrange(4)}"
-            do = toy.note(f"n{number}"), toy.send(f"s{number}")
-            event = toy.job(f"e{number}", *do, key=key, agent=agent, value=number)
+            do = toy_fleet.note(f"n{number}"), toy_fleet.send(f"s{number}")
+            event = toy_fleet.job(f"e{number}", *do, key=key, agent=agent, value=number)
             event = replace(event, vouched=ENVELOPE)
             while True:
                 try:
@@ -142,9 +142,9 @@ class History:
 
 def write_content(folder: Path) -> None:
     for agent in AGENTS:
-        toy.write_agent(folder / "agents", agent, reasoner="judge", max_turns=4, calls=100)
+        toy_fleet.write_agent(folder / "agents", agent, reasoner="judge", max_turns=4, calls=100)
     (folder / "memory").mkdir()
-    toy.write_policies(folder / "policies", AGENTS)
+    toy_fleet.write_policies(folder / "policies", AGENTS)
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +198,7 @@ def test_a_disk_that_fails_is_told_and_gone_on_from(folder: Path) -> None:
         await life.open()
 
         async def send(name: str) -> None:
-            event = toy.job(name, toy.note(name), agent="ant", value=1)
+            event = toy_fleet.job(name, toy_fleet.note(name), agent="ant", value=1)
             await life.do(life.app.intake.accept([replace(event, vouched=ENVELOPE)]))
 
         disk.fail(state, "sync", 1)

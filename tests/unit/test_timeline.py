@@ -25,7 +25,7 @@ from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.lists import inbox, runs_page, status
 from vedette.ledger.history.reader import Record, resolve
-from vedette.testing.steps import action, decided, entry, event, held
+from vedette.testing.sample_steps import action, decided, entry, event, held
 
 T0 = 1_750_000_000_000_000
 MINUTE = 60_000_000

@@ -257,10 +257,10 @@ adapters/sql/watermark adapters/sql/watermark
 adapters/bigquery/reconciliation adapters/bigquery/reconciliation
 ledger/verify/entry_check ledger/verify/entry_check
 ledger/verify/checkpoint_check ledger/verify/checkpoint_check
-testing/rough testing/unreliable_source
-testing/power testing/power_loss
-testing/steps testing/sample_steps
-testing/toy testing/toy_fleet
+testing/unreliable_source testing/unreliable_source
+testing/power_loss testing/power_loss
+testing/sample_steps testing/sample_steps
+testing/toy_fleet testing/toy_fleet
 adapters/bundles/signature adapters/bundles/signature
 adapters/bundles/repository adapters/bundles/repository
 adapters/bundles/bucket adapters/bundles/bucket

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from vedette.testing.faults import Ended, in_child
     from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
     from vedette.testing.intake import ListIntake
-    from vedette.testing.rough import RoughSource
     from vedette.testing.scripted import Calls, Hang, ScriptedModel, ScriptedReasoner
+    from vedette.testing.unreliable_source import RoughSource
 
 __all__ = [
     "Calls",
@@ -42,7 +42,7 @@ _HOMES = {
     "vedette.testing.faults": ("Ended", "in_child"),
     "vedette.testing.harness": ("FleetHarness", "checkout", "copy_policies", "without_tests"),
     "vedette.testing.intake": ("ListIntake",),
-    "vedette.testing.rough": ("RoughSource",),
+    "vedette.testing.unreliable_source": ("RoughSource",),
     "vedette.testing.scripted": ("Calls", "Hang", "ScriptedModel", "ScriptedReasoner"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -35,7 +35,7 @@ from vedette.engine.held_actions import EXPIRES_US
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy import World
+from vedette.testing.toy_fleet import World
 
 # A call as the target read it: the tool, its arguments, and whether the attack asked for it.
 Done = tuple[str, str, bool]

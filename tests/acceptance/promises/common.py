@@ -5,10 +5,7 @@ from __future__ import annotations
 from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import (
-    note,
-    send,
-)
+from vedette.testing.toy_fleet import note, send
 
 SECOND = 1_000_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vedette.testing.clock import ManualClock
-from vedette.testing.toy import World
+from vedette.testing.toy_fleet import World
 
 
 @pytest.fixture

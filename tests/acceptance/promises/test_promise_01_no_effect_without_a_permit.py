@@ -12,15 +12,7 @@ from vedette.domain.effect import Call
 from vedette.domain.run import Step
 from vedette.store.sqlite import OpenedStore
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import (
-    World,
-    before_commit,
-    denying,
-    job,
-    note,
-    send,
-    toy_fleet,
-)
+from vedette.testing.toy_fleet import World, before_commit, denying, job, note, send, toy_fleet
 
 
 def durable_permit(folder: Path, key: str) -> bool:

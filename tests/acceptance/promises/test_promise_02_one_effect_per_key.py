@@ -13,7 +13,7 @@ from vedette.domain.effect import Outcome
 from vedette.engine import tool_calls
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import (
+from vedette.testing.toy_fleet import (
     World,
     denying,
     job,

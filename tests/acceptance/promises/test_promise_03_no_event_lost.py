@@ -13,13 +13,7 @@ from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import Event
 from vedette.domain.ports import Receipt
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import (
-    World,
-    job,
-    note,
-    send,
-    toy_fleet,
-)
+from vedette.testing.toy_fleet import World, job, note, send, toy_fleet
 
 
 def unaccounted(fleet: FleetHarness, accepted: Iterable[Receipt]) -> list[str]:

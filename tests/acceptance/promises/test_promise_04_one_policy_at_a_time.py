@@ -17,7 +17,7 @@ from vedette.engine.held_actions import DENIED_US
 from vedette.ledger.history.explain import explain
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import (
+from vedette.testing.toy_fleet import (
     World,
     before_commit,
     denying,

@@ -15,14 +15,7 @@ from vedette.engine.held_actions import EXPIRES_US
 from vedette.engine.run_context import Case
 from vedette.operations.commands import Order
 from vedette.testing.clock import ManualClock
-from vedette.testing.toy import (
-    World,
-    denying,
-    job,
-    send,
-    toy_fleet,
-    write_policies,
-)
+from vedette.testing.toy_fleet import World, denying, job, send, toy_fleet, write_policies
 
 
 async def test_promise_05_an_approval_approves_one_thing(

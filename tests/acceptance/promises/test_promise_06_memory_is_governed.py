@@ -22,7 +22,7 @@ from vedette.policy.replay import replay
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, copy_policies, without_tests
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy import World, job, toy_fleet
+from vedette.testing.toy_fleet import World, job, toy_fleet
 
 
 def mail(name: str, text: str = "When are you open on Sunday?") -> Event:

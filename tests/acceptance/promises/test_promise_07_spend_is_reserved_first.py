@@ -18,13 +18,7 @@ from vedette.store.sqlite import OpenedStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy import (
-    World,
-    before_commit,
-    job,
-    send,
-    toy_fleet,
-)
+from vedette.testing.toy_fleet import World, before_commit, job, send, toy_fleet
 
 
 async def spend(fleet: FleetHarness, thinks: ScriptedReasoner, number: int) -> tuple[int, bool]:

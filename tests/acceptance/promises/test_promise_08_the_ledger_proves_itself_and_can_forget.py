@@ -17,12 +17,7 @@ from vedette.ledger.merkle import key_id, sign_note, verifier_key
 from vedette.ledger.verify import Code, verify_ledger
 from vedette.store.sqlite import OpenedStore
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy import (
-    World,
-    job,
-    send,
-    toy_fleet,
-)
+from vedette.testing.toy_fleet import World, job, send, toy_fleet
 
 
 def verified(folder: Path) -> Any:

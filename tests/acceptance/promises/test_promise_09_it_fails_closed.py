@@ -12,13 +12,7 @@ from tests.acceptance.promises.common import state
 
 from vedette.domain.decision_request import ask
 from vedette.testing.harness import copy_policies
-from vedette.testing.toy import (
-    World,
-    job,
-    note,
-    send,
-    toy_fleet,
-)
+from vedette.testing.toy_fleet import World, job, note, send, toy_fleet
 
 PERMIT: dict[str, Any] = {
     "schema": "vedette.decision/1", "outcome": "permit", "rule": "x", "reasons": [], "wait": None,

@@ -19,15 +19,7 @@ from vedette.domain.ports import Thought
 from vedette.domain.run import Step
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy import (
-    World,
-    before_commit,
-    job,
-    note,
-    send,
-    toy_fleet,
-    until,
-)
+from vedette.testing.toy_fleet import World, before_commit, job, note, send, toy_fleet, until
 
 NOTE = {"key": Ref("/event/subject"), "text": "x"}
 

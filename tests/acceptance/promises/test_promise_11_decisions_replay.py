@@ -14,13 +14,7 @@ from vedette.domain.base.canonical import canonical
 from vedette.domain.bundle import Bundle
 from vedette.policy.replay import ReplayReport, replay
 from vedette.testing.harness import FleetHarness, copy_policies, without_tests
-from vedette.testing.toy import (
-    World,
-    denying,
-    job,
-    toy_fleet,
-    write_policies,
-)
+from vedette.testing.toy_fleet import World, denying, job, toy_fleet, write_policies
 
 Walked = tuple[int, bytes, bytes | None, bytes | None]
 
