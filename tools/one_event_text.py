@@ -41,10 +41,10 @@ each judge may learn from, the store opened and the fleet loaded. The mail itsel
 
 ## 3. Lease and recall
 
-[`Dispatcher`](../src/vedette/engine/scheduler/dispatcher.py) gives the run to [`handle`](../src/vedette/engine/handle.py). A
-judge spends nothing, so nothing is reserved. [`Recall.brief`](../src/vedette/memory/retrieval.py) looks for
-memories that matter; policy decides whether this agent may read the scope at all, once per release
-and policy revision:
+[`Dispatcher`](../src/vedette/engine/scheduler/dispatcher.py) gives the run to
+[`handle`](../src/vedette/engine/handle.py). A judge spends nothing, so nothing is reserved.
+[`Recall.brief`](../src/vedette/memory/retrieval.py) looks for memories that matter; policy decides
+whether this agent may read the scope at all, once per release and policy revision:
 
 ```json
 {recalled}
@@ -70,8 +70,8 @@ again.
 
 [`bind`](../src/vedette/domain/action.py) makes exact actions of the proposals, and
 [`origin.resolve`](../src/vedette/domain/origin.py) gives every argument its origin.
-[`Gateway.decide`](../src/vedette/policy/gateway.py) puts one question for each action; the policy sees
-this and nothing else:
+[`Gateway.decide`](../src/vedette/policy/gateway.py) puts one question for each action; the policy
+sees this and nothing else:
 
 ```json
 {question}
@@ -102,8 +102,8 @@ is denied. No list of bad addresses or bad words is involved. Arguments, origins
 ## 6. Commit
 
 The proposals, both decisions with their exact questions, and the planned effect become durable in
-one [`Step`](../src/vedette/domain/run.py). The store refuses it if the lease, the policy revision or a
-stop has moved meanwhile. The effect is so far only intended:
+one [`Step`](../src/vedette/domain/run.py). The store refuses it if the lease, the policy revision
+or a stop has moved meanwhile. The effect is so far only intended:
 
 ```json
 {intended}
@@ -111,9 +111,9 @@ stop has moved meanwhile. The effect is so far only intended:
 
 ## 7. Perform
 
-`perform` in [`handle.py`](../src/vedette/engine/handle.py) compares the revision and the stops once more,
-immediately before the call, and [`file_mail`](../agents/inbox_triage/tools.py) moves the mail. Its
-key is a function of (run, turn, ordinal): a repeat after a crash finds the mail where it should be
+`perform` in [`handle.py`](../src/vedette/engine/handle.py) compares the revision and the stops once
+more, immediately before the call, and [`file_mail`](../agents/inbox_triage/tools.py) moves the mail.
+Its key is a function of (run, turn, ordinal): a repeat after a crash finds the mail where it should be
 and does nothing. The outcome is the entry's body, and the mailbox agrees: the mail lies at
 `{lies}`, and {outbox} lie in `.Outbox`.
 

@@ -116,7 +116,7 @@ _HOMES = {
         "Unsendable",
         "VedetteError",
     ),
-    "vedette.event": ("Event",),
+    "vedette.domain.event": ("Event",),
     "vedette.config.field": ("Field",),
     "vedette.config.part": ("Duration", "Table:Part"),
     "vedette.config.secret_reference": ("read_secret",),

@@ -193,7 +193,9 @@ class Attacked:
             self.alive = all(victim.poll() is None for victim, _ in decoys.victims.values())
 
     async def _attack(self, decoys: Decoys, boxed: bool) -> dict[tuple[str, str], str]:
-        crew = Crew(decoys.folder, LIMITS, boxed=boxed, ahead=("adapters.adk.root_agent",))
+        crew = Crew(
+            decoys.folder, LIMITS, boxed=boxed, ahead=("adapters.reasoners.adk.root_agent",)
+        )
         port = decoys.own.getsockname()[1]
         target = {"path": str(decoys.target), "url": f"http://localhost:{port}/"}
         target["kind"] = "maildir"

@@ -100,6 +100,9 @@ def test_help_imports_no_verb() -> None:
         *(
             "vedette.interfaces.cli",
             "vedette.interfaces.cli.text_width",
+            "vedette.interfaces",
+            "vedette.domain",
+            "vedette.domain.base",
             "vedette.domain.base.disk_errors",
             "vedette.domain.base.errors",
         )

@@ -107,7 +107,6 @@ LATER = frozenset(
         "zoneinfo",
         "vedette.adapters.host.source",
         "vedette.adapters.schedule.source",
-        "vedette.console",
         "vedette.operations.corrections",
         "vedette.operations.scaffold",
         "vedette.judging.examples",
@@ -115,7 +114,7 @@ LATER = frozenset(
         "vedette.adapters.mail",
         "vedette.app.doctor_network",
         "vedette.interfaces.http.server",
-        "vedette.ledger.history",
+        "vedette.ledger.history.explain",
         "vedette.app.dry_run",
         "vedette.ledger.verify",
     }
@@ -180,7 +179,7 @@ def test_a_start_loads_no_more_than_the_first_event_needs(tmp_path: Path) -> Non
     # The control: what is served with is loaded by then, and would have been seen.
     assert {"starlette", "uvicorn"} <= second
     assert {
-        "vedette.ledger.history",
+        "vedette.ledger.history.explain",
         "vedette.interfaces.http.server",
         "http",
         "email",
@@ -210,4 +209,4 @@ def test_dataclasses_are_made_quickly() -> None:
         if MADE.search(path.read_text(encoding="utf-8"))
     ]
     # The control: there it is, as it has to be.
-    assert slow == ["quick_data.py"]
+    assert slow == ["dataclass.py"]

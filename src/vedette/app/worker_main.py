@@ -81,7 +81,7 @@ def serve(line: socket.socket, note: int, lock: int, entering: int, told: dict[s
 
 def warm(names: Sequence[str]) -> None:
     """Import modules of ours, or what most judges need: they are slow to import."""
-    for name in names or ("judging.examples", "judging.ranks"):
+    for name in names or ("judging.examples", "judging.rank_anomaly"):
         # An agent's code may name what is not there; that is said to whoever makes its judge.
         with suppress(ImportError):
             importlib.import_module(f"vedette.{name}")

@@ -220,7 +220,7 @@ def root_agents(settings: Settings) -> Describe:
         from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 
         pool = WorkerPool(
-            settings.state / "models", ahead=("adapters.adk.root_agent",),
+            settings.state / "models", ahead=("adapters.reasoners.adk.root_agent",),
             boxed=settings.isolation.box, closed=settings.closed,
         )  # fmt: skip
         try:

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 _FROM = {
     "agent_file": ("agent_schema",),
-    "bank_file": ("bank_schema",),
+    "bank": ("bank_schema",),
     "fleet": ("Loaded", "check_fleet", "load_fleet", "read_fleet"),
-    "modules": ("build_judge", "load_module"),
+    "agent_loader": ("build_judge", "load_module"),
     "problem": ("Problem",),
-    "secrets": ("read_secret",),
+    "secret_reference": ("read_secret",),
     "settings": (
         "CsvPlan",
         "HostPlan",

@@ -54,9 +54,9 @@ __all__ = [
 ]
 
 _FROM = {
-    "agents": ("InHand", "Metrics", "Performer", "Reasoner", "Thought"),
-    "memory": ("BankStore",),
-    "policy": (
+    "reasoner": ("InHand", "Metrics", "Performer", "Reasoner", "Thought"),
+    "memory_bank": ("BankStore",),
+    "policy_engine": (
         "Comparing",
         "Compiling",
         "Finding",
@@ -65,7 +65,7 @@ _FROM = {
         "PolicyStage",
         "Warming",
     ),
-    "shelf": ("Shelf",),
+    "bundle_repository": ("Shelf",),
     "sources": ("Intake", "Receipt", "Refused", "Source"),
     "store": ("Accepted", "Arrival", "Ended", "Erased", "History", "Store", "Survey"),
 }
