@@ -112,10 +112,10 @@ or a stop has moved meanwhile. The effect is so far only intended:
 ## 7. Perform
 
 `perform` in [`handle.py`](../src/vedette/engine/handle.py) compares the revision and the stops once
-more, immediately before the call, and [`file_mail`](../agents/inbox_triage/tools.py) moves the mail.
-Its key is a function of (run, turn, ordinal): a repeat after a crash finds the mail where it should be
-and does nothing. The outcome is the entry's body, and the mailbox agrees: the mail lies at
-`{lies}`, and {outbox} lie in `.Outbox`.
+more, immediately before the call, and [`file_mail`](../agents/inbox_triage/tools.py) moves the
+mail. Its key is a function of (run, turn, ordinal): a repeat after a crash finds the mail where it
+should be and does nothing. The outcome is the entry's body, and the mailbox agrees: the mail lies
+at `{lies}`, and {outbox} lie in `.Outbox`.
 
 ```json
 {outcome}

@@ -67,9 +67,9 @@ def test_the_docs_show_the_public_surface_alone() -> None:
 
 
 def test_a_private_import_would_be_seen() -> None:
-    code = "import vedette.app.composition_root\nfrom vedette import effect\nfrom vedette.sdkx import y\n"
+    code = "import vedette.app\nfrom vedette.domain import effect\nfrom vedette.sdkx import y\n"
     assert private(code, CONTENT) == [
-        "1: vedette.app.composition_root",
+        "1: vedette.app",
         "2: vedette.domain.effect",
         "3: vedette.sdkx",
     ]

@@ -62,7 +62,8 @@ def _unknown(source: str) -> NotFound:
 
 def _led_to(store: Store, source: str) -> set[str]:
     """Return the ids under which a source counts: its own, its runs', its corrections'."""
-    from vedette.ledger.history.reader import resolve  # what people read is not loaded to start a fleet
+    # What people read is not loaded to start a fleet.
+    from vedette.ledger.history.reader import resolve
 
     record: Record = store  # type: ignore[assignment]
     kind, name = resolve(record, source)
