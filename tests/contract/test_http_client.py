@@ -100,10 +100,10 @@ def test_the_environment_names_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None
         for name in ("no_proxy", "NO_PROXY"):
             monkeypatch.delenv(name, raising=False)
         get(url)
-        # The control: urllib asks it.
+        # The control: urllib asks it. `urlopen` keeps the proxies of its first call in the process.
         import urllib.request
 
-        urllib.request.urlopen(url).read()
+        urllib.request.build_opener().open(url).read()
     assert (len(heads), len(asked)) == (1, 1)
 
 
