@@ -19,7 +19,7 @@ from tests.said import environment, vedette
 from tests.small import small
 
 from vedette.adapters.ledger_export import verify_store
-from vedette.adapters.mail import mail_event
+from vedette.adapters.mail.event import mail_event
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand, Forbidden, NotShown
 from vedette.domain.identity import Principal

@@ -27,7 +27,7 @@ from vedette.adapters.bigquery.rows import Maker
 from vedette.adapters.bigquery.sql import AT, ROW
 from vedette.adapters.files.source import CsvSource, JsonlSource
 from vedette.adapters.host.source import HostSource
-from vedette.adapters.mail import mail_event
+from vedette.adapters.mail.event import mail_event
 from vedette.adapters.mail.maildir import MaildirSource
 from vedette.adapters.prometheus.series import points
 from vedette.adapters.pubsub.decode import Decoder

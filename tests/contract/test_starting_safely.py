@@ -41,7 +41,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def _observe(root: Path) -> None:
-    from vedette.adapters.mail import mail_event
+    from vedette.adapters.mail.event import mail_event
 
     mails = [
         mail_event("maildir:sample", p.name, p.read_bytes(), subject=p.name, received_us=1)

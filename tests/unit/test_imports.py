@@ -114,7 +114,7 @@ LATER = frozenset(
         "vedette.adapters.mail",
         "vedette.app.doctor_network",
         "vedette.interfaces.http.server",
-        "vedette.ledger.history.explain",
+        "vedette.ledger.history.entry_view",
         "vedette.app.dry_run",
         "vedette.ledger.verify",
     }
@@ -179,7 +179,7 @@ def test_a_start_loads_no_more_than_the_first_event_needs(tmp_path: Path) -> Non
     # The control: what is served with is loaded by then, and would have been seen.
     assert {"starlette", "uvicorn"} <= second
     assert {
-        "vedette.ledger.history.explain",
+        "vedette.ledger.history.entry_view",
         "vedette.interfaces.http.server",
         "http",
         "email",

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from vedette.adapters.mail import mail_event
+from vedette.adapters.mail.event import mail_event
 from vedette.config.agent_loader import load_module
 from vedette.domain.effect import Call, Outcome
 

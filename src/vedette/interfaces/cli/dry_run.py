@@ -135,7 +135,7 @@ def _read(settings: Settings, path: Path) -> Event:
                 raise BadEvent(f"holds {len(value)} events", where=str(path), mend="give one")
             value = value[0]
         return event_of(value)
-    from vedette.adapters.mail import mail_event
+    from vedette.adapters.mail.event import mail_event
     from vedette.config import MaildirPlan
 
     plans = [plan for plan in settings.sources if isinstance(plan, MaildirPlan)]

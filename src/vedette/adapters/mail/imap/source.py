@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import orjson
 
-from vedette.adapters.mail import mail_event
+from vedette.adapters.mail.event import mail_event
 from vedette.adapters.mail.imap.address import Address, digest_of
 from vedette.adapters.mail.imap.answers import Mail
 from vedette.adapters.mail.imap.session import MAX_MAIL, Session

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from vedette.adapters.mail import mail_event
+from vedette.adapters.mail.event import mail_event
 from vedette.domain.base.clock import MICROS, Clock
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.base.fsync import sync
