@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from tests.contract.test_store_sqlite import mounts, need_mounts
+from tests.contract.store.test_store_sqlite import mounts, need_mounts
 from tests.said import environment
 
 from vedette.interfaces.cli.error_codes import LESSONS

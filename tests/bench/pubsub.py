@@ -31,7 +31,7 @@ from tests.bench.calibrate import calibrate
 from tests.bench.line import Load, open_bench_fleet
 from tests.bench.machine import CpuTimes, described
 from tests.bench.spin import spinning
-from tests.contract.test_pubsub_source import plan
+from tests.contract.adapters.pubsub.test_pubsub_source import plan
 from tests.pubsub import HOST_VARIABLE, Broker, Emulator, broker, find_emulator, message_of
 
 from vedette.adapters.pubsub.decode import Decoder

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.contract.test_store_sqlite import mounts, need_mounts
+from tests.contract.store.test_store_sqlite import mounts, need_mounts
 from tests.faults.full_child import events
 
 from vedette.adapters.ledger_export import verify_store

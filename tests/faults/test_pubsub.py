@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.contract.test_pubsub_source import QUICK, plan
+from tests.contract.adapters.pubsub.test_pubsub_source import QUICK, plan
 from tests.pubsub import Broker, Emulator, broker, giving_back, message_of
 
 from vedette.adapters.pubsub.decode import Decoder

@@ -1,7 +1,7 @@
 """The stand-in server keeps the contract of the Store port, and treats sessions as a server does.
 
-The contract's own tests (`tests.contract.test_store`) run here inside an engine's life in simulated
-time, over the product's PostgresStore.
+The contract's own tests (`tests.contract.store.test_store`) run here inside an engine's life in
+simulated time, over the product's PostgresStore.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from tests.contract import test_store as contract
+from tests.contract.store import test_store as contract
 from tests.simulation.loop import Owner, SimLoop
 from tests.simulation.server import Lost, Server, SimulatedDatabase, in_place
 from tests.simulation.world import closed_world

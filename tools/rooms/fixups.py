@@ -37,7 +37,7 @@ edit("app/worker_main.py", [('"judging.ranks"', '"judging.rank_anomaly"')])
 for f in (
     "src/vedette/app/workers.py",
     "tests/faults/test_box.py",
-    "tests/contract/test_root_agents.py",
+    "tests/contract/adapters/reasoners/test_root_agents.py",
 ):
     p = pathlib.Path(sys.argv[1]) / f
     s = p.read_text()
@@ -56,7 +56,7 @@ def t(f, *pairs):
 
 
 t(
-    "tests/unit/test_cli.py",
+    "tests/unit/interfaces/test_cli.py",
     (
         '"vedette.interfaces.cli.text_width",',
         '"vedette.interfaces.cli.text_width",\n            "vedette.interfaces",\n            "vedette.domain",\n            "vedette.domain.base",',

@@ -43,7 +43,7 @@ async def spend(fleet: FleetHarness, thinks: ScriptedReasoner, number: int) -> t
 async def test_promise_07_spend_is_reserved_first(
     tmp_path: Path, world: World, clock: ManualClock
 ) -> None:
-    """Model calls of an agent; tests/contract/test_budgets.py has every unit, scope and window."""
+    """Model calls of an agent; the contract's tests of budgets have every unit, scope, window."""
     thinks = ScriptedReasoner([])
     fleet = toy_fleet(
         tmp_path, world, reasoner="adk", reasoners={"adk": thinks}, model_calls=10, clock=clock

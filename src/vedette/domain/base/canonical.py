@@ -3,7 +3,8 @@
 The canonical form is RFC 8785 for the values we allow: objects with ASCII keys, strings without
 lone surrogates, integers within +-(2**53 - 1), booleans and null. There are no floats: a fraction
 is a decimal string or an integer of a smaller unit. Within these limits orjson with sorted keys
-writes the same bytes as RFC 8785 (tests/properties/test_digest.py holds the two together).
+writes the same bytes as RFC 8785 (tests/properties/domain/test_canonical.py holds the two
+together).
 """
 
 from __future__ import annotations

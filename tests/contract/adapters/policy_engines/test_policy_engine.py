@@ -1,0 +1,173 @@
+"""The contract of PolicyEngine; every engine is a parameter of it. OPA itself is the oracle."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+from tests.engines import Engines
+from tests.opa import find_opa
+from tests.questions import decide, generated
+
+from vedette.adapters.policy_engines.regorus import engine as regorus_engine
+from vedette.adapters.policy_engines.regorus import program_cache
+from vedette.adapters.policy_engines.regorus.engine import EngineFailed, PlainEngine, RegorusEngine
+from vedette.adapters.policy_engines.regorus.golden_inputs import golden
+from vedette.adapters.policy_engines.regorus.stage import read_bundle
+from vedette.domain.bundle import ENTRYPOINT, Bundle
+from vedette.domain.decision import Decision, read_decision
+from vedette.domain.ports import PolicyEngine
+from vedette.policy.bundle_data import mount
+
+ROOT = Path(__file__).parents[4]
+POLICIES = ROOT / "policies"
+MANY = 800
+
+BUNDLE = read_bundle(POLICIES)
+Make = Callable[[Bundle], PolicyEngine]
+
+
+@pytest.fixture(scope="module")
+def engines() -> Iterator[Engines]:
+    """Engines that need something outside this process, ended with the module."""
+    with Engines() as found:
+        yield found
+
+
+@pytest.fixture(params=["compiled", "interpreter", "opa", "wasm"])
+def make(request: pytest.FixtureRequest, engines: Engines) -> Make:
+    """Return what makes an engine of a bundle; that of the server has nobody behind it."""
+    makers: dict[str, Make] = {
+        "compiled": RegorusEngine,
+        "interpreter": PlainEngine,
+        "opa": engines.opa,
+        "wasm": engines.wasm,
+    }
+    return makers[request.param]
+
+
+# --- the contract -----------------------------------------------------------------------------
+
+
+def test_same_question_same_answer(make: Make) -> None:
+    engine = make(BUNDLE)
+    asked = orjson.dumps(golden(mount(BUNDLE.files))[0][1])
+    answers = {orjson.dumps(engine.decide(asked), option=orjson.OPT_SORT_KEYS) for _ in range(50)}
+    assert len(answers) == 1
+
+
+def test_nothing_stays_from_one_question_to_the_next(make: Make) -> None:
+    questions = generated(60)
+    engine = make(BUNDLE)
+    together = [decide(engine, one) for one in questions]
+    backwards = [decide(engine, one) for one in reversed(questions)]
+    assert backwards[::-1] == together
+
+
+def test_digest_is_the_bundles_and_the_name_says_the_engine(make: Make) -> None:
+    engine = make(BUNDLE)
+    assert engine.digest == BUNDLE.digest
+    decide(engine, {})
+    assert engine.name.startswith(("regorus", "opa/", "opa wasm/"))
+
+
+def test_undefined_is_none(make: Make) -> None:
+    text = b"package vedette.gateway\n\ndecision := 1 if input.never\n"
+    assert make(Bundle.of({"vedette/gateway/a.rego": text})).decide(b"{}") is None
+
+
+def test_what_is_no_json_raises(make: Make) -> None:
+    engine = make(BUNDLE)
+    for raw in (b"", b"{", b"\xff", b'{"a": 1} {'):
+        with pytest.raises((EngineFailed, ValueError)):
+            engine.decide(raw)
+    assert decide(engine, golden(mount(BUNDLE.files))[0][1]).outcome == "permit"
+
+
+def test_data_of_the_bundle_is_what_decides(make: Make) -> None:
+    silent = BUNDLE.files["grants/data.yaml"].replace(b"  mode: act\n", b"")
+    asked = golden(mount(BUNDLE.files))[0][1]
+    assert decide(make(BUNDLE), asked).outcome == "permit"
+    changed = decide(make(Bundle.of({**BUNDLE.files, "grants/data.yaml": silent})), asked)
+    assert (changed.outcome, changed.rule, changed.would) == ("deny", "mode.observe", "permit")
+
+
+def test_panic_is_an_exception_and_does_not_outlive_the_question() -> None:
+    class Panic(BaseException):
+        """As pyo3's PanicException: no Exception."""
+
+    class Broken:
+        def set_input_json(self, text: str) -> None:
+            raise Panic("index out of bounds\n\nStack backtrace:\n 0: x")
+
+    engine = RegorusEngine(BUNDLE)
+    asked = golden(mount(BUNDLE.files))[0][1]
+    kept = program_cache.kept()[-1]
+    program_cache.discard(kept)
+    program_cache.borrow(kept, Broken)
+    with pytest.raises(EngineFailed, match=r"the engine panicked: index out of bounds$"):
+        engine.decide(b"{}")
+    assert decide(engine, asked).outcome == "permit"
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_a_stop_passes_through(stop: type[BaseException]) -> None:
+    def stopping() -> None:
+        raise stop
+
+    with pytest.raises(stop):
+        regorus_engine.guarded(stopping)
+
+
+def test_compiled_engine_decides_alike_in_every_thread() -> None:
+    engine = RegorusEngine(BUNDLE)
+    questions = generated(80)
+    here = [decide(engine, one) for one in questions]
+    there: list[list[Decision]] = []
+    threads = [
+        threading.Thread(target=lambda: there.append([decide(engine, one) for one in questions]))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert there == [here] * 3
+
+
+# --- agreement --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def opa() -> str:
+    return find_opa()
+
+
+def test_engines_agree_with_opa(opa: str) -> None:
+    questions = generated(MANY)
+    query = f"{{i: d | some i, q in input; d := {ENTRYPOINT} with input as q}}"
+    answer = subprocess.run(
+        [opa, "eval", "--bundle", str(POLICIES), "--stdin-input", "--format", "raw", query],
+        input=orjson.dumps(questions),
+        capture_output=True,
+        timeout=90,
+    )
+    assert answer.returncode == 0, answer.stderr.decode()
+    said = orjson.loads(answer.stdout)
+    oracle = [read_decision(said.get(str(place))) for place in range(len(questions))]
+    compiled, interpreter = RegorusEngine(BUNDLE), PlainEngine(BUNDLE)
+    counts: dict[str, int] = {}
+    for asked, expected in zip(questions, oracle, strict=True):
+        counts[expected.outcome] = counts.get(expected.outcome, 0) + 1
+        assert decide(compiled, asked) == expected, asked
+        strict = decide(interpreter, asked)
+        if strict.rule == "engine.failed":  # stricter: an error where OPA says undefined
+            assert expected.outcome == "deny", asked
+        else:
+            assert strict == expected, asked
+    # The agreement means something only if all three outcomes are among the answers.
+    assert min(counts.get(outcome, 0) for outcome in ("permit", "hold", "deny")) > MANY // 20

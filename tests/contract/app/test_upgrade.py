@@ -1,0 +1,227 @@
+"""Another version on the same state: what was there is copied, and each side says what it sees."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import apsw
+import pytest
+from tests.contract.store.test_migrate import HELD, unpacked
+from tests.contract.store.test_store_sqlite import mounts, need_mounts
+
+from vedette.adapters.ledger_export import verify_store
+from vedette.adapters.policy_engines.regorus.stage import SubprocessStage
+from vedette.domain.bundle import Bundle
+from vedette.domain.ports import Finding
+from vedette.interfaces.cli import main
+from vedette.interfaces.daemon import Running
+from vedette.policy.compatibility import CHECKED, read_check
+from vedette.store.banks import SqliteBank
+from vedette.store.schema import SCHEMA
+from vedette.store.sqlite import OpenedStore
+from vedette.testing.harness import FleetHarness
+from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
+
+SETTINGS = """\
+fleet = "harbour"
+[content]
+agents = "content/agents"
+memory = "content/memory"
+[targets.world]
+kind = "webhook"
+url = "http://127.0.0.1:9/"
+"""
+# Admitted by whoever does not look: it calls what no portable policy may.
+FORBIDDEN = {
+    "vedette/denies/late.rego": 'package vedette.late\n\nlate := http.send({"url": "x"})\n'
+}
+
+
+def schema_of(path: Path) -> int:
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    ((found,),) = connection.execute("PRAGMA user_version").fetchall()
+    connection.close()
+    assert isinstance(found, int)
+    return found
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str]:
+    """Give a verb and return its exit code and all it says."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    told = capsys.readouterr()
+    return ended.value.code, told.out + told.err
+
+
+async def test_a_store_is_copied_before_it_is_brought_up(tmp_path: Path) -> None:
+    """The copy is whole, an older program goes on with it, and a person is told where it lies."""
+    state = unpacked(1, tmp_path)
+    fleet = toy_fleet(tmp_path, World(), agents=("worker", "helper"))
+    async with fleet:
+        copy = state / "before" / "schema-1"
+        (told,) = [told for told in fleet.app.troubles if "schema" in told]
+        assert str(copy) in told
+        assert schema_of(copy / "store.db") == 1
+        assert (copy / "witness.log").exists()
+        assert (state / "before").stat().st_mode & 0o077 == 0
+        await fleet.restart()
+        assert not [told for told in fleet.app.troubles if "schema" in told]
+    # It goes on from the copy as it did from the first one: nothing of it was lost.
+    back = tmp_path / "back" / "state"
+    shutil.copytree(copy, back)
+    shutil.copy2(state / "ledger.key", back)
+    again = FleetHarness(
+        back.parent, content=fleet.content, policies=fleet.policies, targets=fleet.targets
+    )
+    async with again:
+        store = again.app.store
+        assert HELD in {held.id for held in store.holds_page(after=0, limit=10)}
+        assert verify_store(store, (state / "ledger.pub").read_text(), back / "witness.log").ok
+
+
+def test_without_room_for_the_copy_nothing_is_changed(tmp_path: Path) -> None:
+    need_mounts(mounts())
+    state = unpacked(1, tmp_path)
+    toy_fleet(tmp_path, World(), agents=("worker", "helper"))
+    (tmp_path / "vedette.toml").write_text(SETTINGS, encoding="utf-8")
+    small = tmp_path / "small"
+    small.mkdir()
+    size = sum(file.stat().st_size for file in state.iterdir() if file.is_file())
+    run = [sys.executable, "-m", "vedette", "--config", str(tmp_path), "run", "--until-idle"]
+    script = (
+        f"mount -t tmpfs -o size={size + 200_000} tmpfs {shlex.quote(str(small))} && "
+        f"cp -r {shlex.quote(str(state))} {small}/state && chmod 700 {small}/state && "
+        f"{shlex.join(run)}; echo exit $?; cp {small}/state/store.db {tmp_path}/after.db; "
+        f"ls {small}/state"
+    )
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script],
+        capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "VEDETTE_STATE": str(small / "state")},
+    )  # fmt: skip
+    told = " ".join((done.stdout + done.stderr).split())
+    assert "exit 3" in told, told
+    assert "error[no-space]" in told
+    assert "nothing was changed" in told
+    assert "Traceback" not in told
+    assert schema_of(tmp_path / "after.db") == 1
+    assert "before" not in done.stdout.split()
+
+
+def test_a_newer_store_is_said_to_be_newer_by_every_verb(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = unpacked(1, tmp_path)
+    toy_fleet(tmp_path, World(), agents=("worker", "helper"))
+    (tmp_path / "vedette.toml").write_text(SETTINGS, encoding="utf-8")
+    monkeypatch.setenv("VEDETTE_STATE", str(state))
+    connection = apsw.Connection(str(state / "store.db"))
+    connection.execute(f"PRAGMA user_version={SCHEMA + 1}")
+    connection.close()
+    for verb in (
+        ["status"],
+        ["ledger", "verify"],
+        ["policy", "status"],
+        ["run", "--until-idle"],
+        ["stop", "--all", "--reason", "r"],
+    ):
+        code, told = said(capsys, "--config", str(tmp_path), *verb)
+        words = " ".join(told.split())
+        assert code == 3, (verb, told)
+        assert "error[newer-store]" in words, (verb, told)
+        assert "use the version of vedette that wrote it" in words, (verb, told)
+        assert "backup" not in words, (verb, told)
+    assert schema_of(state / "store.db") == SCHEMA + 1
+
+
+def test_a_memory_bank_is_copied_before_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "memory.db"
+    SqliteBank(path).close()
+    connection = apsw.Connection(str(path))
+    connection.execute("ALTER TABLE candidate DROP COLUMN evidence")
+    connection.close()
+    bank = SqliteBank(path)
+    (told,) = bank.remarks
+    bank.close()
+    kept = tmp_path / "before" / "memory.db"
+    assert str(kept) in told
+    old = apsw.Connection(str(kept), flags=apsw.SQLITE_OPEN_READONLY)
+    names = {row[1] for row in old.execute("PRAGMA table_info(candidate)")}
+    old.close()
+    assert "evidence" not in names
+    assert SqliteBank(path).remarks == ()
+
+
+async def test_a_live_policy_that_this_version_refuses_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays live: it was admitted, and to drop it would stop the fleet at an upgrade."""
+    monkeypatch.setattr("vedette.interfaces.daemon.CHECK_S", 0.0)
+    monkeypatch.setattr("vedette.interfaces.daemon.LOOK_S", 0.1)
+    fleet = toy_fleet(tmp_path, World(), extra=FORBIDDEN)
+    (tmp_path / "vedette.toml").write_text(SETTINGS, encoding="utf-8")
+    monkeypatch.setenv("VEDETTE_STATE", str(fleet.folder / "state"))
+    async with fleet:
+        live = fleet.app.rollout.live
+        await fleet.app.store.remember(CHECKED, "{}")  # as an older version left it
+    code, told = await asyncio.to_thread(
+        said, capsys, "--config", str(tmp_path), "policy", "status"
+    )
+    assert code == 0
+    assert "this version's check refuses the live policy" in " ".join(told.split())
+    async with fleet:
+        assert fleet.app.rollout.live == live
+        fleet.app.rollout.stage = SubprocessStage()
+        running = Running(fleet.app, until_idle=False)
+        task = asyncio.create_task(running.run())
+        await until(lambda: any("refuses the live policy" in told for told in running.troubles), 30)
+        (found,) = [told for told in running.troubles if "refuses the live policy" in told]
+        assert "late.rego" in found
+        assert fleet.app.rollout.live == live
+        assert b"vedette_policy_live_refused 1.0" in fleet.app.metrics.scrape()[0]
+        running.stop()
+        await task
+    store = OpenedStore(fleet.folder / "state")
+    assert read_check(store, live.digest)
+    store.close()
+    _, told = await asyncio.to_thread(said, capsys, "--config", str(tmp_path), "status")
+    assert "this version's check refuses the live policy" in " ".join(told.split())
+    async with fleet:
+        running = Running(fleet.app, until_idle=False)
+        task = asyncio.create_task(running.run())
+        await until(lambda: b"policy_live_refused 1.0" in fleet.app.metrics.scrape()[0], 30)
+        # Mended and published, it is refused no more.
+        (fleet.policies / "vedette/denies/late.rego").unlink()
+        await fleet.apply(fleet.policies)
+        await until(lambda: b"policy_live_refused 0.0" in fleet.app.metrics.scrape()[0], 30)
+        running.stop()
+        await task
+
+
+async def test_a_check_that_cannot_be_made_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No process can be had for it; the policy is live all the same."""
+    monkeypatch.setattr("vedette.interfaces.daemon.CHECK_S", 0.0)
+    world = World()
+
+    async def fails(bundle: Bundle) -> list[Finding]:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    async with toy_fleet(tmp_path, world) as fleet:
+        await fleet.app.store.remember(CHECKED, "{}")
+        monkeypatch.setattr(fleet.app.rollout.stage, "try_out", fails)
+        running = Running(fleet.app, until_idle=False)
+        task = asyncio.create_task(running.run())
+        await until(lambda: any("is not known" in told for told in running.troubles), 30)
+        await fleet.send(job("1", send()))
+        await until(lambda: world.effects() == 1)
+        running.stop()
+        await task

@@ -1,0 +1,227 @@
+"""Upkeep on every store: rotate, expire, archive, restore; the same on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from tests.contract.store.test_store import ADAPTERS, CLOCK, KEY
+
+from vedette.adapters.ledger_export import (
+    Archive,
+    Joined,
+    archive,
+    prove,
+    verify_proof,
+    verify_store,
+)
+from vedette.adapters.signing_keys import line_of
+from vedette.domain.base.canonical import canonical
+from vedette.domain.base.errors import AlreadyDone, BadCommand, BadStore
+from vedette.domain.entry import Body, Draft
+from vedette.domain.loss_window import Doubt
+from vedette.domain.run import Run
+from vedette.store.loss_detection import Loss
+from vedette.testing.sample_steps import accepted, agents_of, closing, entry, event, step
+
+NAME = "vedette/harbour"
+NEXT = Ed25519PrivateKey.from_private_bytes(bytes(range(2, 34)))
+LINE = line_of(NAME, KEY)
+
+pytestmark = pytest.mark.parametrize("adapter", ADAPTERS.values(), ids=ADAPTERS.keys())
+
+
+def draft(kind: str, **fields: Any) -> Draft:
+    return Draft(kind, {"actor": "person:kim", **fields}, body=Body(canonical({"reason": "why"})))
+
+
+async def grow(store: Any, numbers: range) -> None:
+    for number in numbers:
+        (run,) = await accepted(store, event(number))
+        await store.commit(closing(store, run))
+
+
+async def test_rotate_archive_and_verify(adapter: Any, tmp_path: Path) -> None:
+    store = adapter(tmp_path / "state")
+    await grow(store, range(3))
+    seq = await store.rotate(NEXT, line_of(NAME, NEXT), draft("key.rotated"), command="once")
+    with pytest.raises(AlreadyDone):
+        await store.rotate(NEXT, line_of(NAME, NEXT), draft("key.rotated"), command="once")
+    assert store.key_in_force() == line_of(NAME, NEXT)
+    await grow(store, range(3, 6))
+    witness = tmp_path / "state" / "witness.log"
+    report = verify_store(store, LINE, witness)
+    assert (report.findings, report.keys) == ((), 2)
+
+    size = [size for size, _ in store.sized() if size > seq][-2]
+    archived = archive(store, tmp_path / "archive", size, LINE)
+    while rows := store.expiring(size):
+        await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
+    await store.let_go(archived, draft("ledger.archived"))
+    with pytest.raises(BadCommand, match="not those of this store"):
+        await store.let_go(type(archived)(size + 1, archived.peaks), draft("ledger.archived"))
+    deleted = 0
+    while gone := await store.trim():
+        deleted += gone
+    assert deleted >= size
+    assert await store.trim() == 0
+    await grow(store, range(6, 8))
+    alone = verify_store(store, LINE, witness)
+    assert (alone.findings, alone.archived, alone.keys) == ((), size, 2)
+    joined = Joined(Archive(tmp_path / "archive"), store)
+    assert verify_store(joined, LINE, witness).findings == ()
+    assert verify_proof(prove(store, store.head()), LINE).size == store.head()
+    store.close()
+    # The store begins anew behind the archive; with the key of before it does not.
+    with pytest.raises(BadStore, match="not the one that the ledger's last rotation named"):
+        adapter(tmp_path / "state")
+
+
+async def test_expiring_spares_what_is_open_and_what_banks_keep(
+    adapter: Any, tmp_path: Path
+) -> None:
+    store = adapter(tmp_path / "state")
+    (open_run,) = await accepted(store, event(100))
+    await grow(store, range(3))
+    (taught,) = await accepted(store, event(101))
+    proposed = Draft(
+        "memory.proposed",
+        {"event": taught.event, "agent": taught.agent, "memory": "inbox"},
+        body=Body(canonical({"scope": "inbox", "text": "noon", "topics": []})),
+    )
+    closed = closing(store, taught)
+    closed.drafts.insert(0, proposed)
+    await store.commit(closed)
+    assert store.open_from() == open_run.position
+    before_us = CLOCK.now_us() + 1
+    assert store.last_before(before_us) == store.head()
+    assert store.last_before(0) == 0
+    rows = store.expiring(store.head())
+    seqs = {row[0] for row in rows}
+    assert open_run.position not in seqs
+    assert taught.position in seqs
+    assert len(rows) == 4
+    erased = await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
+    assert len(erased.digests) == 4
+    assert store.event(open_run.event) is not None
+    assert store.event(taught.event) is None
+    report = verify_store(store, LINE, tmp_path / "state" / "witness.log")
+    assert (report.findings, report.erased) == ((), 4)
+    store.close()
+
+
+async def buried(store: Any, number: int) -> Run:
+    (run,) = await accepted(store, event(number))
+    await store.commit(step(store, run, entry(run, "run.dead"), state="dead"))
+    return run
+
+
+async def test_what_was_taken_up_again_does_not_expire(adapter: Any, tmp_path: Path) -> None:
+    """Between the look and the delete a dead letter is redriven, and another event erased."""
+    store = adapter(tmp_path / "state")
+    dead = await buried(store, 100)
+    gone = await buried(store, 101)
+    await grow(store, range(3))
+    rows = store.expiring(store.head())
+    assert {dead.position, gone.position} < {row[0] for row in rows}
+    await store.redrive([dead.id], draft("run.redriven"))
+    await store.erase(event=gone.event, draft=draft("body.erased"), stateless=agents_of(store))
+    erased = await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
+    assert len(erased.digests) == len(rows) - 2
+    assert store.event(dead.event) is not None
+    head = store.head()
+    assert (
+        await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
+    ).digests == ()
+    assert (await store.expire([], draft("body.erased"), stateless=agents_of(store))).digests == ()
+    assert store.head() == head, "nothing went, so nothing is said"
+    report = verify_store(store, LINE, tmp_path / "state" / "witness.log")
+    assert (report.findings, report.erased) == ((), len(rows) - 1)
+    store.close()
+
+
+async def test_what_a_judge_observed_after_states_were_kept_does_not_expire(
+    adapter: Any, tmp_path: Path
+) -> None:
+    store = adapter(tmp_path / "state")
+    (one,) = await accepted(store, event(100))
+    await store.commit(closing(store, one))
+    await grow(store, range(3))
+    rows = store.expiring(store.head())
+    await store.expire(rows, draft("body.erased"))
+    assert store.event(one.event) is not None
+    await store.expire(rows, draft("body.erased"), stateless={one.agent})
+    assert store.event(one.event) is None
+    store.close()
+
+
+async def test_what_was_promoted_after_the_look_is_not_forgotten(
+    adapter: Any, tmp_path: Path
+) -> None:
+    """Its retention counts from its promotion. What nobody decided, and what is old, goes."""
+    store = adapter(tmp_path / "state")
+    for name in ("late", "waits", "early"):
+        body = Body(canonical({"scope": "inbox", "text": name, "topics": []}))
+        fields = {"actor": "person:kim", "memory": "inbox", "what": name}
+        await store.propose(Draft("memory.proposed", fields, body=body))
+    await store.curate((draft("memory.promoted"), ["inbox/early"]))
+    upto, old = store.head(), list(store.learned().values())
+    assert len(old) == 3
+    await store.curate((draft("memory.promoted"), ["inbox/late"]))
+    gone = await store.forget_memories(old, upto, draft("body.erased"))
+    assert len(gone.digests) == 2
+    stands = {one.id: one.state for one in store.learned().values()}
+    assert stands == {"late": "active", "waits": "erased", "early": "erased"}
+    head = store.head()
+    assert (await store.forget_memories(old, upto, draft("body.erased"))).digests == ()
+    assert store.head() == head, "nothing went, so nothing is said"
+    await store.forget_memories(old, head, draft("body.erased"))
+    assert store.learned()["inbox/late"].state == "erased", "the control: as of a later look"
+    store.close()
+
+
+async def test_what_was_taken_up_again_is_not_let_go(adapter: Any, tmp_path: Path) -> None:
+    store = adapter(tmp_path / "state")
+    dead = await buried(store, 100)
+    await grow(store, range(3))
+    size = [size for size, _ in store.sized()][-2]
+    archived = archive(store, tmp_path / "archive", size, LINE)
+    store.refuse_open(archived)  # the control: nothing is open
+    await store.redrive([dead.id], draft("run.redriven"))
+    with pytest.raises(BadCommand, match="open again"):
+        store.refuse_open(archived)
+    await store.expire(store.expiring(size), draft("body.erased"), stateless=agents_of(store))
+    with pytest.raises(BadCommand, match="open again"):
+        await store.let_go(archived, draft("ledger.archived"))
+    # It ended after the content of the others went: its own is not erased yet.
+    (again,) = [run for run in store.runs_at([dead.position]) if run.id == dead.id]
+    await store.commit(step(store, again, entry(again, "run.dead"), state="dead"))
+    with pytest.raises(BadCommand, match="was not erased"):
+        await store.let_go(archived, draft("ledger.archived"))
+    assert await store.trim() == 0
+    assert store.event(dead.event) is not None
+    await store.expire(store.expiring(size), draft("body.erased"), stateless=agents_of(store))
+    await store.let_go(archived, draft("ledger.archived"))
+    store.close()
+
+
+async def test_a_restore_leaves_doubt_until_it_is_settled(adapter: Any, tmp_path: Path) -> None:
+    store = adapter(tmp_path / "state")
+    assert store.doubt() is None
+    with pytest.raises(BadCommand, match="no doubt"):
+        await store.settled(draft("store.settled"))
+    seq = await store.restored(Loss(0), actor="person:kim", reason="why")
+    assert store.stops() == [("all", "")]
+    assert store.doubt() == Doubt(seq)
+    until = await store.settled(draft("store.settled"))
+    store.close()
+    store = adapter(tmp_path / "state")
+    assert store.doubt() == Doubt(seq, until)
+    found = store.doubt()
+    assert found is not None
+    assert found.covers(seq - 1)
+    assert found.covers(until)
+    assert not found.covers(until + 1)
+    store.close()

@@ -1,0 +1,53 @@
+"""docs/telemetry.md names every metric and every kind of entry, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from vedette.adapters.telemetry.prometheus import METRICS
+from vedette.domain.entry import KINDS
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "telemetry.md"
+
+Row = tuple[str, tuple[str, ...]]
+
+
+def metrics(text: str) -> dict[str, Row]:
+    """Return name -> (kind, labels) of the page's metric table."""
+    found = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0].startswith("`vedette_") and len(cells) == 4:
+            found[cells[0].strip("`")] = (cells[1], tuple(re.findall(r"`(\w+)`", cells[2])))
+    return found
+
+
+def kinds(text: str) -> list[str]:
+    """Return the kinds of the page's last table."""
+    return re.findall(r"^\| `([a-z]+\.[a-z]+)` \|", text, re.MULTILINE)
+
+
+def exposed() -> dict[str, Row]:
+    return {
+        f"vedette_{name}" + "_total" * (kind == "counter"): (kind, labels)
+        for name, (kind, _, labels) in METRICS.items()
+    }
+
+
+def test_every_metric_is_documented_and_every_documented_one_exists() -> None:
+    assert metrics(PAGE.read_text(encoding="utf-8")) == exposed()
+
+
+def test_every_kind_of_entry_is_documented_once_and_exists() -> None:
+    found = kinds(PAGE.read_text(encoding="utf-8"))
+    assert sorted(found) == sorted(KINDS)
+
+
+def test_a_missing_row_a_wrong_label_and_an_invented_kind_are_found() -> None:
+    """Negative control: what the tests above must find, they can find."""
+    text = PAGE.read_text(encoding="utf-8")
+    row = next(line for line in text.splitlines() if line.startswith("| `vedette_events_total`"))
+    assert metrics(text.replace(row, "")) != exposed()
+    assert metrics(text.replace(row, row.replace("`outcome`", "`result`"))) != exposed()
+    assert "run.invented" in kinds(text + "| `run.invented` | never | |\n")
