@@ -693,7 +693,7 @@ import asyncio, os, signal, sys
 from dataclasses import replace
 from pathlib import Path
 from vedette.domain.base import failpoint as crashpoint
-from vedette.app.composition_root.backup import restore
+from vedette.app.backup import restore
 from vedette.domain.identity import Principal
 from vedette.config import Settings
 
